@@ -1,0 +1,50 @@
+// Settings: one table (settings_table.inc), read from the environment once per init.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace perseus {
+
+using SettingInt = int64_t;
+using SettingFloat = double;
+using SettingBool = bool;
+using SettingString = std::string;
+using SettingChoice = int;        // index of the choice
+using SettingMiB = uint64_t;      // bytes
+using SettingKiB = uint64_t;      // bytes
+
+struct Settings {
+  // The defaults.
+  Settings();
+
+  // From the process's environment. A malformed value is kInvalidArgument, naming the variable, the
+  // value and the range. Where a variable and its alias are both set, the variable wins.
+  static Result<Settings> from_environment();
+  // The same from any source: `get` gives a variable's value or null. For tests.
+  static Result<Settings> from(const std::function<const char*(const char*)>& get);
+
+#define SETTING(field, kind, ...) Setting##kind field;
+#include "base/settings_table.inc"
+#undef SETTING
+};
+
+// One row as text, for --help, docs/settings.md and the C ABI.
+struct SettingRow {
+  std::string name, type, default_value, range, since, aliases, help, value;
+};
+// The whole table in its order, with the values of `settings`.
+std::vector<SettingRow> describe(const Settings& settings);
+
+// A name of Horovod's that is accepted and has no meaning here, and why in one line.
+struct IgnoredVariable {
+  const char* name;
+  const char* reason;
+};
+const std::vector<IgnoredVariable>& ignored_variables();
+
+}  // namespace perseus

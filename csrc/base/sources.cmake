@@ -1,0 +1,1 @@
+set(SOURCES buffer_pool.cc status.cc task.cc)

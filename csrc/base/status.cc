@@ -1,0 +1,28 @@
+#include "base/status.h"
+
+namespace perseus {
+
+std::string_view to_string(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk: return "ok";
+    case StatusCode::kInvalidArgument: return "invalid argument";
+    case StatusCode::kNotInitialized: return "not initialized";
+    case StatusCode::kAborted: return "aborted";
+    case StatusCode::kMismatch: return "mismatch";
+    case StatusCode::kDuplicateName: return "duplicate name";
+    case StatusCode::kTimedOut: return "timed out";
+    case StatusCode::kUnreachable: return "unreachable";
+    case StatusCode::kUnsupported: return "unsupported";
+    case StatusCode::kOutOfMemory: return "out of memory";
+    case StatusCode::kInternal: return "internal error";
+    case StatusCode::kInProgress: return "in progress";
+  }
+  return "unknown";
+}
+
+const std::string& Status::message() const {
+  static const std::string kEmpty;
+  return error_ ? error_->message : kEmpty;
+}
+
+}  // namespace perseus

@@ -1,0 +1,86 @@
+// Errors as values. The engine throws nothing across a thread or the C ABI: what can fail returns a
+// Status, or a Result<T> that holds a T or the Status that took its place.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace perseus {
+
+// The numbers are those of perseus_status_t in perseus.h.
+enum class StatusCode : int {
+  kOk = 0,
+  kInvalidArgument = 1,  // the caller's mistake, seen before anything was sent
+  kNotInitialized = 2,   // before init, or after shutdown
+  kAborted = 3,          // a peer died or left, or this process shut down
+  kMismatch = 4,         // ranks described one name differently
+  kDuplicateName = 5,    // the name is already in flight here
+  kTimedOut = 6,
+  kUnreachable = 7,  // a host or port could not be reached
+  kUnsupported = 8,
+  kOutOfMemory = 9,
+  kInternal = 10,  // a fault of Perseus itself
+  kInProgress = 11,
+};
+
+std::string_view to_string(StatusCode code);
+
+// Cheap to copy: an ok Status is one null pointer, an error is shared and immutable.
+// Thread-safe as a value: copies may be read from any thread.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(StatusCode code, std::string message)
+      : error_(std::make_shared<const Error>(Error{code, std::move(message)})) {}
+
+  static Status ok() { return {}; }
+  static Status invalid_argument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+  static Status not_initialized(std::string m) { return {StatusCode::kNotInitialized, std::move(m)}; }
+  static Status aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
+  static Status mismatch(std::string m) { return {StatusCode::kMismatch, std::move(m)}; }
+  static Status duplicate_name(std::string m) { return {StatusCode::kDuplicateName, std::move(m)}; }
+  static Status timed_out(std::string m) { return {StatusCode::kTimedOut, std::move(m)}; }
+  static Status unreachable(std::string m) { return {StatusCode::kUnreachable, std::move(m)}; }
+  static Status unsupported(std::string m) { return {StatusCode::kUnsupported, std::move(m)}; }
+  static Status out_of_memory(std::string m) { return {StatusCode::kOutOfMemory, std::move(m)}; }
+  static Status internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
+
+  bool is_ok() const { return error_ == nullptr; }
+  StatusCode code() const { return error_ ? error_->code : StatusCode::kOk; }
+  const std::string& message() const;
+
+ private:
+  struct Error {
+    StatusCode code;
+    std::string message;
+  };
+  std::shared_ptr<const Error> error_;
+};
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit by intent
+  Result(Status status) : status_(std::move(status)) {}    // NOLINT: implicit by intent
+
+  bool is_ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& value() & { return *value_; }
+  const T& value() const& { return *value_; }
+  T&& value() && { return *std::move(value_); }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace perseus
+
+// Leaves the enclosing function with the error, if there is one.
+#define PERSEUS_RETURN_IF_ERROR(expression)                                \
+  do {                                                                     \
+    if (::perseus::Status status_ = (expression); !status_.is_ok()) return status_; \
+  } while (0)

@@ -1,0 +1,145 @@
+// Coroutines for what takes several messages: a collective reads top to bottom like blocking code,
+// and one thread runs hundreds of them side by side.
+//
+// Rules. A Task runs on the event loop's thread only. It starts when it is awaited or given to
+// start(). It always ends in a Status. Whatever it has begun (a Transfer, a Task) it must await
+// before it returns, in error as well: the memory under an unfinished transfer is in its frame.
+// Frames come from a pool of the thread, so the steady path allocates nothing.
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "base/status.h"
+
+namespace perseus {
+
+// Memory of coroutine frames, by size class, kept by the thread that freed it.
+void* allocate_frame(size_t bytes);
+void free_frame(void* frame, size_t bytes);
+
+// Told the outcome of a task that nobody awaits.
+class TaskObserver {
+ public:
+  virtual void task_finished(const Status& status) = 0;
+
+ protected:
+  ~TaskObserver() = default;
+};
+
+class [[nodiscard]] Task {
+ public:
+  struct promise_type;
+  using Handle = std::coroutine_handle<promise_type>;
+
+  struct promise_type {
+    Status status;
+    std::coroutine_handle<> continuation;
+    TaskObserver* observer = nullptr;
+    bool detached = false;
+
+    static void* operator new(size_t bytes) { return allocate_frame(bytes); }
+    static void operator delete(void* frame, size_t bytes) { free_frame(frame, bytes); }
+
+    Task get_return_object() { return Task(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+
+    struct FinalAwaiter {
+      bool await_ready() noexcept { return false; }
+      std::coroutine_handle<> await_suspend(Handle handle) noexcept {
+        promise_type& promise = handle.promise();
+        if (!promise.detached) {
+          return promise.continuation ? promise.continuation : std::noop_coroutine();
+        }
+        TaskObserver* observer = promise.observer;
+        Status status = std::move(promise.status);
+        handle.destroy();
+        if (observer != nullptr) observer->task_finished(status);
+        return std::noop_coroutine();
+      }
+      void await_resume() noexcept {}
+    };
+    FinalAwaiter final_suspend() noexcept { return {}; }
+
+    void return_value(Status value) { status = std::move(value); }
+    // Engine code throws only when memory runs out in the standard library.
+    void unhandled_exception() noexcept {
+      status = Status(StatusCode::kOutOfMemory, "out of memory in a collective");
+    }
+  };
+
+  Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Task() {
+    if (handle_) handle_.destroy();
+  }
+
+  // Runs until its first wait, then on its own; frees itself at its end, after which `observer`
+  // (may be null) is told the outcome.
+  void start(TaskObserver* observer) && {
+    Handle handle = std::exchange(handle_, nullptr);
+    handle.promise().detached = true;
+    handle.promise().observer = observer;
+    handle.resume();
+  }
+
+  struct Awaiter {
+    Handle handle;
+    bool await_ready() const noexcept { return false; }
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) noexcept {
+      handle.promise().continuation = caller;
+      return handle;
+    }
+    Status await_resume() { return std::move(handle.promise().status); }
+  };
+  Awaiter operator co_await() && { return Awaiter{handle_}; }
+
+ private:
+  friend class AllTasks;
+  explicit Task(Handle handle) : handle_(handle) {}
+  Handle handle_;
+};
+
+// Runs the tasks side by side; ends when all have, with the first error if there was one:
+//   co_await AllTasks(tasks);
+class AllTasks : private TaskObserver {
+ public:
+  explicit AllTasks(std::span<Task> tasks) : tasks_(tasks) {}
+  AllTasks(const AllTasks&) = delete;
+
+  bool await_ready() const noexcept { return tasks_.empty(); }
+  bool await_suspend(std::coroutine_handle<> caller) {
+    // The extra one keeps the caller from being resumed while tasks are still being started.
+    unfinished_ = tasks_.size() + 1;
+    for (Task& task : tasks_) std::move(task).start(this);
+    if (--unfinished_ == 0) return false;
+    caller_ = caller;
+    return true;
+  }
+  Status await_resume() { return first_error_; }
+
+ private:
+  void task_finished(const Status& status) override {
+    if (!status.is_ok() && first_error_.is_ok()) first_error_ = status;
+    if (--unfinished_ == 0) caller_.resume();
+  }
+
+  std::span<Task> tasks_;
+  size_t unfinished_ = 0;
+  std::coroutine_handle<> caller_;
+  Status first_error_;
+};
+
+}  // namespace perseus
+
+// Inside a Task: ends it with the error, if there is one. Use only when nothing begun is unawaited.
+#define PERSEUS_CO_RETURN_IF_ERROR(expression)                                       \
+  do {                                                                               \
+    if (::perseus::Status status_ = (expression); !status_.is_ok()) co_return status_; \
+  } while (0)

@@ -1,0 +1,69 @@
+// The collectives. Each is a Task written once against links, in a file of its own. They run on the
+// event loop's thread, any number side by side; they take memory of the caller's and scratch from
+// the buffer pool, and return when this rank's part is done.
+//
+// Every rank of the group must call the same collective with the same arguments (but for the
+// buffers) under the same operation and shard. Results of reductions are the same bits on every
+// rank. 16-bit floats are accumulated in float32 and rounded as seldom as the algorithm allows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/task.h"
+#include "base/types.h"
+#include "transport/link.h"
+
+namespace perseus {
+
+class BufferPool;
+
+// The ranks that take part, seen from this one. Indices count within the group.
+struct Group {
+  int index = 0;
+  int size = 1;
+  std::vector<Link*> links;  // by index; null at our own
+  std::vector<int> host_of;  // host number of each index
+  // Whether every host holds the same number of the group's ranks (then hierarchical works).
+  bool is_homogeneous = true;
+  int local_size = 1;  // ranks of the group on this host
+};
+
+// What tells one run of a collective from another.
+struct Call {
+  uint64_t operation = 0;
+  uint32_t shard = 0;
+  int32_t priority = 0;
+  // Collectives number their messages from first_step and use at most kStepsPerCall of them, so
+  // that one collective can be built of others.
+  uint32_t first_step = 0;
+  BufferPool* buffers = nullptr;
+};
+
+enum class AllreduceAlgorithm : uint8_t { kAuto, kDirect, kRecursiveDoubling, kRing, kHierarchical };
+
+// out = reduction over ranks of in. in may equal out. kAverage is the caller's business: pass kSum.
+Task allreduce(const Group& group, Call call, const void* in, void* out, size_t elements,
+               DataType type, ReduceOp op, AllreduceAlgorithm algorithm);
+// What kAuto stands for: a pure function of the group, the bytes and nothing else.
+AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes);
+
+// The root's `data` to every rank's `data`.
+Task broadcast(const Group& group, Call call, void* data, size_t bytes, int root);
+
+// Every rank's `in`, of bytes_of[index] bytes, to `out`, one after the other in index order.
+Task allgather(const Group& group, Call call, const void* in, void* out,
+               std::span<const uint64_t> bytes_of);
+
+// send_bytes[i] bytes to rank i, receive_bytes[i] from it; both packed in index order.
+Task alltoall(const Group& group, Call call, const void* in, void* out,
+              std::span<const uint64_t> send_bytes, std::span<const uint64_t> receive_bytes);
+
+// out = this rank's part of the reduction: elements_of[index] elements, parts in index order.
+Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
+                    std::span<const uint64_t> elements_of, DataType type, ReduceOp op);
+
+}  // namespace perseus

@@ -1,0 +1,46 @@
+// Element-wise work on CPU memory: reduce, scale, cast, look for NaN. The widest instructions that
+// the processor has (AVX-512, AVX2 + F16C, or plain C++) are chosen once at run time. Pure
+// functions; any thread. Pointers need no alignment beyond the element's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/types.h"
+#include "transport/link.h"
+
+namespace perseus {
+
+// accumulator op= arriving, both of `type` (16-bit floats: computed in float32, rounded to `type`).
+// bool: sum and max are "or", product and min are "and". Integers wrap.
+Reduction reduction(DataType type, ReduceOp op);
+// The same with 16-bit floats accumulated as float32; for all other types as reduction().
+Reduction wide_reduction(DataType type, ReduceOp op);
+// The type that wide_reduction accumulates in: float32 for float16 and bfloat16, else `type`.
+DataType accumulator_type(DataType type);
+
+// target[i] = from `from` to `to`, nearest even; overflow gives infinity; NaN stays NaN.
+// Between floating types only, or from a type to itself (a copy).
+void convert(void* target, DataType to, const void* source, DataType from, size_t elements);
+
+// target[i] = source[i] * factor. Horovod's arithmetic: integers in float64, truncated toward zero;
+// float16 and bfloat16 in float32; float32 with the factor as float32; bool unchanged unless the
+// factor is 0. source may equal target. A factor of 1 copies.
+void scale(void* target, const void* source, size_t elements, DataType type, double factor);
+
+// scale and convert in one pass, for floating types: target[i] = to(source[i] * factor).
+void scale_convert(void* target, DataType to, const void* source, DataType from, size_t elements,
+                   double factor);
+
+// The element that changes nothing in a reduction with op, repeated (zeros for sum; the type's
+// largest for min; ...).
+void fill_identity(void* target, size_t elements, DataType type, ReduceOp op);
+
+// Index of the first NaN or infinity, or `elements` if there is none (always, for integers).
+size_t find_non_finite(const void* data, size_t elements, DataType type);
+
+// What was chosen: "avx512", "avx2" or "generic".
+std::string_view instruction_set();
+
+}  // namespace perseus

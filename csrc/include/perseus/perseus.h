@@ -1,0 +1,287 @@
+/* perseus.h: the C interface of Perseus, the communication layer under data-parallel training.
+ *
+ * C99. Every call may be made from any thread. Every call that can fail returns a perseus_status_t;
+ * perseus_last_error() then gives the message of the calling thread's last failure. Structures that
+ * are passed in begin with struct_size, which the caller sets to sizeof: fields are only ever added
+ * at the end. Buffers passed to perseus_submit belong to the library from then until the operation
+ * is complete. Callbacks run on a thread of the library: they must be short and must not block.
+ */
+#ifndef PERSEUS_PERSEUS_H_
+#define PERSEUS_PERSEUS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PERSEUS_VERSION_MAJOR 0
+#define PERSEUS_VERSION_MINOR 1
+#define PERSEUS_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define PERSEUS_API __attribute__((visibility("default")))
+#else
+#define PERSEUS_API
+#endif
+
+typedef int32_t perseus_status_t;
+enum {
+  PERSEUS_OK = 0,
+  PERSEUS_INVALID_ARGUMENT = 1, /* the caller's mistake, seen before anything was sent */
+  PERSEUS_NOT_INITIALIZED = 2,  /* before init, or after shutdown */
+  PERSEUS_ABORTED = 3,          /* a peer died or left, or this process shut down */
+  PERSEUS_MISMATCH = 4,         /* ranks described one name differently */
+  PERSEUS_DUPLICATE_NAME = 5,   /* the name is already in flight here */
+  PERSEUS_TIMED_OUT = 6,
+  PERSEUS_UNREACHABLE = 7, /* a host or port could not be reached */
+  PERSEUS_UNSUPPORTED = 8,
+  PERSEUS_OUT_OF_MEMORY = 9,
+  PERSEUS_INTERNAL = 10,   /* a fault of Perseus itself */
+  PERSEUS_IN_PROGRESS = 11 /* perseus_wait: the time-out ended first */
+};
+
+typedef int32_t perseus_dtype_t;
+enum {
+  PERSEUS_UINT8 = 0,
+  PERSEUS_INT8 = 1,
+  PERSEUS_UINT16 = 2,
+  PERSEUS_INT16 = 3,
+  PERSEUS_INT32 = 4,
+  PERSEUS_INT64 = 5,
+  PERSEUS_FLOAT16 = 6,
+  PERSEUS_FLOAT32 = 7,
+  PERSEUS_FLOAT64 = 8,
+  PERSEUS_BOOL = 9,
+  PERSEUS_BFLOAT16 = 10
+};
+
+/* The numbers are Horovod's. */
+typedef int32_t perseus_reduce_op_t;
+enum {
+  PERSEUS_AVERAGE = 0,
+  PERSEUS_SUM = 1,
+  PERSEUS_ADASUM = 2,
+  PERSEUS_MIN = 3,
+  PERSEUS_MAX = 4,
+  PERSEUS_PRODUCT = 5
+};
+
+typedef int32_t perseus_operation_t;
+enum {
+  PERSEUS_ALLREDUCE = 0,
+  PERSEUS_BROADCAST = 1,
+  PERSEUS_ALLGATHER = 2,
+  PERSEUS_ALLTOALL = 3,
+  PERSEUS_REDUCESCATTER = 4,
+  PERSEUS_BARRIER = 5,
+  PERSEUS_JOIN = 6
+};
+
+/* A process set; 0 is the set of all ranks. */
+typedef int32_t perseus_process_set_t;
+#define PERSEUS_WORLD 0
+
+/* A submitted operation. Never 0. */
+typedef int64_t perseus_handle_t;
+
+/* The version as one number: major * 10000 + minor * 100 + patch. */
+PERSEUS_API int32_t perseus_version(void);
+/* Message of the last call of this thread that failed; "" if none has. Valid until this thread's
+ * next failing call. */
+PERSEUS_API const char* perseus_last_error(void);
+/* Short name of a status code, such as "invalid argument". */
+PERSEUS_API const char* perseus_status_name(perseus_status_t status);
+
+/* ---- Process ------------------------------------------------------------------------------- */
+
+typedef struct {
+  size_t struct_size;
+  /* Launched ranks that form the world; NULL and 0 for all. Ranks left out get a world of one. */
+  const int32_t* ranks;
+  int32_t rank_count;
+} perseus_init_options_t;
+
+/* Joins the other processes. Reads the settings from the environment. Blocks until all have come or
+ * the start time-out ends. A second call without shutdown between does nothing. options may be NULL. */
+PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
+/* Leaves. Operations under way, here and on the other ranks, end with PERSEUS_ABORTED.
+ * perseus_init may be called again. Harmless when not initialised. */
+PERSEUS_API perseus_status_t perseus_shutdown(void);
+PERSEUS_API int32_t perseus_is_initialized(void);
+
+/* -1 when not initialised. cross: among the ranks with this local rank, one a host. */
+PERSEUS_API int32_t perseus_rank(void);
+PERSEUS_API int32_t perseus_size(void);
+PERSEUS_API int32_t perseus_local_rank(void);
+PERSEUS_API int32_t perseus_local_size(void);
+PERSEUS_API int32_t perseus_cross_rank(void);
+PERSEUS_API int32_t perseus_cross_size(void);
+/* 1 if every host has the same number of ranks, 0 if not, -1 when not initialised. */
+PERSEUS_API int32_t perseus_is_homogeneous(void);
+
+/* ---- Process sets -------------------------------------------------------------------------- */
+
+/* Makes a set of these ranks. Called by all ranks of the world, members or not, with the same
+ * ranks; blocks until all have. The ids are the same on all ranks. A set of the same ranks that
+ * exists already is PERSEUS_INVALID_ARGUMENT. */
+PERSEUS_API perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_count,
+                                                     perseus_process_set_t* set);
+/* Takes a set away. Called by all ranks of the world; blocks until all have. */
+PERSEUS_API perseus_status_t perseus_remove_process_set(perseus_process_set_t set);
+/* This process's rank in the set, -1 if it is no member or there is no such set. */
+PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
+/* Number of ranks in the set; -1 if there is no such set. */
+PERSEUS_API int32_t perseus_process_set_size(perseus_process_set_t set);
+/* Writes the set's ranks, ascending; ranks must hold perseus_process_set_size(set). */
+PERSEUS_API perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* ranks);
+/* Writes up to `capacity` ids, ascending, and gives the number of sets there are. */
+PERSEUS_API int32_t perseus_process_sets(perseus_process_set_t* ids, int32_t capacity);
+
+/* ---- Operations ---------------------------------------------------------------------------- */
+
+/* Gives `name` a small id, the same each time it is asked for. Ranks match operations by set, kind
+ * and name, so the same name may be used for different kinds. Names hold 1 to 4096 bytes. Does not
+ * communicate; may be called before init; ids hold until the process ends. */
+PERSEUS_API perseus_status_t perseus_register(perseus_process_set_t set,
+                                              perseus_operation_t operation, const char* name,
+                                              int32_t* id);
+
+/* Row-major, contiguous. */
+typedef struct {
+  const void* input;
+  /* Where the result goes; may equal input. NULL: the library allocates it (see perseus_result).
+   * ALLGATHER and ALLTOALL, whose result's size is not known before, take only NULL. */
+  void* output;
+  const int64_t* shape;
+  int32_t rank; /* number of dimensions; 0 is a scalar */
+  perseus_dtype_t dtype;
+} perseus_tensor_t;
+
+/* Runs once, on a thread of the library, when the operation is complete. `message` is "" on
+ * success and lives only during the call. perseus_submit may be called from here, perseus_wait
+ * may not. */
+typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,
+                                   const char* message);
+
+typedef struct {
+  size_t struct_size;
+  int32_t id; /* from perseus_register; not used by JOIN */
+  /* Several tensors form a group: agreed on, and complete, as one. */
+  int32_t tensor_count;
+  const perseus_tensor_t* tensors;
+  perseus_reduce_op_t reduce_op; /* ALLREDUCE, REDUCESCATTER */
+  int32_t root;                  /* BROADCAST: a rank of the world */
+  double prescale;               /* ALLREDUCE, REDUCESCATTER: inputs are multiplied by it first */
+  double postscale;              /* and results by this, last */
+  /* ALLTOALL: rows of the first dimension for each rank of the set; NULL for equal parts. */
+  const int64_t* splits;
+  int32_t split_count;
+  int32_t priority; /* higher goes first */
+  int32_t codec;    /* how bytes are coded on the wire: from perseus_find_codec; 0 as the settings say */
+  perseus_callback_t callback; /* may be NULL */
+  void* user;
+} perseus_submission_t;
+
+/* Hands an operation over and returns at once. On success *handle must be given to perseus_release
+ * in the end. A mistake seen here (unknown id, wrong splits, name already in flight, ...) is
+ * returned; what only the ranks together can see (shapes that differ, ...) ends the operation. */
+PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
+                                            perseus_handle_t* handle);
+/* Whether the operation is complete: 1, 0, or -1 for an unknown handle. */
+PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
+/* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it ends
+ * first the result is PERSEUS_IN_PROGRESS and the operation goes on. */
+PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
+
+/* A tensor of a complete operation. */
+typedef struct {
+  size_t struct_size;
+  void* data; /* NULL if it has no elements */
+  const int64_t* shape;
+  int32_t rank;
+  perseus_dtype_t dtype;
+  /* ALLTOALL: rows received from each rank of the set; else NULL and 0. */
+  const int64_t* received_splits;
+  int32_t received_split_count;
+  int32_t last_rank; /* JOIN: the rank that joined last; else -1 */
+} perseus_result_t;
+
+/* Describes result `index` of a complete operation; valid until perseus_release. */
+PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t index,
+                                            perseus_result_t* result);
+/* Takes over memory that the library allocated for result `index`: it then outlives the handle and
+ * must be given to perseus_free. NULL where the result went into the caller's own output. */
+PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
+PERSEUS_API void perseus_free(void* data);
+/* Forgets the handle. An operation that is still under way goes on; its callback still runs. */
+PERSEUS_API void perseus_release(perseus_handle_t handle);
+
+/* ---- Codecs -------------------------------------------------------------------------------- */
+
+/* A way to make float32 tensors smaller on the wire. The same codecs must be registered, in the
+ * same order, on all ranks. Functions run on a thread of the library and must not block. */
+typedef struct {
+  size_t struct_size;
+  const char* name;
+  /* Bytes that `elements` floats take once encoded; a pure function. */
+  size_t (*encoded_size)(void* user, size_t elements);
+  void (*encode)(void* user, const float* elements, size_t count, void* encoded);
+  void (*decode)(void* user, const void* encoded, float* elements, size_t count);
+  /* Nonzero: what encoding loses is kept for each tensor and added to its next gradient. */
+  int32_t error_feedback;
+  void* user;
+} perseus_codec_t;
+
+PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
+/* Built in: "none", "fp16", "bf16". */
+PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
+
+/* ---- Observation --------------------------------------------------------------------------- */
+
+/* Chrome-trace timeline, written by each rank whose turn it is (rank 0). mark_cycles marks each
+ * agreement. PERSEUS_NOT_INITIALIZED before init. */
+PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t mark_cycles);
+PERSEUS_API perseus_status_t perseus_stop_timeline(void);
+
+/* Calls `visit` for every counter of this process, in a fixed order. */
+PERSEUS_API perseus_status_t perseus_counters(void (*visit)(void* user, const char* name, uint64_t value),
+                                              void* user);
+
+/* One setting: a row of docs/settings.md. */
+typedef struct {
+  size_t struct_size;
+  const char* name;
+  const char* type; /* "int", "float", "bool", "string", "choice" */
+  const char* default_value;
+  const char* range; /* "1 .. 64", or the choices, or "" */
+  const char* since;
+  const char* aliases; /* names of Horovod's or Ali-Perseus's that set it too, separated by commas */
+  const char* help;
+  const char* value; /* in force in this process */
+} perseus_setting_t;
+
+PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user, const perseus_setting_t* setting),
+                                              void* user);
+
+/* ---- Rendezvous (for launchers) ------------------------------------------------------------ */
+
+typedef struct perseus_rendezvous perseus_rendezvous_t;
+/* Serves the exchange of addresses of a job of `size` ranks on `address` ("" for every interface)
+ * and *port (0: any free one, written back). `secret` is the job's, in hexadecimal. */
+PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
+                                                      const char* secret,
+                                                      perseus_rendezvous_t** rendezvous);
+PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
+
+/* What could be found here: one line each for MPI, CUDA, NCCL, CPU features. */
+PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
+                                                               const char* found),
+                                                 void* user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PERSEUS_PERSEUS_H_ */

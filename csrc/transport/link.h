@@ -1,0 +1,109 @@
+// A link moves tagged messages between this rank and one other, in any order, and reports death.
+// It knows nothing of collectives. Everything here runs on the event loop's thread.
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/event_loop.h"
+#include "base/status.h"
+
+namespace perseus {
+
+// Names one message between two ranks. Both ends must use the same; a tag may be used again once
+// its message has been received.
+struct Tag {
+  uint64_t operation = 0;  // process set and sequence number of the operation
+  uint32_t shard = 0;
+  uint32_t step = 0;  // a collective's own numbering of its messages
+  bool operator==(const Tag&) const = default;
+};
+
+// How arriving elements are folded into what the receiver already has, piece by piece as they
+// arrive, so that a received message is never stored and read again.
+struct Reduction {
+  // accumulator[i] = accumulator[i] op arriving[i]
+  void (*kernel)(void* accumulator, const void* arriving, size_t elements) = nullptr;
+  uint32_t arriving_size = 0;     // bytes of one arriving element
+  uint32_t accumulator_size = 0;  // bytes of one accumulated element (float32 for 16-bit arrivals)
+};
+
+// One message on its way out or awaited. Lives in the frame of the coroutine that started it and
+// must stay where it is until done; `co_await transfer` gives its Status. The memory it points at
+// belongs to the link until then.
+class Transfer {
+ public:
+  Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  bool done() const { return done_; }
+  bool await_ready() const noexcept { return done_; }
+  void await_suspend(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
+  Status await_resume() { return std::move(status_); }
+
+  // For links: what is being moved and how far it has got.
+  Tag tag;
+  int32_t priority = 0;
+  const std::byte* source = nullptr;     // sends
+  std::byte* target = nullptr;           // receives: where bytes go, or the accumulator
+  const Reduction* reduction = nullptr;  // receives: null copies
+  uint64_t bytes = 0;                    // of the message on the wire
+  uint64_t moved = 0;                    // links' own count
+  Transfer* next = nullptr;              // links' own list
+
+  // For links: ends the transfer and resumes who awaits it in the loop's next turn.
+  void finish(EventLoop& loop, Status status) {
+    status_ = std::move(status);
+    done_ = true;
+    if (waiter_) loop.schedule(std::exchange(waiter_, nullptr));
+  }
+
+ private:
+  std::coroutine_handle<> waiter_;
+  Status status_;
+  bool done_ = false;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Rank at the other end.
+  int peer() const { return peer_; }
+  // Whether both ends are on one host and share memory.
+  virtual bool is_local() const = 0;
+
+  // Starts sending `bytes` from `data` under `tag`. Among messages waiting on this link, the one
+  // with the higher priority goes first, from the next chunk on; equal ones in order of starting.
+  void send(Transfer& transfer, Tag tag, const void* data, uint64_t bytes, int32_t priority) {
+    transfer.tag = tag;
+    transfer.source = static_cast<const std::byte*>(data);
+    transfer.bytes = bytes;
+    transfer.priority = priority;
+    start_send(transfer);
+  }
+  // Awaits the message `tag` of exactly `bytes` bytes into `target`. With a reduction, each
+  // arriving element is folded into the accumulator at `target` instead of being stored; the
+  // Reduction must outlive the transfer. A message of another size ends it with kInternal.
+  void receive(Transfer& transfer, Tag tag, void* target, uint64_t bytes,
+               const Reduction* reduction = nullptr) {
+    transfer.tag = tag;
+    transfer.target = static_cast<std::byte*>(target);
+    transfer.bytes = bytes;
+    transfer.reduction = reduction;
+    start_receive(transfer);
+  }
+
+ protected:
+  explicit Link(int peer) : peer_(peer) {}
+  virtual void start_send(Transfer& transfer) = 0;
+  virtual void start_receive(Transfer& transfer) = 0;
+
+ private:
+  int peer_;
+};
+
+}  // namespace perseus

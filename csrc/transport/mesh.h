@@ -1,0 +1,84 @@
+// This rank's links to all others, made when first used. The one thing of the transports that the
+// rooms above see. Loop thread, except where said.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/status.h"
+#include "transport/link.h"
+
+namespace perseus {
+
+struct Settings;
+class Bootstrap;
+
+// Who is where. Host numbers count hosts in the order of their lowest rank.
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  std::vector<int> host_of;  // host number of each rank
+  std::vector<std::string> host_names;
+
+  int local_rank() const;
+  int local_size() const;
+  int cross_rank() const;  // position among the ranks with this local rank, in order of host
+  int cross_size() const;
+  bool is_homogeneous() const;  // every host has the same number of ranks
+};
+
+// The engine's ear. Loop thread.
+class MeshListener {
+ public:
+  // A control message has arrived whole.
+  virtual void on_control(int from, std::span<const std::byte> message) = 0;
+  // The connection to `peer` broke or the peer fell silent: its transfers have ended with `why`.
+  virtual void on_peer_lost(int peer, const Status& why) = 0;
+  // `peer` said goodbye: it has shut down in order, and sends nothing more.
+  virtual void on_peer_left(int peer) = 0;
+
+ protected:
+  ~MeshListener() = default;
+};
+
+class Mesh {
+ public:
+  // Exchanges addresses with all ranks through `bootstrap`, opens what is needed to be reached,
+  // and returns a mesh whose links are connected on first use. Blocks for at most the connect
+  // time-out of `settings`; call before the loop runs. Errors name the rank and the address.
+  static Result<std::unique_ptr<Mesh>> create(EventLoop& loop, const Settings& settings,
+                                              Bootstrap& bootstrap, MeshListener& listener);
+  virtual ~Mesh() = default;
+
+  virtual const Topology& topology() const = 0;
+
+  // The link to `peer`; never null, made on first use. If connecting fails, its transfers end in
+  // error and on_peer_lost is called.
+  virtual Link& link(int peer) = 0;
+
+  // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer
+  // arrive in order.
+  virtual void send_control(int peer, std::span<const std::byte> message) = 0;
+
+  // Ends every transfer with `why`; the links stay unusable.
+  virtual void fail_all(const Status& why) = 0;
+
+  // Says goodbye to every connected peer once all that is queued has left, then calls `closed`;
+  // at the latest after `linger`.
+  virtual void close(std::chrono::milliseconds linger, std::function<void()> closed) = 0;
+
+  // Counters since creation: messages and bytes, control and data apart. Any thread.
+  struct Counters {
+    uint64_t control_messages_sent = 0, control_bytes_sent = 0;
+    uint64_t control_messages_received = 0, control_bytes_received = 0;
+    uint64_t data_bytes_sent_shm = 0, data_bytes_sent_tcp = 0, data_bytes_sent_mpi = 0;
+    uint64_t frames_sent = 0, frames_received = 0, unexpected_frames = 0;
+  };
+  virtual Counters counters() const = 0;
+};
+
+}  // namespace perseus

@@ -1,0 +1,34 @@
+// SHA-256 (FIPS 180-4), here so that the engine needs no cryptography library.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace perseus {
+
+using Sha256Digest = std::array<uint8_t, 32>;
+
+// A digest of bytes given piece by piece. One thread at a time.
+class Sha256 {
+ public:
+  static constexpr size_t kBlockBytes = 64;
+
+  void update(std::string_view bytes);
+  // The digest of all that was given. Call once.
+  Sha256Digest finish();
+
+ private:
+  void compress(const uint8_t* block);
+
+  std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<uint8_t, kBlockBytes> pending_;
+  size_t pending_bytes_ = 0;
+  uint64_t total_bytes_ = 0;
+};
+
+Sha256Digest sha256(std::string_view bytes);
+
+}  // namespace perseus

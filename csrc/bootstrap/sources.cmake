@@ -1,0 +1,2 @@
+set(SOURCES hmac.cc sha256.cc)
+set(NEEDS base)

@@ -1,0 +1,298 @@
+#include "base/event_loop.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+// A loop that cannot have its two file descriptors cannot report anything either.
+[[noreturn]] void die(const char* what) {
+  std::fprintf(stderr, "perseus: %s failed: %s; raise the limit on open files (ulimit -n)\n", what,
+               std::strerror(errno));
+  std::abort();
+}
+
+// With pollers busy, sockets are looked at once in so many turns: a system call costs as much as
+// moving a small message through shared memory.
+constexpr int kTurnsPerSocketCheck = 8;
+constexpr int kEventsPerWait = 64;
+
+}  // namespace
+
+struct EventLoop::Impl {
+  explicit Impl(std::chrono::microseconds spin_time) : spin(spin_time) {
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_fd < 0) die("epoll_create1");
+    doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (doorbell < 0) die("eventfd");
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.u64 = kDoorbellKey;
+    if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, doorbell, &event) != 0) die("epoll_ctl");
+  }
+
+  ~Impl() {
+    close(doorbell);
+    close(epoll_fd);
+  }
+
+  // An epoll event's key: the descriptor and, above it, the number of its registration, so that an
+  // event fetched before its descriptor was closed and reused goes nowhere.
+  static constexpr uint64_t kDoorbellKey = ~uint64_t{0};
+
+  struct Watched {
+    FdHandler* handler;
+    uint32_t serial;
+  };
+
+  bool run_ready() {
+    if (ready.empty()) return false;
+    // What these schedule in turn runs in the next turn.
+    running.swap(ready);
+    for (std::coroutine_handle<> handle : running) handle.resume();
+    running.clear();
+    return true;
+  }
+
+  bool run_posted() {
+    if (!has_posted.load(std::memory_order_acquire)) return false;
+    {
+      std::lock_guard lock(mutex);
+      has_posted.store(false, std::memory_order_relaxed);
+      taken.swap(posted);
+    }
+    for (auto& function : taken) function();
+    taken.clear();
+    return true;
+  }
+
+  bool run_pollers() {
+    bool moved = false;
+    for (size_t i = 0; i < pollers.size(); ++i) {
+      if (pollers[i] != nullptr) moved |= pollers[i]->poll();
+    }
+    forget_removed_pollers();
+    return moved;
+  }
+
+  void forget_removed_pollers() {
+    if (!pollers_removed) return;
+    std::erase(pollers, nullptr);
+    pollers_removed = false;
+  }
+
+  bool run_timers() {
+    if (timers.empty()) return false;
+    const Clock::time_point now = Clock::now();
+    bool fired = false;
+    while (!timers.empty() && timers.begin()->first.first <= now) {
+      std::function<void()> function = std::move(timers.begin()->second);
+      timer_times.erase(timers.begin()->first.second);
+      timers.erase(timers.begin());
+      function();
+      fired = true;
+    }
+    return fired;
+  }
+
+  using Events = std::array<epoll_event, kEventsPerWait>;
+
+  bool dispatch(const Events& events, int count) {
+    for (int i = 0; i < count; ++i) {
+      const uint64_t key = events[i].data.u64;
+      // The doorbell says that posted functions or pollers have something. It is edge-triggered,
+      // so it needs no reading.
+      if (key == kDoorbellKey) continue;
+      auto found = watched.find(static_cast<int>(key & 0xffffffffu));
+      if (found == watched.end() || found->second.serial != key >> 32) continue;
+      found->second.handler->on_ready(events[i].events);
+    }
+    return count > 0;
+  }
+
+  bool run_sockets() {
+    Events events;
+    return dispatch(events, epoll_wait(epoll_fd, events.data(), kEventsPerWait, 0));
+  }
+
+  // Milliseconds until `until` or the next timer, rounded up so that the loop does not wake early
+  // and spin through the last fraction; -1 if neither is set.
+  int wait_ms(Clock::time_point until) const {
+    if (!timers.empty()) until = std::min(until, timers.begin()->first.first);
+    if (until == Clock::time_point::max()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+  }
+
+  // `asleep` and the pollers' requests for a doorbell are set before the last look at what others
+  // may have left here, and others look at them after leaving it: one of the two sees the other.
+  void sleep(Clock::time_point until) {
+    asleep.store(true, std::memory_order_seq_cst);
+    bool news = !ready.empty() || has_posted.load(std::memory_order_seq_cst) ||
+                stopping.load(std::memory_order_seq_cst);
+    size_t asked = 0;
+    while (!news && asked < pollers.size()) {
+      Poller* poller = pollers[asked++];
+      if (poller != nullptr) news = !poller->prepare_to_sleep();
+    }
+    Events events;
+    const int count =
+        epoll_wait(epoll_fd, events.data(), kEventsPerWait, news ? 0 : wait_ms(until));
+    asleep.store(false, std::memory_order_relaxed);
+    // Before any handler, since one may well use a poller.
+    for (size_t i = 0; i < asked; ++i) {
+      if (pollers[i] != nullptr) pollers[i]->awake();
+    }
+    forget_removed_pollers();
+    dispatch(events, count);
+    run_timers();
+  }
+
+  bool turn() {
+    bool progress = run_ready();
+    progress |= run_posted();
+    progress |= run_pollers();
+    if (++turns % kTurnsPerSocketCheck == 0 || pollers.empty()) {
+      progress |= run_timers();
+      progress |= run_sockets();
+    }
+    return progress;
+  }
+
+  void ring() {
+    const uint64_t one = 1;
+    // Fails only when 2^64 - 2 rings went unread, in which case the bell is ringing.
+    [[maybe_unused]] ssize_t written = write(doorbell, &one, sizeof(one));
+  }
+
+  const std::chrono::microseconds spin;
+  int epoll_fd = -1;
+  int doorbell = -1;
+
+  std::mutex mutex;  // guards `posted`
+  std::vector<std::function<void()>> posted;
+  std::atomic<bool> has_posted{false};
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> asleep{false};
+
+  // Below: loop thread only.
+  std::vector<std::function<void()>> taken;
+  std::vector<std::coroutine_handle<>> ready, running;
+  std::vector<Poller*> pollers;  // null: removed during a turn
+  bool pollers_removed = false;
+  std::unordered_map<int, Watched> watched;
+  uint32_t next_serial = 0;
+  std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers;
+  std::unordered_map<TimerId, Clock::time_point> timer_times;
+  TimerId next_timer = 1;
+  unsigned turns = 0;
+};
+
+EventLoop::EventLoop(std::chrono::microseconds spin) : impl_(std::make_unique<Impl>(spin)) {}
+
+EventLoop::~EventLoop() = default;
+
+void EventLoop::run() {
+  Impl& loop = *impl_;
+  bool idle = false;
+  Clock::time_point idle_since{};
+  while (!loop.stopping.exchange(false, std::memory_order_acq_rel)) {
+    if (loop.turn()) {
+      idle = false;
+      continue;
+    }
+    const Clock::time_point now = Clock::now();
+    if (!idle) idle_since = now;
+    idle = true;
+    if (now - idle_since < loop.spin) {
+      sched_yield();  // whom we wait for may need this processor
+      continue;
+    }
+    loop.sleep(Clock::time_point::max());
+    idle = false;
+  }
+}
+
+bool EventLoop::run_once(std::chrono::milliseconds wait) {
+  if (impl_->turn()) return true;
+  impl_->sleep(Clock::now() + wait);
+  return impl_->turn();
+}
+
+void EventLoop::stop() {
+  impl_->stopping.store(true, std::memory_order_seq_cst);
+  impl_->ring();
+}
+
+void EventLoop::schedule(std::coroutine_handle<> handle) { impl_->ready.push_back(handle); }
+
+void EventLoop::post(std::function<void()> function) {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->posted.push_back(std::move(function));
+  }
+  impl_->has_posted.store(true, std::memory_order_seq_cst);
+  if (impl_->asleep.load(std::memory_order_seq_cst)) impl_->ring();
+}
+
+void EventLoop::wake() { impl_->ring(); }
+
+int EventLoop::doorbell_fd() const { return impl_->doorbell; }
+
+void EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
+  auto [entry, is_new] = impl_->watched.try_emplace(fd);
+  if (is_new || entry->second.handler != handler) {
+    entry->second = {handler, impl_->next_serial++};
+  }
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.u64 = uint64_t{entry->second.serial} << 32 | static_cast<uint32_t>(fd);
+  if (epoll_ctl(impl_->epoll_fd, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
+    die("epoll_ctl");
+  }
+}
+
+void EventLoop::unwatch(int fd) {
+  if (impl_->watched.erase(fd) != 0) epoll_ctl(impl_->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
+}
+
+void EventLoop::add_poller(Poller* poller) { impl_->pollers.push_back(poller); }
+
+void EventLoop::remove_poller(Poller* poller) {
+  // Only marked: the list may be in the middle of being walked.
+  std::replace(impl_->pollers.begin(), impl_->pollers.end(), poller,
+               static_cast<Poller*>(nullptr));
+  impl_->pollers_removed = true;
+}
+
+EventLoop::TimerId EventLoop::call_at(Clock::time_point when, std::function<void()> function) {
+  const TimerId id = impl_->next_timer++;
+  impl_->timers.emplace(std::pair(when, id), std::move(function));
+  impl_->timer_times.emplace(id, when);
+  return id;
+}
+
+void EventLoop::cancel_timer(TimerId id) {
+  auto found = impl_->timer_times.find(id);
+  if (found == impl_->timer_times.end()) return;
+  impl_->timers.erase({found->second, id});
+  impl_->timer_times.erase(found);
+}
+
+}  // namespace perseus

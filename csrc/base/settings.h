@@ -23,10 +23,13 @@ struct Settings {
   Settings();
 
   // From the process's environment. A malformed value is kInvalidArgument, naming the variable, the
-  // value and the range. Where a variable and its alias are both set, the variable wins.
-  static Result<Settings> from_environment();
+  // value and the range; an empty one counts as unset, except for strings. Where a variable and its
+  // alias are both set, the variable wins. An alias's number out of range is moved into it, so that
+  // a script written for Horovod runs; `warnings` (may be null) is told, a line each, for the log.
+  static Result<Settings> from_environment(std::vector<std::string>* warnings = nullptr);
   // The same from any source: `get` gives a variable's value or null. For tests.
-  static Result<Settings> from(const std::function<const char*(const char*)>& get);
+  static Result<Settings> from(const std::function<const char*(const char*)>& get,
+                               std::vector<std::string>* warnings = nullptr);
 
 #define SETTING(field, kind, ...) Setting##kind field;
 #include "base/settings_table.inc"
@@ -46,5 +49,10 @@ struct IgnoredVariable {
   const char* reason;
 };
 const std::vector<IgnoredVariable>& ignored_variables();
+
+// A line of warning for each variable of `environment` ("NAME=value" strings, a null at the end)
+// that looks like a setting mistyped: "PERSEUS_ALLREDUCE_STREAM is no setting; did you mean
+// PERSEUS_ALLREDUCE_STREAMS?". Other people's PERSEUS_* variables are left alone.
+std::vector<std::string> unknown_variables(const char* const* environment);
 
 }  // namespace perseus

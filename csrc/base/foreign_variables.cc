@@ -1,0 +1,92 @@
+// Variables of the environment that are no settings: Horovod's that have no meaning here, and
+// settings mistyped.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string_view>
+
+#include "base/settings.h"
+#include "base/settings_rows.h"
+
+namespace perseus {
+namespace {
+
+// What a launcher tells a rank about its place, and Ali-Perseus's switch for Kubernetes.
+constexpr const char* kEnvironmentNames[] = {
+    "PERSEUS_RANK",       "PERSEUS_SIZE",       "PERSEUS_LOCAL_RANK", "PERSEUS_LOCAL_SIZE",
+    "PERSEUS_CROSS_RANK", "PERSEUS_CROSS_SIZE", "PERSEUS_HOSTNAME",   "PERSEUS_RENDEZVOUS",
+    "PERSEUS_SECRET",     "PERSEUS_MASTER_PORT", "PERSEUS_WITH_K8S"};
+
+// Levenshtein 1966: insertions, deletions and substitutions that make one the other.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+const std::vector<IgnoredVariable>& ignored_variables() {
+  static const char* const kEvents = "agreement is driven by events; there is no cycle";
+  static const char* const kTuner =
+      "the tuner is always there; PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING turns it off";
+  static const char* const kTransport = "PERSEUS_TRANSPORT chooses how ranks reach each other";
+  static const std::vector<IgnoredVariable> variables = {
+      {"HOROVOD_CYCLE_TIME", kEvents},
+      {"HOROVOD_AUTOTUNE", kTuner},
+      {"HOROVOD_AUTOTUNE_LOG", kTuner},
+      {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", kTuner},
+      {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", kTuner},
+      {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", kTuner},
+      {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", kTuner},
+      {"HOROVOD_BATCH_D2D_MEMCOPIES", "packing always copies all tensors of a merge in one pass"},
+      {"HOROVOD_ENABLE_ASYNC_COMPLETION", "completion is always asynchronous"},
+      {"HOROVOD_ENABLE_XLA_OPS", "there are no XLA operations"},
+      {"HOROVOD_DISABLE_NVTX_RANGES", "there are no NVTX ranges; PERSEUS_TIMELINE shows the same"},
+      {"HOROVOD_CONTROLLER", "agreement needs no controller"},
+      {"HOROVOD_CPU_OPERATIONS", kTransport},
+      {"HOROVOD_MPI_THREADS_DISABLE", "MPI is only ever called from the engine's one thread"},
+      {"HOROVOD_ADASUM_MPI_CHUNK_SIZE", "PERSEUS_CHUNK bounds the pieces of every operation"},
+      {"HOROVOD_CCL_CACHE", "oneCCL is not used"},
+      {"HOROVOD_HIERARCHICAL_ALLGATHER", "the allgather is chosen by size and topology"},
+  };
+  return variables;
+}
+
+std::vector<std::string> unknown_variables(const char* const* environment) {
+  std::vector<std::string_view> known(std::begin(kEnvironmentNames), std::end(kEnvironmentNames));
+  for (const TableRow& row : table_rows()) known.push_back(row.name);
+
+  std::vector<std::string> warnings;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view variable(*environment, std::strcspn(*environment, "="));
+    if (!variable.starts_with("PERSEUS_")) continue;
+    std::string_view nearest;
+    size_t distance = SIZE_MAX;
+    for (std::string_view name : known) {
+      const size_t to_name = edit_distance(variable, name);
+      if (to_name < distance) distance = to_name, nearest = name;
+    }
+    if (distance == 0) continue;
+    // Two slips, or more in a long name; but the prefix of the settings is nobody else's.
+    const size_t slips = std::max<size_t>(2, (variable.size() - std::strlen("PERSEUS_")) / 5);
+    if (distance <= slips) {
+      warnings.push_back(std::string(variable) + " is no setting; did you mean " +
+                         std::string(nearest) + "?");
+    } else if (variable.starts_with("PERSEUS_ALLREDUCE_")) {
+      warnings.push_back(std::string(variable) + " is no setting and has no effect");
+    }
+  }
+  return warnings;
+}
+
+}  // namespace perseus

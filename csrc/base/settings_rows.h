@@ -1,0 +1,57 @@
+// The settings table as data, for those who read it row by row. Private to the settings' own files.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/settings.h"
+
+namespace perseus {
+
+enum class SettingKind { kInt, kFloat, kBool, kString, kChoice, kMiB, kKiB };
+
+struct TableRow {
+  SettingKind kind;
+  const char* name;
+  const char* default_value;
+  double low, high;  // in the variable's unit
+  const char* choices;
+  const char* since;
+  const char* aliases;
+  const char* help;
+  std::variant<int64_t Settings::*, double Settings::*, bool Settings::*, std::string Settings::*,
+               int Settings::*, uint64_t Settings::*>
+      field;
+};
+
+// The table, in its order.
+std::span<const TableRow> table_rows();
+
+struct SettingAlias {
+  std::string_view name;
+  bool in_bytes = false;
+  std::string_view choice_when_on;  // empty: the alias's values are the setting's own
+};
+std::vector<SettingAlias> aliases_of(const TableRow& row);
+
+// A choice's spellings, the last of which is the one to show: {"0", "flat"}.
+std::vector<std::vector<std::string_view>> choices_of(const TableRow& row);
+// Its index; case does not matter.
+std::optional<int> find_choice(const TableRow& row, std::string_view spelling);
+// Without regard to case.
+bool same_word(std::string_view a, std::string_view b);
+
+// "1 .. 64", "0 .. 4096 MiB", "auto, flat (0), hierarchical (1)"; empty for a string.
+std::string range_of(const TableRow& row);
+// The value's canonical spelling, which the variable accepts.
+std::string value_of(const TableRow& row, const Settings& settings);
+std::string default_of(const TableRow& row);
+
+// Bytes in the unit of a MiB or KiB row.
+uint64_t unit_of(const TableRow& row);
+
+}  // namespace perseus

@@ -1,0 +1,1 @@
+"""Perseus: the communication layer under data-parallel training."""

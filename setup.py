@@ -1,0 +1,102 @@
+"""Builds the engine with CMake and puts it into the package perseus_core."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+
+
+def version() -> str:
+    header = (ROOT / "csrc/include/perseus/perseus.h").read_text()
+    return ".".join(
+        re.search(rf"^#define PERSEUS_VERSION_{part} (\d+)$", header, re.M)[1]
+        for part in ("MAJOR", "MINOR", "PATCH")
+    )
+
+
+class CMakeBuild(build_ext):
+    """`python setup.py build_ext --inplace` is the developer's build: it keeps symbols and lies in
+    build/dev; what a wheel gets is stripped. CMAKE_ARGS adds arguments, as elsewhere."""
+
+    def run(self) -> None:
+        for ext in self.extensions:
+            self.build_extension(ext)
+
+    def build_extension(self, ext: Extension) -> None:
+        package = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        build = ROOT / "build" / ("dev" if self.inplace else f"wheel-{sys.implementation.cache_tag}")
+        build.mkdir(parents=True, exist_ok=True)
+        cmake = tool("cmake")
+        # Tools and pybind11 may come from an isolated environment that is gone by the next build.
+        configure = [
+            cmake,
+            f"-S{ROOT}",
+            f"-B{build}",
+            "-GNinja",
+            f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+            f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if self.inplace else 'Release'}",
+            "-DCMAKE_INSTALL_LIBDIR=lib",
+            "-DCMAKE_INSTALL_INCLUDEDIR=include",
+            "-DPERSEUS_BUILD_PYTHON=ON",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DPython_INCLUDE_DIR={python_include()}",
+            f"-Dpybind11_DIR={pybind11_dir()}",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
+        ]
+        jobs = ["-j", str(self.parallel)] if self.parallel else []
+        install = [cmake, "--install", str(build), "--prefix", str(package)]
+        install += [] if self.inplace else ["--strip"]
+        self.run_tool(configure)
+        self.run_tool([cmake, "--build", str(build), *jobs, "--target", "perseus", "_engine"])
+        for component in ("library", "python"):
+            self.run_tool([*install, "--component", component])
+
+    def run_tool(self, command: list[str]) -> None:
+        self.announce(shlex.join(command), level=2)
+        try:
+            subprocess.run(command, check=True)
+        except subprocess.CalledProcessError as error:
+            raise SystemExit(
+                f"perseus: building the engine failed (status {error.returncode}): "
+                f"{shlex.join(command)}\nThe compiler's own message is above. Perseus needs a "
+                "C++20 compiler: g++ 11 or clang++ 14, or newer."
+            ) from None
+
+    def get_source_files(self) -> list[str]:
+        return []
+
+
+def tool(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        raise SystemExit(f"perseus: {name} is missing; `pip install {name}` brings it.")
+    return found
+
+
+def python_include() -> str:
+    return os.environ.get("PERSEUS_PYTHON_INCLUDE") or sysconfig.get_paths()["include"]
+
+
+def pybind11_dir() -> str:
+    import pybind11
+
+    return pybind11.get_cmake_dir()
+
+
+setup(
+    version=version(),
+    ext_modules=[Extension("perseus_core._engine", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

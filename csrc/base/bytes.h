@@ -1,0 +1,83 @@
+// Reading and writing of the engine's own messages. Little-endian, as every machine we run on. The
+// reader never passes its end: after a short read it is `failed` and gives zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace perseus {
+
+class ByteWriter {
+ public:
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    put_bytes(&value, sizeof value);
+  }
+  void put_bytes(const void* data, size_t size) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), bytes, bytes + size);
+  }
+  void put_string(std::string_view text) {
+    put<uint32_t>(static_cast<uint32_t>(text.size()));
+    put_bytes(text.data(), text.size());
+  }
+
+  // Keeps the memory for the next message.
+  void clear() { bytes_.clear(); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  size_t size() const { return bytes_.size(); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T get() {
+    static_assert(std::is_trivially_copyable_v<T>);
+    T value{};
+    if (const std::byte* from = take(sizeof value)) std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  std::string get_string() {
+    const auto size = get<uint32_t>();
+    const std::byte* from = take(size);
+    return from ? std::string(reinterpret_cast<const char*>(from), size) : std::string();
+  }
+  // `count` items of `item_size` bytes follow; false (and failed) if they cannot. To be asked before
+  // reserving memory for a count that a peer sent.
+  bool can_hold(uint64_t count, size_t item_size) {
+    if (count <= remaining() / item_size) return true;
+    failed_ = true;
+    return false;
+  }
+
+  bool failed() const { return failed_; }
+  size_t remaining() const { return failed_ ? 0 : bytes_.size(); }
+
+ private:
+  const std::byte* take(size_t size) {
+    if (failed_ || size > bytes_.size()) {
+      failed_ = true;
+      return nullptr;
+    }
+    const std::byte* from = bytes_.data();
+    bytes_ = bytes_.subspan(size);
+    return from;
+  }
+
+  std::span<const std::byte> bytes_;
+  bool failed_ = false;
+};
+
+}  // namespace perseus

@@ -1,0 +1,77 @@
+// What all ranks must say alike about an operation of one name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/types.h"
+
+namespace perseus {
+
+// The first seven are perseus_operation_t's.
+enum class OperationKind : uint8_t {
+  kAllreduce = 0,
+  kBroadcast = 1,
+  kAllgather = 2,
+  kAlltoall = 3,
+  kReduceScatter = 4,
+  kBarrier = 5,
+  kJoin = 6,
+  kAddProcessSet = 7,
+  kRemoveProcessSet = 8,
+};
+
+std::string_view to_string(OperationKind kind);
+
+// Whether the first dimension may differ from rank to rank.
+constexpr bool is_uneven(OperationKind kind) {
+  return kind == OperationKind::kAllgather || kind == OperationKind::kAlltoall;
+}
+constexpr bool is_reduction(OperationKind kind) {
+  return kind == OperationKind::kAllreduce || kind == OperationKind::kReduceScatter;
+}
+
+struct TensorDescription {
+  DataType dtype = DataType::kFloat32;
+  std::vector<int64_t> shape;
+
+  int64_t elements() const;
+  bool operator==(const TensorDescription&) const = default;
+};
+
+struct Description {
+  OperationKind kind = OperationKind::kAllreduce;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int32_t root = -1;  // a rank of the world
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t codec = 0;
+  std::vector<TensorDescription> tensors;
+  std::vector<int32_t> ranks;  // of the process set to add; or the one id of the set to remove
+  // Not compared: where ranks differ, the lowest rank's word holds.
+  int32_t priority = 0;
+
+  void write(ByteWriter& writer) const;
+  // False if the bytes are no description.
+  bool read(ByteReader& reader);
+};
+
+// Names kind and name of an operation within a process set; what ranks match by.
+std::string operation_key(OperationKind kind, std::string_view name);
+OperationKind kind_of_key(std::string_view key);
+std::string_view name_of_key(std::string_view key);
+
+// "float32[64,3,7,7]"
+std::string to_string(const TensorDescription& tensor);
+
+// Whether two ranks that say these may run the operation together.
+bool compatible(const Description& a, const Description& b);
+// Why two ranks may not: "rank 2 submitted float32[64,3,7,7], rank 0 float32[64,3,3,3]; every rank
+// must submit the same shape". Call only when not compatible.
+std::string explain_difference(const Description& a, int rank_a, const Description& b, int rank_b);
+
+}  // namespace perseus

@@ -1,0 +1,235 @@
+#include "negotiation/negotiator.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace perseus {
+
+Negotiator::Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
+                       std::vector<std::byte> prefix, NegotiatorHost& host)
+    : index_(index),
+      size_(size),
+      ranks_(std::move(ranks)),
+      hops_(std::bit_width(static_cast<unsigned>(size - 1))),
+      capacity_(capacity),
+      prefix_(std::move(prefix)),
+      host_(host) {}
+
+uint32_t Negotiator::find(const std::string& key) const {
+  const auto found = ids_.find(key);
+  return found == ids_.end() ? kNoId : found->second;
+}
+
+std::vector<std::string> Negotiator::pending_keys() const {
+  std::vector<std::string> keys;
+  keys.reserve(pending_.size());
+  for (const auto& [key, pending] : pending_) keys.push_back(key);
+  return keys;
+}
+
+void Negotiator::submit(const std::string& key, const Description& description) {
+  pending_.emplace(key, Pending{next_ordinal_++, description});
+  has_news_ = true;
+}
+
+void Negotiator::join() {
+  joining_ = true;
+  has_news_ = true;
+}
+
+void Negotiator::limit_rounds(uint64_t last_round) {
+  last_round_ = std::min(last_round_, last_round);
+}
+
+Status Negotiator::receive(std::span<const std::byte> message) {
+  counters_.messages_received += 1;
+  counters_.bytes_received += message.size() + prefix_.size();
+  ByteReader reader(message);
+  const auto round = reader.get<uint64_t>();
+  const auto hop = reader.get<uint8_t>();
+  Ballot ballot;
+  if (hop >= hops_ || !ballot.read(reader)) {
+    return Status::internal("a malformed ballot arrived");
+  }
+  // A rank can be at most one round ahead of us: it needs our ballot to end a round.
+  const uint64_t next = completed_rounds_ + 1;
+  if (round != next && round != next + 1) {
+    return Status::internal("a ballot of round " + std::to_string(round) +
+                            " arrived in round " + std::to_string(next));
+  }
+  std::optional<Ballot>& place = inbox_[round & 1][hop];
+  if (place) return Status::internal("a ballot arrived twice");
+  place = std::move(ballot);
+  return {};
+}
+
+bool Negotiator::should_begin() const {
+  if (in_round_ || is_exhausted()) return false;
+  if (has_news_) return true;
+  const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
+  const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
+                                 [](const auto& ballot) { return ballot.has_value(); });
+  return asked && (joined_ || !pending_.empty());
+}
+
+void Negotiator::advance() {
+  for (;;) {
+    if (should_begin()) begin_round();
+    if (!in_round_) return;
+    run_hops();
+    if (hop_ < hops_) return;  // waiting for another rank
+    complete_round();
+  }
+}
+
+void Negotiator::begin_round() {
+  in_round_ = true;
+  hop_ = 0;
+  has_news_ = false;
+  if (joining_ && pending_.empty()) {
+    joining_ = false;
+    joined_ = true;
+    join_round_ = completed_rounds_ + 1;
+  }
+  ballot_ = Ballot{};
+  if (joined_) {
+    ballot_.all_joined = true;
+    ballot_.last_join_round = join_round_;
+    ballot_.last_join_rank = ranks_[index_];
+    ballot_.joined = {ranks_[index_]};
+  } else {
+    ballot_.speaker = ranks_[index_];
+    for (const auto& [key, pending] : pending_) {
+      const uint32_t id = find(key);
+      if (id != kNoId && compatible(known_[id].description, pending.description) &&
+          known_[id].description.priority == pending.description.priority) {
+        ballot_.set(id);
+      } else {
+        ballot_.records[key] = {true, {{ranks_[index_], pending.ordinal, pending.description}}};
+        counters_.descriptions_sent += 1;
+      }
+    }
+  }
+  if (hops_ > 0) send_hop();
+}
+
+void Negotiator::send_hop() {
+  writer_.clear();
+  writer_.put_bytes(prefix_.data(), prefix_.size());
+  writer_.put<uint64_t>(completed_rounds_ + 1);
+  writer_.put<uint8_t>(static_cast<uint8_t>(hop_));
+  ballot_.write(writer_);
+  counters_.messages_sent += 1;
+  counters_.bytes_sent += writer_.size();
+  host_.send(static_cast<int>((index_ + (int64_t{1} << hop_)) % size_), writer_.bytes());
+}
+
+void Negotiator::run_hops() {
+  auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
+  while (hop_ < hops_ && arrived[hop_]) {
+    ballot_.merge(*std::move(arrived[hop_]), *this);
+    arrived[hop_].reset();
+    if (++hop_ < hops_) send_hop();
+  }
+}
+
+void Negotiator::complete_round() {
+  in_round_ = false;
+  completed_rounds_ += 1;
+  counters_.agreements += 1;
+
+  Agreement agreement;
+  agreement.round = completed_rounds_;
+  agreement.joined = std::move(ballot_.joined);
+  if (ballot_.all_joined) {
+    agreement.last_joined = ballot_.last_join_rank;
+    joined_ = false;
+    if (!pending_.empty()) has_news_ = true;
+  } else {
+    conclude_records(agreement);
+    for (size_t word = 0; word < ballot_.bits.size(); ++word) {
+      for (uint64_t rest = ballot_.bits[word]; rest != 0; rest &= rest - 1) {
+        const auto id = static_cast<uint32_t>(word * 64 + std::countr_zero(rest));
+        known_[id].last_used = completed_rounds_;
+        agreement.ready.push_back({id, known_[id].key, known_[id].description});
+      }
+    }
+    std::sort(agreement.ready.begin(), agreement.ready.end(), [](const auto& a, const auto& b) {
+      if (a.description.priority != b.description.priority) {
+        return a.description.priority > b.description.priority;
+      }
+      return a.id < b.id;
+    });
+    for (const auto& ready : agreement.ready) pending_.erase(ready.key);
+    for (const auto& failure : agreement.failures) pending_.erase(failure.key);
+    if (joining_ && pending_.empty()) has_news_ = true;
+    forget_unused();
+  }
+  host_.agreed(agreement);
+}
+
+uint32_t Negotiator::learn(const std::string& key, const Description& description) {
+  uint32_t id = find(key);
+  if (id == kNoId) {
+    if (free_ids_.empty()) {
+      id = static_cast<uint32_t>(known_.size());
+      known_.emplace_back();
+    } else {
+      id = *free_ids_.begin();
+      free_ids_.erase(free_ids_.begin());
+    }
+    ids_.emplace(key, id);
+    known_[id].key = key;
+  }
+  known_[id].description = description;
+  known_[id].last_used = completed_rounds_;
+  return id;
+}
+
+void Negotiator::conclude_records(Agreement& agreement) {
+  using Entry = std::pair<const std::string, Ballot::Record>;
+  std::vector<Entry*> in_order;
+  in_order.reserve(ballot_.records.size());
+  for (Entry& entry : ballot_.records) in_order.push_back(&entry);
+  // New ids follow the order in which the lowest rank submitted, so that neighbours in a backward
+  // pass are neighbours in ids, and travel merged.
+  std::sort(in_order.begin(), in_order.end(), [](const Entry* a, const Entry* b) {
+    const Ballot::Statement& first_a = a->second.statements.front();
+    const Ballot::Statement& first_b = b->second.statements.front();
+    return std::tie(first_a.rank, first_a.ordinal, a->first) <
+           std::tie(first_b.rank, first_b.ordinal, b->first);
+  });
+  for (Entry* entry : in_order) {
+    const auto& [key, record] = *entry;
+    const Ballot::Statement& first = record.statements.front();
+    if (!record.everywhere) {
+      // Known names keep their description: whether ranks still differ is seen when all have come.
+      if (find(key) == kNoId) learn(key, first.description);
+    } else if (record.statements.size() > 1) {
+      const Ballot::Statement& second = record.statements.back();
+      agreement.failures.push_back(
+          {key, std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) +
+                    "': " + explain_difference(first.description, first.rank, second.description,
+                                               second.rank)});
+    } else {
+      agreement.ready.push_back({learn(key, first.description), key, first.description});
+    }
+  }
+}
+
+void Negotiator::forget_unused() {
+  while (ids_.size() > capacity_) {
+    const auto oldest =
+        std::min_element(known_.begin(), known_.end(), [](const Known& a, const Known& b) {
+          if (a.key.empty() != b.key.empty()) return b.key.empty();
+          return a.last_used < b.last_used;
+        });
+    if (oldest->last_used == completed_rounds_) return;
+    if (pending_.contains(oldest->key)) has_news_ = true;
+    ids_.erase(oldest->key);
+    free_ids_.insert(static_cast<uint32_t>(oldest - known_.begin()));
+    *oldest = Known{};
+  }
+}
+
+}  // namespace perseus

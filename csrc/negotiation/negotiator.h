@@ -1,0 +1,151 @@
+// Agreement of one process set on what is ready, with no master.
+//
+// Ranks agree in rounds. In a round every rank casts a ballot of what it has ready; dissemination
+// (Hensgen, Finkel, Manber 1988) spreads the merged ballots: in hop k a rank sends what it has
+// merged so far to the rank 2^k after it and hears from the rank 2^k before it, so that after
+// ceil(log2 N) messages each way every rank holds the same merged ballot, for any N, and no rank
+// does more than another. What the ballot says is ready everywhere is agreed.
+//
+// A round is begun by a rank that has something to say that it has not said, and joined by a rank
+// that has anything ready when a message of that round reaches it. A rank with nothing ready lets
+// the messages wait: without it nothing can be agreed anyway. So rounds happen at the pace of the
+// slowest rank, several submissions share one, and nothing is sent when nothing is new.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "negotiation/ballot.h"
+
+namespace perseus {
+
+// What a round ended in; the same on every rank.
+struct Agreement {
+  struct Ready {
+    uint32_t id = 0;
+    std::string key;
+    Description description;
+  };
+  struct Failure {
+    std::string key;
+    std::string message;
+  };
+  uint64_t round = 0;
+  std::vector<Ready> ready;  // in the order in which they are to run
+  std::vector<Failure> failures;
+  std::vector<int32_t> joined;  // ranks that take part without having submitted
+  int32_t last_joined = -1;     // a rank when all have joined, else -1
+};
+
+// What a Negotiator needs of its surroundings.
+class NegotiatorHost {
+ public:
+  // Sends to the set's rank of this index. Messages to one rank must arrive in order.
+  virtual void send(int to_index, std::span<const std::byte> message) = 0;
+  virtual void agreed(const Agreement& agreement) = 0;
+
+ protected:
+  ~NegotiatorHost() = default;
+};
+
+// Does no input or output of its own and knows no clock; used by one thread.
+class Negotiator : private KnownOperations {
+ public:
+  // index: this rank in the set; rank: in the world, for messages to people. prefix: bytes that go
+  // before each message, for whoever takes it apart.
+  Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
+             std::vector<std::byte> prefix, NegotiatorHost& host);
+
+  // This rank has the operation ready. The key must not be pending here already. Nothing is sent
+  // before advance().
+  void submit(const std::string& key, const Description& description);
+  // Once what is pending is done, this rank has everything ready that others submit, until all have
+  // joined.
+  void join();
+  // A message of another rank of the set, without the prefix. An error if it is none of ours.
+  Status receive(std::span<const std::byte> message);
+  // Begins or joins a round if there is reason to. Call after submit, join and receive.
+  void advance();
+
+  // A rank of the set has left after this round: no later one can end.
+  void limit_rounds(uint64_t last_round);
+  // No further agreement is possible.
+  bool is_exhausted() const { return completed_rounds_ >= last_round_; }
+  uint64_t completed_rounds() const { return completed_rounds_; }
+
+  bool is_pending(const std::string& key) const { return pending_.contains(key); }
+  std::vector<std::string> pending_keys() const;
+
+  struct Counters {
+    uint64_t agreements = 0;
+    uint64_t messages_sent = 0, bytes_sent = 0;
+    uint64_t messages_received = 0, bytes_received = 0;
+    uint64_t descriptions_sent = 0;  // records, beyond bits, in ballots cast here
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  static constexpr int kMaxHops = 32;
+
+  struct Known {
+    std::string key;
+    Description description;
+    uint64_t last_used = 0;  // round
+  };
+  struct Pending {
+    uint32_t ordinal;
+    Description description;
+  };
+
+  const Description& description(uint32_t id) const override { return known_[id].description; }
+  uint32_t find(const std::string& key) const override;
+
+  bool should_begin() const;
+  void begin_round();
+  void send_hop();
+  void run_hops();
+  void complete_round();
+  uint32_t learn(const std::string& key, const Description& description);
+  void conclude_records(Agreement& agreement);
+  void forget_unused();
+
+  const int index_;
+  const int size_;
+  const std::vector<int> ranks_;
+  const int hops_;
+  const size_t capacity_;
+  const std::vector<std::byte> prefix_;
+  NegotiatorHost& host_;
+
+  std::unordered_map<std::string, Pending> pending_;
+  uint32_t next_ordinal_ = 0;
+  bool has_news_ = false;  // something is pending that no ballot of ours has said
+  bool joining_ = false;
+  bool joined_ = false;
+  uint64_t join_round_ = 0;
+
+  // Registry: the same on all ranks, since only agreements change it.
+  std::vector<Known> known_;  // by id; an empty key is a free place
+  std::set<uint32_t> free_ids_;
+  std::unordered_map<std::string, uint32_t> ids_;
+
+  uint64_t completed_rounds_ = 0;
+  uint64_t last_round_ = UINT64_MAX;
+  bool in_round_ = false;
+  int hop_ = 0;
+  Ballot ballot_;
+  // Ballots that have arrived, by round (this one or the next) and hop.
+  std::array<std::array<std::optional<Ballot>, kMaxHops>, 2> inbox_;
+
+  ByteWriter writer_;
+  Counters counters_;
+};
+
+}  // namespace perseus

@@ -1,0 +1,2 @@
+set(SOURCES ballot.cc description.cc negotiator.cc)
+set(NEEDS base)

@@ -1,0 +1,108 @@
+#include "schedule/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace perseus {
+
+void Admission::add(Ticket* ticket) {
+  ticket->order = next_order_++;
+  ticket->state = Ticket::State::kWaiting;
+  waiting_.push_back(ticket);
+  std::push_heap(waiting_.begin(), waiting_.end(), Later{});
+  unfinished_[ticket->process_set].push_back(ticket);
+}
+
+Ticket* Admission::start_next() {
+  Ticket* ticket = oldest_waiting_head();
+  if (ticket == nullptr) {
+    ticket = most_urgent();
+    if (ticket == nullptr || !has_room_for(*ticket)) return nullptr;
+  }
+  run(ticket);
+  return ticket;
+}
+
+Ticket* Admission::oldest_waiting_head() const {
+  for (const auto& [set, tickets] : unfinished_) {
+    if (!tickets.empty() && tickets.front()->state == Ticket::State::kWaiting) {
+      return tickets.front();
+    }
+  }
+  return nullptr;
+}
+
+Ticket* Admission::most_urgent() {
+  while (!waiting_.empty() && waiting_.front()->state != Ticket::State::kWaiting) {
+    std::pop_heap(waiting_.begin(), waiting_.end(), Later{});
+    waiting_.pop_back();
+  }
+  return waiting_.empty() ? nullptr : waiting_.front();
+}
+
+bool Admission::has_room_for(const Ticket& ticket) const {
+  // One more lane than there are streams is kept for what is more urgent than all that is under way.
+  const bool is_express =
+      running_ <= lanes_ &&
+      std::all_of(running_tickets_.begin(), running_tickets_.end(),
+                  [&](const Ticket* other) { return other->priority < ticket.priority; });
+  if (is_express) return true;
+  return running_ < lanes_ && bytes_running_ + ticket.bytes <= credit_bytes_;
+}
+
+void Admission::run(Ticket* ticket) {
+  ticket->state = Ticket::State::kRunning;
+  const auto free_lane = std::find(lane_used_.begin(), lane_used_.end(), false);
+  ticket->lane = static_cast<int>(free_lane - lane_used_.begin());
+  if (free_lane == lane_used_.end()) {
+    lane_used_.push_back(true);
+  } else {
+    *free_lane = true;
+  }
+  running_ += 1;
+  bytes_running_ += ticket->bytes;
+  running_tickets_.push_back(ticket);
+}
+
+void Admission::finish(Ticket* ticket) {
+  ticket->state = Ticket::State::kFinished;
+  lane_used_[ticket->lane] = false;
+  running_ -= 1;
+  bytes_running_ -= ticket->bytes;
+  std::erase(running_tickets_, ticket);
+
+  std::deque<Ticket*>& tickets = unfinished_[ticket->process_set];
+  while (!tickets.empty() && tickets.front()->state == Ticket::State::kFinished) {
+    collected_.push_back(tickets.front());
+    tickets.pop_front();
+  }
+}
+
+std::vector<Ticket*> Admission::collect() {
+  // The heap must not keep what is about to be given back.
+  if (!collected_.empty()) {
+    std::erase_if(waiting_, [](const Ticket* t) { return t->state != Ticket::State::kWaiting; });
+    std::make_heap(waiting_.begin(), waiting_.end(), Later{});
+  }
+  return std::exchange(collected_, {});
+}
+
+std::vector<Ticket*> Admission::cancel_waiting() {
+  std::vector<Ticket*> cancelled;
+  for (auto& [set, tickets] : unfinished_) {
+    for (Ticket* ticket : tickets) {
+      if (ticket->state != Ticket::State::kWaiting) continue;
+      ticket->state = Ticket::State::kFinished;
+      cancelled.push_back(ticket);
+    }
+    // Running ones stay, to be collected in their order; cancelled ones are handed back at once.
+    std::erase_if(tickets, [&](const Ticket* t) {
+      return t->state == Ticket::State::kFinished &&
+             std::find(cancelled.begin(), cancelled.end(), t) != cancelled.end();
+    });
+  }
+  waiting_.clear();
+  return cancelled;
+}
+
+}  // namespace perseus

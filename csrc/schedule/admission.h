@@ -1,0 +1,72 @@
+// Which shard may start now. Higher priority first, then the order of agreement; at most `streams` at
+// once and at most `credit` bytes of them, so that the wire stays full while something urgent that
+// is agreed later has little before it.
+//
+// The oldest unfinished shard of each process set may always start, whatever else is under way.
+// Ranks start shards in different orders, since they learn of them at different moments; without
+// that rule two ranks could fill their streams with shards that each waits for the other to start.
+// With it, the oldest shard is under way on all ranks of its set sooner or later, so it ends, and by
+// induction all do.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+namespace perseus {
+
+// What admission knows of a shard; the owner embeds it. One thread.
+struct Ticket {
+  enum class State : uint8_t { kWaiting, kRunning, kFinished };
+  int32_t process_set = 0;
+  int32_t priority = 0;
+  uint64_t bytes = 0;
+  uint64_t order = 0;  // set by add
+  int lane = -1;       // stream that carries it while it runs
+  State state = State::kWaiting;
+};
+
+class Admission {
+ public:
+  Admission(int streams, uint64_t credit_bytes) : credit_bytes_(credit_bytes), lanes_(streams) {}
+
+  // In the agreed order of its process set. The ticket must live until collect() has given it back.
+  void add(Ticket* ticket);
+  // The next that may start, now running, or null.
+  Ticket* start_next();
+  void finish(Ticket* ticket);
+  // Finished tickets that admission no longer looks at. Clears the list.
+  std::vector<Ticket*> collect();
+  // All tickets that have not started, which are finished hereby.
+  std::vector<Ticket*> cancel_waiting();
+
+  int running() const { return running_; }
+  // For the tuner; takes effect for shards that start from now on.
+  void set_streams(int streams) { lanes_ = streams; }
+
+ private:
+  struct Later {
+    bool operator()(const Ticket* a, const Ticket* b) const {
+      if (a->priority != b->priority) return a->priority < b->priority;
+      return a->order > b->order;
+    }
+  };
+  Ticket* oldest_waiting_head() const;
+  Ticket* most_urgent();
+  bool has_room_for(const Ticket& ticket) const;
+  void run(Ticket* ticket);
+
+  const uint64_t credit_bytes_;
+  int lanes_;
+  uint64_t next_order_ = 0;
+  int running_ = 0;
+  uint64_t bytes_running_ = 0;
+  std::vector<Ticket*> waiting_;  // heap by Later; started ones are dropped when they come up
+  std::unordered_map<int32_t, std::deque<Ticket*>> unfinished_;  // by process set, oldest first
+  std::vector<Ticket*> running_tickets_;
+  std::vector<bool> lane_used_;
+  std::vector<Ticket*> collected_;
+};
+
+}  // namespace perseus

@@ -1,0 +1,45 @@
+// From agreed operations to work: merge small tensors up to the merging granularity, shard what is
+// larger than the sharding granularity. A pure function of what was agreed and of settings that all
+// ranks share, so that every rank makes the same plan by itself.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "negotiation/negotiator.h"
+
+namespace perseus {
+
+// A run of elements of one tensor of one agreed operation.
+struct Piece {
+  uint32_t operation = 0;  // index in the list of agreed operations
+  uint32_t tensor = 0;
+  uint64_t offset = 0;  // in elements
+  uint64_t elements = 0;
+};
+
+// What one stream carries at a time.
+struct Shard {
+  // Index of the operation whose description holds for all pieces.
+  uint32_t operation = 0;
+  DataType dtype = DataType::kFloat32;
+  int32_t priority = 0;
+  uint64_t bytes = 0;
+  // Empty: the operation is done whole (allgather, alltoall, reduce-scatter), since its parts are
+  // not known before ranks have swapped their sizes.
+  std::vector<Piece> pieces;
+
+  uint64_t elements() const { return bytes / size_of(dtype); }
+};
+
+struct Granularity {
+  uint64_t merge_bytes = 4 << 20;  // 0 merges nothing
+  uint64_t shard_bytes = 1 << 20;
+  bool groups_apart = false;  // tensors of a group are merged only with each other
+};
+
+// Shards in the order of the operations. Operations without elements and barriers get none.
+std::vector<Shard> plan(std::span<const Agreement::Ready> agreed, const Granularity& granularity);
+
+}  // namespace perseus

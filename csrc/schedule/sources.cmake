@@ -1,0 +1,2 @@
+set(SOURCES admission.cc plan.cc)
+set(NEEDS negotiation)

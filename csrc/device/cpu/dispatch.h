@@ -1,0 +1,41 @@
+// Which of the compiled variants of the kernels runs. Inside the room, and for its tests.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+
+namespace perseus {
+
+// Positions in KernelTable's rows.
+enum KernelOp { kKernelSum, kKernelMin, kKernelMax, kKernelProduct, kKernelOpCount };
+enum KernelFloat { kKernelFloat16, kKernelBfloat16, kKernelFloat32, kKernelFloat64, kKernelFloatCount };
+
+using ReduceKernel = void (*)(void* accumulator, const void* arriving, size_t elements);
+using ScaleKernel = void (*)(void* target, const void* source, size_t elements, double factor);
+using FindKernel = size_t (*)(const void* data, size_t elements);
+
+// The kernels as compiled for one instruction set.
+struct KernelTable {
+  const char* name;
+  ReduceKernel reduce[kDataTypeCount][kKernelOpCount];  // by DataType
+  ReduceKernel wide_reduce[2][kKernelOpCount];          // float16, bfloat16 into float32
+  ScaleKernel scale_convert[kKernelFloatCount][kKernelFloatCount];  // [to][from]
+  ScaleKernel scale_integer[kDataTypeCount];            // null for floating types
+  FindKernel find_non_finite[kKernelFloatCount];
+};
+
+extern const KernelTable kGenericKernels;
+#if defined(__x86_64__)
+extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512Kernels;
+#endif
+
+// What this processor can run, the plainest first.
+std::vector<std::string_view> available_instruction_sets();
+// For tests: makes later calls use the variant of that name; false if it can't run here.
+bool select_instruction_set(std::string_view name);
+
+}  // namespace perseus

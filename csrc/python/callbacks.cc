@@ -1,0 +1,96 @@
+#include "python/callbacks.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace perseus::python {
+namespace {
+
+struct Completion {
+  PyObject* callback;  // owned
+  perseus_handle_t handle;
+  perseus_status_t status;
+  std::string message;
+};
+
+// push: any thread. pop_all: the dispatching thread, without the GIL. The mutex is held for moments
+// only and never by one who waits for the GIL.
+class CompletionQueue {
+ public:
+  void push(Completion completion) {
+    {
+      std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(completion));
+    }
+    came_.notify_one();
+  }
+
+  // Blocks until something has come. Empty: the queue was closed, and everything was handed out.
+  std::vector<Completion> pop_all() {
+    std::unique_lock lock(mutex_);
+    came_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
+    return std::exchange(waiting_, {});
+  }
+
+  void set_closed(bool closed) {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = closed;
+    }
+    came_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<Completion> waiting_;
+  bool closed_ = false;
+};
+
+// Never destroyed: an engine thread may still push while the process ends.
+CompletionQueue& queue() {
+  static auto* queue = new CompletionQueue;
+  return *queue;
+}
+
+void run(const Completion& completion) {
+  auto callback = py::reinterpret_steal<py::object>(completion.callback);
+  try {
+    callback(completion.handle, completion.status, completion.message);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable(callback);
+  }
+}
+
+// Runs callbacks until close_callbacks.
+void dispatch_callbacks() {
+  queue().set_closed(false);
+  for (;;) {
+    std::vector<Completion> completions;
+    {
+      py::gil_scoped_release unlocked;
+      completions = queue().pop_all();
+    }
+    if (completions.empty()) return;
+    for (const Completion& completion : completions) run(completion);
+  }
+}
+
+}  // namespace
+
+void queue_completion(void* user, perseus_handle_t handle, perseus_status_t status,
+                      const char* message) {
+  queue().push({static_cast<PyObject*>(user), handle, status, message});
+}
+
+void bind_callbacks(py::module_& module) {
+  module.def("dispatch_callbacks", &dispatch_callbacks);
+  module.def("close_callbacks", [] { queue().set_closed(true); });
+}
+
+}  // namespace perseus::python

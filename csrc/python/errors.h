@@ -1,0 +1,19 @@
+// Turns a perseus_status_t into a Python exception; perseus_core.errors says which class it is.
+#pragma once
+
+#include "perseus/perseus.h"
+
+#include <string>
+
+namespace perseus::python {
+
+// Raises, by throwing pybind11::error_already_set. The caller holds the GIL.
+[[noreturn]] void raise_status(perseus_status_t status, const std::string& message);
+
+// Raises with perseus_last_error() unless `status` is PERSEUS_OK. To be called on the thread that
+// made the failing call, since the message is that thread's.
+inline void check(perseus_status_t status) {
+  if (status != PERSEUS_OK) raise_status(status, perseus_last_error());
+}
+
+}  // namespace perseus::python

@@ -1,0 +1,19 @@
+// perseus_core._engine: perseus.h for Python, and nothing more. perseus_core/_engine.pyi describes
+// it. Calls that may block release the GIL; the others take about a microsecond and keep it.
+
+#include <pybind11/pybind11.h>
+
+#include "python/arrays.h"
+#include "python/callbacks.h"
+#include "python/observe.h"
+#include "python/operations.h"
+#include "python/process.h"
+
+PYBIND11_MODULE(_engine, module) {
+  module.doc() = "The engine of Perseus, as its C interface gives it.";
+  perseus::python::bind_process(module);
+  perseus::python::bind_operations(module);
+  perseus::python::bind_arrays(module);
+  perseus::python::bind_callbacks(module);
+  perseus::python::bind_observe(module);
+}

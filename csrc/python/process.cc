@@ -1,0 +1,127 @@
+// Init, ranks, process sets, and the launcher's rendezvous.
+
+#include "python/process.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "perseus/perseus.h"
+#include "python/errors.h"
+
+namespace py = pybind11;
+
+namespace perseus::python {
+namespace {
+
+// Runs a call that may block without the GIL; its message is fetched on the same thread after.
+template <class Call>
+void blocking(const Call& call) {
+  perseus_status_t status;
+  {
+    py::gil_scoped_release unlocked;
+    status = call();
+  }
+  check(status);
+}
+
+void init(const std::optional<std::vector<int32_t>>& ranks) {
+  perseus_init_options_t options{};
+  options.struct_size = sizeof options;
+  if (ranks) {
+    options.ranks = ranks->data();
+    options.rank_count = static_cast<int32_t>(ranks->size());
+  }
+  blocking([&] { return perseus_init(&options); });
+}
+
+perseus_process_set_t add_process_set(const std::vector<int32_t>& ranks) {
+  perseus_process_set_t set = 0;
+  blocking([&] {
+    return perseus_add_process_set(ranks.data(), static_cast<int32_t>(ranks.size()), &set);
+  });
+  return set;
+}
+
+std::vector<int32_t> process_set_ranks(perseus_process_set_t set) {
+  const int32_t size = perseus_process_set_size(set);
+  if (size < 0) {
+    throw py::value_error("there is no process set " + std::to_string(set));
+  }
+  std::vector<int32_t> ranks(size);
+  check(perseus_process_set_ranks(set, ranks.data()));
+  return ranks;
+}
+
+std::vector<perseus_process_set_t> process_sets() {
+  std::vector<perseus_process_set_t> ids(perseus_process_sets(nullptr, 0));
+  const int32_t count = perseus_process_sets(ids.data(), static_cast<int32_t>(ids.size()));
+  ids.resize(std::min<size_t>(ids.size(), count));
+  return ids;
+}
+
+// The exchange of addresses of a job, served by the launcher until stop() or the object's end.
+class Rendezvous {
+ public:
+  Rendezvous(int32_t size, const std::string& secret, const std::string& address, int32_t port)
+      : port_(port) {
+    blocking([&] {
+      return perseus_rendezvous_start(address.c_str(), &port_, size, secret.c_str(), &rendezvous_);
+    });
+  }
+  ~Rendezvous() { perseus_rendezvous_stop(rendezvous_); }
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  int32_t port() const { return port_; }
+
+  void stop() {
+    perseus_rendezvous_t* rendezvous = std::exchange(rendezvous_, nullptr);
+    if (!rendezvous) return;
+    py::gil_scoped_release unlocked;
+    perseus_rendezvous_stop(rendezvous);
+  }
+
+ private:
+  perseus_rendezvous_t* rendezvous_ = nullptr;
+  int32_t port_;
+};
+
+}  // namespace
+
+void bind_process(py::module_& module) {
+  module.def("version", &perseus_version);
+  module.def("init", &init, py::arg("ranks") = py::none());
+  module.def("shutdown", [] { blocking(perseus_shutdown); });
+  module.def("is_initialized", [] { return perseus_is_initialized() != 0; });
+  module.def("rank", &perseus_rank);
+  module.def("size", &perseus_size);
+  module.def("local_rank", &perseus_local_rank);
+  module.def("local_size", &perseus_local_size);
+  module.def("cross_rank", &perseus_cross_rank);
+  module.def("cross_size", &perseus_cross_size);
+  module.def("is_homogeneous", &perseus_is_homogeneous);
+
+  module.def("add_process_set", &add_process_set, py::arg("ranks"));
+  module.def(
+      "remove_process_set",
+      [](perseus_process_set_t set) { blocking([&] { return perseus_remove_process_set(set); }); },
+      py::arg("process_set"));
+  module.def("process_set_rank", &perseus_process_set_rank, py::arg("process_set"));
+  module.def("process_set_size", &perseus_process_set_size, py::arg("process_set"));
+  module.def("process_set_ranks", &process_set_ranks, py::arg("process_set"));
+  module.def("process_sets", &process_sets);
+
+  py::class_<Rendezvous>(module, "Rendezvous")
+      .def(py::init<int32_t, const std::string&, const std::string&, int32_t>(), py::arg("size"),
+           py::arg("secret"), py::arg("address") = "", py::arg("port") = 0)
+      .def_property_readonly("port", &Rendezvous::port)
+      .def("stop", &Rendezvous::stop)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](Rendezvous& self, const py::args&) { self.stop(); });
+}
+
+}  // namespace perseus::python

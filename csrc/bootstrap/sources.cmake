@@ -1,2 +1,3 @@
-set(SOURCES hmac.cc sha256.cc)
-set(NEEDS base)
+set(SOURCES hmac.cc rendezvous_bootstrap.cc rendezvous_protocol.cc rendezvous_server.cc
+    rendezvous_world.cc secret.cc sha256.cc socket.cc)
+set(NEEDS base observe)

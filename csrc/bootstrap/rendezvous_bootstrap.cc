@@ -1,0 +1,138 @@
+#include "bootstrap/rendezvous_bootstrap.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "bootstrap/hmac.h"
+#include "bootstrap/rendezvous_protocol.h"
+#include "bootstrap/secret.h"
+
+namespace perseus {
+namespace {
+
+using namespace rendezvous;
+using Clock = Socket::Clock;
+
+constexpr std::chrono::milliseconds kFirstRetry{20};
+constexpr std::chrono::milliseconds kSlowestRetry{500};
+// A server that accepts and then says nothing is another service, or was dropped on the way.
+constexpr std::chrono::seconds kHandshakeTime{5};
+
+std::string describe(const RendezvousBootstrap::Options& options) {
+  return "the rendezvous at " + to_string(options.server);
+}
+
+Result<Decoded> receive_answer(Socket& socket, size_t most, Clock::time_point deadline) {
+  unsigned char head[4];
+  PERSEUS_RETURN_IF_ERROR(
+      socket.receive_exactly(reinterpret_cast<char*>(head), sizeof(head), deadline));
+  const uint32_t bytes = head[0] | head[1] << 8 | head[2] << 16 | uint32_t{head[3]} << 24;
+  if (bytes > most) return Status::internal("it sent a message of a length that makes no sense");
+  std::string payload(bytes, '\0');
+  PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(payload.data(), bytes, deadline));
+  Decoded decoded;
+  if (!decode(payload, decoded)) return Status::internal("it sent a message that makes no sense");
+  return decoded;
+}
+
+Hello hello_of(const RendezvousBootstrap::Options& options) {
+  Hello hello;
+  hello.challenge = random_bytes(kChallengeBytes);
+  hello.generation = static_cast<uint32_t>(options.generation);
+  hello.rank = static_cast<uint32_t>(options.rank);
+  hello.size = static_cast<uint32_t>(options.size);
+  hello.ranks.assign(options.ranks.begin(), options.ranks.end());
+  return hello;
+}
+
+// `final` is set when trying again would be of no use.
+Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
+                   Clock::time_point deadline, bool& final) {
+  char greeting[kGreetingBytes];
+  PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(greeting, sizeof(greeting), deadline));
+  if (std::string_view(greeting, kMagic.size()) != kMagic) {
+    final = true;
+    return Status::unreachable("another service answers there");
+  }
+  const std::string_view challenge(greeting + kMagic.size(), kChallengeBytes);
+  const Hello hello = hello_of(options);
+  const std::string body = encode(hello);
+  PERSEUS_RETURN_IF_ERROR(
+      socket.send_all(frame(body + client_mac(options.secret, challenge, body)), deadline));
+  Result<Decoded> answer = receive_answer(socket, 8 + kMaxTextBytes, deadline);
+  if (!answer.is_ok()) return answer.status();
+  final = true;
+  const Decoded& decoded = answer.value();
+  if (decoded.kind == Answer::kRefused) return decoded.error;
+  if (decoded.kind != Answer::kWelcome ||
+      !equal_in_constant_time(decoded.mac,
+                              server_mac(options.secret, challenge, hello.challenge))) {
+    return Status::unreachable("it does not know the job's secret (PERSEUS_SECRET)");
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(const Options& options) {
+  const Clock::time_point deadline = Clock::now() + options.time_out;
+  auto pause = kFirstRetry;
+  while (true) {
+    bool final = false;
+    Result<Socket> socket = Socket::connect(options.server, deadline);
+    Status status = socket.status();
+    if (status.is_ok()) {
+      const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
+      status = shake_hands(socket.value(), options, until, final);
+    }
+    if (status.is_ok()) {
+      return std::unique_ptr<Bootstrap>(
+          new RendezvousBootstrap(options, std::move(socket).value()));
+    }
+    if (final) return Status(status.code(), describe(options) + ": " + status.message());
+    if (Clock::now() + pause >= deadline) {
+      return Status::unreachable(
+          describe(options) + " could not be reached within " +
+          std::to_string(options.time_out.count() / 1000.0).substr(0, 5) + " s: " +
+          status.message() +
+          "; check that the host is reachable from here and that its rank 0 or launcher runs");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kSlowestRetry);
+  }
+}
+
+Result<std::vector<std::string>> RendezvousBootstrap::all_gather(
+    const std::string& mine, std::chrono::milliseconds time_out) {
+  if (!failure_.is_ok()) return failure_;
+  if (mine.size() > kMaxContributionBytes) {
+    return Status::invalid_argument("a rank may give " + std::to_string(kMaxContributionBytes) +
+                                    " bytes to the rendezvous, not " + std::to_string(mine.size()));
+  }
+  const Clock::time_point deadline = Clock::now() + time_out;
+  // The server answers a little earlier, so that its account of who is missing comes in time.
+  const auto margin = std::min<std::chrono::milliseconds>(time_out / 10, std::chrono::seconds(1));
+  Contribution contribution;
+  contribution.round = round_++;
+  contribution.time_out_ms = static_cast<uint32_t>((time_out - margin).count());
+  contribution.bytes = mine;
+  Status status = socket_.send_all(frame(encode(contribution)), deadline);
+  if (status.is_ok()) {
+    Result<Decoded> answer =
+        receive_answer(socket_, max_answer_bytes(static_cast<uint32_t>(options_.size)), deadline);
+    status = answer.status();
+    if (status.is_ok()) {
+      Decoded& decoded = answer.value();
+      if (decoded.kind == Answer::kGathered &&
+          decoded.gathered.size() == static_cast<size_t>(options_.size)) {
+        return std::move(decoded.gathered);
+      }
+      status = decoded.kind == Answer::kFailed ? decoded.error
+                                               : Status::internal("it answered out of turn");
+    }
+  }
+  failure_ = Status(status.code(), describe(options_) + ": " + status.message());
+  return failure_;
+}
+
+}  // namespace perseus

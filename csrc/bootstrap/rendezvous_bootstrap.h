@@ -1,0 +1,46 @@
+// The ranks' side of the rendezvous: one connection to its server.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/socket.h"
+
+namespace perseus {
+
+// One thread at a time.
+class RendezvousBootstrap : public Bootstrap {
+ public:
+  struct Options {
+    HostPort server;
+    std::string secret;  // bytes
+    int rank = 0;        // in the world
+    int size = 1;        // of the world
+    // The launched ranks that form the world, in rank order; empty: all.
+    std::vector<int> ranks;
+    int generation = 0;
+    // For connecting, which is tried until it ends: the server may start after its clients.
+    std::chrono::milliseconds time_out{30000};
+  };
+  static Result<std::unique_ptr<Bootstrap>> create(const Options& options);
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  const std::string& secret() const override { return options_.secret; }
+  Result<std::vector<std::string>> all_gather(const std::string& mine,
+                                              std::chrono::milliseconds time_out) override;
+
+ private:
+  RendezvousBootstrap(const Options& options, Socket socket)
+      : options_(options), socket_(std::move(socket)) {}
+
+  const Options options_;
+  Socket socket_;
+  uint32_t round_ = 0;
+  Status failure_;  // of an earlier round: the connection is of no more use
+};
+
+}  // namespace perseus

@@ -1,0 +1,169 @@
+#include "bootstrap/rendezvous_protocol.h"
+
+#include <algorithm>
+
+#include "bootstrap/hmac.h"
+
+namespace perseus::rendezvous {
+namespace {
+
+void put_u32(std::string& out, uint32_t value) {
+  for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(value >> shift);
+}
+
+// Takes fields off the front; `good` turns false, and stays so, when there is not enough.
+struct Reader {
+  std::string_view rest;
+  bool good = true;
+
+  std::string_view bytes(size_t count) {
+    if (count > rest.size()) good = false;
+    if (!good) return {};
+    const std::string_view taken = rest.substr(0, count);
+    rest.remove_prefix(count);
+    return taken;
+  }
+  uint32_t u32() {
+    uint32_t value = 0;
+    int shift = 0;
+    for (const char c : bytes(4)) {
+      value |= uint32_t{static_cast<unsigned char>(c)} << shift;
+      shift += 8;
+    }
+    return value;
+  }
+  std::string_view remainder() { return bytes(rest.size()); }
+  bool ended_well() const { return good && rest.empty(); }
+};
+
+std::string mac(std::string_view secret, std::string_view role, std::string_view a,
+                std::string_view b) {
+  std::string message(role);
+  message += a;
+  message += b;
+  const auto digest = hmac_sha256(secret, message);
+  return std::string(digest.begin(), digest.end());
+}
+
+}  // namespace
+
+size_t max_hello_bytes(uint32_t job_size) {
+  return kChallengeBytes + 16 + size_t{4} * job_size + kMacBytes;
+}
+
+size_t max_contribution_frame_bytes() { return 8 + kMaxContributionBytes; }
+
+size_t max_answer_bytes(uint32_t size) {
+  return 8 + std::max(size * (4 + kMaxContributionBytes), kMaxTextBytes);
+}
+
+std::string frame(std::string_view payload) {
+  std::string out;
+  out.reserve(4 + payload.size());
+  put_u32(out, static_cast<uint32_t>(payload.size()));
+  out += payload;
+  return out;
+}
+
+std::string client_mac(std::string_view secret, std::string_view server_challenge,
+                       std::string_view hello_body) {
+  return mac(secret, "perseus rendezvous client", server_challenge, hello_body);
+}
+
+std::string server_mac(std::string_view secret, std::string_view server_challenge,
+                       std::string_view client_challenge) {
+  return mac(secret, "perseus rendezvous server", server_challenge, client_challenge);
+}
+
+std::string encode(const Hello& hello) {
+  std::string out = hello.challenge;
+  put_u32(out, hello.generation);
+  put_u32(out, hello.rank);
+  put_u32(out, hello.size);
+  put_u32(out, static_cast<uint32_t>(hello.ranks.size()));
+  for (const uint32_t rank : hello.ranks) put_u32(out, rank);
+  return out;
+}
+
+bool decode(std::string_view body, Hello& hello) {
+  Reader reader{body};
+  hello.challenge = reader.bytes(kChallengeBytes);
+  hello.generation = reader.u32();
+  hello.rank = reader.u32();
+  hello.size = reader.u32();
+  const uint32_t count = reader.u32();
+  if (!reader.good || reader.rest.size() != size_t{4} * count) return false;
+  hello.ranks.clear();
+  for (uint32_t i = 0; i < count; ++i) hello.ranks.push_back(reader.u32());
+  return reader.ended_well();
+}
+
+std::string encode(const Contribution& contribution) {
+  std::string out;
+  put_u32(out, contribution.round);
+  put_u32(out, contribution.time_out_ms);
+  out += contribution.bytes;
+  return out;
+}
+
+bool decode(std::string_view payload, Contribution& contribution) {
+  Reader reader{payload};
+  contribution.round = reader.u32();
+  contribution.time_out_ms = reader.u32();
+  contribution.bytes = reader.remainder();
+  return reader.good;
+}
+
+std::string encode_welcome(std::string_view mac) {
+  std::string out(1, static_cast<char>(Answer::kWelcome));
+  out += mac;
+  return out;
+}
+
+std::string encode_gathered(const std::vector<std::string>& contributions) {
+  std::string out(1, static_cast<char>(Answer::kGathered));
+  put_u32(out, static_cast<uint32_t>(contributions.size()));
+  for (const std::string& contribution : contributions) {
+    put_u32(out, static_cast<uint32_t>(contribution.size()));
+    out += contribution;
+  }
+  return out;
+}
+
+std::string encode_error(Answer answer, const Status& why) {
+  std::string out(1, static_cast<char>(answer));
+  put_u32(out, static_cast<uint32_t>(why.code()));
+  out += std::string_view(why.message()).substr(0, kMaxTextBytes);
+  return out;
+}
+
+bool decode(std::string_view payload, Decoded& decoded) {
+  Reader reader{payload};
+  const std::string_view kind = reader.bytes(1);
+  if (!reader.good) return false;
+  decoded.kind = static_cast<Answer>(kind[0]);
+  switch (decoded.kind) {
+    case Answer::kWelcome:
+      decoded.mac = reader.bytes(kMacBytes);
+      return reader.ended_well();
+    case Answer::kGathered: {
+      const uint32_t count = reader.u32();
+      for (uint32_t i = 0; i < count && reader.good; ++i) {
+        const uint32_t bytes = reader.u32();
+        decoded.gathered.emplace_back(reader.bytes(bytes));
+      }
+      return reader.ended_well();
+    }
+    case Answer::kRefused:
+    case Answer::kFailed: {
+      const uint32_t code = reader.u32();
+      const bool known = code > 0 && code <= static_cast<uint32_t>(StatusCode::kInProgress);
+      decoded.error = Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal,
+                             std::string(reader.remainder()));
+      return reader.good;
+    }
+  }
+  return false;
+}
+
+}  // namespace perseus::rendezvous

@@ -1,0 +1,85 @@
+// What a rank and the rendezvous server say to each other, over one TCP connection for each
+// generation of a world:
+//
+//   server  Greeting   magic and a random challenge
+//   client  Hello      its own challenge, who it is, and the HMAC over both challenges and that
+//   server  Welcome    its HMAC over both challenges, so that the client knows the server too; or
+//           Refusal    why not
+//   then as often as wanted, in step on all ranks:
+//   client  Contribution
+//   server  Gathered   everybody's, in rank order; or
+//           Failure    the same for every rank of the world that is still there
+//
+// The greeting has a fixed size; everything else is a frame: its length in four bytes (integers are
+// little-endian), then that many bytes. Both ends bound what they accept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace perseus::rendezvous {
+
+inline constexpr std::string_view kMagic = "PERSRDV1";
+inline constexpr size_t kChallengeBytes = 32;
+inline constexpr size_t kGreetingBytes = kMagic.size() + kChallengeBytes;
+inline constexpr size_t kMacBytes = 32;
+inline constexpr size_t kMaxContributionBytes = 1 << 20;
+inline constexpr size_t kMaxTextBytes = 1 << 16;
+
+// Who a client is.
+struct Hello {
+  std::string challenge;
+  uint32_t generation = 0;
+  uint32_t rank = 0;  // in the world
+  uint32_t size = 0;  // of the world
+  // The launched ranks that form the world, in rank order; empty: all.
+  std::vector<uint32_t> ranks;
+};
+
+struct Contribution {
+  uint32_t round = 0;
+  uint32_t time_out_ms = 0;  // the server answers by then
+  std::string bytes;
+};
+
+// A frame from the server.
+enum class Answer : uint8_t { kWelcome = 0, kRefused = 1, kGathered = 2, kFailed = 3 };
+
+// Bounds on frames from a client, whose world has at most `job_size` ranks.
+size_t max_hello_bytes(uint32_t job_size);
+size_t max_contribution_frame_bytes();
+// Bound on a frame from the server of a world of `size` ranks.
+size_t max_answer_bytes(uint32_t size);
+
+std::string frame(std::string_view payload);
+
+std::string client_mac(std::string_view secret, std::string_view server_challenge,
+                       std::string_view hello_body);
+std::string server_mac(std::string_view secret, std::string_view server_challenge,
+                       std::string_view client_challenge);
+
+// The hello without its MAC, which follows it in the same frame.
+std::string encode(const Hello& hello);
+bool decode(std::string_view body, Hello& hello);
+std::string encode(const Contribution& contribution);
+bool decode(std::string_view payload, Contribution& contribution);
+
+std::string encode_welcome(std::string_view mac);
+std::string encode_gathered(const std::vector<std::string>& contributions);
+// kRefused or kFailed.
+std::string encode_error(Answer answer, const Status& why);
+
+// What a frame from the server holds; `kind` says which fields are set.
+struct Decoded {
+  Answer kind = Answer::kFailed;
+  std::string mac;
+  std::vector<std::string> gathered;
+  Status error;
+};
+bool decode(std::string_view payload, Decoded& decoded);
+
+}  // namespace perseus::rendezvous

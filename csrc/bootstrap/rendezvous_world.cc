@@ -1,0 +1,113 @@
+#include "bootstrap/rendezvous_world.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace perseus::rendezvous {
+namespace {
+
+// An error that lists a thousand ranks helps nobody.
+constexpr size_t kMostRanksNamed = 16;
+
+std::string format_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f s", seconds);
+  return text;
+}
+
+}  // namespace
+
+World::World(const Hello& first)
+    : size_(first.size), launched_(first.ranks), members_(size_), contributions_(size_) {}
+
+Status World::join(const Hello& hello, Member* member) {
+  if (hello.size != size_) {
+    return Status::invalid_argument(
+        name_ranks({hello.rank}) + " says that there are " + std::to_string(hello.size) +
+        " ranks, the others say " + std::to_string(size_) + "; start all with the same size");
+  }
+  if (Member* other = members_[hello.rank]) {
+    return Status::invalid_argument(
+        name_ranks({hello.rank}) + " is here already, from " + other->where() +
+        "; every process of a job needs a rank of its own");
+  }
+  members_[hello.rank] = member;
+  return Status::ok();
+}
+
+void World::leave(uint32_t rank) {
+  const std::string where = members_[rank]->where();
+  members_[rank] = nullptr;
+  if (left_.is_ok()) {
+    left_ = Status::aborted(name_ranks({rank}) + " (" + where +
+                            ") left or died while the ranks were meeting");
+  }
+  if (is_waiting()) fail(left_);
+}
+
+bool World::is_empty() const {
+  return std::all_of(members_.begin(), members_.end(), [](Member* m) { return m == nullptr; });
+}
+
+void World::contribute(uint32_t rank, Contribution contribution) {
+  if (failure_.is_ok() && (contribution.round != round_ || contributions_[rank])) {
+    fail(Status::internal(name_ranks({rank}) + " is in round " +
+                          std::to_string(contribution.round) + " of the rendezvous, the others in " +
+                          std::to_string(round_)));
+    return;
+  }
+  if (!failure_.is_ok()) {
+    members_[rank]->tell(encode_error(Answer::kFailed, failure_));
+    return;
+  }
+  contributions_[rank] = std::move(contribution.bytes);
+  ++contributed_;
+  if (!left_.is_ok()) {
+    fail(left_);
+  } else if (contributed_ == size_) {
+    std::vector<std::string> all;
+    for (auto& given : contributions_) all.push_back(*std::exchange(given, std::nullopt));
+    contributed_ = 0;
+    ++round_;
+    tell_all(encode_gathered(all));
+  }
+}
+
+void World::time_out(double seconds) {
+  std::vector<uint32_t> absent;
+  std::vector<uint32_t> silent;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if (contributions_[rank]) continue;
+    (members_[rank] ? silent : absent).push_back(rank);
+  }
+  std::string text = "the ranks did not all meet within " + format_seconds(seconds) + ": ";
+  if (!absent.empty()) text += name_ranks(absent) + " of " + std::to_string(size_) + " never came";
+  if (!absent.empty() && !silent.empty()) text += "; ";
+  if (!silent.empty()) text += name_ranks(silent) + " came and then fell silent";
+  fail(Status::timed_out(text + "; raise PERSEUS_START_TIMEOUT if they were only slow to start"));
+}
+
+void World::fail(Status why) {
+  failure_ = std::move(why);
+  tell_all(encode_error(Answer::kFailed, failure_));
+}
+
+void World::tell_all(const std::string& payload) {
+  for (Member* member : members_) {
+    if (member != nullptr) member->tell(payload);
+  }
+}
+
+std::string World::name_ranks(const std::vector<uint32_t>& ranks) const {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  const size_t named = std::min(ranks.size(), kMostRanksNamed);
+  for (size_t i = 0; i < named; ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(launched_.empty() ? ranks[i] : launched_[ranks[i]]);
+  }
+  if (named < ranks.size()) text += " and " + std::to_string(ranks.size() - named) + " more";
+  return text;
+}
+
+}  // namespace perseus::rendezvous

@@ -1,0 +1,57 @@
+// The server's record of one generation of one world: who has come, what they gave, who is missing.
+// The server's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/rendezvous_protocol.h"
+
+namespace perseus::rendezvous {
+
+class World {
+ public:
+  // What a member is told; implemented by the server's connections.
+  class Member {
+   public:
+    virtual void tell(const std::string& payload) = 0;
+    virtual std::string where() const = 0;
+
+   protected:
+    ~Member() = default;
+  };
+
+  explicit World(const Hello& first);
+
+  // Refuses a rank that is there already or that means another size.
+  Status join(const Hello& hello, Member* member);
+  // A member's connection has closed.
+  void leave(uint32_t rank);
+  bool is_empty() const;
+
+  void contribute(uint32_t rank, Contribution contribution);
+  // Some have contributed to the current round and wait for others.
+  bool is_waiting() const { return contributed_ > 0 && failure_.is_ok(); }
+  // The round's time is over: tells all who is missing.
+  void time_out(double seconds);
+
+ private:
+  void fail(Status why);
+  void tell_all(const std::string& payload);
+  // "ranks 2, 5 and 7", by launched rank.
+  std::string name_ranks(const std::vector<uint32_t>& ranks) const;
+
+  const uint32_t size_;
+  const std::vector<uint32_t> launched_;  // empty: rank r was launched as r
+  std::vector<Member*> members_;          // by rank; null: not here
+  std::vector<std::optional<std::string>> contributions_;
+  uint32_t contributed_ = 0;
+  uint32_t round_ = 0;
+  Status left_;     // set once a member has closed its connection: no further round can succeed
+  Status failure_;  // what every member has been told
+};
+
+}  // namespace perseus::rendezvous

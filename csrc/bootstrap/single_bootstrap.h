@@ -1,0 +1,26 @@
+// A world of one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/secret.h"
+
+namespace perseus {
+
+class SingleBootstrap : public Bootstrap {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  const std::string& secret() const override { return secret_; }
+  Result<std::vector<std::string>> all_gather(const std::string& mine,
+                                              std::chrono::milliseconds) override {
+    return std::vector<std::string>{mine};
+  }
+
+ private:
+  const std::string secret_ = random_bytes(kSecretBytes);
+};
+
+}  // namespace perseus

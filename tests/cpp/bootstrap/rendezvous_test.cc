@@ -1,0 +1,325 @@
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/rendezvous_bootstrap.h"
+#include "bootstrap/rendezvous_protocol.h"
+#include "bootstrap/rendezvous_server.h"
+#include "bootstrap/secret.h"
+
+namespace perseus {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::string kSecret = "a secret of the job";
+
+std::unique_ptr<RendezvousServer> serve(int size, const std::string& address = "127.0.0.1") {
+  auto server = RendezvousServer::start(address, 0, size, kSecret);
+  EXPECT_TRUE(server.is_ok()) << server.status().message();
+  return std::move(server).value();
+}
+
+RendezvousBootstrap::Options options_for(const RendezvousServer& server, int rank, int size) {
+  RendezvousBootstrap::Options options;
+  options.server = HostPort{"127.0.0.1", server.port()};
+  options.secret = kSecret;
+  options.rank = rank;
+  options.size = size;
+  options.time_out = seconds(10);
+  return options;
+}
+
+void on_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(body, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+void expect_gathers(Bootstrap& bootstrap, int rounds, const std::string& prefix) {
+  for (int round = 0; round < rounds; ++round) {
+    const auto text = [&](int rank) {
+      return prefix + std::to_string(round) + "/" + std::string(rank * 1000, 'x');
+    };
+    auto all = bootstrap.all_gather(text(bootstrap.rank()), seconds(10));
+    ASSERT_TRUE(all.is_ok()) << all.status().message();
+    ASSERT_EQ(all.value().size(), static_cast<size_t>(bootstrap.size()));
+    for (int r = 0; r < bootstrap.size(); ++r) EXPECT_EQ(all.value()[r], text(r));
+  }
+}
+
+class Sizes : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Rendezvous, Sizes, testing::Range(1, 9));
+
+TEST_P(Sizes, EveryRankGetsEverybodysBytesInRankOrder) {
+  const int size = GetParam();
+  auto server = serve(size);
+  on_threads(size, [&](int rank) {
+    auto bootstrap = RendezvousBootstrap::create(options_for(*server, rank, size));
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 3, "round");
+  });
+}
+
+TEST(Rendezvous, ServesOneGenerationAfterTheOther) {
+  auto server = serve(3);
+  on_threads(3, [&](int rank) {
+    for (int generation = 0; generation < 5; ++generation) {
+      auto options = options_for(*server, rank, 3);
+      options.generation = generation;
+      auto bootstrap = RendezvousBootstrap::create(options);
+      ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+      expect_gathers(*bootstrap.value(), 2, "generation " + std::to_string(generation));
+    }
+  });
+}
+
+TEST(Rendezvous, ServesSeveralWorldsAtOnce) {
+  auto server = serve(5);
+  on_threads(5, [&](int launched) {
+    auto options = options_for(*server, launched / 2, 0);
+    options.ranks = launched % 2 == 0 ? std::vector<int>{0, 2, 4} : std::vector<int>{1, 3};
+    options.size = static_cast<int>(options.ranks.size());
+    auto bootstrap = RendezvousBootstrap::create(options);
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 2, launched % 2 == 0 ? "even" : "odd");
+  });
+}
+
+TEST(Rendezvous, CarriesContributionsUpToTheBoundAndRefusesMore) {
+  auto server = serve(2);
+  on_threads(2, [&](int rank) {
+    auto bootstrap = RendezvousBootstrap::create(options_for(*server, rank, 2));
+    ASSERT_TRUE(bootstrap.is_ok());
+    const std::string most(rendezvous::kMaxContributionBytes, static_cast<char>('a' + rank));
+    auto too_much = bootstrap.value()->all_gather(most + "x", seconds(10));
+    EXPECT_EQ(too_much.status().code(), StatusCode::kInvalidArgument);
+    auto all = bootstrap.value()->all_gather(most, seconds(10));
+    ASSERT_TRUE(all.is_ok()) << all.status().message();
+    EXPECT_EQ(all.value()[1], std::string(most.size(), 'b'));
+  });
+}
+
+TEST(Rendezvous, IsReachedOverIpv4AndIpv6WhenServedOnEveryInterface) {
+  auto server = serve(2, "");
+  on_threads(2, [&](int rank) {
+    auto options = options_for(*server, rank, 2);
+    options.server.host = rank == 0 ? "127.0.0.1" : "::1";
+    auto bootstrap = RendezvousBootstrap::create(options);
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 1, "both");
+  });
+}
+
+TEST(Rendezvous, ClientsMayStartBeforeTheServer) {
+  auto free_port = serve(1);
+  auto options = options_for(*free_port, 0, 1);
+  free_port.reset();
+  std::thread client([&] {
+    auto bootstrap = RendezvousBootstrap::create(options);
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 1, "late");
+  });
+  auto server = RendezvousServer::start("127.0.0.1", options.server.port, 1, kSecret);
+  ASSERT_TRUE(server.is_ok()) << server.status().message();
+  client.join();
+}
+
+TEST(Rendezvous, WaitingRanksAreToldWhoNeverCame) {
+  auto server = serve(4);
+  on_threads(2, [&](int i) {
+    auto bootstrap = RendezvousBootstrap::create(options_for(*server, 2 * i, 4));
+    ASSERT_TRUE(bootstrap.is_ok());
+    const auto began = std::chrono::steady_clock::now();
+    auto all = bootstrap.value()->all_gather("here", milliseconds(1000));
+    EXPECT_LE(std::chrono::steady_clock::now() - began, milliseconds(1100));
+    EXPECT_EQ(all.status().code(), StatusCode::kTimedOut);
+    EXPECT_NE(all.status().message().find("ranks 1 and 3 of 4 never came"), std::string::npos)
+        << all.status().message();
+  });
+}
+
+TEST(Rendezvous, MissingRanksOfASubsetAreNamedAsLaunched) {
+  auto server = serve(8);
+  auto options = options_for(*server, 0, 2);
+  options.ranks = {3, 6};
+  auto bootstrap = RendezvousBootstrap::create(options);
+  ASSERT_TRUE(bootstrap.is_ok());
+  auto all = bootstrap.value()->all_gather("here", milliseconds(300));
+  EXPECT_NE(all.status().message().find("rank 6 of 2 never came"), std::string::npos)
+      << all.status().message();
+}
+
+TEST(Rendezvous, ARankThatLeavesEndsTheWaitOfTheOthersAtOnce) {
+  auto server = serve(3);
+  std::vector<std::unique_ptr<Bootstrap>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    auto bootstrap = RendezvousBootstrap::create(options_for(*server, rank, 3));
+    ASSERT_TRUE(bootstrap.is_ok());
+    ranks.push_back(std::move(bootstrap).value());
+  }
+  on_threads(3, [&](int rank) {
+    if (rank == 1) {
+      ranks[1].reset();
+      return;
+    }
+    auto all = ranks[rank]->all_gather("here", seconds(20));
+    EXPECT_EQ(all.status().code(), StatusCode::kAborted) << all.status().message();
+    EXPECT_NE(all.status().message().find("rank 1 (127.0.0.1:"), std::string::npos)
+        << all.status().message();
+    // The failure stays.
+    EXPECT_EQ(ranks[rank]->all_gather("again", seconds(20)).status().code(), StatusCode::kAborted);
+  });
+}
+
+TEST(Rendezvous, AFailedWorldMayMeetAgainOnceAllHaveLeft) {
+  auto server = serve(2);
+  {
+    auto alone = RendezvousBootstrap::create(options_for(*server, 0, 2));
+    ASSERT_TRUE(alone.is_ok());
+    ASSERT_FALSE(alone.value()->all_gather("here", milliseconds(100)).is_ok());
+  }
+  on_threads(2, [&](int rank) {
+    Result<std::unique_ptr<Bootstrap>> bootstrap = Status::internal("not tried");
+    // The server may hear of the first rank's end only after its second coming.
+    while (!bootstrap.is_ok()) {
+      bootstrap = RendezvousBootstrap::create(options_for(*server, rank, 2));
+      if (!bootstrap.is_ok()) std::this_thread::yield();
+    }
+    expect_gathers(*bootstrap.value(), 1, "again");
+  });
+}
+
+TEST(Rendezvous, AServerThatStopsEndsTheWait) {
+  auto server = serve(2);
+  auto bootstrap = RendezvousBootstrap::create(options_for(*server, 0, 2));
+  ASSERT_TRUE(bootstrap.is_ok());
+  std::thread waiting([&] {
+    auto all = bootstrap.value()->all_gather("here", seconds(20));
+    EXPECT_EQ(all.status().code(), StatusCode::kAborted) << all.status().message();
+  });
+  server.reset();
+  waiting.join();
+}
+
+TEST(Rendezvous, RefusesAnotherSecretAtOnce) {
+  auto server = serve(2);
+  auto options = options_for(*server, 0, 2);
+  options.secret = "not the secret";
+  options.time_out = seconds(20);
+  const auto began = std::chrono::steady_clock::now();
+  auto bootstrap = RendezvousBootstrap::create(options);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, seconds(5));
+  EXPECT_EQ(bootstrap.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(bootstrap.status().message().find("PERSEUS_SECRET"), std::string::npos);
+}
+
+TEST(Rendezvous, RefusesASecondProcessOfTheSameRank) {
+  auto server = serve(2);
+  auto first = RendezvousBootstrap::create(options_for(*server, 1, 2));
+  ASSERT_TRUE(first.is_ok());
+  auto second = RendezvousBootstrap::create(options_for(*server, 1, 2));
+  EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(second.status().message().find("rank 1 is here already"), std::string::npos)
+      << second.status().message();
+}
+
+TEST(Rendezvous, RefusesARankOfAJobOfAnotherSize) {
+  auto server = serve(2);
+  auto other = RendezvousBootstrap::create(options_for(*server, 2, 3));
+  EXPECT_EQ(other.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(other.status().message().find("PERSEUS_SIZE"), std::string::npos);
+}
+
+TEST(Rendezvous, AnUnreachableServerIsNamedWithinTheTimeOut) {
+  auto gone = serve(1);
+  auto options = options_for(*gone, 0, 1);
+  gone.reset();
+  options.time_out = milliseconds(200);
+  auto bootstrap = RendezvousBootstrap::create(options);
+  EXPECT_EQ(bootstrap.status().code(), StatusCode::kUnreachable);
+  EXPECT_NE(bootstrap.status().message().find(to_string(options.server)), std::string::npos);
+}
+
+TEST(Rendezvous, AnotherServiceAtTheAddressIsToldApart) {
+  auto listener = Socket::listen("127.0.0.1", 0);
+  ASSERT_TRUE(listener.is_ok());
+  RendezvousBootstrap::Options options;
+  options.server = HostPort{"127.0.0.1", listener.value().local_port()};
+  options.secret = kSecret;
+  std::thread service([&] {
+    int fd = -1;
+    while (fd < 0) fd = accept(listener.value().fd(), nullptr, nullptr);
+    Socket client(fd);
+    const std::string text = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent: 0\r\n\r\n";
+    EXPECT_TRUE(client.send_all(text, Socket::Clock::now() + seconds(5)).is_ok());
+  });
+  auto bootstrap = RendezvousBootstrap::create(options);
+  service.join();
+  EXPECT_EQ(bootstrap.status().code(), StatusCode::kUnreachable);
+  EXPECT_NE(bootstrap.status().message().find("another service"), std::string::npos)
+      << bootstrap.status().message();
+}
+
+TEST(Rendezvous, StrangersAndNoiseDoNotDisturbTheJob) {
+  auto server = serve(2);
+  const HostPort where{"127.0.0.1", server->port()};
+  const auto deadline = Socket::Clock::now() + seconds(20);
+  std::vector<Socket> strangers;
+  // More than the server keeps, so that the oldest have to make room.
+  for (int i = 0; i < 300; ++i) {
+    auto socket = Socket::connect(where, deadline);
+    ASSERT_TRUE(socket.is_ok()) << socket.status().message();
+    if (i % 2 == 0) {
+      // Noise; the server may have closed the connection before all of it is sent.
+      (void)socket.value().send_all(random_bytes(1 + i * 7), deadline);
+    }
+    strangers.push_back(std::move(socket).value());
+  }
+  on_threads(2, [&](int rank) {
+    auto bootstrap = RendezvousBootstrap::create(options_for(*server, rank, 2));
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 1, "undisturbed");
+  });
+}
+
+TEST(Rendezvous, AMessageOfImpossibleLengthEndsTheConnection) {
+  auto server = serve(2);
+  const auto deadline = Socket::Clock::now() + seconds(5);
+  auto socket = Socket::connect(HostPort{"127.0.0.1", server->port()}, deadline);
+  ASSERT_TRUE(socket.is_ok());
+  char greeting[rendezvous::kGreetingBytes];
+  ASSERT_TRUE(socket.value().receive_exactly(greeting, sizeof(greeting), deadline).is_ok());
+  ASSERT_TRUE(socket.value().send_all("\xff\xff\xff\xff", deadline).is_ok());
+  char byte;
+  EXPECT_EQ(socket.value().receive_exactly(&byte, 1, deadline).code(), StatusCode::kAborted);
+}
+
+TEST(RendezvousServer, NamesAnAddressThatItCannotServe) {
+  auto first = serve(1);
+  auto second = RendezvousServer::start("127.0.0.1", first->port(), 1, kSecret);
+  EXPECT_EQ(second.status().code(), StatusCode::kUnreachable);
+  EXPECT_NE(second.status().message().find("127.0.0.1:" + std::to_string(first->port())),
+            std::string::npos)
+      << second.status().message();
+}
+
+TEST(HostPort, ReadsNamesAndAddresses) {
+  EXPECT_EQ(parse_host_port("node7:4711").value().host, "node7");
+  EXPECT_EQ(parse_host_port("[fe80::1]:80").value().host, "fe80::1");
+  EXPECT_EQ(parse_host_port("10.0.0.1:65535").value().port, 65535);
+  EXPECT_EQ(to_string(parse_host_port("[::1]:80").value()), "[::1]:80");
+  for (const char* bad : {"", "host", "host:", ":80", "host:0", "host:65536", "host:8x", "::1:80"}) {
+    EXPECT_EQ(parse_host_port(bad).status().code(), StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace perseus

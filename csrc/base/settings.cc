@@ -91,9 +91,11 @@ class Assignment {
       case SettingKind::kString:
         settings.*std::get<std::string Settings::*>(row_.field) = text;
         return {};
-      case SettingKind::kChoice: return assign_choice(settings, text);
+      case SettingKind::kChoice:
+        return assign_choice(settings, text);
       case SettingKind::kMiB:
-      case SettingKind::kKiB: return assign_bytes(settings, text);
+      case SettingKind::kKiB:
+        return assign_bytes(settings, text);
     }
     return Status::internal("a setting of unknown kind: " + std::string(row_.name));
   }
@@ -195,10 +197,9 @@ Status check_stall_times(const std::function<const char*(const char*)>& get,
       settings.stall_shutdown_time >= settings.stall_check_time) {
     return {};
   }
-  const std::string text =
-      "=" + std::to_string(settings.stall_shutdown_time) + " is less than the " +
-      std::to_string(settings.stall_check_time) +
-      " s after which a stall is reported (PERSEUS_STALL_CHECK_TIME_SECONDS)";
+  const std::string text = "=" + std::to_string(settings.stall_shutdown_time) +
+                           " is less than the " + std::to_string(settings.stall_check_time) +
+                           " s after which a stall is reported (PERSEUS_STALL_CHECK_TIME_SECONDS)";
   const char* own = get("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS");
   if (own != nullptr && !trimmed(own).empty()) {
     return Status::invalid_argument("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS" + text +

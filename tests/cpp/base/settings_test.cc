@@ -305,12 +305,11 @@ TEST(UnknownVariablesTest, NamesATypoAndTheSettingNearest) {
                                "PERSEUS_DATA_FOLDER=/data",
                                "HOROVOD_CYCLE_TIME=1",
                                nullptr};
-  EXPECT_EQ(
-      unknown_variables(environment),
-      (std::vector<std::string>{
-          "PERSEUS_ALLREDUCE_STREAM is no setting; did you mean PERSEUS_ALLREDUCE_STREAMS?",
-          "PERSEUS_ALREDUCE_FUSION is no setting; did you mean PERSEUS_ALLREDUCE_FUSION?",
-          "PERSEUS_ALLREDUCE_COLOUR is no setting and has no effect"}));
+  EXPECT_EQ(unknown_variables(environment),
+            (std::vector<std::string>{
+                "PERSEUS_ALLREDUCE_STREAM is no setting; did you mean PERSEUS_ALLREDUCE_STREAMS?",
+                "PERSEUS_ALREDUCE_FUSION is no setting; did you mean PERSEUS_ALLREDUCE_FUSION?",
+                "PERSEUS_ALLREDUCE_COLOUR is no setting and has no effect"}));
 }
 
 }  // namespace

@@ -1,0 +1,2 @@
+set(SOURCES counters.cc json.cc log.cc stall.cc timeline.cc timeline_file.cc)
+set(NEEDS base)

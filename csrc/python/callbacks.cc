@@ -30,17 +30,19 @@ class CompletionQueue {
     came_.notify_one();
   }
 
-  // Blocks until something has come. Empty: the queue was closed, and everything was handed out.
+  // Blocks until something has come. Empty: close() was called, and everything was handed out; the
+  // queue is then open again.
   std::vector<Completion> pop_all() {
     std::unique_lock lock(mutex_);
     came_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
+    if (waiting_.empty()) closed_ = false;
     return std::exchange(waiting_, {});
   }
 
-  void set_closed(bool closed) {
+  void close() {
     {
       std::lock_guard lock(mutex_);
-      closed_ = closed;
+      closed_ = true;
     }
     came_.notify_one();
   }
@@ -69,7 +71,6 @@ void run(const Completion& completion) {
 
 // Runs callbacks until close_callbacks.
 void dispatch_callbacks() {
-  queue().set_closed(false);
   for (;;) {
     std::vector<Completion> completions;
     {
@@ -90,7 +91,7 @@ void queue_completion(void* user, perseus_handle_t handle, perseus_status_t stat
 
 void bind_callbacks(py::module_& module) {
   module.def("dispatch_callbacks", &dispatch_callbacks);
-  module.def("close_callbacks", [] { queue().set_closed(true); });
+  module.def("close_callbacks", [] { queue().close(); });
 }
 
 }  // namespace perseus::python

@@ -1,0 +1,121 @@
+"""Perseus without a framework: collectives on arrays of any kind, and the engine's state.
+
+    import numpy as np
+    import perseus_core as perseus
+
+    perseus.init()
+    mean = perseus.allreduce(np.full(4, perseus.rank(), np.float32))
+    perseus.shutdown()
+
+Start it with ``perseusrun -np 4 python program.py``.
+"""
+
+from perseus_core._engine import Rendezvous
+from perseus_core.codecs import find_codec, register_codec
+from perseus_core.constants import WORLD, DataType, OperationKind, ReduceOp
+from perseus_core.errors import (
+    AbortedError,
+    HorovodInternalError,
+    MismatchError,
+    NotInitializedError,
+    TimedOutError,
+    UnreachableError,
+)
+from perseus_core.handle import Handle, poll, wait
+from perseus_core.observe import (
+    Setting,
+    check_build,
+    counters,
+    settings,
+    start_timeline,
+    stop_timeline,
+)
+from perseus_core.operations import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    broadcast,
+    broadcast_async,
+    grouped_allreduce,
+    grouped_allreduce_async,
+    join,
+    reducescatter,
+    reducescatter_async,
+)
+from perseus_core.process import (
+    add_process_set,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    process_set_rank,
+    process_set_ranks,
+    process_set_size,
+    process_sets,
+    rank,
+    remove_process_set,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "WORLD",
+    "AbortedError",
+    "DataType",
+    "Handle",
+    "HorovodInternalError",
+    "MismatchError",
+    "NotInitializedError",
+    "OperationKind",
+    "ReduceOp",
+    "Rendezvous",
+    "Setting",
+    "TimedOutError",
+    "UnreachableError",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_async",
+    "check_build",
+    "counters",
+    "cross_rank",
+    "cross_size",
+    "find_codec",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "poll",
+    "process_set_rank",
+    "process_set_ranks",
+    "process_set_size",
+    "process_sets",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "register_codec",
+    "remove_process_set",
+    "settings",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "wait",
+]

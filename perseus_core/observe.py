@@ -1,0 +1,57 @@
+"""What the engine tells about itself: counters, settings, timeline, what it found here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from perseus_core import _engine
+
+__all__ = ["Setting", "check_build", "counters", "settings", "start_timeline", "stop_timeline"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of docs/settings.md."""
+
+    name: str
+    #: "int", "float", "bool", "string" or "choice"
+    type: str
+    default: str
+    #: "1 .. 64", or the choices, or ""
+    range: str
+    since: str
+    #: other names that set it
+    aliases: tuple[str, ...]
+    help: str
+    #: in force in this process
+    value: str
+
+
+def counters() -> dict[str, int]:
+    """Every counter of this process."""
+    return dict(_engine.counters())
+
+
+def settings() -> list[Setting]:
+    """The table of settings, with the values in force."""
+    table = []
+    for name, kind, default, span, since, aliases, text, value in _engine.settings():
+        others = tuple(alias for alias in aliases.split(",") if alias)
+        table.append(Setting(name, kind, default, span, since, others, text, value))
+    return table
+
+
+def check_build() -> dict[str, str]:
+    """What could be found here: MPI, CUDA, NCCL, features of the CPU."""
+    return dict(_engine.check_build())
+
+
+def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Writes a Chrome-trace timeline from now on; `mark_cycles` marks each agreement."""
+    _engine.start_timeline(os.fspath(path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Ends the timeline; the file is then complete."""
+    _engine.stop_timeline()

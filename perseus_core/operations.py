@@ -1,0 +1,407 @@
+"""Collectives on arrays of any kind (see perseus_core.arrays); results are NumPy arrays.
+
+Every rank of the process set makes the call, under the same name; unnamed calls are matched in
+their order. `<collective>_async` gives a Handle at once, the plain form waits. A mistake seen here
+raises ValueError or TypeError; one that only the ranks together can see (shapes that differ, ...)
+raises HorovodInternalError on all of them, and the job can go on.
+
+Common arguments:
+  name: what ranks match operations by; must not be in flight already.
+  process_set: id from add_process_set; the world unless given.
+  out: array that takes the result, of the input's shape and dtype; may be the input itself.
+  priority: higher goes first.
+  callback: called with the Handle once the operation is complete, on a thread of Perseus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from perseus_core import _engine, callbacks, names
+from perseus_core.arrays import (
+    Array,
+    ArrayLike,
+    as_array,
+    as_input,
+    dtype_number,
+    from_result,
+    is_plain,
+)
+from perseus_core.constants import WORLD, OperationKind, ReduceOp
+from perseus_core.handle import Handle, T
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_async",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "join",
+    "reducescatter",
+    "reducescatter_async",
+]
+
+Callback: TypeAlias = Callable[[Handle[Any]], object]
+
+
+def allreduce(
+    array: ArrayLike,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: int = WORLD,
+    out: ArrayLike = None,
+    priority: int = 0,
+    codec: int = 0,
+) -> Array:
+    """Reduces the ranks' arrays element by element; all ranks get the result.
+
+    Inputs are multiplied by `prescale` first and results by `postscale` last. `codec` is from
+    find_codec; 0 does as the settings say.
+    """
+    return allreduce_async(
+        array,
+        op,
+        name=name,
+        prescale=prescale,
+        postscale=postscale,
+        process_set=process_set,
+        out=out,
+        priority=priority,
+        codec=codec,
+    ).wait()
+
+
+def allreduce_async(
+    array: ArrayLike,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: int = WORLD,
+    out: ArrayLike = None,
+    priority: int = 0,
+    codec: int = 0,
+    callback: Callback | None = None,
+) -> Handle[Array]:
+    pair = _Pair(array, out)
+    return _submit(
+        OperationKind.ALLREDUCE,
+        "allreduce",
+        name,
+        process_set,
+        Handle(pair, lambda number: pair.finish()),
+        [pair.described()],
+        callback,
+        reduce_op=op,
+        prescale=prescale,
+        postscale=postscale,
+        priority=priority,
+        codec=codec,
+    )
+
+
+def grouped_allreduce(
+    arrays: Sequence[ArrayLike],
+    op: ReduceOp = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: int = WORLD,
+    priority: int = 0,
+) -> list[Array]:
+    """allreduce of several arrays that are agreed on, and complete, as one."""
+    return grouped_allreduce_async(
+        arrays,
+        op,
+        name=name,
+        prescale=prescale,
+        postscale=postscale,
+        process_set=process_set,
+        priority=priority,
+    ).wait()
+
+
+def grouped_allreduce_async(
+    arrays: Sequence[ArrayLike],
+    op: ReduceOp = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: int = WORLD,
+    priority: int = 0,
+    callback: Callback | None = None,
+) -> Handle[list[Array]]:
+    pairs = [_Pair(array, None) for array in arrays]
+    return _submit(
+        OperationKind.ALLREDUCE,
+        "grouped_allreduce",
+        name,
+        process_set,
+        Handle(pairs, lambda number: [pair.finish() for pair in pairs]),
+        [pair.described() for pair in pairs],
+        callback,
+        reduce_op=op,
+        prescale=prescale,
+        postscale=postscale,
+        priority=priority,
+    )
+
+
+def broadcast(
+    array: ArrayLike,
+    root: int,
+    *,
+    name: str | None = None,
+    process_set: int = WORLD,
+    out: ArrayLike = None,
+    priority: int = 0,
+) -> Array:
+    """Gives all ranks the array of `root`, a rank of the world that is in the set."""
+    return broadcast_async(
+        array, root, name=name, process_set=process_set, out=out, priority=priority
+    ).wait()
+
+
+def broadcast_async(
+    array: ArrayLike,
+    root: int,
+    *,
+    name: str | None = None,
+    process_set: int = WORLD,
+    out: ArrayLike = None,
+    priority: int = 0,
+    callback: Callback | None = None,
+) -> Handle[Array]:
+    pair = _Pair(array, out)
+    return _submit(
+        OperationKind.BROADCAST,
+        "broadcast",
+        name,
+        process_set,
+        Handle(pair, lambda number: pair.finish()),
+        [pair.described()],
+        callback,
+        root=root,
+        priority=priority,
+    )
+
+
+def allgather(array: ArrayLike, *, name: str | None = None, process_set: int = WORLD) -> Array:
+    """Joins the ranks' arrays along the first dimension, which may differ between them."""
+    return allgather_async(array, name=name, process_set=process_set).wait()
+
+
+def allgather_async(
+    array: ArrayLike,
+    *,
+    name: str | None = None,
+    process_set: int = WORLD,
+    callback: Callback | None = None,
+) -> Handle[Array]:
+    source = as_input(array)
+    return _submit(
+        OperationKind.ALLGATHER,
+        "allgather",
+        name,
+        process_set,
+        Handle(source, lambda number: from_result(_engine.Result(number), source.dtype)),
+        [_described(source)],
+        callback,
+    )
+
+
+def alltoall(
+    array: ArrayLike,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: int = WORLD,
+) -> tuple[Array, list[int]]:
+    """Sends each rank of the set its rows, and gives what all sent here, in rank order.
+
+    Args:
+      splits: rows of the first dimension for each rank; None for equal parts.
+
+    Returns the rows received, and how many from each rank.
+    """
+    return alltoall_async(array, splits, name=name, process_set=process_set).wait()
+
+
+def alltoall_async(
+    array: ArrayLike,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: int = WORLD,
+    callback: Callback | None = None,
+) -> Handle[tuple[Array, list[int]]]:
+    source = as_input(array)
+
+    def finish(number: int) -> tuple[Array, list[int]]:
+        result = _engine.Result(number)
+        return from_result(result, source.dtype), list(result.received_splits)
+
+    return _submit(
+        OperationKind.ALLTOALL,
+        "alltoall",
+        name,
+        process_set,
+        Handle(source, finish),
+        [_described(source)],
+        callback,
+        splits=None if splits is None else [int(rows) for rows in splits],
+    )
+
+
+def reducescatter(
+    array: ArrayLike,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: int = WORLD,
+    priority: int = 0,
+) -> Array:
+    """Reduces the ranks' arrays; each rank gets its rows of the result.
+
+    Rows that do not divide go one each to the first ranks.
+    """
+    return reducescatter_async(
+        array,
+        op,
+        name=name,
+        prescale=prescale,
+        postscale=postscale,
+        process_set=process_set,
+        priority=priority,
+    ).wait()
+
+
+def reducescatter_async(
+    array: ArrayLike,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    *,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: int = WORLD,
+    priority: int = 0,
+    callback: Callback | None = None,
+) -> Handle[Array]:
+    source = as_input(array)
+    return _submit(
+        OperationKind.REDUCESCATTER,
+        "reducescatter",
+        name,
+        process_set,
+        Handle(source, lambda number: from_result(_engine.Result(number), source.dtype)),
+        [_described(source)],
+        callback,
+        reduce_op=op,
+        prescale=prescale,
+        postscale=postscale,
+        priority=priority,
+    )
+
+
+def barrier(*, process_set: int = WORLD) -> None:
+    """Returns once all ranks of the set have called it."""
+    number = _engine.register(process_set, OperationKind.BARRIER, "barrier")
+    _engine.finish(_engine.submit(number, []))
+
+
+def join() -> int:
+    """Says that this rank has no more data, and waits until all ranks say so.
+
+    Meanwhile it takes part in the others' allreduces, with zeros. Returns the rank that joined
+    last, the same on all ranks.
+    """
+    handle = _engine.submit(_engine.register(WORLD, OperationKind.JOIN, "join"), [])
+    try:
+        _engine.wait(handle)
+        return _engine.last_rank(handle)
+    finally:
+        _engine.release(handle)
+
+
+class _Pair:
+    """An input and where its result goes: a new array, or the caller's, by a copy if need be."""
+
+    __slots__ = ("source", "target", "wanted")
+
+    def __init__(self, array: ArrayLike, out: ArrayLike) -> None:
+        self.source = as_input(array)
+        if out is None:
+            self.wanted = self.target = _empty_like(self.source)
+            return
+        self.wanted = as_array(out)
+        if not self.wanted.flags.writeable:
+            raise ValueError("out is read-only")
+        if (
+            self.wanted.shape != self.source.shape
+            or self.wanted.dtype.name != self.source.dtype.name
+        ):
+            raise ValueError(
+                f"out is {self.wanted.dtype.name}{list(self.wanted.shape)}, the input "
+                f"{self.source.dtype.name}{list(self.source.shape)}; they must be the same"
+            )
+        self.target = self.wanted if is_plain(self.wanted) else _empty_like(self.source)
+
+    def described(self) -> tuple[int, int, tuple[int, ...], int]:
+        return _described(self.source, self.target)
+
+    def finish(self) -> Array:
+        if self.wanted is not self.target:
+            self.wanted[...] = self.target
+        return self.wanted
+
+
+def _empty_like(array: Array) -> Array:
+    return np.empty(array.shape, array.dtype)
+
+
+def _described(source: Array, target: Array | None = None) -> tuple[int, int, tuple[int, ...], int]:
+    output = 0 if target is None else target.ctypes.data
+    return source.ctypes.data, output, source.shape, dtype_number(source.dtype)
+
+
+def _submit(
+    kind: OperationKind,
+    prefix: str,
+    name: str | None,
+    process_set: int,
+    handle: Handle[T],
+    tensors: list[tuple[int, int, tuple[int, ...], int]],
+    callback: Callback | None,
+    **options: Any,
+) -> Handle[T]:
+    if callback is not None:
+        callbacks.start()
+
+        def complete(number: int, status: int, message: str) -> None:
+            handle.submitted(number)
+            callback(handle)
+
+        options["callback"] = complete
+    handle.submitted(
+        names.submit(
+            kind, prefix, name, process_set, lambda id: _engine.submit(id, tensors, **options)
+        )
+    )
+    return handle

@@ -1,0 +1,151 @@
+"""This process in the job: init, shutdown, ranks, process sets."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+
+from perseus_core import _engine, callbacks, names
+
+__all__ = [
+    "add_process_set",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "process_set_rank",
+    "process_set_ranks",
+    "process_set_size",
+    "process_sets",
+    "rank",
+    "remove_process_set",
+    "shutdown",
+    "size",
+]
+
+# Scripts written for Horovod look for this text.
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+def init(ranks: Sequence[int] | None = None) -> None:
+    """Joins the other processes of the job; blocks until all have come.
+
+    Args:
+      ranks: the launched ranks that form the world; None for all. A rank left out gets a world of
+        its own.
+
+    A second call without shutdown between does nothing. Raises ValueError for a malformed setting,
+    UnreachableError or TimedOutError if the others cannot be found.
+    """
+    if _engine.is_initialized():
+        return
+    _engine.init(ranks)
+    names.restart()
+    _at_exit()
+
+
+def shutdown() -> None:
+    """Leaves the job; operations under way, here and elsewhere, fail with AbortedError.
+
+    Harmless when not initialized. init may be called again.
+    """
+    _engine.shutdown()
+
+
+def is_initialized() -> bool:
+    return _engine.is_initialized()
+
+
+def rank() -> int:
+    """This process's rank in the world; ValueError when not initialized, as for all the ranks."""
+    return _known(_engine.rank)
+
+
+def size() -> int:
+    """Number of ranks in the world."""
+    return _known(_engine.size)
+
+
+def local_rank() -> int:
+    """Rank among those of this host."""
+    return _known(_engine.local_rank)
+
+
+def local_size() -> int:
+    """Number of ranks on this host."""
+    return _known(_engine.local_size)
+
+
+def cross_rank() -> int:
+    """Rank among the ranks with this local rank, one a host."""
+    return _known(_engine.cross_rank)
+
+
+def cross_size() -> int:
+    """Number of ranks with this local rank."""
+    return _known(_engine.cross_size)
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of ranks."""
+    return bool(_known(_engine.is_homogeneous))
+
+
+def add_process_set(ranks: Sequence[int]) -> int:
+    """Makes a set of these ranks and gives its id, the same on all ranks.
+
+    Called by all ranks of the world, members or not, with the same ranks; blocks until all have.
+    ValueError if a set of these ranks exists.
+    """
+    return _engine.add_process_set(ranks)
+
+
+def remove_process_set(process_set: int) -> None:
+    """Takes a set away. Called by all ranks of the world; blocks until all have."""
+    _engine.remove_process_set(process_set)
+
+
+def process_set_rank(process_set: int) -> int:
+    """This process's rank in the set; -1 if it is no member or there is no such set."""
+    return _engine.process_set_rank(process_set)
+
+
+def process_set_size(process_set: int) -> int:
+    """Number of ranks in the set; -1 if there is no such set."""
+    return _engine.process_set_size(process_set)
+
+
+def process_set_ranks(process_set: int) -> list[int]:
+    """The set's ranks, ascending; ValueError if there is no such set."""
+    return _engine.process_set_ranks(process_set)
+
+
+def process_sets() -> dict[int, list[int]]:
+    """The ranks of every set there is, by id."""
+    return {number: _engine.process_set_ranks(number) for number in _engine.process_sets()}
+
+
+def _known(query: Callable[[], int]) -> int:
+    value = query()
+    if value < 0:
+        raise ValueError(NOT_INITIALIZED)
+    return value
+
+
+_leaves_at_exit = False
+
+
+def _at_exit() -> None:
+    """The engine must be gone before the interpreter and the arrays it works on are."""
+    global _leaves_at_exit
+    if not _leaves_at_exit:
+        _leaves_at_exit = True
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    shutdown()
+    callbacks.stop()

@@ -1,0 +1,43 @@
+// Error feedback (Seide et al. 2014, "1-bit stochastic gradient descent"): what a codec lost of a
+// tensor's gradient is added to the tensor's next one, so that over the steps nothing is lost.
+//
+// A step: residuals.of(name, n), add_residual to the gradient, encode it, decode what was encoded,
+// keep_residual of the two. Each shard of a tensor does so with its part of the tensor's residual.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace perseus {
+
+// The residuals of all tensors. One thread at a time; parts of the memory it gives out that do not
+// overlap may be used by different threads.
+class Residuals {
+ public:
+  // The tensor's residual: zeros when it is new, or when its number of elements has changed.
+  // Good until the next call for this name, forget() or clear().
+  std::span<float> of(std::string_view tensor, size_t elements);
+  void forget(std::string_view tensor);
+  void clear() { residuals_.clear(); }
+  size_t bytes() const;
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  std::unordered_map<std::string, std::vector<float>, Hash, std::equal_to<>> residuals_;
+};
+
+// gradient[i] += residual[i]. Any thread.
+void add_residual(float* gradient, const float* residual, size_t elements);
+
+// residual[i] = gradient[i] - decoded[i], and 0 where that is not finite: one overflow must not
+// spoil the element for good. `decoded` may be `residual`. Any thread.
+void keep_residual(float* residual, const float* gradient, const float* decoded, size_t elements);
+
+}  // namespace perseus

@@ -93,8 +93,8 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(const Options& op
     if (Clock::now() + pause >= deadline) {
       return Status::unreachable(
           describe(options) + " could not be reached within " +
-          std::to_string(options.time_out.count() / 1000.0).substr(0, 5) + " s: " +
-          status.message() +
+          std::to_string(options.time_out.count() / 1000.0).substr(0, 5) +
+          " s: " + status.message() +
           "; check that the host is reachable from here and that its rank 0 or launcher runs");
     }
     std::this_thread::sleep_for(pause);

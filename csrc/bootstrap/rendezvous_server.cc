@@ -142,7 +142,8 @@ class RendezvousServer::Service::Connection : public FdHandler, public World::Me
     while (incoming_.size() >= 4 && state_ != State::kRefused) {
       uint32_t bytes = 0;
       for (int i = 3; i >= 0; --i) bytes = bytes << 8 | static_cast<unsigned char>(incoming_[i]);
-      const size_t most = is_member() ? max_contribution_frame_bytes() : max_hello_bytes(service_.size_);
+      const size_t most =
+          is_member() ? max_contribution_frame_bytes() : max_hello_bytes(service_.size_);
       if (bytes > most) return false;
       if (incoming_.size() - 4 < bytes) return true;
       const std::string payload = incoming_.substr(4, bytes);
@@ -204,8 +205,8 @@ class RendezvousServer::Service::Connection : public FdHandler, public World::Me
   void flush() {
     while (!outgoing_.empty()) {
       const std::string& front = outgoing_.front();
-      const ssize_t sent = ::send(socket_.fd(), front.data() + sent_, front.size() - sent_,
-                                  MSG_NOSIGNAL);
+      const ssize_t sent =
+          ::send(socket_.fd(), front.data() + sent_, front.size() - sent_, MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && errno == EAGAIN) {
         service_.loop_.watch(socket_.fd(), EPOLLIN | EPOLLOUT, this);
@@ -261,7 +262,8 @@ Status RendezvousServer::Service::check(const Hello& hello) const {
   const std::string sizes = "rank " + std::to_string(hello.rank) + " of " +
                             std::to_string(hello.size) + " in a job of " + std::to_string(size_);
   const bool whole = hello.ranks.empty();
-  if (hello.rank >= hello.size || (whole ? hello.size != size_ : hello.ranks.size() != hello.size)) {
+  if (hello.rank >= hello.size ||
+      (whole ? hello.size != size_ : hello.ranks.size() != hello.size)) {
     return Status::invalid_argument("the rendezvous has no place for " + sizes +
                                     "; PERSEUS_SIZE must be the same for all ranks");
   }
@@ -329,8 +331,8 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(const std::str
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
   Result<Socket> listener = Socket::listen(address, port);
   if (!listener.is_ok()) return listener.status();
-  return std::unique_ptr<RendezvousServer>(new RendezvousServer(
-      std::make_unique<Service>(std::move(listener).value(), size, secret)));
+  return std::unique_ptr<RendezvousServer>(
+      new RendezvousServer(std::make_unique<Service>(std::move(listener).value(), size, secret)));
 }
 
 RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)

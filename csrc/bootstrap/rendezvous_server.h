@@ -1,7 +1,7 @@
-// Where the ranks of a job meet: serves their all-gathers, for any number of worlds and generations,
-// on a thread of its own that sleeps while nobody speaks. Only who knows the job's secret is heard;
-// strangers cost a bounded number of descriptors for a bounded time. (The secret keeps strangers
-// out; it does not protect from somebody who can change the traffic of others.)
+// Where the ranks of a job meet: serves their all-gathers, for any number of worlds and
+// generations, on a thread of its own that sleeps while nobody speaks. Only who knows the job's
+// secret is heard; strangers cost a bounded number of descriptors for a bounded time. (The secret
+// keeps strangers out; it does not protect from somebody who can change the traffic of others.)
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace perseus {
 // Any thread.
 class RendezvousServer {
  public:
-  // Serves a job of `size` ranks on `address` (empty: every interface) and `port` (0: any free one).
-  // `secret` is the job's, as bytes.
+  // Serves a job of `size` ranks on `address` (empty: every interface) and `port` (0: any free
+  // one). `secret` is the job's, as bytes.
   static Result<std::unique_ptr<RendezvousServer>> start(const std::string& address, uint16_t port,
                                                          int size, const std::string& secret);
   // Stops; clients that still wait see the connection close.

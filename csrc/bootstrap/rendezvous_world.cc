@@ -23,14 +23,14 @@ World::World(const Hello& first)
 
 Status World::join(const Hello& hello, Member* member) {
   if (hello.size != size_) {
-    return Status::invalid_argument(
-        name_ranks({hello.rank}) + " says that there are " + std::to_string(hello.size) +
-        " ranks, the others say " + std::to_string(size_) + "; start all with the same size");
+    return Status::invalid_argument(name_ranks({hello.rank}) + " says that there are " +
+                                    std::to_string(hello.size) + " ranks, the others say " +
+                                    std::to_string(size_) + "; start all with the same size");
   }
   if (Member* other = members_[hello.rank]) {
-    return Status::invalid_argument(
-        name_ranks({hello.rank}) + " is here already, from " + other->where() +
-        "; every process of a job needs a rank of its own");
+    return Status::invalid_argument(name_ranks({hello.rank}) + " is here already, from " +
+                                    other->where() +
+                                    "; every process of a job needs a rank of its own");
   }
   members_[hello.rank] = member;
   return Status::ok();
@@ -53,8 +53,8 @@ bool World::is_empty() const {
 void World::contribute(uint32_t rank, Contribution contribution) {
   if (failure_.is_ok() && (contribution.round != round_ || contributions_[rank])) {
     fail(Status::internal(name_ranks({rank}) + " is in round " +
-                          std::to_string(contribution.round) + " of the rendezvous, the others in " +
-                          std::to_string(round_)));
+                          std::to_string(contribution.round) +
+                          " of the rendezvous, the others in " + std::to_string(round_)));
     return;
   }
   if (!failure_.is_ok()) {

@@ -14,8 +14,8 @@ inline constexpr size_t kSecretBytes = 32;
 std::string random_bytes(size_t count);
 
 std::string to_hex(std::string_view bytes);
-// kInvalidArgument unless `hex` is an even, nonzero number of hexadecimal digits. The error does not
-// repeat the text, since it is secret.
+// kInvalidArgument unless `hex` is an even, nonzero number of hexadecimal digits. The error does
+// not repeat the text, since it is secret.
 Result<std::string> from_hex(std::string_view hex);
 
 }  // namespace perseus

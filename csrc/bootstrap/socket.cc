@@ -30,15 +30,15 @@ Result<AddressList> resolve(const std::string& host, uint16_t port, int flags) {
   const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
                                 &hints, &found);
   if (error != 0) {
-    return Status::unreachable("the host name '" + host + "' cannot be resolved: " +
-                               gai_strerror(error));
+    return Status::unreachable("the host name '" + host +
+                               "' cannot be resolved: " + gai_strerror(error));
   }
   return AddressList(found, &freeaddrinfo);
 }
 
 Socket open_for(const addrinfo& address) {
-  return Socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                         address.ai_protocol));
+  return Socket(
+      ::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
 }
 
 void set_option(const Socket& socket, int level, int name, int value) {
@@ -116,8 +116,8 @@ Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline
     // A share of the time for each address: the first may be one that swallows packets.
     const Clock::time_point now = Clock::now();
     Socket socket = open_for(*a);
-    error = !socket ? errno
-                    : socket.connect_to(*a, a->ai_next ? now + (deadline - now) / 2 : deadline);
+    error =
+        !socket ? errno : socket.connect_to(*a, a->ai_next ? now + (deadline - now) / 2 : deadline);
     if (error == 0) {
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
       return socket;
@@ -140,9 +140,8 @@ uint16_t Socket::local_port() const {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                   : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
 std::string Socket::peer_name() const {
@@ -164,8 +163,7 @@ std::string Socket::peer_name() const {
 
 Status Socket::wait_for(short poll_events, Clock::time_point deadline) {
   while (true) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return Status::timed_out("the time-out ended");
     pollfd entry{fd_, poll_events, 0};
     const int count = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));

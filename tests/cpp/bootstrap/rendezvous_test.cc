@@ -316,7 +316,8 @@ TEST(HostPort, ReadsNamesAndAddresses) {
   EXPECT_EQ(parse_host_port("[fe80::1]:80").value().host, "fe80::1");
   EXPECT_EQ(parse_host_port("10.0.0.1:65535").value().port, 65535);
   EXPECT_EQ(to_string(parse_host_port("[::1]:80").value()), "[::1]:80");
-  for (const char* bad : {"", "host", "host:", ":80", "host:0", "host:65536", "host:8x", "::1:80"}) {
+  for (const char* bad :
+       {"", "host", "host:", ":80", "host:0", "host:65536", "host:8x", "::1:80"}) {
     EXPECT_EQ(parse_host_port(bad).status().code(), StatusCode::kInvalidArgument) << bad;
   }
 }

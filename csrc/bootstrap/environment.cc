@@ -1,0 +1,243 @@
+#include "bootstrap/environment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "bootstrap/secret.h"
+#include "bootstrap/sha256.h"
+#include "bootstrap/slurm.h"
+
+namespace perseus {
+namespace {
+
+using Get = std::function<const char*(const char*)>;
+
+constexpr int kMostRanks = 1 << 24;
+
+// Launchers that leave rank and size behind. A null size: only MPI itself knows it.
+struct MpiVariables {
+  const char* rank;
+  const char* size;
+};
+constexpr MpiVariables kMpiVariables[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},  // Open MPI
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},    // MVAPICH
+    {"PMI_RANK", "PMI_SIZE"},                          // MPICH, Intel MPI, Slurm's pmi2
+    {"PALS_RANKID", nullptr},                          // Cray
+    {"PMIX_RANK", nullptr},                            // whatever else speaks PMIx
+};
+
+bool is_set(const Get& get, const char* name) {
+  const char* value = get(name);
+  return value != nullptr && *value != '\0';
+}
+
+Status missing(const char* name, const std::string& because) {
+  return Status::invalid_argument(std::string(name) + " is not set, though " + because);
+}
+
+Result<int> read_int(const Get& get, const char* name, int low, int high) {
+  const std::string text = get(name);
+  int value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || stop != text.data() + text.size() || value < low || value > high) {
+    return Status::invalid_argument(std::string(name) + "='" + text + "' is not a number of " +
+                                    std::to_string(low) + " to " + std::to_string(high));
+  }
+  return value;
+}
+
+Status read_rank_and_size(const Get& get, const char* rank_name, const char* size_name,
+                          LaunchEnvironment& out) {
+  out.source = rank_name;
+  if (!is_set(get, rank_name)) return missing(rank_name, std::string(size_name) + " is");
+  if (!is_set(get, size_name)) return missing(size_name, std::string(rank_name) + " is");
+  Result<int> size = read_int(get, size_name, 1, kMostRanks);
+  if (!size.is_ok()) return size.status();
+  Result<int> rank = read_int(get, rank_name, 0, kMostRanks);
+  if (!rank.is_ok()) return rank.status();
+  if (rank.value() >= size.value()) {
+    return Status::invalid_argument(std::string(rank_name) + "=" + std::to_string(rank.value()) +
+                                    " is not below " + size_name + "=" +
+                                    std::to_string(size.value()));
+  }
+  out.rank = rank.value();
+  out.size = size.value();
+  return Status::ok();
+}
+
+Status read_secret(const Get& get, std::string& out) {
+  Result<std::string> secret = from_hex(get("PERSEUS_SECRET"));
+  if (!secret.is_ok()) {
+    return Status::invalid_argument("PERSEUS_SECRET: " + secret.status().message());
+  }
+  out = std::move(secret).value();
+  return Status::ok();
+}
+
+// A secret for launchers that hand out none: what the ranks know alike, and a stranger may guess.
+// It keeps jobs apart that meet by mistake; set PERSEUS_SECRET where strangers can reach the hosts.
+Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> names,
+                             std::string& out) {
+  if (is_set(get, "PERSEUS_SECRET")) return read_secret(get, out);
+  Sha256 hash;
+  for (const char* name : names) {
+    hash.update(name);
+    hash.update("=");
+    if (is_set(get, name)) hash.update(get(name));
+    hash.update("\n");
+  }
+  const Sha256Digest digest = hash.finish();
+  out.assign(digest.begin(), digest.end());
+  return Status::ok();
+}
+
+Result<LaunchEnvironment> read_perseus(const Get& get) {
+  LaunchEnvironment out;
+  const bool meets = is_set(get, "PERSEUS_RENDEZVOUS");
+  // Scripts that start their ranks themselves may know Horovod's names only.
+  const bool horovod = meets && !is_set(get, "PERSEUS_RANK") && !is_set(get, "PERSEUS_SIZE") &&
+                       is_set(get, "HOROVOD_RANK");
+  if (meets && !horovod && !is_set(get, "PERSEUS_RANK")) {
+    return missing("PERSEUS_RANK", "PERSEUS_RENDEZVOUS is");
+  }
+  PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, horovod ? "HOROVOD_RANK" : "PERSEUS_RANK",
+                                             horovod ? "HOROVOD_SIZE" : "PERSEUS_SIZE", out));
+  if (out.size == 1) return out;
+  out.kind = LaunchEnvironment::Kind::kRendezvous;
+  const std::string because = "there are " + std::to_string(out.size) + " ranks to meet";
+  if (!meets) return missing("PERSEUS_RENDEZVOUS", because);
+  Result<HostPort> where = parse_host_port(get("PERSEUS_RENDEZVOUS"));
+  if (!where.is_ok()) {
+    return Status::invalid_argument("PERSEUS_RENDEZVOUS: " + where.status().message());
+  }
+  out.rendezvous = std::move(where).value();
+  if (!is_set(get, "PERSEUS_SECRET")) return missing("PERSEUS_SECRET", because);
+  PERSEUS_RETURN_IF_ERROR(read_secret(get, out.secret));
+  return out;
+}
+
+Result<LaunchEnvironment> read_torchrun(const Get& get) {
+  LaunchEnvironment out;
+  PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, "RANK", "WORLD_SIZE", out));
+  if (out.size == 1) return out;
+  out.kind = LaunchEnvironment::Kind::kRendezvous;
+  out.serves = out.rank == 0;
+  const std::string because = "RANK and WORLD_SIZE are";
+  if (!is_set(get, "MASTER_ADDR")) return missing("MASTER_ADDR", because);
+  out.rendezvous.host = get("MASTER_ADDR");
+  // torchrun's own store listens on MASTER_PORT.
+  const bool own_port = is_set(get, "PERSEUS_MASTER_PORT");
+  if (!own_port && !is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
+  Result<int> port = own_port ? read_int(get, "PERSEUS_MASTER_PORT", 1, 65535)
+                              : read_int(get, "MASTER_PORT", 1, 65534);
+  if (!port.is_ok()) return port.status();
+  out.rendezvous.port = static_cast<uint16_t>(port.value() + (own_port ? 0 : 1));
+  // The restart count keeps what is left of a failed attempt out of the next.
+  PERSEUS_RETURN_IF_ERROR(
+      read_or_derive_secret(get,
+                            {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR",
+                             "MASTER_PORT", "WORLD_SIZE"},
+                            out.secret));
+  return out;
+}
+
+Result<LaunchEnvironment> read_srun(const Get& get) {
+  LaunchEnvironment out;
+  // The step's own number of tasks, if it differs from the job's.
+  const char* size_name =
+      is_set(get, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, "SLURM_PROCID", size_name, out));
+  if (out.size == 1) return out;
+  out.kind = LaunchEnvironment::Kind::kRendezvous;
+  out.serves = out.rank == 0;
+  Result<std::string> host = first_slurm_host(get("SLURM_STEP_NODELIST"));
+  if (!host.is_ok()) {
+    return Status::invalid_argument("SLURM_STEP_NODELIST: " + host.status().message());
+  }
+  out.rendezvous.host = std::move(host).value();
+  if (!is_set(get, "SLURM_JOB_ID")) return missing("SLURM_JOB_ID", "SLURM_PROCID is");
+  PERSEUS_RETURN_IF_ERROR(read_or_derive_secret(
+      get, {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_UID", "SLURM_CLUSTER_NAME"}, out.secret));
+  if (is_set(get, "PERSEUS_MASTER_PORT")) {
+    Result<int> port = read_int(get, "PERSEUS_MASTER_PORT", 1, 65535);
+    if (!port.is_ok()) return port.status();
+    out.rendezvous.port = static_cast<uint16_t>(port.value());
+  } else {
+    // Below the range from which systems give out ports, so that nobody holds it by chance.
+    constexpr int kFirstPort = 15000;
+    constexpr int kPorts = 16000;
+    const std::string step = is_set(get, "SLURM_STEP_ID") ? get("SLURM_STEP_ID") : "0";
+    const Sha256Digest hash = sha256(std::string(get("SLURM_JOB_ID")) + "." + step);
+    out.rendezvous.port = static_cast<uint16_t>(kFirstPort + (hash[0] << 8 | hash[1]) % kPorts);
+  }
+  return out;
+}
+
+// Nothing when no MPI launcher has left its variables.
+Result<std::optional<LaunchEnvironment>> read_mpi(const Get& get) {
+  for (const MpiVariables& variables : kMpiVariables) {
+    if (!is_set(get, variables.rank)) continue;
+    LaunchEnvironment out;
+    if (variables.size != nullptr) {
+      PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, variables.rank, variables.size, out));
+      if (out.size == 1) return std::optional(out);
+    } else {
+      Result<int> rank = read_int(get, variables.rank, 0, kMostRanks);
+      if (!rank.is_ok()) return rank.status();
+      out.rank = rank.value();
+      out.size = 0;  // MPI will tell
+      out.source = variables.rank;
+    }
+    out.kind = LaunchEnvironment::Kind::kMpi;
+    return std::optional(out);
+  }
+  return std::optional<LaunchEnvironment>();
+}
+
+}  // namespace
+
+Result<LaunchEnvironment> read_launch_environment(const Get& get,
+                                                  const std::function<bool()>& mpi_library_found) {
+  if (is_set(get, "PERSEUS_RANK") || is_set(get, "PERSEUS_SIZE") ||
+      is_set(get, "PERSEUS_RENDEZVOUS")) {
+    return read_perseus(get);
+  }
+  // A batch script has SLURM_PROCID too; only what srun starts belongs to a step.
+  const bool srun = is_set(get, "SLURM_PROCID") && is_set(get, "SLURM_STEP_NODELIST");
+  Result<std::optional<LaunchEnvironment>> mpi = read_mpi(get);
+  if (!mpi.is_ok()) return mpi.status();
+  if (const std::optional<LaunchEnvironment>& found = mpi.value()) {
+    if (found->kind != LaunchEnvironment::Kind::kMpi || mpi_library_found()) return *found;
+    // srun leaves PMI's variables whether or not there is an MPI. Under mpirun, though, Slurm's are
+    // those of mpirun's own daemons.
+    if (srun && get("SLURM_PROCID") == std::to_string(found->rank) &&
+        found->source != "OMPI_COMM_WORLD_RANK") {
+      return read_srun(get);
+    }
+    return *found;  // creating it says which libraries were looked for
+  }
+  if (is_set(get, "RANK") && is_set(get, "WORLD_SIZE")) return read_torchrun(get);
+  if (srun) return read_srun(get);
+  return LaunchEnvironment{};
+}
+
+Result<int> place_in_world(const std::vector<int>& ranks, int rank, int size) {
+  if (ranks.empty()) return rank;
+  std::vector<bool> seen(size, false);
+  int place = -1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const std::string name = "rank " + std::to_string(ranks[i]) + " in the ranks given to init";
+    if (ranks[i] < 0 || ranks[i] >= size) {
+      return Status::invalid_argument(name + " is not one of the " + std::to_string(size) +
+                                      " launched");
+    }
+    if (seen[ranks[i]]) return Status::invalid_argument(name + " is there twice");
+    seen[ranks[i]] = true;
+    if (ranks[i] == rank) place = static_cast<int>(i);
+  }
+  return place;
+}
+
+}  // namespace perseus

@@ -1,0 +1,208 @@
+#include "bootstrap/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "bootstrap/slurm.h"
+
+namespace perseus {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+using Kind = LaunchEnvironment::Kind;
+
+Result<LaunchEnvironment> read(const Variables& variables, bool mpi_library = true) {
+  const auto get = [&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  };
+  return read_launch_environment(get, [=] { return mpi_library; });
+}
+
+Variables with(Variables variables, const Variables& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+void expect_complaint(const Variables& variables, const std::string& part) {
+  const auto result = read(variables);
+  ASSERT_FALSE(result.is_ok()) << part;
+  EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(result.status().message().find(part), std::string::npos) << result.status().message();
+}
+
+const Variables kPerseus = {{"PERSEUS_RANK", "1"},
+                            {"PERSEUS_SIZE", "4"},
+                            {"PERSEUS_RENDEZVOUS", "[::1]:4711"},
+                            {"PERSEUS_SECRET", "00ff"}};
+const Variables kTorchrun = {
+    {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
+const Variables kSrun = {{"SLURM_PROCID", "3"},
+                         {"SLURM_NTASKS", "8"},
+                         {"SLURM_STEP_NODELIST", "gpu[007-009,12],cpu1"},
+                         {"SLURM_JOB_ID", "1234"},
+                         {"SLURM_STEP_ID", "0"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+
+TEST(LaunchEnvironment, NothingSetIsAWorldOfOne) {
+  const auto result = read({});
+  ASSERT_TRUE(result.is_ok());
+  EXPECT_EQ(result.value().kind, Kind::kSingle);
+  EXPECT_EQ(result.value().size, 1);
+}
+
+TEST(LaunchEnvironment, ReadsPerseusrunsVariables) {
+  const auto result = read(kPerseus);
+  ASSERT_TRUE(result.is_ok()) << result.status().message();
+  EXPECT_EQ(result.value().kind, Kind::kRendezvous);
+  EXPECT_EQ(result.value().rank, 1);
+  EXPECT_EQ(result.value().size, 4);
+  EXPECT_EQ(result.value().rendezvous.host, "::1");
+  EXPECT_EQ(result.value().rendezvous.port, 4711);
+  EXPECT_EQ(result.value().secret, std::string("\0\xff", 2));
+  EXPECT_FALSE(result.value().serves);
+}
+
+TEST(LaunchEnvironment, TakesHorovodsRankAndSizeOnlyWithARendezvous) {
+  const Variables ranks = {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}};
+  EXPECT_EQ(read(ranks).value().kind, Kind::kSingle);
+  const auto result = read(with(ranks, {{"PERSEUS_RENDEZVOUS", "h:1"}, {"PERSEUS_SECRET", "aa"}}));
+  ASSERT_TRUE(result.is_ok()) << result.status().message();
+  EXPECT_EQ(result.value().rank, 1);
+  EXPECT_EQ(result.value().size, 2);
+}
+
+TEST(LaunchEnvironment, NamesTheMalformedVariable) {
+  expect_complaint(with(kPerseus, {{"PERSEUS_RANK", "abc"}}), "PERSEUS_RANK='abc'");
+  expect_complaint(with(kPerseus, {{"PERSEUS_RANK", "1x"}}), "PERSEUS_RANK='1x'");
+  expect_complaint(with(kPerseus, {{"PERSEUS_RANK", "-1"}}), "PERSEUS_RANK='-1'");
+  expect_complaint(with(kPerseus, {{"PERSEUS_RANK", "4"}}), "PERSEUS_RANK=4");
+  expect_complaint(with(kPerseus, {{"PERSEUS_SIZE", "0"}}), "PERSEUS_SIZE='0'");
+  expect_complaint(with(kPerseus, {{"PERSEUS_SIZE", "99999999999999"}}), "PERSEUS_SIZE=");
+  expect_complaint(with(kPerseus, {{"PERSEUS_RENDEZVOUS", "host"}}), "PERSEUS_RENDEZVOUS");
+  expect_complaint(with(kPerseus, {{"PERSEUS_SECRET", "xyz"}}), "PERSEUS_SECRET");
+  expect_complaint(with(kTorchrun, {{"RANK", "two"}}), "RANK='two'");
+  expect_complaint(with(kTorchrun, {{"MASTER_PORT", "65535"}}), "MASTER_PORT='65535'");
+  expect_complaint(with(kTorchrun, {{"PERSEUS_MASTER_PORT", "0"}}), "PERSEUS_MASTER_PORT='0'");
+  expect_complaint(with(kSrun, {{"SLURM_NTASKS", "3"}}), "SLURM_PROCID=3");
+  expect_complaint(with(kSrun, {{"SLURM_STEP_NODELIST", "gpu["}}), "SLURM_STEP_NODELIST");
+  expect_complaint(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "9"}}), "OMPI_COMM_WORLD_RANK=9");
+}
+
+TEST(LaunchEnvironment, NamesTheMissingVariable) {
+  for (const char* name :
+       {"PERSEUS_RANK", "PERSEUS_SIZE", "PERSEUS_RENDEZVOUS", "PERSEUS_SECRET"}) {
+    expect_complaint(without(kPerseus, name), std::string(name) + " is not set");
+  }
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
+    expect_complaint(without(kTorchrun, name), std::string(name) + " is not set");
+  }
+  expect_complaint(without(kSrun, "SLURM_NTASKS"), "SLURM_NTASKS is not set");
+  expect_complaint(without(kSrun, "SLURM_JOB_ID"), "SLURM_JOB_ID is not set");
+  expect_complaint(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE is not set");
+}
+
+TEST(LaunchEnvironment, TheSecretIsNotRepeatedInErrors) {
+  const auto result = read(with(kPerseus, {{"PERSEUS_SECRET", "hunter2"}}));
+  EXPECT_EQ(result.status().message().find("hunter2"), std::string::npos);
+}
+
+TEST(LaunchEnvironment, UnderTorchrunRankZeroServesBesideTorchrunsStore) {
+  const auto zero = read(kTorchrun);
+  ASSERT_TRUE(zero.is_ok()) << zero.status().message();
+  EXPECT_EQ(zero.value().kind, Kind::kRendezvous);
+  EXPECT_TRUE(zero.value().serves);
+  EXPECT_EQ(zero.value().rendezvous.host, "node7");
+  EXPECT_EQ(zero.value().rendezvous.port, 29501);
+  const auto one = read(with(kTorchrun, {{"RANK", "1"}}));
+  EXPECT_FALSE(one.value().serves);
+  EXPECT_EQ(one.value().secret, zero.value().secret);
+  EXPECT_EQ(read(with(kTorchrun, {{"PERSEUS_MASTER_PORT", "7"}})).value().rendezvous.port, 7);
+}
+
+TEST(LaunchEnvironment, ARestartUnderTorchrunHasAnotherSecret) {
+  EXPECT_NE(read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).value().secret,
+            read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "0"}})).value().secret);
+}
+
+TEST(LaunchEnvironment, UnderSrunRanksMeetOnTheFirstHost) {
+  const auto three = read(kSrun);
+  ASSERT_TRUE(three.is_ok()) << three.status().message();
+  EXPECT_EQ(three.value().kind, Kind::kRendezvous);
+  EXPECT_EQ(three.value().rendezvous.host, "gpu007");
+  EXPECT_GE(three.value().rendezvous.port, 15000);
+  EXPECT_LT(three.value().rendezvous.port, 31000);
+  EXPECT_FALSE(three.value().serves);
+  const auto zero = read(with(kSrun, {{"SLURM_PROCID", "0"}}));
+  EXPECT_TRUE(zero.value().serves);
+  EXPECT_EQ(zero.value().secret, three.value().secret);
+  EXPECT_EQ(zero.value().rendezvous.port, three.value().rendezvous.port);
+  EXPECT_NE(read(with(kSrun, {{"SLURM_STEP_ID", "1"}})).value().secret, three.value().secret);
+}
+
+TEST(LaunchEnvironment, ABatchScriptOfSlurmIsAWorldOfOne) {
+  EXPECT_EQ(read(without(kSrun, "SLURM_STEP_NODELIST")).value().kind, Kind::kSingle);
+}
+
+TEST(LaunchEnvironment, AnMpiLauncherComesBeforeTorchrunAndSrun) {
+  const auto result = read(with(with(kSrun, kTorchrun), kOpenMpi));
+  EXPECT_EQ(result.value().kind, Kind::kMpi);
+  EXPECT_EQ(result.value().rank, 2);
+  EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).value().kind, Kind::kMpi);
+  EXPECT_EQ(read({{"PMIX_RANK", "0"}}).value().kind, Kind::kMpi);
+  EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).value().kind, Kind::kSingle);
+}
+
+TEST(LaunchEnvironment, PerseusrunComesBeforeAnMpiLauncher) {
+  EXPECT_EQ(read(with(kPerseus, kOpenMpi)).value().kind, Kind::kRendezvous);
+}
+
+TEST(LaunchEnvironment, SrunsPmiVariablesWithoutAnMpiLibraryMeanSrun) {
+  const Variables pmi = with(kSrun, {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}});
+  EXPECT_EQ(read(pmi, true).value().kind, Kind::kMpi);
+  EXPECT_EQ(read(pmi, false).value().source, "SLURM_PROCID");
+}
+
+TEST(LaunchEnvironment, MpirunWithoutAnMpiLibraryIsNeverTakenForAnotherLaunch) {
+  EXPECT_EQ(read(kOpenMpi, false).value().kind, Kind::kMpi);
+  EXPECT_EQ(read(with(with(kSrun, {{"SLURM_PROCID", "2"}}), kOpenMpi), false).value().kind,
+            Kind::kMpi);
+}
+
+TEST(PlaceInWorld, IsThePositionInTheList) {
+  EXPECT_EQ(place_in_world({}, 3, 4).value(), 3);
+  EXPECT_EQ(place_in_world({2, 0}, 0, 4).value(), 1);
+  EXPECT_EQ(place_in_world({2, 0}, 2, 4).value(), 0);
+  EXPECT_EQ(place_in_world({2, 0}, 3, 4).value(), -1);
+}
+
+TEST(PlaceInWorld, RefusesRanksOutOfRangeOrRepeated) {
+  for (const auto& ranks : {std::vector<int>{0, 4}, {-1}, {1, 0, 1}}) {
+    EXPECT_EQ(place_in_world(ranks, 0, 4).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_NE(place_in_world({1, 0, 1}, 0, 4).status().message().find("rank 1"), std::string::npos);
+}
+
+TEST(FirstSlurmHost, ReadsBracketsAndKeepsLeadingZeros) {
+  EXPECT_EQ(first_slurm_host("node[01-04,7],gpu3").value(), "node01");
+  EXPECT_EQ(first_slurm_host("gpu3,node[01-04]").value(), "gpu3");
+  EXPECT_EQ(first_slurm_host("host").value(), "host");
+  EXPECT_EQ(first_slurm_host("n[7]").value(), "n7");
+  EXPECT_EQ(first_slurm_host("rack[2-3]n[08,10]-ib").value(), "rack2n08-ib");
+}
+
+TEST(FirstSlurmHost, RefusesWhatIsNoNodeList) {
+  for (const char* bad : {"", ",", "n[", "n]", "n[]", "n[-3]", "n[a-b]"}) {
+    EXPECT_EQ(first_slurm_host(bad).status().code(), StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace perseus

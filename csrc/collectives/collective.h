@@ -32,6 +32,9 @@ struct Group {
   int local_size = 1;  // ranks of the group on this host
 };
 
+// Message numbers that one collective may use.
+inline constexpr uint32_t kStepsPerCall = 1u << 24;
+
 // What tells one run of a collective from another.
 struct Call {
   uint64_t operation = 0;

@@ -87,6 +87,11 @@ class Elements {
     for (size_t i = 0; i < size; ++i) set(i, draw(random));
   }
 
+  // Not yet written to.
+  Elements(DataType type, size_t size)
+      : type_(type), size_(size), begin_(kGuard),
+        memory_(begin_ + size * size_of(type) + kGuard, std::byte{0x5a}) {}
+
   void* data() { return memory_.data() + begin_; }
   const void* data() const { return memory_.data() + begin_; }
   size_t size() const { return size_; }

@@ -1,0 +1,201 @@
+// Rank i owns part i of the buffer: it alone reduces it, so that all ranks get the same bits.
+//
+// The order of the reduction is fixed too, so that a run can be repeated to the bit: for chunk c the
+// owner folds in its own input, then that of the ranks in order from (c mod (size - 1)) + 1 places
+// after it. It awaits one rank at a time and folds the bytes in as they come out of the link,
+// without storing them. Chunks side by side begin with different ranks, so that all links are busy
+// although each chunk uses one at a time; and a sender begins a chunk's next message when it has
+// received its own, so that data seldom arrive before they are awaited.
+#include <algorithm>
+
+#include "collectives/allreduce_algorithms.h"
+#include "collectives/lanes.h"
+#include "collectives/message.h"
+#include "device/cpu/kernels.h"
+
+namespace perseus {
+namespace {
+
+// Where one hop with all the data beats two with a size-th each.
+constexpr size_t kOneHopBytes = 16 << 10;
+constexpr size_t kOneHopTotalBytes = 64 << 10;
+
+constexpr uint32_t kStepsPerChunk = 2;  // a contribution and a result
+
+struct Job {
+  const Group& group;
+  Wire wire;
+  BufferPool& buffers;
+  const std::byte* in;
+  std::byte* out;       // of the whole buffer if `distribute`, else of the own part only
+  bool distribute;
+  std::span<const Range> parts;
+  size_t chunk_elements;
+  DataType type;
+  size_t element_size;
+  Reduction reduction;
+
+  Range chunk(int owner, size_t index) const {
+    return chunk_of(parts[owner], chunk_elements, index);
+  }
+  const std::byte* input(Range range) const { return in + range.begin * element_size; }
+  std::byte* output(Range range) const {
+    const size_t begin = distribute ? range.begin : range.begin - parts[group.index].begin;
+    return out + begin * element_size;
+  }
+  bool is_wide() const { return reduction.accumulator_size != element_size; }
+};
+
+size_t lane_count(int size) { return std::clamp<size_t>(size - 1, 4, 8); }
+
+// The own input where the others' are folded in: the output itself, or a float32 copy.
+std::byte* begin_accumulation(const Job& job, Range own, const Buffer& wide) {
+  std::byte* accumulator = wide ? wide.data() : job.output(own);
+  convert(accumulator, wide ? DataType::kFloat32 : job.type, job.input(own), job.type, own.size);
+  return accumulator;
+}
+
+Task reduce_chunk(const Job& job, size_t chunk) {
+  const int index = job.group.index;
+  const int size = job.group.size;
+  const Range own = job.chunk(index, chunk);
+  const uint32_t contribution_step = chunk * kStepsPerChunk;
+  const uint32_t result_step = contribution_step + 1;
+
+  Buffer wide;
+  if (job.is_wide()) {
+    wide = job.buffers.take(own.size * job.reduction.accumulator_size);
+    if (!wide) co_return out_of_scratch(own.size * job.reduction.accumulator_size);
+  }
+  ScratchArray<Message> results(job.buffers, 2 * size);
+  if (!results) co_return out_of_scratch(2 * size * sizeof(Message));
+
+  std::byte* accumulator = begin_accumulation(job, own, wide);
+  Status status;
+  for (int step = 0; step < size - 1 && status.is_ok(); ++step) {
+    const int distance = 1 + (chunk + step) % (size - 1);
+    const int from = (index + distance) % size;
+    const int to = (index - distance + size) % size;
+    const Range theirs = job.chunk(to, chunk);
+    Message contribution, arriving;
+    job.wire.send(contribution, to, contribution_step, job.input(theirs),
+                  theirs.size * job.element_size);
+    job.wire.receive(arriving, from, contribution_step, accumulator, own.size * job.element_size,
+                     &job.reduction);
+    Status sent = co_await contribution;
+    // The result may take the contribution's place only now: in may be out.
+    if (job.distribute && sent.is_ok()) {
+      job.wire.receive(results.emplace(), to, result_step, job.output(theirs),
+                       theirs.size * job.element_size);
+    }
+    Status received = co_await arriving;
+    keep_first_error(status, sent);
+    keep_first_error(status, received);
+  }
+  if (status.is_ok()) {
+    if (wide) convert(job.output(own), job.type, accumulator, DataType::kFloat32, own.size);
+    for (int distance = 1; job.distribute && distance < size; ++distance) {
+      job.wire.send(results.emplace(), (index + distance) % size, result_step, job.output(own),
+                    own.size * job.element_size);
+    }
+  }
+  for (Message& result : results.span()) {
+    Status moved = co_await result;
+    keep_first_error(status, moved);
+  }
+  co_return status;
+}
+
+// Both directions of the two-hop algorithm; parts may be of any sizes.
+Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool distribute,
+                  std::span<const Range> parts, DataType type, ReduceOp op) {
+  size_t longest = 0;
+  for (const Range& part : parts) longest = std::max(longest, part.size);
+  const size_t chunk = chunk_elements(group, longest, size_of(type), kStepsPerChunk);
+  const Job job{group,
+                Wire(group, call),
+                *call.buffers,
+                static_cast<const std::byte*>(in),
+                static_cast<std::byte*>(out),
+                distribute,
+                parts,
+                chunk,
+                type,
+                size_of(type),
+                wide_reduction(type, op)};
+  const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
+  Task lanes = run_in_lanes(*call.buffers, divide_up(longest, chunk), lane_count(group.size),
+                            chunk_task);
+  Status status = co_await std::move(lanes);
+  co_return status;
+}
+
+Task allreduce_two_hops(const Group& group, Call call, const void* in, void* out, size_t elements,
+                        DataType type, ReduceOp op) {
+  ScratchArray<Range> parts(*call.buffers, group.size);
+  if (!parts) co_return out_of_scratch(group.size * sizeof(Range));
+  for (int i = 0; i < group.size; ++i) parts.emplace(even_part(elements, group.size, i));
+  Task reduced = reduce_parts(group, call, in, out, /*distribute=*/true, parts.span(), type, op);
+  Status status = co_await std::move(reduced);
+  co_return status;
+}
+
+Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out, size_t elements,
+                       DataType type, ReduceOp op) {
+  const Wire wire(group, call);
+  const size_t bytes = elements * size_of(type);
+  const Reduction reduction = wide_reduction(type, op);
+  const DataType wide_type = accumulator_type(type);
+  // The accumulator, then what each rank sent.
+  const size_t accumulator_bytes = elements * size_of(wide_type);
+  Buffer scratch = call.buffers->take(accumulator_bytes + bytes * group.size);
+  if (!scratch) co_return out_of_scratch(accumulator_bytes + bytes * group.size);
+  ScratchArray<Message> messages(*call.buffers, 2 * group.size);
+  if (!messages) co_return out_of_scratch(2 * group.size * sizeof(Message));
+
+  std::byte* arrived = scratch.data() + accumulator_bytes;
+  for (int distance = 1; distance < group.size; ++distance) {
+    const int from = (group.index + distance) % group.size;
+    wire.receive(messages.emplace(), from, 0, arrived + from * bytes, bytes);
+  }
+  for (int distance = 1; distance < group.size; ++distance) {
+    const int to = (group.index - distance + group.size) % group.size;
+    wire.send(messages.emplace(), to, 0, in, bytes);
+  }
+  Status status;
+  for (Message& message : messages.span()) {
+    Status moved = co_await message;
+    keep_first_error(status, moved);
+  }
+  if (!status.is_ok()) co_return status;
+
+  // Everyone in the same order: from rank 0 up.
+  for (int i = 0; i < group.size; ++i) {
+    const void* input = i == group.index ? in : arrived + i * bytes;
+    if (i == 0) {
+      convert(scratch.data(), wide_type, input, type, elements);
+    } else {
+      reduction.kernel(scratch.data(), input, elements);
+    }
+  }
+  convert(out, type, scratch.data(), wide_type, elements);
+  co_return Status::ok();
+}
+
+}  // namespace
+
+Task allreduce_direct(const Group& group, Call call, const void* in, void* out, size_t elements,
+                      DataType type, ReduceOp op) {
+  const size_t bytes = elements * size_of(type);
+  if (bytes <= kOneHopBytes && bytes * (group.size - 1) <= kOneHopTotalBytes) {
+    return allreduce_one_hop(group, call, in, out, elements, type, op);
+  }
+  return allreduce_two_hops(group, call, in, out, elements, type, op);
+}
+
+Task reduce_scatter_direct(const Group& group, Call call, const void* in, void* out,
+                           std::span<const Range> parts, DataType type, ReduceOp op) {
+  return reduce_parts(group, call, in, out, /*distribute=*/false, parts, type, op);
+}
+
+}  // namespace perseus

@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <bit>
+
+#include "collectives/collective.h"
+#include "collectives/lanes.h"
+#include "collectives/message.h"
+#include "collectives/parts.h"
+
+namespace perseus {
+namespace {
+
+constexpr size_t kTreeBytes = 64 << 10;
+constexpr size_t kLanes = 4;
+
+// Binomial tree: in round k the ranks at distances below 2^k from the root each serve one more.
+Task broadcast_tree(const Group& group, Call call, void* data, size_t bytes, int root) {
+  const Wire wire(group, call);
+  const int distance = (group.index - root + group.size) % group.size;
+  if (distance != 0) {
+    const int parent = distance - static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
+    Message incoming;
+    wire.receive(incoming, (root + parent) % group.size, 0, data, bytes);
+    Status received = co_await incoming;
+    PERSEUS_CO_RETURN_IF_ERROR(received);
+  }
+  ScratchArray<Message> sends(*call.buffers, 32);
+  if (!sends) co_return out_of_scratch(32 * sizeof(Message));
+  const int first = distance == 0 ? 1 : 2 * static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
+  for (int64_t step = first; distance + step < group.size; step *= 2) {
+    wire.send(sends.emplace(), (root + distance + step) % group.size, 0, data, bytes);
+  }
+  Status status;
+  for (Message& send : sends.span()) {
+    Status sent = co_await send;
+    keep_first_error(status, sent);
+  }
+  co_return status;
+}
+
+// A rank's neighbours in the chain; -1 at its ends.
+struct Neighbours {
+  int previous = -1;
+  int next = -1;
+};
+
+// The chain goes through one host after another, the root's first, so that the data enter and leave
+// each host once.
+Neighbours chain_neighbours(const Group& group, int root) {
+  std::vector<int> chain(group.size);
+  for (int i = 0; i < group.size; ++i) chain[i] = (root + i) % group.size;
+  const int hosts = 1 + *std::max_element(group.host_of.begin(), group.host_of.end());
+  const auto host_distance = [&](int i) {
+    return (group.host_of[i] - group.host_of[root] + hosts) % hosts;
+  };
+  std::stable_sort(chain.begin(), chain.end(),
+                   [&](int a, int b) { return host_distance(a) < host_distance(b); });
+  const auto self = std::find(chain.begin(), chain.end(), group.index);
+  Neighbours neighbours;
+  if (self != chain.begin()) neighbours.previous = *(self - 1);
+  if (self + 1 != chain.end()) neighbours.next = *(self + 1);
+  return neighbours;
+}
+
+struct ChainJob {
+  Wire wire;
+  Neighbours neighbours;
+  std::byte* data;
+  size_t bytes;
+  size_t chunk_bytes;
+};
+
+Task pass_chunk(const ChainJob& job, size_t index) {
+  const Range chunk = chunk_of({0, job.bytes}, job.chunk_bytes, index);
+  if (job.neighbours.previous >= 0) {
+    Message incoming;
+    job.wire.receive(incoming, job.neighbours.previous, index, job.data + chunk.begin, chunk.size);
+    Status received = co_await incoming;
+    PERSEUS_CO_RETURN_IF_ERROR(received);
+  }
+  if (job.neighbours.next >= 0) {
+    Message outgoing;
+    job.wire.send(outgoing, job.neighbours.next, index, job.data + chunk.begin, chunk.size);
+    Status sent = co_await outgoing;
+    PERSEUS_CO_RETURN_IF_ERROR(sent);
+  }
+  co_return Status::ok();
+}
+
+Task broadcast_chain(const Group& group, Call call, void* data, size_t bytes, int root) {
+  const ChainJob job{Wire(group, call), chain_neighbours(group, root),
+                     static_cast<std::byte*>(data), bytes, chunk_elements(group, bytes, 1, 1)};
+  const auto chunk_task = [&job](size_t index) { return pass_chunk(job, index); };
+  Task lanes = run_in_lanes(*call.buffers, divide_up(bytes, job.chunk_bytes), kLanes, chunk_task);
+  Status status = co_await std::move(lanes);
+  co_return status;
+}
+
+}  // namespace
+
+Task broadcast(const Group& group, Call call, void* data, size_t bytes, int root) {
+  if (bytes <= kTreeBytes || group.size <= 2) return broadcast_tree(group, call, data, bytes, root);
+  return broadcast_chain(group, call, data, bytes, root);
+}
+
+}  // namespace perseus

@@ -1,0 +1,40 @@
+// Pipelining: a collective that works on its data chunk by chunk runs several chunks side by side,
+// so that one chunk is on the wire while another is being reduced.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "base/task.h"
+#include "collectives/message.h"
+
+namespace perseus {
+
+template <typename ChunkTask>
+Task run_lane(const ChunkTask& chunk_task, size_t first, size_t stride, size_t chunks) {
+  for (size_t chunk = first; chunk < chunks; chunk += stride) {
+    Task task = chunk_task(chunk);
+    Status status = co_await std::move(task);
+    if (!status.is_ok()) co_return status;
+  }
+  co_return Status::ok();
+}
+
+// Runs chunk_task(0) ... chunk_task(chunks - 1), each giving a Task, `lanes` at a time: a lane
+// takes every lanes-th chunk. After an error a lane takes no further chunk; the others end by
+// themselves, since whoever fails a link fails the operation on all of them.
+template <typename ChunkTask>
+Task run_in_lanes(BufferPool& buffers, size_t chunks, size_t lanes, const ChunkTask& chunk_task) {
+  lanes = std::min(lanes, chunks);
+  ScratchArray<Task> tasks(buffers, lanes);
+  if (!tasks) co_return out_of_scratch(lanes * sizeof(Task));
+  for (size_t lane = 0; lane < lanes; ++lane) {
+    tasks.emplace(run_lane(chunk_task, lane, lanes, chunks));
+  }
+  AllTasks all(tasks.span());
+  Status status = co_await all;
+  co_return status;
+}
+
+}  // namespace perseus

@@ -1,0 +1,38 @@
+// How a buffer is divided: into a part for each rank, and each part into chunks. All of it follows
+// from sizes and from the group alone, so that every rank divides alike.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "collectives/collective.h"
+
+namespace perseus {
+
+struct Range {
+  size_t begin = 0;
+  size_t size = 0;
+};
+
+// Part `index` of `elements` in `parts` nearly equal parts; the first ones are the longer.
+Range even_part(size_t elements, int parts, int index);
+// Chunk `index` of `part`; empty past its end.
+Range chunk_of(Range part, size_t chunk_elements, size_t index);
+
+inline size_t divide_up(size_t a, size_t b) { return a / b + (a % b != 0); }
+
+// Of kStepsPerCall, what one collective uses, so that a collective may be built of many.
+inline constexpr uint32_t kStepsPerPart = kStepsPerCall / 128;
+// `call` for the collective number `part` (below 128) that this one is built of.
+Call part_of_call(Call call, uint32_t part);
+
+// Elements of a chunk, where the longest part is `longest` elements and each chunk takes
+// `steps_per_chunk` numbers: small enough for the cache inside a host and large enough for the
+// wire between hosts, or larger where kStepsPerPart would not suffice.
+size_t chunk_elements(const Group& group, size_t longest, size_t element_size,
+                      uint32_t steps_per_chunk);
+
+// Number of hosts of the group.
+int host_count(const Group& group);
+
+}  // namespace perseus

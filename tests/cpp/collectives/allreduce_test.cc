@@ -1,0 +1,262 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "collectives/collective.h"
+#include "collectives/loopback.h"
+#include "collectives/reference.h"
+
+namespace perseus {
+namespace {
+
+struct Algorithm {
+  const char* name;
+  AllreduceAlgorithm algorithm;
+};
+constexpr Algorithm kAlgorithms[] = {{"auto", AllreduceAlgorithm::kAuto},
+                                     {"direct", AllreduceAlgorithm::kDirect},
+                                     {"recursive_doubling", AllreduceAlgorithm::kRecursiveDoubling},
+                                     {"ring", AllreduceAlgorithm::kRing},
+                                     {"hierarchical", AllreduceAlgorithm::kHierarchical}};
+
+class Allreduce : public testing::TestWithParam<Algorithm> {
+ protected:
+  // Results by rank, after checking that nothing failed and no rule was broken.
+  std::vector<Elements> reduce(LoopbackWorld& world, const std::vector<Elements>& inputs,
+                               DataType type, ReduceOp op, bool in_place) {
+    std::vector<Elements> in = inputs, out;
+    const size_t elements = inputs[0].size();
+    std::vector<Task> tasks;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      out.push_back(in_place ? in[rank] : Elements(type, elements));
+    }
+    ++operation_;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const void* source = in_place ? out[rank].data() : in[rank].data();
+      tasks.push_back(allreduce(world.group(rank), world.call(operation_), source,
+                                out[rank].data(), elements, type, op, GetParam().algorithm));
+    }
+    for (const Status& status : world.run(std::move(tasks))) {
+      EXPECT_TRUE(status.is_ok()) << status.message();
+    }
+    EXPECT_EQ(world.violations(), std::vector<std::string>());
+    for (int rank = 0; rank < world.size(); ++rank) {
+      EXPECT_TRUE(out[rank].guards_intact());
+      EXPECT_TRUE(in[rank].bytes() == inputs[rank].bytes()) << "the input was written to";
+      EXPECT_TRUE(out[rank].bytes() == out[0].bytes())
+          << "ranks 0 and " << rank << " have different bits";
+    }
+    return out;
+  }
+
+  void check(LoopbackWorld& world, DataType type, ReduceOp op, size_t elements, bool in_place) {
+    SCOPED_TRACE(std::string(to_string(type)) + " " + std::string(to_string(op)) + ", " +
+                 std::to_string(world.size()) + " ranks, " + std::to_string(elements) +
+                 " elements" + (in_place ? ", in place" : ""));
+    const std::vector<Elements> inputs = inputs_of(world.size(), type, elements);
+    const std::vector<Elements> results = reduce(world, inputs, type, op, in_place);
+    for (size_t i = 0; i < elements; ++i) {
+      const Expected expected = expected_reduction(inputs, type, op, i);
+      ASSERT_NEAR(results[0][i], expected.value,
+                  tolerance(type, expected, op, 2 * world.size()))
+          << "at " << i;
+    }
+  }
+
+  uint64_t operation_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, Allreduce, testing::ValuesIn(kAlgorithms),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Allreduce, SumsAlikeOnOneToEightRanks) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    LoopbackWorld world({ranks}, ranks);
+    for (size_t elements : {0, 1, 5, 1000}) {
+      for (DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16,
+                            DataType::kFloat64, DataType::kInt32, DataType::kInt64,
+                            DataType::kBool}) {
+        for (bool in_place : {true, false}) {
+          check(world, type, ReduceOp::kSum, elements, in_place);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Allreduce, SumsBuffersOfManyChunks) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    LoopbackWorld world({ranks}, ranks);
+    check(world, DataType::kFloat32, ReduceOp::kSum, 100003, ranks % 2 == 0);
+    check(world, DataType::kFloat16, ReduceOp::kSum, 100003, ranks % 2 == 1);
+  }
+  for (int ranks : {2, 3}) {
+    LoopbackWorld world({ranks}, ranks);
+    check(world, DataType::kFloat32, ReduceOp::kSum, (1 << 20) + 3, ranks == 2);
+  }
+}
+
+TEST_P(Allreduce, TakesEveryOperation) {
+  // No more ranks than a product of int64 has room for.
+  LoopbackWorld world({3}, 1);
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+    for (DataType type : {DataType::kFloat32, DataType::kBfloat16, DataType::kBool,
+                          DataType::kInt64}) {
+      check(world, type, op, 1000, false);
+      check(world, type, op, 20011, true);
+    }
+  }
+}
+
+TEST_P(Allreduce, WorksAcrossHosts) {
+  for (std::vector<int> hosts : {std::vector<int>{2, 2}, {1, 1, 1}, {4, 4}, {2, 2, 2}, {3, 3, 3}}) {
+    LoopbackWorld world(hosts, 3);
+    for (size_t elements : {1, 5, 1000, 100003}) {
+      check(world, DataType::kFloat32, ReduceOp::kSum, elements, elements % 2 == 0);
+    }
+    check(world, DataType::kFloat16, ReduceOp::kSum, 50021, true);
+  }
+}
+
+TEST_P(Allreduce, SegmentsALargeBufferAcrossHosts) {
+  LoopbackWorld world({2, 2}, 4);
+  check(world, DataType::kFloat32, ReduceOp::kSum, (5 << 18) + 1, true);
+}
+
+TEST_P(Allreduce, GivesTheSameBitsWhateverTheOrderOfArrival) {
+  const std::vector<Elements> inputs = inputs_of(6, DataType::kFloat32, 100003);
+  std::vector<std::byte> first;
+  for (uint64_t seed : {1, 2, 3}) {
+    LoopbackWorld world({3, 3}, seed);
+    const auto results = reduce(world, inputs, DataType::kFloat32, ReduceOp::kSum, false);
+    if (first.empty()) first = results[0].bytes();
+    EXPECT_TRUE(results[0].bytes() == first);
+  }
+}
+
+TEST_P(Allreduce, EndsOnEveryRankWithTheErrorOfAFailedLink) {
+  for (size_t elements : {5, 100003}) {
+    for (int messages : {0, 1, 3}) {
+      LoopbackWorld world({2, 2}, 5);
+      std::vector<Elements> in = inputs_of(4, DataType::kFloat32, elements);
+      std::vector<Task> tasks;
+      for (int rank = 0; rank < 4; ++rank) {
+        tasks.push_back(allreduce(world.group(rank), world.call(1), in[rank].data(),
+                                  in[rank].data(), elements, DataType::kFloat32, ReduceOp::kSum,
+                                  GetParam().algorithm));
+      }
+      world.fail_after(messages, Status::aborted("rank 2 died"));
+      for (const Status& status : world.run(std::move(tasks))) {
+        EXPECT_EQ(status.code(), StatusCode::kAborted) << messages << " messages";
+        EXPECT_EQ(status.message(), "rank 2 died");
+      }
+    }
+  }
+}
+
+TEST_P(Allreduce, RunsManyAtOnceOnTheSameLinks) {
+  LoopbackWorld world({4}, 6);
+  constexpr int kOperations = 5;
+  constexpr size_t kElements = 3001;
+  std::vector<std::vector<Elements>> inputs, buffers;
+  std::vector<Task> tasks;
+  for (int operation = 0; operation < kOperations; ++operation) {
+    inputs.push_back(inputs_of(4, DataType::kInt32, kElements + operation));
+    buffers.push_back(inputs.back());
+    for (int rank = 0; rank < 4; ++rank) {
+      tasks.push_back(allreduce(world.group(rank), world.call(operation),
+                                buffers[operation][rank].data(), buffers[operation][rank].data(),
+                                kElements + operation, DataType::kInt32, ReduceOp::kSum,
+                                GetParam().algorithm));
+    }
+  }
+  for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
+  EXPECT_EQ(world.violations(), std::vector<std::string>());
+  for (int operation = 0; operation < kOperations; ++operation) {
+    for (size_t i = 0; i < kElements + operation; ++i) {
+      const Expected expected =
+          expected_reduction(inputs[operation], DataType::kInt32, ReduceOp::kSum, i);
+      for (int rank = 0; rank < 4; ++rank) {
+        ASSERT_EQ(buffers[operation][rank][i], expected.value);
+      }
+    }
+  }
+}
+
+TEST(AllreduceRounding, SixteenBitFloatsAreRoundedOnceWhereEachPartHasOneOwner) {
+  for (AllreduceAlgorithm algorithm :
+       {AllreduceAlgorithm::kDirect, AllreduceAlgorithm::kRecursiveDoubling}) {
+    for (size_t elements : {100, 30011}) {
+      LoopbackWorld world({7}, 7);
+      const std::vector<Elements> inputs = inputs_of(7, DataType::kBfloat16, elements);
+      std::vector<Elements> buffers = inputs;
+      std::vector<Task> tasks;
+      for (int rank = 0; rank < 7; ++rank) {
+        tasks.push_back(allreduce(world.group(rank), world.call(1), buffers[rank].data(),
+                                  buffers[rank].data(), elements, DataType::kBfloat16,
+                                  ReduceOp::kSum, algorithm));
+      }
+      for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
+      for (size_t i = 0; i < elements; ++i) {
+        const Expected expected =
+            expected_reduction(inputs, DataType::kBfloat16, ReduceOp::kSum, i);
+        // Half a unit in the last place of bfloat16, and float32's errors on the way.
+        const double once = std::ldexp(std::abs(expected.value), -8) +
+                            std::ldexp(expected.magnitude, -20) + 1e-30;
+        ASSERT_NEAR(buffers[3][i], expected.value, once);
+      }
+    }
+  }
+}
+
+TEST(AllreduceHierarchical, CrossesBetweenHostsAsSeldomAsItCan) {
+  constexpr size_t kElements = 1 << 18;
+  LoopbackWorld world({4, 4}, 8);
+  std::vector<Elements> buffers = inputs_of(8, DataType::kFloat32, kElements);
+  std::vector<Task> tasks;
+  for (int rank = 0; rank < 8; ++rank) {
+    tasks.push_back(allreduce(world.group(rank), world.call(1), buffers[rank].data(),
+                              buffers[rank].data(), kElements, DataType::kFloat32, ReduceOp::kSum,
+                              AllreduceAlgorithm::kAuto));
+  }
+  for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
+  // Two hosts: 2 (hosts - 1) / hosts of the buffer leaves each.
+  EXPECT_EQ(world.bytes_between_hosts(), 2 * kElements * sizeof(float));
+}
+
+TEST(AllreduceHierarchical, RefusesHostsOfDifferentSizes) {
+  LoopbackWorld world({2, 1}, 9);
+  std::vector<Elements> buffers = inputs_of(3, DataType::kFloat32, 10);
+  std::vector<Task> tasks;
+  for (int rank = 0; rank < 3; ++rank) {
+    tasks.push_back(allreduce(world.group(rank), world.call(1), buffers[rank].data(),
+                              buffers[rank].data(), 10, DataType::kFloat32, ReduceOp::kSum,
+                              AllreduceAlgorithm::kHierarchical));
+  }
+  for (const Status& status : world.run(std::move(tasks))) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  }
+}
+
+Group group_of(std::vector<int> ranks_on_host) {
+  return LoopbackWorld(std::move(ranks_on_host), 1).group(0);
+}
+
+TEST(ChooseAllreduce, GoesByHostsRanksAndBytes) {
+  using enum AllreduceAlgorithm;
+  constexpr size_t kSmall = 1000, kLarge = 10 << 20;
+  EXPECT_EQ(choose_allreduce(group_of({4}), kSmall), kDirect);
+  EXPECT_EQ(choose_allreduce(group_of({4}), kLarge), kDirect);
+  EXPECT_EQ(choose_allreduce(group_of({16}), kSmall), kRecursiveDoubling);
+  EXPECT_EQ(choose_allreduce(group_of({16}), kLarge), kDirect);
+  EXPECT_EQ(choose_allreduce(group_of({2, 2}), kSmall), kDirect);
+  EXPECT_EQ(choose_allreduce(group_of({2, 2}), kLarge), kHierarchical);
+  EXPECT_EQ(choose_allreduce(group_of({1, 1, 1, 1}), kLarge), kDirect);
+  EXPECT_EQ(choose_allreduce(group_of({2, 3}), kLarge), kDirect);
+  EXPECT_EQ(choose_allreduce(group_of(std::vector<int>(16, 1)), kLarge), kRing);
+  EXPECT_EQ(choose_allreduce(group_of({8, 7}), kLarge), kRing);
+}
+
+}  // namespace
+}  // namespace perseus

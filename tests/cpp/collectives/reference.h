@@ -1,0 +1,59 @@
+// Inputs of every rank and what their reduction must be, in float64.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+#include "device/elements.h"
+
+namespace perseus {
+
+// The same for every call: drawing them takes longer than reducing them.
+inline std::vector<Elements> inputs_of(int ranks, DataType type, size_t elements) {
+  static std::map<std::pair<DataType, size_t>, std::vector<Elements>> drawn;
+  std::vector<Elements>& inputs = drawn[{type, elements}];
+  for (int rank = inputs.size(); rank < ranks; ++rank) {
+    inputs.emplace_back(type, elements, 100 + rank);
+  }
+  return {inputs.begin(), inputs.begin() + ranks};
+}
+
+struct Expected {
+  double value;
+  double magnitude;  // what rounding errors are relative to
+};
+
+inline Expected expected_reduction(const std::vector<Elements>& inputs, DataType type, ReduceOp op,
+                                   size_t i) {
+  Expected expected{inputs[0][i], std::abs(inputs[0][i])};
+  for (size_t rank = 1; rank < inputs.size(); ++rank) {
+    const double value = inputs[rank][i];
+    switch (op) {
+      case ReduceOp::kMin: expected.value = std::min(expected.value, value); break;
+      case ReduceOp::kMax: expected.value = std::max(expected.value, value); break;
+      case ReduceOp::kProduct:
+        expected.value *= value;
+        expected.magnitude = std::abs(expected.value);
+        break;
+      default:
+        expected.value += value;
+        expected.magnitude += std::abs(value);
+    }
+  }
+  if (type == DataType::kBool) expected.value = std::min(expected.value, 1.0);
+  return expected;
+}
+
+// What `roundings` roundings to the type may add up to.
+inline double tolerance(DataType type, const Expected& expected, ReduceOp op, int roundings) {
+  if (!is_floating(type) || op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;
+  const FloatFormat format = format_of(type);
+  return roundings * (std::ldexp(expected.magnitude, -format.precision) +
+                      std::ldexp(1.0, format.smallest - format.precision));
+}
+
+}  // namespace perseus

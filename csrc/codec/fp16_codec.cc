@@ -1,10 +1,10 @@
 #include "codec/fp16_codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #include "base/types.h"
 #include "device/cpu/kernels.h"
@@ -18,25 +18,17 @@ constexpr int kLargestExponent = 15;
 // Both the factor and its inverse must be normal floats.
 constexpr int kMostShift = 126;
 
-float finite_magnitude(float x) {
-  const float magnitude = std::fabs(x);
-  return magnitude <= std::numeric_limits<float>::max() ? magnitude : 0.0f;
-}
-
-// Independent lanes, as the compiler may not reorder the comparisons of floats by itself.
+// By the bits, whose order as integers is that of the magnitudes: compilers vectorise a maximum of
+// integers, but may not reorder one of floats.
 float largest_finite_magnitude(const float* source, size_t elements) {
-  constexpr size_t kLanes = 16;
-  float lanes[kLanes] = {};
-  size_t i = 0;
-  for (; i + kLanes <= elements; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const float magnitude = finite_magnitude(source[i + lane]);
-      lanes[lane] = magnitude > lanes[lane] ? magnitude : lanes[lane];
-    }
+  constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+  int32_t largest = 0;
+  for (size_t i = 0; i < elements; ++i) {
+    const int32_t magnitude = std::bit_cast<int32_t>(source[i]) & kMagnitude;
+    const int32_t finite = magnitude < kInfinity ? magnitude : 0;
+    largest = finite > largest ? finite : largest;
   }
-  float largest = *std::max_element(lanes, lanes + kLanes);
-  for (; i < elements; ++i) largest = std::max(largest, finite_magnitude(source[i]));
-  return largest;
+  return std::bit_cast<float>(largest);
 }
 
 // log2 of the factor that brings `largest` into [2^14, 2^15).

@@ -20,13 +20,6 @@ uint32_t Negotiator::find(const std::string& key) const {
   return found == ids_.end() ? kNoId : found->second;
 }
 
-std::vector<std::string> Negotiator::pending_keys() const {
-  std::vector<std::string> keys;
-  keys.reserve(pending_.size());
-  for (const auto& [key, pending] : pending_) keys.push_back(key);
-  return keys;
-}
-
 void Negotiator::submit(const std::string& key, const Description& description) {
   pending_.emplace(key, Pending{next_ordinal_++, description});
   has_news_ = true;

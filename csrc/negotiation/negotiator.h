@@ -50,9 +50,7 @@ class NegotiatorHost {
   // Sends to the set's rank of this index. Messages to one rank must arrive in order.
   virtual void send(int to_index, std::span<const std::byte> message) = 0;
   virtual void agreed(const Agreement& agreement) = 0;
-
- protected:
-  ~NegotiatorHost() = default;
+  virtual ~NegotiatorHost() = default;
 };
 
 // Does no input or output of its own and knows no clock; used by one thread.
@@ -80,8 +78,8 @@ class Negotiator : private KnownOperations {
   bool is_exhausted() const { return completed_rounds_ >= last_round_; }
   uint64_t completed_rounds() const { return completed_rounds_; }
 
-  bool is_pending(const std::string& key) const { return pending_.contains(key); }
-  std::vector<std::string> pending_keys() const;
+  // Whether this rank now has everything ready that others submit.
+  bool has_joined() const { return joined_; }
 
   struct Counters {
     uint64_t agreements = 0;
@@ -143,7 +141,6 @@ class Negotiator : private KnownOperations {
   Ballot ballot_;
   // Ballots that have arrived, by round (this one or the next) and hop.
   std::array<std::array<std::optional<Ballot>, kMaxHops>, 2> inbox_;
-
   ByteWriter writer_;
   Counters counters_;
 };

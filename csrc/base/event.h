@@ -1,0 +1,58 @@
+// A one-way switch that threads can wait for, with a time-out: a futex, so that waiting burns no CPU
+// and setting costs a system call only if somebody waits.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+#include <optional>
+
+namespace perseus {
+
+// Any thread.
+class Event {
+ public:
+  bool is_set() const { return state_.load(std::memory_order_acquire) == kSet; }
+
+  void set() {
+    if (state_.exchange(kSet, std::memory_order_acq_rel) == kWaitedFor) {
+      syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+    }
+  }
+
+  // Whether it was set before the time-out; none waits without bound.
+  bool wait(std::optional<std::chrono::nanoseconds> time_out = {}) {
+    const auto deadline = std::chrono::steady_clock::now() + time_out.value_or(std::chrono::nanoseconds(0));
+    while (!is_set()) {
+      timespec left{};
+      if (time_out) {
+        const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(
+            deadline - std::chrono::steady_clock::now());
+        if (rest.count() <= 0) return false;
+        left.tv_sec = static_cast<time_t>(rest.count() / 1'000'000'000);
+        left.tv_nsec = static_cast<long>(rest.count() % 1'000'000'000);
+      }
+      uint32_t expected = kClear;
+      state_.compare_exchange_strong(expected, kWaitedFor, std::memory_order_acq_rel);
+      if (expected == kSet) return true;
+      syscall(SYS_futex, address(), FUTEX_WAIT_PRIVATE, kWaitedFor, time_out ? &left : nullptr,
+              nullptr, 0);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kClear = 0, kWaitedFor = 1, kSet = 2;
+  uint32_t* address() { return reinterpret_cast<uint32_t*>(&state_); }
+  std::atomic<uint32_t> state_{kClear};
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+};
+
+}  // namespace perseus

@@ -1,0 +1,110 @@
+// perseus.h: codecs, timeline, counters, settings, what was found.
+#include <string>
+
+#include "bootstrap/mpi/mpi_library.h"
+#include "capi/process.h"
+#include "codec/codec.h"
+#include "codec/function_codec.h"
+#include "device/cpu/kernels.h"
+
+using perseus::Process;
+using perseus::Status;
+using perseus::to_c;
+
+extern "C" {
+
+perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id) {
+  if (codec == nullptr || id == nullptr || codec->struct_size < sizeof(perseus_codec_t)) {
+    return to_c(Status::invalid_argument("the codec is missing, or its struct_size is not set"));
+  }
+  const perseus::CodecFunctions functions{codec->encoded_size, codec->encode, codec->decode,
+                                          codec->user};
+  auto made = perseus::FunctionCodec::create(codec->name == nullptr ? "" : codec->name, functions,
+                                             codec->error_feedback != 0);
+  if (!made.is_ok()) return to_c(made.status());
+  const auto registered = perseus::register_codec(std::move(made).value());
+  if (registered.is_ok()) *id = registered.value();
+  return to_c(registered.status());
+}
+
+perseus_status_t perseus_find_codec(const char* name, int32_t* id) {
+  if (name == nullptr || id == nullptr) return to_c(Status::invalid_argument("no codec was named"));
+  const auto found = perseus::find_codec(name);
+  if (found.is_ok()) *id = found.value();
+  return to_c(found.status());
+}
+
+perseus_status_t perseus_start_timeline(const char* path, int32_t mark_cycles) {
+  const auto engine = Process::instance().engine();
+  if (engine == nullptr) return to_c(perseus::not_initialized());
+  if (path == nullptr) return to_c(Status::invalid_argument("no timeline file was named"));
+  if (engine->topology().rank != 0) return PERSEUS_OK;
+  return to_c(Process::instance().timeline.start(path, mark_cycles != 0));
+}
+
+perseus_status_t perseus_stop_timeline(void) {
+  if (Process::instance().engine() == nullptr) return to_c(perseus::not_initialized());
+  Process::instance().timeline.stop();
+  return PERSEUS_OK;
+}
+
+perseus_status_t perseus_counters(void (*visit)(void* user, const char* name, uint64_t value),
+                                  void* user) {
+  Process& process = Process::instance();
+  perseus::visit_counters(process.counters, [&](const char* name, const char*, uint64_t value) {
+    visit(user, name, value);
+  });
+  perseus::Mesh::Counters mesh;
+  if (const auto engine = process.engine()) mesh = engine->mesh_counters();
+  visit(user, "control_messages_sent", mesh.control_messages_sent);
+  visit(user, "control_bytes_sent", mesh.control_bytes_sent);
+  visit(user, "control_messages_received", mesh.control_messages_received);
+  visit(user, "control_bytes_received", mesh.control_bytes_received);
+  visit(user, "data_bytes_sent_shm", mesh.data_bytes_sent_shm);
+  visit(user, "data_bytes_sent_tcp", mesh.data_bytes_sent_tcp);
+  visit(user, "data_bytes_sent_mpi", mesh.data_bytes_sent_mpi);
+  visit(user, "frames_sent", mesh.frames_sent);
+  visit(user, "frames_received", mesh.frames_received);
+  visit(user, "unexpected_frames", mesh.unexpected_frames);
+  return PERSEUS_OK;
+}
+
+perseus_status_t perseus_settings(void (*visit)(void* user, const perseus_setting_t* setting),
+                                  void* user) {
+  perseus::Settings settings;
+  if (const auto engine = Process::instance().engine()) {
+    settings = engine->settings();
+  } else {
+    auto read = perseus::Settings::from_environment();
+    if (!read.is_ok()) return to_c(read.status());
+    settings = std::move(read).value();
+  }
+  for (const perseus::SettingRow& row : perseus::describe(settings)) {
+    perseus_setting_t setting;
+    setting.struct_size = sizeof setting;
+    setting.name = row.name.c_str();
+    setting.type = row.type.c_str();
+    setting.default_value = row.default_value.c_str();
+    setting.range = row.range.c_str();
+    setting.since = row.since.c_str();
+    setting.aliases = row.aliases.c_str();
+    setting.help = row.help.c_str();
+    setting.value = row.value.c_str();
+    visit(user, &setting);
+  }
+  return PERSEUS_OK;
+}
+
+perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what, const char* found),
+                                     void* user) {
+  const std::string instructions(perseus::instruction_set());
+  visit(user, "CPU instructions", instructions.c_str());
+  const auto settings = perseus::Settings::from_environment();
+  if (!settings.is_ok()) return to_c(settings.status());
+  const auto mpi = perseus::load_mpi(settings.value().mpi_library);
+  const std::string version = mpi.is_ok() ? mpi.value()->version() : "none found";
+  visit(user, "MPI", version.substr(0, version.find('\n')).c_str());
+  return PERSEUS_OK;
+}
+
+}  // extern "C"

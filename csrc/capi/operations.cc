@@ -1,0 +1,157 @@
+// perseus.h: names, submission, results.
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "capi/process.h"
+#include "capi/submission.h"
+
+using perseus::Operation;
+using perseus::OperationKind;
+using perseus::OperationPtr;
+using perseus::Process;
+using perseus::Status;
+using perseus::to_c;
+
+namespace {
+
+constexpr size_t kMaxName = 4096;
+
+Status unknown_handle(perseus_handle_t handle) {
+  return Status::invalid_argument("handle " + std::to_string(handle) +
+                                  " was never given out, or has been released");
+}
+
+// The complete operation behind a handle, or why there is none.
+perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
+  OperationPtr operation = Process::instance().handles.find(handle);
+  if (operation == nullptr) return unknown_handle(handle);
+  if (!operation->done.is_set()) {
+    return Status::invalid_argument("the operation is still under way; wait for it first");
+  }
+  if (!operation->status.is_ok()) return operation->status;
+  return operation;
+}
+
+perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission) {
+  Process& process = Process::instance();
+  const auto engine = process.engine();
+  if (engine == nullptr) return perseus::not_initialized();
+  const auto name = process.names.find(submission.id);
+  if (!name.is_ok()) return name.status();
+  const auto ranks = engine->process_set_ranks(name.value().process_set);
+  if (!ranks.is_ok()) return ranks.status();
+  auto made = perseus::make_operation(submission, name.value(), ranks.value(),
+                                      engine->topology().rank);
+  if (!made.is_ok()) return made.status();
+  const OperationPtr operation = std::move(made).value();
+
+  if (!process.names.take(submission.id)) {
+    return Status::duplicate_name(
+        std::string(perseus::to_string(name.value().kind)) + " of '" +
+        std::string(operation->name()) +
+        "': an operation of the same name is still in flight; wait for it, or use another name");
+  }
+  const perseus_handle_t handle = process.handles.add(operation);
+  if (submission.callback != nullptr) {
+    operation->callback = [callback = submission.callback, user = submission.user,
+                           handle](Operation& done) {
+      callback(user, handle, static_cast<perseus_status_t>(done.status.code()),
+               done.status.message().c_str());
+    };
+  }
+  const Status status = engine->submit(operation);
+  if (!status.is_ok()) {
+    process.handles.remove(handle);
+    return status;
+  }
+  return handle;
+}
+
+}  // namespace
+
+extern "C" {
+
+perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t operation,
+                                  const char* name, int32_t* id) {
+  if (operation < PERSEUS_ALLREDUCE || operation > PERSEUS_JOIN) {
+    return to_c(Status::invalid_argument("there is no operation " + std::to_string(operation)));
+  }
+  const std::string_view text = name == nullptr ? std::string_view() : name;
+  if (text.empty() || text.size() > kMaxName || id == nullptr) {
+    return to_c(Status::invalid_argument("a name must hold 1 to " + std::to_string(kMaxName) +
+                                         " bytes"));
+  }
+  Process& process = Process::instance();
+  process.counters.registrations.add();
+  *id = process.names.id_of(set, static_cast<OperationKind>(operation), text);
+  return PERSEUS_OK;
+}
+
+perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_handle_t* handle) {
+  if (submission == nullptr || handle == nullptr ||
+      submission->struct_size < sizeof(perseus_submission_t)) {
+    return to_c(Status::invalid_argument("the submission is missing, or its struct_size is not set"));
+  }
+  const auto submitted = submit(*submission);
+  if (submitted.is_ok()) *handle = submitted.value();
+  return to_c(submitted.status());
+}
+
+int32_t perseus_poll(perseus_handle_t handle) {
+  const OperationPtr operation = Process::instance().handles.find(handle);
+  return operation == nullptr ? -1 : static_cast<int32_t>(operation->done.is_set());
+}
+
+perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms) {
+  const OperationPtr operation = Process::instance().handles.find(handle);
+  if (operation == nullptr) return to_c(unknown_handle(handle));
+  std::optional<std::chrono::nanoseconds> time_out;
+  if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
+  if (!operation->done.wait(time_out)) return PERSEUS_IN_PROGRESS;
+  return to_c(operation->status);
+}
+
+perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_result_t* result) {
+  const auto found = find_complete(handle);
+  if (!found.is_ok()) return to_c(found.status());
+  const Operation& operation = *found.value();
+  if (result == nullptr || result->struct_size < sizeof(perseus_result_t)) {
+    return to_c(Status::invalid_argument("the result's struct_size is not set"));
+  }
+  const size_t struct_size = result->struct_size;
+  *result = perseus_result_t{};
+  result->struct_size = struct_size;
+  result->last_rank = operation.last_rank;
+  if (operation.description.kind == OperationKind::kJoin) return PERSEUS_OK;
+  if (index < 0 || static_cast<size_t>(index) >= operation.tensors.size()) {
+    return to_c(Status::invalid_argument("the operation has no result " + std::to_string(index)));
+  }
+  const perseus::OperationTensor& tensor = operation.tensors[index];
+  result->data = tensor.output;
+  result->shape = tensor.result_shape.data();
+  result->rank = static_cast<int32_t>(tensor.result_shape.size());
+  result->dtype =
+      static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
+  if (!tensor.received_splits.empty()) {
+    result->received_splits = tensor.received_splits.data();
+    result->received_split_count = static_cast<int32_t>(tensor.received_splits.size());
+  }
+  return PERSEUS_OK;
+}
+
+void* perseus_take_result(perseus_handle_t handle, int32_t index) {
+  const auto found = find_complete(handle);
+  if (!found.is_ok() || index < 0 ||
+      static_cast<size_t>(index) >= found.value()->tensors.size()) {
+    return nullptr;
+  }
+  return found.value()->tensors[index].allocated.release();
+}
+
+void perseus_free(void* data) { std::free(data); }
+
+void perseus_release(perseus_handle_t handle) { Process::instance().handles.remove(handle); }
+
+}  // extern "C"

@@ -1,0 +1,150 @@
+#include "capi/process.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "observe/log.h"
+
+namespace perseus {
+namespace {
+
+thread_local std::string last_error;
+
+void warn_about_environment() {
+  for (const std::string& warning : unknown_variables(environ)) {
+    PERSEUS_LOG(kWarning, warning);
+  }
+  for (const IgnoredVariable& ignored : ignored_variables()) {
+    if (std::getenv(ignored.name) != nullptr) {
+      PERSEUS_LOG(kInfo, ignored.name << " has no meaning here: " << ignored.reason);
+    }
+  }
+}
+
+
+}  // namespace
+
+Process& Process::instance() {
+  static auto& process = *new Process;
+  return process;
+}
+
+std::shared_ptr<Engine> Process::engine() const {
+  std::lock_guard lock(engine_mutex_);
+  return engine_;
+}
+
+Status Process::init(const std::vector<int>& ranks) {
+  std::lock_guard lifecycle(lifecycle_);
+  if (engine() != nullptr) return {};
+  auto settings = Settings::from_environment();
+  const int generation = generation_++;
+  if (!settings.is_ok()) return settings.status();
+  configure_log(static_cast<LogLevel>(settings.value().log_level), settings.value().log_hide_time, -1);
+  if (generation == 0) warn_about_environment();
+
+  const std::string timeline_path = settings.value().timeline;
+  const bool mark_cycles = settings.value().timeline_mark_cycles;
+  auto engine = Engine::start(std::move(settings).value(), ranks, generation, names, timeline, counters);
+  if (!engine.is_ok()) return engine.status();
+  if (!timeline_path.empty() && timeline_path != "DYNAMIC" &&
+      engine.value()->topology().rank == 0) {
+    PERSEUS_RETURN_IF_ERROR(timeline.start(timeline_path, mark_cycles));
+  }
+  std::lock_guard lock(engine_mutex_);
+  engine_ = std::move(engine).value();
+  return {};
+}
+
+Status Process::shutdown() {
+  std::shared_ptr<Engine> leaving = engine();
+  if (leaving == nullptr) return {};
+  if (leaving->is_engine_thread()) {
+    return Status::invalid_argument("perseus_shutdown cannot be called from a callback");
+  }
+  std::lock_guard lifecycle(lifecycle_);
+  {
+    std::lock_guard lock(engine_mutex_);
+    leaving = std::exchange(engine_, nullptr);
+  }
+  if (leaving == nullptr) return {};
+  leaving->shutdown();
+  timeline.stop();
+  return {};
+}
+
+perseus_status_t to_c(const Status& status) {
+  if (!status.is_ok()) last_error = status.message();
+  return static_cast<perseus_status_t>(status.code());
+}
+
+Status not_initialized() {
+  return Status::not_initialized("Perseus has not been initialized; call init() first");
+}
+
+}  // namespace perseus
+
+using perseus::Process;
+using perseus::Status;
+using perseus::Topology;
+
+namespace {
+
+// A property of the running engine's topology, -1 without one.
+template <typename Get>
+int32_t topology_value(Get get) {
+  const auto engine = Process::instance().engine();
+  return engine == nullptr ? -1 : static_cast<int32_t>(get(engine->topology()));
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t perseus_version(void) {
+  return PERSEUS_VERSION_MAJOR * 10000 + PERSEUS_VERSION_MINOR * 100 + PERSEUS_VERSION_PATCH;
+}
+
+const char* perseus_last_error(void) { return perseus::last_error.c_str(); }
+
+const char* perseus_status_name(perseus_status_t status) {
+  return perseus::to_string(static_cast<perseus::StatusCode>(status)).data();
+}
+
+perseus_status_t perseus_init(const perseus_init_options_t* options) {
+  std::vector<int> ranks;
+  if (options != nullptr && options->ranks != nullptr) {
+    ranks.assign(options->ranks, options->ranks + options->rank_count);
+  }
+  return perseus::to_c(Process::instance().init(ranks));
+}
+
+perseus_status_t perseus_shutdown(void) { return perseus::to_c(Process::instance().shutdown()); }
+
+int32_t perseus_is_initialized(void) { return Process::instance().engine() != nullptr; }
+
+int32_t perseus_rank(void) {
+  return topology_value([](const Topology& t) { return t.rank; });
+}
+int32_t perseus_size(void) {
+  return topology_value([](const Topology& t) { return t.size; });
+}
+int32_t perseus_local_rank(void) {
+  return topology_value([](const Topology& t) { return t.local_rank(); });
+}
+int32_t perseus_local_size(void) {
+  return topology_value([](const Topology& t) { return t.local_size(); });
+}
+int32_t perseus_cross_rank(void) {
+  return topology_value([](const Topology& t) { return t.cross_rank(); });
+}
+int32_t perseus_cross_size(void) {
+  return topology_value([](const Topology& t) { return t.cross_size(); });
+}
+int32_t perseus_is_homogeneous(void) {
+  return topology_value([](const Topology& t) { return t.is_homogeneous(); });
+}
+
+}  // extern "C"

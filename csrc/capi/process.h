@@ -1,0 +1,45 @@
+// What perseus.h keeps for the life of the process, whatever engines come and go. Any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "engine/engine.h"
+#include "engine/handles.h"
+#include "engine/names.h"
+#include "observe/counters.h"
+#include "observe/timeline.h"
+#include "perseus/perseus.h"
+
+namespace perseus {
+
+class Process {
+ public:
+  // Never destroyed: threads of the host program may call until the very end.
+  static Process& instance();
+
+  // Null when not initialised.
+  std::shared_ptr<Engine> engine() const;
+
+  Status init(const std::vector<int>& ranks);
+  Status shutdown();
+
+  Names names;
+  Handles handles;
+  Timeline timeline;
+  Counters counters;
+
+ private:
+  Process() = default;
+
+  std::mutex lifecycle_;  // one init or shutdown at a time
+  mutable std::mutex engine_mutex_;
+  std::shared_ptr<Engine> engine_;
+  int generation_ = 0;  // init calls
+};
+
+// Keeps the message for perseus_last_error and gives the code.
+perseus_status_t to_c(const Status& status);
+Status not_initialized();
+
+}  // namespace perseus

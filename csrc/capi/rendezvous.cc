@@ -1,0 +1,33 @@
+// perseus.h: the rendezvous that a launcher serves.
+#include "bootstrap/rendezvous_server.h"
+
+#include "bootstrap/secret.h"
+#include "capi/process.h"
+
+using perseus::Status;
+using perseus::to_c;
+
+struct perseus_rendezvous {
+  std::unique_ptr<perseus::RendezvousServer> server;
+};
+
+extern "C" {
+
+perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
+                                          const char* secret, perseus_rendezvous_t** rendezvous) {
+  if (port == nullptr || rendezvous == nullptr || *port < 0 || *port > UINT16_MAX || size < 1) {
+    return to_c(Status::invalid_argument("a rendezvous needs a port and at least one rank"));
+  }
+  const auto bytes = perseus::from_hex(secret == nullptr ? "" : secret);
+  if (!bytes.is_ok()) return to_c(bytes.status());
+  auto server = perseus::RendezvousServer::start(address == nullptr ? "" : address,
+                                                 static_cast<uint16_t>(*port), size, bytes.value());
+  if (!server.is_ok()) return to_c(server.status());
+  *port = server.value()->port();
+  *rendezvous = new perseus_rendezvous{std::move(server).value()};
+  return PERSEUS_OK;
+}
+
+void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous) { delete rendezvous; }
+
+}  // extern "C"

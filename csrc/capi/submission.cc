@@ -1,0 +1,161 @@
+#include "capi/submission.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "codec/codec.h"
+
+namespace perseus {
+namespace {
+
+class Checker {
+ public:
+  Checker(const perseus_submission_t& submission, const Names::Entry& name,
+          const std::vector<int>& set_ranks, int rank)
+      : submission_(submission), name_(name), set_ranks_(set_ranks), rank_(rank) {}
+
+  Result<OperationPtr> run() {
+    PERSEUS_RETURN_IF_ERROR(check_membership());
+    operation_->name_id = submission_.id;
+    operation_->process_set = name_.process_set;
+    operation_->key = name_.key;
+    Description& description = operation_->description;
+    description.kind = name_.kind;
+    description.priority = submission_.priority;
+    if (name_.kind == OperationKind::kBarrier || name_.kind == OperationKind::kJoin) {
+      return operation_;
+    }
+    PERSEUS_RETURN_IF_ERROR(take_tensors());
+    if (is_reduction(name_.kind)) PERSEUS_RETURN_IF_ERROR(take_reduction());
+    if (name_.kind == OperationKind::kBroadcast) PERSEUS_RETURN_IF_ERROR(take_root());
+    if (name_.kind == OperationKind::kAlltoall) PERSEUS_RETURN_IF_ERROR(take_splits());
+    return operation_;
+  }
+
+ private:
+  Status wrong(const std::string& what) const {
+    return Status::invalid_argument(std::string(to_string(name_.kind)) + " of '" +
+                                    std::string(name_of_key(name_.key)) + "': " + what);
+  }
+
+  Status check_membership() const {
+    if (std::binary_search(set_ranks_.begin(), set_ranks_.end(), rank_)) return {};
+    return wrong("rank " + std::to_string(rank_) + " does not belong to process set " +
+                 std::to_string(name_.process_set));
+  }
+
+  Status take_tensors() {
+    if (submission_.tensor_count < 1 || submission_.tensors == nullptr) {
+      return wrong("it needs at least one tensor");
+    }
+    if (name_.kind == OperationKind::kAlltoall && submission_.tensor_count != 1) {
+      return wrong("it takes one tensor, not " + std::to_string(submission_.tensor_count));
+    }
+    for (int32_t t = 0; t < submission_.tensor_count; ++t) {
+      PERSEUS_RETURN_IF_ERROR(take_tensor(submission_.tensors[t]));
+    }
+    return {};
+  }
+
+  Status take_tensor(const perseus_tensor_t& tensor) {
+    if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
+      return wrong("data type " + std::to_string(tensor.dtype) + " is not supported");
+    }
+    TensorDescription description;
+    description.dtype = static_cast<DataType>(tensor.dtype);
+    int64_t bytes = static_cast<int64_t>(size_of(description.dtype));
+    for (int32_t d = 0; d < tensor.rank; ++d) {
+      const int64_t extent = tensor.shape[d];
+      if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) {
+        return wrong("its shape is not possible");
+      }
+      description.shape.push_back(extent);
+    }
+    if (description.shape.empty() && name_.kind == OperationKind::kReduceScatter) {
+      return wrong("a scalar cannot be scattered; submit a tensor of at least one dimension");
+    }
+    if (tensor.input == nullptr && bytes > 0) return wrong("its input is a null pointer");
+    if (tensor.output != nullptr && is_uneven(name_.kind)) {
+      return wrong("its result's size is not known before; leave the output to the library");
+    }
+    OperationTensor slot;
+    slot.input = static_cast<const std::byte*>(tensor.input);
+    slot.output = static_cast<std::byte*>(tensor.output);
+    operation_->tensors.push_back(std::move(slot));
+    operation_->description.tensors.push_back(std::move(description));
+    return {};
+  }
+
+  Status take_reduction() {
+    if (submission_.reduce_op < PERSEUS_AVERAGE || submission_.reduce_op > PERSEUS_PRODUCT) {
+      return wrong("there is no reduce operation " + std::to_string(submission_.reduce_op));
+    }
+    if (submission_.codec != kCodecFromSettings && submission_.codec != kCodecNone &&
+        codec(submission_.codec) == nullptr) {
+      return wrong("there is no codec " + std::to_string(submission_.codec));
+    }
+    Description& description = operation_->description;
+    description.reduce_op = static_cast<ReduceOp>(submission_.reduce_op);
+    description.prescale = submission_.prescale;
+    description.postscale = submission_.postscale;
+    description.codec = submission_.codec;
+    return {};
+  }
+
+  Status take_root() {
+    if (!std::binary_search(set_ranks_.begin(), set_ranks_.end(), submission_.root)) {
+      return wrong("root rank " + std::to_string(submission_.root) +
+                   " does not belong to process set " + std::to_string(name_.process_set));
+    }
+    operation_->description.root = submission_.root;
+    return {};
+  }
+
+  Status take_splits() {
+    const TensorDescription& tensor = operation_->description.tensors.front();
+    // A scalar is an error that all ranks are told of together.
+    const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape.front();
+    const auto size = static_cast<int64_t>(set_ranks_.size());
+    std::vector<int64_t>& splits = operation_->splits;
+    if (submission_.splits == nullptr) {
+      if (rows % size != 0) {
+        return wrong("without splits its first dimension, " + std::to_string(rows) +
+                     ", must be a multiple of the " + std::to_string(size) + " ranks");
+      }
+      splits.assign(static_cast<size_t>(size), rows / size);
+      return {};
+    }
+    if (submission_.split_count != size) {
+      return wrong(std::to_string(submission_.split_count) + " splits were given for " +
+                   std::to_string(size) + " ranks");
+    }
+    splits.assign(submission_.splits, submission_.splits + size);
+    int64_t sum = 0;
+    for (int64_t split : splits) {
+      if (split < 0 || __builtin_add_overflow(sum, split, &sum)) {
+        return wrong("splits must be 0 or more");
+      }
+    }
+    if (sum > rows) {
+      return wrong("the splits add up to " + std::to_string(sum) + ", but it has only " +
+                   std::to_string(rows) + " rows");
+    }
+    return {};
+  }
+
+  const perseus_submission_t& submission_;
+  const Names::Entry& name_;
+  const std::vector<int>& set_ranks_;
+  const int rank_;
+  OperationPtr operation_ = std::make_shared<Operation>();
+};
+
+}  // namespace
+
+Result<OperationPtr> make_operation(const perseus_submission_t& submission,
+                                    const Names::Entry& name, const std::vector<int>& set_ranks,
+                                    int rank) {
+  return Checker(submission, name, set_ranks, rank).run();
+}
+
+}  // namespace perseus

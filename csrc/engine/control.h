@@ -1,0 +1,59 @@
+// The engine's own messages, ahead of all data. The first byte tells which.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace perseus {
+
+enum class ControlKind : uint8_t {
+  kBallot = 1,       // int32 process set, then the negotiator's message
+  kLeaving = 2,      // Leaving
+  kBroken = 3,       // Broken
+  kStallQuery = 4,   // StallQuery
+  kStallAnswer = 5,  // StallAnswer
+};
+
+// A rank has shut down; passed on by everyone who had not heard.
+struct Leaving {
+  int32_t rank = -1;
+  std::vector<std::pair<int32_t, uint64_t>> rounds;  // the last round ended there, by process set
+
+  std::vector<std::byte> write() const;
+  static std::optional<Leaving> read(ByteReader reader);
+};
+
+// Operations cannot go on; passed on by everyone who had not heard.
+struct Broken {
+  int32_t rank = -1;  // that has died or failed
+  std::string why;
+
+  std::vector<std::byte> write() const;
+  static std::optional<Broken> read(ByteReader reader);
+};
+
+// Which of these does the receiver not have pending?
+struct StallQuery {
+  int32_t process_set = 0;
+  std::vector<std::string> keys;
+
+  std::vector<std::byte> write() const;
+  static std::optional<StallQuery> read(ByteReader reader);
+};
+struct StallAnswer {
+  int32_t process_set = 0;
+  std::vector<std::string> missing;
+  std::string last_submitted;
+
+  std::vector<std::byte> write() const;
+  static std::optional<StallAnswer> read(ByteReader reader);
+};
+
+}  // namespace perseus

@@ -1,0 +1,146 @@
+// The engine of one process: from init to shutdown. It owns the engine's thread, on which all but
+// the public calls below runs, and ties the rooms together:
+//
+//   submit -> queue -> negotiator of the process set -> executor -> collectives over links -> complete
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/settings.h"
+#include "engine/control.h"
+#include "engine/executor.h"
+#include "engine/names.h"
+#include "engine/process_set.h"
+#include "engine/stall_watch.h"
+#include "transport/mesh.h"
+
+namespace perseus {
+
+class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
+ public:
+  static constexpr int32_t kWorld = 0;
+
+  // Joins the other processes and returns when all have come. `names`, `timeline` and `counters`
+  // belong to the process and outlive the engine.
+  static Result<std::unique_ptr<Engine>> start(Settings settings, const std::vector<int>& ranks,
+                                               int generation, Names& names, Timeline& timeline,
+                                               Counters& counters);
+  ~Engine();  // shuts down
+
+  // ---- Any thread.
+
+  // Hands the operation over. Its name must have been taken from `names`; it is given back when the
+  // operation completes, or at once if this returns an error.
+  Status submit(OperationPtr operation);
+
+  const Topology& topology() const { return mesh_->topology(); }
+  const Settings& settings() const { return settings_; }
+  Mesh::Counters mesh_counters() const { return mesh_->counters(); }
+
+  // Blocks until all ranks have called; one call at a time in a process.
+  Result<int32_t> add_process_set(std::vector<int32_t> ranks);
+  Status remove_process_set(int32_t set);
+  // Ranks of a set, ascending; kInvalidArgument if there is no such set.
+  Result<std::vector<int>> process_set_ranks(int32_t set) const;
+  std::vector<int32_t> process_sets() const;
+
+  // Ends what is under way with kAborted, tells the other ranks, and ends the engine's thread.
+  void shutdown();
+  bool is_engine_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+ private:
+  Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters);
+
+  Status connect(const std::vector<int>& ranks, int generation);
+  Status run_internal(OperationKind kind, std::string name, std::vector<int32_t> ranks,
+                      std::optional<std::chrono::seconds> time_out, OperationPtr* done = nullptr);
+  void run_thread();
+
+  // ---- The engine's thread from here on.
+
+  // Poller: the queue of submissions.
+  bool poll() override;
+  bool prepare_to_sleep() override { return !has_submissions_.load(std::memory_order_acquire); }
+  void awake() override {}
+
+  void accept(const OperationPtr& operation);
+  void complete(const OperationPtr& operation, Status status);
+
+  // Process sets.
+  void open_set(int32_t id, std::vector<int> ranks);
+  void close_set(int32_t id);
+  ProcessSetPtr find_set(int32_t id) const;
+  Status conclude_admin(const Agreement::Ready& ready, Operation* operation);
+  void on_agreement(ProcessSet& set, const Agreement& agreement);
+  void advance(ProcessSet& set);
+  void fail_pending(ProcessSet& set, const Status& why);
+
+  // Peers.
+  void on_control(int from, std::span<const std::byte> message) override;
+  void on_peer_lost(int peer, const Status& why) override;
+  void on_peer_left(int peer) override;
+  void on_ballot(int from, ByteReader reader, std::span<const std::byte> message);
+  void on_leaving(const Leaving& leaving);
+  void apply_leaving(ProcessSet& set, const Leaving& leaving);
+  void break_world(const Broken& broken);
+  void tell_neighbours(std::span<const std::byte> message);
+
+  // ExecutorHost.
+  void operation_done(const OperationPtr& operation, const Status& status) override;
+  void shard_ended(const Status& status) override;
+
+  // StallWatchHost.
+  void send_to(int rank, std::span<const std::byte> message) override;
+  void end_stalled(const Status& why) override;
+
+  void begin_shutdown();
+  void close_when_idle();
+
+  friend class SetHost;
+
+  const Settings settings_;
+  Names& names_;
+  Timeline& timeline_;
+  Counters& counters_;
+
+  EventLoop loop_;
+  BufferPool buffers_;
+  Residuals residuals_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StallWatch> stall_watch_;
+  std::thread thread_;
+  int rank_ = 0;
+  int size_ = 1;
+
+  // Between the callers' threads and the engine's.
+  std::mutex queue_mutex_;
+  std::vector<OperationPtr> queue_;
+  Status refusal_;  // why nothing more is accepted; ok while it is
+  std::atomic<bool> has_submissions_{false};
+  std::mutex admin_mutex_;
+  mutable std::mutex sets_mutex_;
+  std::map<int32_t, std::vector<int>> set_ranks_;  // as of the last agreement
+
+  // The engine's thread.
+  std::vector<OperationPtr> accepted_;  // the queue's other half
+  std::map<int32_t, ProcessSetPtr> sets_;
+  int32_t next_set_ = 0;
+  // Ballots of sets that others have heard of sooner.
+  std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_ballots_;
+  std::map<int, Leaving> left_;  // by rank
+  std::vector<int> neighbours_;
+  Status broken_;
+  bool closing_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace perseus

@@ -1,0 +1,160 @@
+#include "engine/executor.h"
+
+#include <string>
+#include <utility>
+
+namespace perseus {
+namespace {
+
+// Calls `visit(operation index)` once for each operation that the shard carries a part of.
+template <typename Visit>
+void for_each_operation(const Shard& shard, Visit visit) {
+  if (shard.pieces.empty()) return visit(shard.operation);
+  int64_t last = -1;
+  for (const Piece& piece : shard.pieces) {
+    // Pieces of one operation are neighbours.
+    if (piece.operation != last) visit(piece.operation);
+    last = piece.operation;
+  }
+}
+
+}  // namespace
+
+void ShardRun::task_finished(const Status& status) { executor.shard_finished(*this, status); }
+
+Executor::Executor(RunContext context, ExecutorHost& host)
+    : context_(context),
+      host_(host),
+      admission_(static_cast<int>(context.settings.streams), context.settings.credit_bytes),
+      granularity_{context.settings.fusion_bytes, context.settings.shard_bytes,
+                   context.settings.disable_group_fusion} {}
+
+ShardRun* Executor::new_run() {
+  if (free_runs_.empty()) {
+    runs_.push_back(std::make_unique<ShardRun>(*this));
+    return runs_.back().get();
+  }
+  ShardRun* run = free_runs_.back();
+  free_runs_.pop_back();
+  return run;
+}
+
+void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
+                   std::vector<OperationPtr> operations) {
+  auto batch = std::make_shared<Batch>();
+  batch->set = std::move(set);
+  batch->agreed = std::move(agreed);
+  batch->operations = std::move(operations);
+
+  std::vector<Shard> shards = plan(batch->agreed, granularity_);
+  for (const Shard& shard : shards) {
+    for_each_operation(shard, [&](uint32_t operation) {
+      if (const OperationPtr& ours = batch->operations[operation]) ours->unfinished_shards += 1;
+    });
+  }
+  for (const OperationPtr& operation : batch->operations) {
+    if (operation == nullptr) continue;
+    const Status status = allocate_outputs(*operation, batch->set->group.size, batch->set->index);
+    if (!status.is_ok()) return give_up(*batch, status);
+  }
+  for (const OperationPtr& operation : batch->operations) {
+    if (operation != nullptr && operation->unfinished_shards == 0) {
+      host_.operation_done(operation, Status::ok());
+    }
+  }
+
+  const uint64_t series = batch->set->next_series++;
+  uint32_t index = 0;
+  for (Shard& shard : shards) {
+    ShardRun* run = new_run();
+    run->batch = batch;
+    run->process_set = batch->set->id;
+    run->priority = shard.priority;
+    run->bytes = shard.bytes;
+    run->series = shard.pieces.empty() ? batch->set->next_series++ : series;
+    run->index = index++;
+    run->shard = std::move(shard);
+    count(*run);
+    admission_.add(run);
+  }
+  pump();
+}
+
+void Executor::give_up(const Batch& batch, const Status& status) {
+  for (const OperationPtr& operation : batch.operations) {
+    if (operation != nullptr) host_.operation_done(operation, status);
+  }
+  host_.shard_ended(status);
+}
+
+void Executor::pump() {
+  // A shard that ends at once comes back here; the loop below goes on with the next.
+  if (pumping_) return;
+  pumping_ = true;
+  while (Ticket* ticket = admission_.start_next()) {
+    auto* run = static_cast<ShardRun*>(ticket);
+    trace_start(*run);
+    run_shard(*run, context_).start(run);
+  }
+  pumping_ = false;
+  for (Ticket* ticket : admission_.collect()) free_runs_.push_back(static_cast<ShardRun*>(ticket));
+}
+
+void Executor::shard_finished(ShardRun& run, const Status& status) {
+  trace_end(run);
+  settle(run, status);
+  admission_.finish(&run);
+  host_.shard_ended(status);
+  pump();
+}
+
+void Executor::settle(ShardRun& run, const Status& status) {
+  const std::shared_ptr<Batch> batch = std::move(run.batch);
+  for_each_operation(run.shard, [&](uint32_t index) {
+    const OperationPtr& operation = batch->operations[index];
+    if (operation == nullptr) return;
+    if (operation->first_error.is_ok()) operation->first_error = status;
+    if (--operation->unfinished_shards == 0) {
+      host_.operation_done(operation, operation->first_error);
+    }
+  });
+}
+
+void Executor::cancel_waiting(const Status& why) {
+  for (Ticket* ticket : admission_.cancel_waiting()) {
+    auto* run = static_cast<ShardRun*>(ticket);
+    settle(*run, why);
+    free_runs_.push_back(run);
+  }
+}
+
+void Executor::trace_start(const ShardRun& run) {
+  if (!context_.timeline.enabled()) return;
+  const std::string what = "SHARD " + std::to_string(run.index);
+  for_each_operation(run.shard, [&](uint32_t operation) {
+    context_.timeline.begin(name_of_key(run.batch->agreed[operation].key), what, run.lane,
+                            "{\"bytes\": " + std::to_string(run.shard.bytes) + "}");
+  });
+}
+
+void Executor::trace_end(const ShardRun& run) {
+  if (!context_.timeline.enabled()) return;
+  for_each_operation(run.shard, [&](uint32_t operation) {
+    context_.timeline.end(name_of_key(run.batch->agreed[operation].key), run.lane);
+  });
+}
+
+void Executor::count(const ShardRun& run) {
+  Counters& counters = context_.counters;
+  counters.shards.add();
+  if (run.shard.pieces.size() > 1) counters.merges.add();
+  switch (run.description().kind) {
+    case OperationKind::kAllreduce:
+    case OperationKind::kReduceScatter: return counters.bytes_reduced.add(run.shard.bytes);
+    case OperationKind::kBroadcast: return counters.bytes_broadcast.add(run.shard.bytes);
+    case OperationKind::kAllgather: return counters.bytes_gathered.add(run.shard.bytes);
+    default: return counters.bytes_exchanged.add(run.shard.bytes);
+  }
+}
+
+}  // namespace perseus

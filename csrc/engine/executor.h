@@ -1,0 +1,57 @@
+// Runs what was agreed: plans it, admits shards as streams and credit allow, and completes an
+// operation when its last shard is done. Engine thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/shard_run.h"
+#include "schedule/admission.h"
+
+namespace perseus {
+
+// What the executor tells the engine.
+class ExecutorHost {
+ public:
+  virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
+  // A shard no longer runs: it was moved, or could not be.
+  virtual void shard_ended(const Status& status) = 0;
+
+ protected:
+  ~ExecutorHost() = default;
+};
+
+class Executor {
+ public:
+  Executor(RunContext context, ExecutorHost& host);
+
+  // Runs operations in the agreed order; `operations` has a null where this rank has joined.
+  void run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
+           std::vector<OperationPtr> operations);
+  // Ends what has not started with `why`. What is under way ends as its links do.
+  void cancel_waiting(const Status& why);
+  bool is_idle() const { return admission_.running() == 0; }
+
+  // Called by the shard.
+  void shard_finished(ShardRun& run, const Status& status);
+
+ private:
+  ShardRun* new_run();
+  // Ends a batch that cannot run here; the other ranks wait for it in vain.
+  void give_up(const Batch& batch, const Status& status);
+  void pump();
+  void settle(ShardRun& run, const Status& status);
+  void trace_start(const ShardRun& run);
+  void trace_end(const ShardRun& run);
+  void count(const ShardRun& run);
+
+  RunContext context_;
+  ExecutorHost& host_;
+  Admission admission_;
+  Granularity granularity_;
+  bool pumping_ = false;
+  std::vector<std::unique_ptr<ShardRun>> runs_;  // all there are
+  std::vector<ShardRun*> free_runs_;
+};
+
+}  // namespace perseus

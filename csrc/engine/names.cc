@@ -1,0 +1,32 @@
+#include "engine/names.h"
+
+namespace perseus {
+
+int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view name) {
+  std::string key = operation_key(kind, name);
+  std::string full = std::to_string(process_set) + '/' + key;
+  std::lock_guard lock(mutex_);
+  const auto [place, is_new] = ids_.try_emplace(std::move(full), static_cast<int32_t>(slots_.size()));
+  if (is_new) slots_.push_back({{process_set, kind, std::move(key)}, false});
+  return place->second;
+}
+
+Result<Names::Entry> Names::find(int32_t id) const {
+  std::lock_guard lock(mutex_);
+  if (id < 0 || static_cast<size_t>(id) >= slots_.size()) {
+    return Status::invalid_argument("no operation is registered under id " + std::to_string(id));
+  }
+  return slots_[id].entry;
+}
+
+bool Names::take(int32_t id) {
+  std::lock_guard lock(mutex_);
+  return !std::exchange(slots_[id].in_flight, true);
+}
+
+void Names::give_back(int32_t id) {
+  std::lock_guard lock(mutex_);
+  slots_[id].in_flight = false;
+}
+
+}  // namespace perseus

@@ -1,0 +1,68 @@
+// One operation that this process has submitted, from submit to release.
+//
+//   submitted -> (in the queue) -> pending -> agreed -> running -> complete
+//
+// Any state but the last may go straight to complete, with an error. Until complete the engine's
+// thread alone touches it, but for `done`; from then on it is read-only and belongs to who holds the
+// handle.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/event.h"
+#include "base/status.h"
+#include "negotiation/description.h"
+
+namespace perseus {
+
+struct FreeMemory {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using OwnedMemory = std::unique_ptr<std::byte[], FreeMemory>;
+
+// A tensor of an operation: the caller's memory, and what the result looks like.
+struct OperationTensor {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // the caller's, or allocated's
+  OwnedMemory allocated;
+  std::vector<int64_t> result_shape;
+  std::vector<int64_t> received_splits;  // alltoall
+};
+
+class Operation;
+using OperationCallback = std::function<void(Operation& operation)>;
+
+class Operation {
+ public:
+  int64_t handle = 0;
+  int32_t name_id = -1;  // in Names; -1 for the engine's own operations
+  int32_t process_set = 0;
+  std::string key;
+  Description description;
+  std::vector<OperationTensor> tensors;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
+  OperationCallback callback;
+
+  // Engine thread: shards that are not done.
+  int unfinished_shards = 0;
+  Status first_error;
+  // When it was submitted, for the stall report.
+  std::chrono::steady_clock::time_point submitted_at;
+
+  // Results; valid once done.is_set().
+  Status status;
+  int32_t last_rank = -1;  // join
+  int32_t new_set = -1;    // add_process_set
+  Event done;
+
+  std::string_view name() const { return name_of_key(key); }
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+}  // namespace perseus

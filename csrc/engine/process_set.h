@@ -1,0 +1,36 @@
+// A process set as this rank sees it. Engine thread; kept alive by the batches that run on it.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collectives/collective.h"
+#include "engine/operation.h"
+#include "negotiation/negotiator.h"
+
+namespace perseus {
+
+struct ProcessSet {
+  int32_t id = 0;
+  std::vector<int> ranks;  // of the world, ascending
+  int index = -1;          // this rank among them; -1: no member
+  Group group;             // members only
+  std::unique_ptr<NegotiatorHost> host;    // members only
+  std::unique_ptr<Negotiator> negotiator;  // members only
+
+  std::unordered_map<std::string, OperationPtr> pending;  // submitted and not yet agreed, by key
+  uint64_t next_series = 0;  // of messages; see ShardRun
+  Status broken;  // once no further operation is possible: why
+
+  bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
+  int index_of(int rank) const {
+    const auto place = std::lower_bound(ranks.begin(), ranks.end(), rank);
+    return place != ranks.end() && *place == rank ? static_cast<int>(place - ranks.begin()) : -1;
+  }
+};
+using ProcessSetPtr = std::shared_ptr<ProcessSet>;
+
+}  // namespace perseus

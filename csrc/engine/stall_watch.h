@@ -1,0 +1,67 @@
+// Finds operations that wait long for other ranks, asks those ranks, and reports who is missing.
+// Questions are asked only when something waits longer than the report time, so a healthy job sends
+// none. Engine thread.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/settings.h"
+#include "engine/control.h"
+#include "engine/process_set.h"
+#include "observe/counters.h"
+#include "observe/stall.h"
+
+namespace perseus {
+
+class StallWatchHost {
+ public:
+  virtual void send_to(int rank, std::span<const std::byte> message) = 0;
+  virtual void end_stalled(const Status& why) = 0;
+
+ protected:
+  ~StallWatchHost() = default;
+};
+
+class StallWatch {
+ public:
+  StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
+             StallWatchHost& host);
+  ~StallWatch();
+
+  // An operation of the set has become pending: look at it when it may be late.
+  void watch(const ProcessSetPtr& set);
+  void answer(int from, const StallQuery& query, const ProcessSet* set);
+  void on_answer(int from, const StallAnswer& answer);
+  void note_submission(const Operation& operation) { last_submitted_ = operation.key; }
+
+ private:
+  struct Suspect {
+    StallReporter::TimePoint since;
+    std::set<int> missing;
+    std::map<int, std::string> last_submitted;  // of the missing ranks
+  };
+
+  void arm();
+  void check();
+  void ask(const ProcessSet& set, const std::vector<const Operation*>& late);
+  void report();
+
+  EventLoop& loop_;
+  const std::chrono::seconds report_after_;
+  const bool enabled_;
+  const int rank_;
+  Counters& counters_;
+  StallWatchHost& host_;
+  StallReporter reporter_;
+  bool armed_ = false;
+  EventLoop::TimerId timer_ = 0;
+  std::map<int32_t, std::weak_ptr<ProcessSet>> sets_;
+  std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
+  std::string last_submitted_;
+};
+
+}  // namespace perseus

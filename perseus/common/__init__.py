@@ -1,0 +1,1 @@
+"""What the adapters share: exceptions, process sets, reductions, and the process's place."""

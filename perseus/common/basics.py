@@ -1,0 +1,154 @@
+"""Horovod's functions about the process and the build, the same in every adapter."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import perseus_core
+from perseus.common import process_sets as sets
+from perseus.common import reduce_ops
+from perseus.common.process_sets import ProcessSet
+
+
+class Basics:
+    """One per adapter; holds no state of its own."""
+
+    Average = reduce_ops.Average
+    Sum = reduce_ops.Sum
+    Adasum = reduce_ops.Adasum
+    Min = reduce_ops.Min
+    Max = reduce_ops.Max
+    Product = reduce_ops.Product
+
+    def init(
+        self, comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None
+    ) -> None:
+        """Joins the other processes of the job; a second call does nothing.
+
+        Args:
+          comm: ranks that form the world, or an mpi4py communicator of them; None for all.
+          process_sets: sets to register, the same on all ranks; "dynamic" lets them be added and
+            removed later.
+
+        Raises ValueError for what is wrong with the arguments or the settings.
+        """
+        if self.is_initialized():
+            return
+        fixed: Sequence[ProcessSet] = ()
+        if isinstance(process_sets, str):
+            if process_sets.lower() != "dynamic":
+                raise ValueError(
+                    f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"'
+                )
+            os.environ["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
+        elif process_sets is not None:
+            fixed = list(process_sets)
+            for process_set in fixed:
+                if not isinstance(process_set, ProcessSet):
+                    raise ValueError(f"process_sets holds {process_set!r}, which is no ProcessSet")
+        perseus_core.init(_ranks_of(comm))
+        sets.forget()
+        sets.setup(fixed)
+
+    def shutdown(self) -> None:
+        """Leaves the job. Operations under way fail, here and on the others. init may follow."""
+        perseus_core.shutdown()
+        sets.forget()
+
+    def is_initialized(self) -> bool:
+        return perseus_core.is_initialized()
+
+    def rank(self) -> int:
+        return perseus_core.rank()
+
+    def size(self) -> int:
+        return perseus_core.size()
+
+    def local_rank(self) -> int:
+        return perseus_core.local_rank()
+
+    def local_size(self) -> int:
+        return perseus_core.local_size()
+
+    def cross_rank(self) -> int:
+        return perseus_core.cross_rank()
+
+    def cross_size(self) -> int:
+        return perseus_core.cross_size()
+
+    def is_homogeneous(self) -> bool:
+        return perseus_core.is_homogeneous()
+
+    def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
+        """Writes a Chrome-trace timeline to `file_path` from now on."""
+        _require_init()
+        perseus_core.start_timeline(file_path, mark_cycles)
+
+    def stop_timeline(self) -> None:
+        _require_init()
+        perseus_core.stop_timeline()
+
+    def mpi_threads_supported(self) -> bool:
+        """Whether MPI may be called from several threads: always, where it moves the data."""
+        _require_init()
+        if not self.mpi_enabled():
+            raise ValueError("MPI does not move the data of this job")
+        return True
+
+    def mpi_enabled(self) -> bool:
+        """Whether MPI moves the data."""
+        return any(
+            setting.name == "PERSEUS_TRANSPORT" and setting.value == "mpi"
+            for setting in perseus_core.settings()
+        )
+
+    def mpi_built(self) -> bool:
+        """Nothing is compiled against MPI: whatever library is there can be used."""
+        return True
+
+    def gloo_enabled(self) -> bool:
+        """Whether the built-in transport moves the data, which stands where Horovod has Gloo."""
+        return not self.mpi_enabled()
+
+    def gloo_built(self) -> bool:
+        return True
+
+    def nccl_built(self) -> int:
+        """NCCL's version code; 0, for tensors must be in CPU memory."""
+        return 0
+
+    def cuda_built(self) -> bool:
+        return False
+
+    def rocm_built(self) -> bool:
+        return False
+
+    def ddl_built(self) -> bool:
+        return False
+
+    def ccl_built(self) -> bool:
+        return False
+
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        return perseus_core.process_sets()
+
+
+def _require_init() -> None:
+    perseus_core.rank()
+
+
+def _ranks_of(comm: Any) -> list[int] | None:
+    if comm is None:
+        return None
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and isinstance(comm, mpi.Comm):
+        world = mpi.COMM_WORLD.Get_group()
+        return list(mpi.Group.Translate_ranks(comm.Get_group(), range(comm.Get_size()), world))
+    if not isinstance(comm, Iterable):
+        raise ValueError(
+            f"comm is {type(comm).__name__}; it takes a list of ranks or an mpi4py communicator"
+        )
+    return [int(rank) for rank in comm] or None

@@ -1,0 +1,38 @@
+"""The exceptions that Horovod's scripts catch."""
+
+from __future__ import annotations
+
+from perseus_core.errors import HorovodInternalError
+
+__all__ = [
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "get_version_mismatch_message",
+]
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The hosts of an elastic job have changed.
+
+    Attributes:
+      skip_sync: hosts have only left, so the ranks' states still agree.
+    """
+
+    def __init__(self, skip_sync: bool) -> None:
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """The framework is not the version it must be."""
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    return f"{name} {installed_version} is installed, but it must be {version}"

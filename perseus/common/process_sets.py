@@ -1,0 +1,144 @@
+"""Process sets: groups of ranks that run collectives among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import perseus_core
+from perseus_core.process import NOT_INITIALIZED
+
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+
+_DYNAMIC = "PERSEUS_DYNAMIC_PROCESS_SETS"
+
+
+class ProcessSet:
+    """A group of ranks of the world; of use once it was given to init or to add_process_set.
+
+    Attributes:
+      process_set_id: the engine's number for it; None while it is not registered.
+      ranks: the ranks of the world in it, ascending.
+    """
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        self.process_set_id: int | None = None
+        self.ranks: list[int] | None = None
+        self.mpi_comm: Any = None
+        if not isinstance(ranks_or_comm, Iterable):
+            raise ValueError(
+                f"a ProcessSet takes the ranks in it, not {type(ranks_or_comm).__name__}"
+            )
+        ranks = list(ranks_or_comm)
+        for rank in ranks:
+            if not isinstance(rank, int):
+                raise ValueError(f"a rank of a ProcessSet must be an int, not {rank!r}")
+        self.ranks = sorted(ranks)
+
+    def size(self) -> int | None:
+        """Number of ranks; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        size = perseus_core.process_set_size(self.process_set_id)
+        if size < 0:
+            raise ValueError(self._unknown())
+        return size
+
+    def rank(self) -> int | None:
+        """This process's rank in the set; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        rank = perseus_core.process_set_rank(self.process_set_id)
+        if rank < 0:
+            raise ValueError(
+                self._unknown()
+                if perseus_core.process_set_size(self.process_set_id) < 0
+                else f"rank {perseus_core.rank()} is not in {self}"
+            )
+        return rank
+
+    def included(self) -> bool | None:
+        """Whether this process is in the set; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        if perseus_core.process_set_size(self.process_set_id) < 0:
+            raise ValueError(self._unknown())
+        return perseus_core.process_set_rank(self.process_set_id) >= 0
+
+    def _unknown(self) -> str:
+        if not perseus_core.is_initialized():
+            return NOT_INITIALIZED
+        return f"{self} was removed"
+
+    def __str__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
+            f"mpi_comm={self.mpi_comm})"
+        )
+
+
+#: All ranks.
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = perseus_core.WORLD
+
+_registered: list[ProcessSet] = []
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Registers a set, or makes one of a sequence of ranks. Blocks until all ranks have called.
+
+    All ranks of the world call it, members or not. ValueError if there is a set of these ranks, or
+    if process sets are fixed: init(process_sets="dynamic") or PERSEUS_DYNAMIC_PROCESS_SETS=1
+    allows changes.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    _require_dynamic()
+    _register(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Takes a set away; False for one that is not registered, and for the set of all ranks.
+
+    All ranks of the world call it; it blocks until all have.
+    """
+    _require_dynamic()
+    if process_set.process_set_id in (None, perseus_core.WORLD):
+        return False
+    perseus_core.remove_process_set(process_set.process_set_id)
+    process_set.process_set_id = None
+    _registered.remove(process_set)
+    return True
+
+
+def setup(process_sets: Iterable[ProcessSet]) -> None:
+    """Registers the sets that init was given. Called by all ranks once the engine runs."""
+    global_process_set.ranks = perseus_core.process_set_ranks(perseus_core.WORLD)
+    for process_set in process_sets:
+        _register(process_set)
+
+
+def forget() -> None:
+    """Marks all sets as not registered, since the engine has shut down."""
+    for process_set in _registered:
+        process_set.process_set_id = None
+    _registered.clear()
+
+
+def _register(process_set: ProcessSet) -> None:
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set} is registered already")
+    process_set.process_set_id = perseus_core.add_process_set(process_set.ranks or [])
+    _registered.append(process_set)
+
+
+def _require_dynamic() -> None:
+    if not perseus_core.is_initialized():
+        raise ValueError(NOT_INITIALIZED)
+    for setting in perseus_core.settings():
+        if setting.name == _DYNAMIC and setting.value not in ("1", "true"):
+            raise ValueError(
+                "process sets cannot change after init unless it was called with "
+                f'process_sets="dynamic" or {_DYNAMIC}=1 was set'
+            )

@@ -1,0 +1,35 @@
+"""Horovod's reductions, and its older way to choose one of two."""
+
+from __future__ import annotations
+
+import warnings
+
+from perseus_core import ReduceOp
+
+# Plain ints, as scripts compare and print them.
+Average = int(ReduceOp.AVERAGE)
+Sum = int(ReduceOp.SUM)
+Adasum = int(ReduceOp.ADASUM)
+Min = int(ReduceOp.MIN)
+Max = int(ReduceOp.MAX)
+Product = int(ReduceOp.PRODUCT)
+
+
+def resolve_op(op: int | None, average: bool | None) -> int:
+    """The reduction that a call's `op` and its deprecated `average` stand for."""
+    if op is not None:
+        if average is not None:
+            raise ValueError("The op parameter supersedes average; give only one of them.")
+        reject_adasum(op)
+        return op
+    if average is None:
+        return Average
+    warnings.warn("average is deprecated; give op instead", DeprecationWarning, stacklevel=3)
+    return Average if average else Sum
+
+
+def reject_adasum(op: int) -> None:
+    if op == Adasum:
+        raise NotImplementedError(
+            "Perseus has no Adasum reduction in this version; use Average or Sum"
+        )

@@ -1,0 +1,116 @@
+"""Allgather: the ranks' tensors, joined along the first dimension, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Average
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.allreduce import allreduce, grouped_allreduce
+from perseus.torch.horovod.tensors import contiguous, described, set_id, take_result
+from perseus_core import OperationKind, _engine, names
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an allgather; gives a handle for poll and synchronize."""
+    source = contiguous(tensor)
+    handle = _submit([source], "allgather", name, process_set)
+    return handles.track(handle, source, take_result)
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Joins the ranks' tensors along the first dimension, the only one that may differ.
+
+    Differentiable: the gradient is averaged over the ranks, as Horovod has it.
+    """
+    return _Allgather.apply(tensor, name, process_set)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts allgathers that are agreed on, and complete, as one, under a single handle."""
+    sources = [contiguous(tensor) for tensor in tensors]
+    handle = _submit(sources, "grouped_allgather", name, process_set)
+    return handles.track(
+        handle, sources, lambda done: tuple(take_result(done, i) for i in range(len(sources)))
+    )
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, ...]:
+    """allgather of several tensors as one operation. Differentiable."""
+    return _GroupedAllgather.apply(name, process_set, *tensors)
+
+
+def _submit(
+    sources: Sequence[torch.Tensor], prefix: str, name: str | None, process_set: ProcessSet
+) -> int:
+    tensors = [described(source) for source in sources]
+    return names.submit(
+        OperationKind.ALLGATHER,
+        prefix,
+        name,
+        set_id(process_set),
+        lambda id: _engine.submit(id, tensors),
+    )
+
+
+def _own_rows(
+    grads: Sequence[torch.Tensor], rows: Sequence[int], process_set: ProcessSet
+) -> list[torch.Tensor]:
+    """Of each gradient of a gathered tensor, the rows that this rank gave."""
+    counts = allgather(torch.tensor([rows], dtype=torch.int64), process_set=process_set)
+    before = counts[: process_set.rank()].sum(dim=0).tolist()
+    return [
+        grad.narrow(0, start, own) for grad, start, own in zip(grads, before, rows, strict=True)
+    ]
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        gathered = handles.synchronize(allgather_async(tensor, name, process_set))
+        ctx.rows = tensor.shape[0]
+        ctx.process_set = process_set
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        reduced = allreduce(grad, op=Average, process_set=ctx.process_set)
+        return _own_rows([reduced], [ctx.rows], ctx.process_set)[0], None, None
+
+
+class _GroupedAllgather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        gathered = handles.synchronize(grouped_allgather_async(tensors, name, process_set))
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        ctx.process_set = process_set
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        reduced = grouped_allreduce(grads, op=Average, process_set=ctx.process_set)
+        return None, None, *_own_rows(reduced, ctx.rows, ctx.process_set)

@@ -1,0 +1,293 @@
+"""Allreduce of one tensor or of a group.
+
+Common arguments:
+  name: what ranks match the operation by; unnamed calls are matched in their order.
+  op: Average (the default), Sum, Min, Max or Product. `average` is its deprecated form.
+  prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the other
+    last.
+  process_set: the ranks that take part.
+
+ValueError for what is wrong here, HorovodInternalError, on every rank, for what differs between
+the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import resolve_op
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.compression import Compression, Compressor
+from perseus.torch.horovod.tensors import contiguous, described, dtype_number, empty_like, set_id
+from perseus_core import OperationKind, _engine, names
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an allreduce into a new tensor; gives a handle for poll and synchronize."""
+    op = resolve_op(op, average)
+    source = contiguous(tensor)
+    output = empty_like(source)
+    handle = _submit(source, output, name, op, prescale_factor, postscale_factor, process_set)
+    return handles.track(handle, (source, output), lambda _: output)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an allreduce in place; gives a handle for poll and synchronize."""
+    op = resolve_op(op, average)
+    buffer = contiguous(tensor)
+    handle = _submit(buffer, buffer, name, op, prescale_factor, postscale_factor, process_set)
+    return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces the ranks' tensors element by element into a new tensor. Differentiable."""
+    op = resolve_op(op, average)
+    compressed, ctx = compression.compress(tensor)
+    reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
+    return compression.decompress(reduced, ctx)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces the ranks' tensors element by element in place, and gives the tensor back."""
+    return handles.synchronize(
+        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts allreduces that are agreed on, and complete, as one, under a single handle."""
+    op = resolve_op(op, average)
+    sources = [contiguous(tensor) for tensor in tensors]
+    outputs = [empty_like(source) for source in sources]
+    handle = _submit_group(
+        sources, outputs, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return handles.track(handle, (sources, outputs), lambda _: outputs)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts a group's allreduces in place."""
+    op = resolve_op(op, average)
+    buffers = [contiguous(tensor) for tensor in tensors]
+    handle = _submit_group(
+        buffers, buffers, name, op, prescale_factor, postscale_factor, process_set
+    )
+
+    def finish(_: int) -> Sequence[torch.Tensor]:
+        for buffer, tensor in zip(buffers, tensors, strict=True):
+            copied_back(buffer, tensor)
+        return tensors
+
+    return handles.track(handle, buffers, finish)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """allreduce of several tensors as one operation. Differentiable."""
+    op = resolve_op(op, average)
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    reduced = _GroupedAllreduce.apply(
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        *(tensor for tensor, _ in compressed),
+    )
+    return [
+        compression.decompress(tensor, ctx)
+        for tensor, (_, ctx) in zip(reduced, compressed, strict=True)
+    ]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Sequence[torch.Tensor]:
+    """Reduces several tensors in place as one operation, and gives them back."""
+    return handles.synchronize(
+        grouped_allreduce_async_(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+    )
+
+
+def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` with what `buffer` holds, which is a copy of it or shares its memory."""
+    if buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer)
+    return tensor
+
+
+def _submit(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    return names.submit(
+        OperationKind.ALLREDUCE,
+        "allreduce",
+        name,
+        set_id(process_set),
+        lambda id: _engine.submit_allreduce(
+            id,
+            source.data_ptr(),
+            target.data_ptr(),
+            source.shape,
+            dtype_number(source),
+            op,
+            prescale,
+            postscale,
+        ),
+    )
+
+
+def _submit_group(
+    sources: Sequence[torch.Tensor],
+    targets: Sequence[torch.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    pairs = [described(source, target) for source, target in zip(sources, targets, strict=True)]
+    return names.submit(
+        OperationKind.ALLREDUCE,
+        "grouped_allreduce",
+        name,
+        set_id(process_set),
+        lambda id: _engine.submit(id, pairs, reduce_op=op, prescale=prescale, postscale=postscale),
+    )
+
+
+class _Allreduce(torch.autograd.Function):
+    """The gradient of a reduction over the ranks is the same reduction of the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        ctx.arguments = (op, prescale, postscale, process_set)
+        return handles.synchronize(
+            allreduce_async(tensor, None, name, op, prescale, postscale, process_set)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        op, prescale, postscale, process_set = ctx.arguments
+        reduced = allreduce(
+            grad,
+            op=op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            process_set=process_set,
+        )
+        return reduced, None, None, None, None, None
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.arguments = (op, prescale, postscale, process_set)
+        return tuple(
+            handles.synchronize(
+                grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)
+            )
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        op, prescale, postscale, process_set = ctx.arguments
+        reduced = grouped_allreduce(
+            grads,
+            op=op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            process_set=process_set,
+        )
+        return None, None, None, None, None, *reduced

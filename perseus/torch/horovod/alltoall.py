@@ -1,0 +1,90 @@
+"""Alltoall: every rank sends each rank some rows of its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.tensors import contiguous, described, set_id
+from perseus_core import OperationKind, _engine, names
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts an alltoall; synchronize gives the rows received and how many came from each rank."""
+    source = contiguous(tensor)
+    rows = None if splits is None else _as_rows(splits)
+    described_source = [described(source)]
+    handle = names.submit(
+        OperationKind.ALLTOALL,
+        "alltoall",
+        name,
+        set_id(process_set),
+        lambda id: _engine.submit(id, described_source, splits=rows),
+    )
+
+    def finish(done: int) -> tuple[torch.Tensor, torch.Tensor]:
+        result = _engine.Result(done)
+        received = torch.tensor(result.received_splits, dtype=torch.int32)
+        return torch.from_dlpack(result), received
+
+    return handles.track(handle, source, finish)
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Sends each rank of the set its rows, and gives what all sent here, in rank order.
+
+    Args:
+      splits: rows of the first dimension for each rank, 1-D; None for equal parts.
+
+    Returns the rows received; with `splits`, also how many came from each rank (int32).
+    Differentiable. ValueError for splits that are not one a rank or take more rows than there are.
+    """
+    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received)
+
+
+def _as_rows(splits: torch.Tensor | Sequence[int]) -> list[int]:
+    if not isinstance(splits, torch.Tensor):
+        splits = torch.as_tensor(splits)
+    if splits.dim() != 1:
+        raise ValueError(f"splits has {splits.dim()} dimensions; it takes one number a rank")
+    if splits.is_floating_point() and splits.numel():
+        raise ValueError(f"splits is {splits.dtype}; it takes whole numbers")
+    return splits.tolist()
+
+
+class _Alltoall(torch.autograd.Function):
+    """The gradient goes back the way the rows came."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: torch.Tensor | Sequence[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        output, received = handles.synchronize(alltoall_async(tensor, splits, name, process_set))
+        ctx.received = received.tolist()
+        ctx.process_set = process_set
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        returned, _ = alltoall(grad, splits=ctx.received, process_set=ctx.process_set)
+        return returned, None, None, None

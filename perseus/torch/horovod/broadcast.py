@@ -1,0 +1,99 @@
+"""Broadcast: one rank's tensor on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Average
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.allreduce import allreduce, copied_back
+from perseus.torch.horovod.tensors import contiguous, described, empty_like, set_id
+from perseus_core import OperationKind, _engine, names, rank
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts a broadcast into a new tensor; gives a handle for poll and synchronize."""
+    source = contiguous(tensor)
+    output = empty_like(source)
+    handle = _submit(source, output, root_rank, name, process_set)
+    return handles.track(handle, (source, output), lambda _: output)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts a broadcast in place; gives a handle for poll and synchronize."""
+    buffer = contiguous(tensor)
+    handle = _submit(buffer, buffer, root_rank, name, process_set)
+    return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The tensor of `root_rank`, a rank of the world that is in the set. Differentiable."""
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Fills the tensor with that of `root_rank`, and gives it back."""
+    return handles.synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def _submit(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> int:
+    tensors = [described(source, target)]
+    return names.submit(
+        OperationKind.BROADCAST,
+        "broadcast",
+        name,
+        set_id(process_set),
+        lambda id: _engine.submit(id, tensors, root=root_rank),
+    )
+
+
+class _Broadcast(torch.autograd.Function):
+    """The root gets the averaged gradient; the others' inputs had no part in the result."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        root_rank: int,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        ctx.root_rank = root_rank
+        ctx.process_set = process_set
+        return handles.synchronize(broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        reduced = allreduce(grad, op=Average, process_set=ctx.process_set)
+        if rank() != ctx.root_rank:
+            reduced = reduced * 0
+        return reduced, None, None, None

@@ -1,0 +1,28 @@
+"""Join and barrier."""
+
+from __future__ import annotations
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.torch.horovod.tensors import set_id
+from perseus_core import barrier as _barrier
+from perseus_core import join as _join
+
+
+def join(device: int = -1) -> int:
+    """Says that this rank has no more data, and waits until all ranks of the world say so.
+
+    Meanwhile it takes part in the others' allreduces, with zeros; other collectives fail.
+
+    Args:
+      device: -1; tensors must be in CPU memory.
+
+    Returns the rank that joined last, the same on all ranks.
+    """
+    if device != -1:
+        raise ValueError(f"device is {device}; this build of Perseus moves CPU tensors only")
+    return _join()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns once all ranks of the set have called it."""
+    _barrier(process_set=set_id(process_set))

@@ -1,0 +1,161 @@
+"""Model, optimizer and object state, made the same on all ranks."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import cloudpickle
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.allgather import allgather
+from perseus.torch.horovod.broadcast import broadcast_, broadcast_async_
+from perseus_core import rank
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Fills tensors with those of the root, such as a model's state_dict or named_parameters.
+
+    Args:
+      params: a dict, or tensors, or pairs of a name and a tensor. What is None is passed over.
+      root_rank: a rank of the world.
+    """
+    named = []
+    for name, tensor in _named(params):
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"invalid params: {name or 'an entry'} is {type(tensor).__name__}")
+        named.append((name, tensor))
+    with torch.no_grad():
+        started = [broadcast_async_(tensor, root_rank, name, process_set) for name, tensor in named]
+        for handle in started:
+            handles.synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives all ranks the root's optimizer state and its options, such as the learning rate.
+
+    The root's state decides: a rank without state gets it, one with other state loses it. No step
+    is taken for it, so gradients and parameters stay as they are. `model` is not needed; Horovod
+    has the argument.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    tensors: list[torch.Tensor] = []
+    outline = None
+    if rank() == root_rank:
+        outline = (
+            [_without_params(group) for group in optimizer.param_groups],
+            [_outline(optimizer.state.get(param, {}), tensors) for param in params],
+        )
+    options, states = broadcast_object(outline, root_rank, process_set=process_set)
+    if rank() != root_rank:
+        if len(options) != len(optimizer.param_groups) or len(states) != len(params):
+            raise ValueError(
+                f"rank {root_rank}'s optimizer has {len(options)} groups of {len(states)} "
+                f"parameters in all, this one {len(optimizer.param_groups)} of {len(params)}"
+            )
+        for group, root_options in zip(optimizer.param_groups, options, strict=True):
+            group.update(root_options)
+        optimizer.state.clear()
+        for param, state in zip(params, states, strict=True):
+            if state:
+                optimizer.state[param] = _filled(state, tensors)
+    numbered = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
+    broadcast_parameters(numbered, root_rank, process_set)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle."""
+    is_root = rank() == root_rank
+    payload = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    broadcast_(length, root_rank, name and f"{name}.sz", process_set)
+    if not is_root:
+        payload = torch.empty(int(length), dtype=torch.uint8)
+    broadcast_(payload, root_rank, name and f"{name}.t", process_set)
+    return obj if is_root else _unpickled(payload)
+
+
+def allgather_object(
+    obj: Any,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
+    payload = _pickled(obj)
+    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    lengths = allgather(length, name and f"{name}.sz", process_set)
+    gathered = allgather(payload, name and f"{name}.t", process_set)
+    return [_unpickled(part) for part in gathered.split(lengths.tolist())]
+
+
+def _named(params: Mapping[str, Any] | Iterable[Any]) -> Iterator[tuple[str | None, Any]]:
+    if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
+        raise ValueError(f"invalid params of type: {type(params)}")
+    if isinstance(params, Mapping):
+        yield from sorted(params.items(), key=lambda item: str(item[0]))
+        return
+    for entry in params:
+        yield entry if isinstance(entry, tuple) else (None, entry)
+
+
+def _pickled(obj: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
+
+
+def _unpickled(payload: torch.Tensor) -> Any:
+    return cloudpickle.loads(ctypes.string_at(payload.data_ptr(), payload.numel()))
+
+
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+# A tensor's place in an outline: where it is in the list, and what it must look like.
+_Place = collections.namedtuple("_Place", "index shape dtype")
+
+
+def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The value with its tensors replaced by places, and the tensors put on the list."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _outline(inner, tensors) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_outline(inner, tensors) for inner in value)
+    return value
+
+
+def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
+    """The outline with new tensors in its places, which are put on the list in their order."""
+    if isinstance(outline, _Place):
+        assert outline.index == len(tensors)
+        tensors.append(torch.empty(outline.shape, dtype=outline.dtype))
+        return tensors[-1]
+    if isinstance(outline, dict):
+        return {key: _filled(inner, tensors) for key, inner in outline.items()}
+    if type(outline) in (list, tuple):
+        return type(outline)(_filled(inner, tensors) for inner in outline)
+    return outline

@@ -1,0 +1,234 @@
+"""From backward's hooks to reduced gradients.
+
+A hook runs for each parameter as soon as its gradient is there, so it must be cheap: names become
+ids once, and a contiguous gradient is handed over by its address, to be reduced in place.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet
+from perseus.common.reduce_ops import Average
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.compression import Compressor, NoneCompressor
+from perseus.torch.horovod.sparse import sparse_allreduce_async
+from perseus.torch.horovod.tensors import described, dtype_number, set_id
+from perseus_core import OperationKind, _engine
+
+
+class Bucket:
+    """Parameters whose gradients are reduced as one operation; most often just one."""
+
+    def __init__(self, params: list[torch.Tensor], name: str, priority: int) -> None:
+        self.params = params
+        self.name = name
+        self.priority = priority
+        self.id = 0
+        #: backward passes still to come, for each parameter
+        self.passes_left: list[int] = []
+        #: waits for the reduction and puts the result into the gradients; None: not under way
+        self.finish: Callable[[], None] | None = None
+
+
+class Gradients:
+    """The gradients of one optimizer. Used by the thread that runs backward and step."""
+
+    def __init__(
+        self,
+        params: Sequence[torch.Tensor],
+        names: Mapping[torch.Tensor, str],
+        groups: Sequence[list[torch.Tensor]],
+        compression: type[Compressor],
+        passes: int,
+        op: int,
+        predivide: float,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        self._compression = compression
+        self._passes = passes
+        self._op = op
+        # The engine divides by the number of ranks, after the sum.
+        self._prescale = 1.0 / predivide if op == Average else 1.0
+        self._postscale = predivide if op == Average else 1.0
+        self._sparse_as_dense = sparse_as_dense
+        self._process_set = process_set
+        self._registered_for: int | None = None
+        self._buckets = self._make_buckets(params, names, groups)
+        self._register()
+        self.restart()
+        for bucket in self._buckets:
+            for index, param in enumerate(bucket.params):
+                hook = param.register_post_accumulate_grad_hook(self._make_hook(bucket, index))
+                weakref.finalize(self, hook.remove)
+
+    def set_passes(self, passes: int) -> None:
+        """Sets the backward passes that are added up, and begins to count anew."""
+        self._passes = passes
+        self._count_anew()
+
+    def under_way(self) -> bool:
+        """Whether gradients are being reduced."""
+        return any(bucket.finish is not None for bucket in self._buckets)
+
+    def restart(self) -> None:
+        """Waits for what is under way, and begins to count backward passes anew."""
+        self._finish_all()
+
+    def synchronize(self) -> None:
+        """Reduces what has not been yet, and waits for all, also where one fails."""
+        try:
+            for bucket in self._buckets:
+                if bucket.finish is None:
+                    self._reduce(bucket)
+        finally:
+            self._finish_all()
+
+    def _make_buckets(
+        self,
+        params: Sequence[torch.Tensor],
+        names: Mapping[torch.Tensor, str],
+        groups: Sequence[list[torch.Tensor]],
+    ) -> list[Bucket]:
+        # Parameters are registered in the order in which the forward pass needs them.
+        order = {param: i for i, param in enumerate(params)}
+        grouped = {param for group in groups for param in group}
+        members = [*groups, *([param] for param in params if param not in grouped)]
+        buckets = []
+        for group in members:
+            first = min(order[param] for param in group)
+            prefix = "grouped_allreduce" if group[0] in grouped else "allreduce"
+            buckets.append(Bucket(list(group), f"{prefix}.{names[group[0]]}", -first))
+        return sorted(buckets, key=lambda bucket: -bucket.priority)
+
+    def _register(self) -> None:
+        self._registered_for = set_id(self._process_set)
+        for bucket in self._buckets:
+            bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
+
+    def _finish_all(self) -> None:
+        error: Exception | None = None
+        for bucket in self._buckets:
+            finish, bucket.finish = bucket.finish, None
+            try:
+                if finish is not None:
+                    finish()
+            except Exception as failure:
+                error = error or failure
+        self._count_anew()
+        if error is not None:
+            raise error
+
+    def _count_anew(self) -> None:
+        for bucket in self._buckets:
+            bucket.passes_left = [self._passes] * len(bucket.params)
+
+    def _make_hook(self, bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
+        # The parameters hold the hook; it must not hold an optimizer that nobody uses any more.
+        owner = weakref.ref(self)
+
+        def hook(param: torch.Tensor) -> None:
+            left = bucket.passes_left
+            if bucket.finish is not None or left[index] <= 0:
+                raise AssertionError(
+                    "Gradients were computed more than backward_passes_per_step times before "
+                    "call to step(). Increase backward_passes_per_step to accumulate gradients "
+                    "locally."
+                )
+            if param.grad.requires_grad:
+                raise AssertionError("a gradient that is reduced must not require one itself")
+            left[index] -= 1
+            if not any(left):
+                gradients = owner()
+                if gradients is not None:
+                    gradients._reduce(bucket)
+
+        return hook
+
+    def _reduce(self, bucket: Bucket) -> None:
+        if self._registered_for != self._process_set.process_set_id:
+            self._register()
+        for param in bucket.params:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+        if len(bucket.params) > 1 or bucket.params[0].grad.is_sparse:
+            self._reduce_special(bucket)
+            return
+        param = bucket.params[0]
+        grad = param.grad
+        if self._compression is NoneCompressor and grad.is_contiguous():
+            buffer, ctx = grad, None
+        else:
+            buffer, ctx = self._compressed(grad)
+        address = buffer.data_ptr()
+        handle = _engine.submit_allreduce(
+            bucket.id,
+            address,
+            address,
+            buffer.shape,
+            dtype_number(buffer),
+            self._op,
+            self._prescale,
+            self._postscale,
+            bucket.priority,
+        )
+        handles.track(handle, buffer, _nothing)
+
+        def finish() -> None:
+            handles.synchronize(handle)
+            if buffer is not grad:
+                grad.copy_(self._compression.decompress(buffer, ctx))
+
+        bucket.finish = finish
+
+    def _reduce_special(self, bucket: Bucket) -> None:
+        grads = [param.grad for param in bucket.params]
+        if len(grads) == 1 and not self._sparse_as_dense:
+            name = bucket.name.removeprefix("allreduce.")
+            result = sparse_allreduce_async(grads[0], name, self._op, self._process_set)
+            bucket.finish = lambda: _replace_sparse(grads[0], result())
+            return
+        if any(grad.is_sparse for grad in grads) and not self._sparse_as_dense:
+            raise ValueError(
+                f"{bucket.name} is a group with sparse gradients; take them out of it, or give "
+                "sparse_as_dense=True"
+            )
+        dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
+        buffers = [self._compressed(grad) for grad in dense]
+        tensors = [buffer for buffer, _ in buffers]
+        handle = _engine.submit(
+            bucket.id,
+            [described(tensor, tensor) for tensor in tensors],
+            reduce_op=self._op,
+            prescale=self._prescale,
+            postscale=self._postscale,
+            priority=bucket.priority,
+        )
+        handles.track(handle, tensors, _nothing)
+
+        def finish() -> None:
+            handles.synchronize(handle)
+            for grad, (buffer, ctx) in zip(grads, buffers, strict=True):
+                if grad.is_sparse:
+                    _replace_sparse(grad, self._compression.decompress(buffer, ctx).to_sparse())
+                elif buffer is not grad:
+                    grad.copy_(self._compression.decompress(buffer, ctx))
+
+        bucket.finish = finish
+
+    def _compressed(self, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        buffer, ctx = self._compression.compress(grad)
+        return buffer.contiguous(), ctx
+
+
+def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:
+    grad.zero_().add_(reduced)
+
+
+def _nothing(_: int) -> None:
+    return None

@@ -1,0 +1,175 @@
+"""Reduce-scatter: every rank gets its rows of the reduced tensor.
+
+Rows that do not divide go one each to the first ranks of the set. The common arguments are those
+of perseus.torch.horovod.allreduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Average, Sum, reject_adasum
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.allgather import allgather, grouped_allgather
+from perseus.torch.horovod.compression import Compression, Compressor
+from perseus.torch.horovod.tensors import contiguous, described, set_id, take_result
+from perseus_core import OperationKind, _engine, names
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts a reduce-scatter; gives a handle for poll and synchronize."""
+    source = contiguous(tensor)
+    handle = _submit(
+        [source], "reducescatter", name, op, process_set, prescale_factor, postscale_factor
+    )
+    return handles.track(handle, source, take_result)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduces the ranks' tensors and gives this rank its rows of the result. Differentiable."""
+    compressed, ctx = compression.compress(tensor)
+    reduced = _Reducescatter.apply(
+        compressed, name, op, process_set, prescale_factor, postscale_factor
+    )
+    return compression.decompress(reduced, ctx)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Starts reduce-scatters that are agreed on, and complete, as one, under a single handle."""
+    sources = [contiguous(tensor) for tensor in tensors]
+    handle = _submit(
+        sources, "grouped_reducescatter", name, op, process_set, prescale_factor, postscale_factor
+    )
+    return handles.track(
+        handle, sources, lambda done: [take_result(done, i) for i in range(len(sources))]
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """reducescatter of several tensors as one operation. Differentiable."""
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    reduced = _GroupedReducescatter.apply(
+        name,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        *(tensor for tensor, _ in compressed),
+    )
+    return [
+        compression.decompress(tensor, ctx)
+        for tensor, (_, ctx) in zip(reduced, compressed, strict=True)
+    ]
+
+
+def _submit(
+    sources: Sequence[torch.Tensor],
+    prefix: str,
+    name: str | None,
+    op: int,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+) -> int:
+    reject_adasum(op)
+    for source in sources:
+        if source.dim() == 0:
+            raise ValueError("reducescatter needs a tensor with at least one dimension")
+    tensors = [described(source) for source in sources]
+    return names.submit(
+        OperationKind.REDUCESCATTER,
+        prefix,
+        name,
+        set_id(process_set),
+        lambda id: _engine.submit(
+            id, tensors, reduce_op=op, prescale=prescale, postscale=postscale
+        ),
+    )
+
+
+def _gradient_scale(op: int, process_set: ProcessSet, prescale: float, postscale: float) -> float:
+    """What the gradient of the rows is multiplied by: a sum weighs as much as the set has ranks."""
+    return prescale * postscale * (process_set.size() if op == Sum else 1)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale: float,
+        postscale: float,
+    ) -> torch.Tensor:
+        ctx.process_set = process_set
+        ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
+        return handles.synchronize(
+            reducescatter_async(tensor, name, op, process_set, prescale, postscale)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gathered = allgather(grad * ctx.scale, process_set=ctx.process_set)
+        return gathered, None, None, None, None, None
+
+
+class _GroupedReducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        op: int,
+        process_set: ProcessSet,
+        prescale: float,
+        postscale: float,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.process_set = process_set
+        ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
+        return tuple(
+            handles.synchronize(
+                grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
+            )
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        scaled = [grad * ctx.scale for grad in grads]
+        gathered = grouped_allgather(scaled, process_set=ctx.process_set)
+        return None, None, None, None, None, *gathered

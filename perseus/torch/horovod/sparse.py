@@ -1,0 +1,41 @@
+"""Allreduce of sparse tensors, as allgathers of their indices and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Average, Sum
+from perseus.torch.horovod import handles
+from perseus.torch.horovod.allgather import allgather_async
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor,
+    name: str,
+    op: int,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[], torch.Tensor]:
+    """Starts the sum or average of sparse COO tensors; call what it gives to wait for the result.
+
+    The result is not coalesced: an index that several ranks have is there several times.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("a sparse tensor can be reduced with op Average or Sum")
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"sparse_allreduce_async takes a sparse COO tensor, not {tensor.layout}")
+    indices = allgather_async(
+        tensor._indices().transpose(0, 1), name=f"{name}.indices", process_set=process_set
+    )
+    values = allgather_async(tensor._values(), name=f"{name}.values", process_set=process_set)
+
+    def result() -> torch.Tensor:
+        all_values = handles.synchronize(values)
+        all_indices = handles.synchronize(indices)
+        if op == Average:
+            all_values = all_values / process_set.size()
+        return torch.sparse_coo_tensor(all_indices.transpose(0, 1), all_values, tensor.shape)
+
+    return result

@@ -1,1 +1,20 @@
-"""Perseus: the communication layer under data-parallel training."""
+"""Perseus: the communication layer under data-parallel training.
+
+Import the adapter of your framework: `import perseus.torch.horovod as hvd`.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __version__: str
+
+__all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> str:
+    # Reading the installed package's metadata takes longer than all else here.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("perseus")
+    raise AttributeError(f"module 'perseus' has no attribute '{name}'")

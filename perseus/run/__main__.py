@@ -1,0 +1,7 @@
+"""`python -m perseus.run` is `perseusrun`."""
+
+import sys
+
+from perseus.run.cli import main
+
+sys.exit(main())

@@ -1,0 +1,257 @@
+"""Runs a job's ranks on one host, for a launcher at the other end of stdin and stdout.
+
+Run as a program, with nothing but the standard library, so that it starts quickly and works over
+ssh. The launcher sends one job (a length and JSON) and later, perhaps, TERMINATE. What the agent
+sends back are frames: a kind, a rank and a payload. When stdin ends, because the launcher is done
+or dead, everything that the ranks have started is ended too: SIGTERM, then SIGKILL after the job's
+grace.
+
+One thread. Ranks lead sessions of their own; the agent adopts what they leave behind, so that it
+can find and end it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import functools
+import json
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+import time
+from typing import IO, Any
+
+MAGIC = b"\nperseus-agent-1\n"
+HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
+STDOUT, STDERR, RESULT, EXIT, ERROR = range(5)
+TERMINATE = b"T"
+RESULT_FD = "PERSEUS_RESULT_FD"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PIECE = 65536
+
+
+class Rank:
+    """A process of the job, and its pipes that have not ended yet."""
+
+    def __init__(self, rank: int, process: subprocess.Popen[bytes], pipes: dict[int, IO[bytes]]):
+        self.rank = rank
+        self.process = process
+        self.pipes = pipes
+        self.running = True
+
+
+class Agent:
+    def __init__(self, job: dict[str, Any]):
+        self._job = job
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._selector = selectors.DefaultSelector()
+        self._ranks: dict[int, Rank] = {}  # by process id
+        self._kill_at: float | None = None  # when the grace ends, once ending has begun
+
+    def run(self) -> None:
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        wakeup_read, wakeup_write = os.pipe()
+        for end in (wakeup_read, wakeup_write):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._terminate())
+        for ignored in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_command)
+        self._selector.register(
+            wakeup_read, selectors.EVENT_READ, lambda: os.read(wakeup_read, 4096)
+        )
+        self._start()
+        while any(rank.running for rank in self._ranks.values()):
+            for key, _ in self._selector.select(self._seconds_left()):
+                key.data()
+            self._reap()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._signal_all(signal.SIGKILL)
+                self._kill_at = time.monotonic() + 0.1
+        self._end_orphans()
+
+    def _start(self) -> None:
+        payload = base64.b64decode(self._job["stdin"])
+        for place in self._job["ranks"]:
+            if self._kill_at is not None:
+                return
+            try:
+                self._start_rank(place["rank"], place["environment"], payload)
+            except OSError as error:
+                message = f"cannot start '{self._job['command'][0]}': {error.strerror}"
+                if error.filename not in (None, self._job["command"][0]):
+                    message += f": {error.filename}"
+                _send(ERROR, place["rank"], message.encode())
+                self._terminate()
+
+    def _start_rank(self, number: int, environment: dict[str, str], payload: bytes) -> None:
+        result_read, result_write = os.pipe()
+        stdin = os.memfd_create("perseus-stdin")
+        os.write(stdin, payload)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        whole = {**os.environ, **self._job["environment"], **environment}
+        if payload:
+            whole[RESULT_FD] = str(result_write)
+        try:
+            process = subprocess.Popen(
+                self._job["command"],
+                cwd=self._job["directory"],
+                env=whole,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[result_write] if payload else [],
+                start_new_session=True,
+                preexec_fn=self._die_with_agent,
+            )
+        except OSError:
+            os.close(result_read)
+            raise
+        finally:
+            os.close(stdin)
+            os.close(result_write)
+        assert process.stdout and process.stderr
+        result = os.fdopen(result_read, "rb")
+        pipes: dict[int, IO[bytes]] = {
+            STDOUT: process.stdout,
+            STDERR: process.stderr,
+            RESULT: result,
+        }
+        rank = self._ranks[process.pid] = Rank(number, process, pipes)
+        for kind, pipe in pipes.items():
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(
+                pipe, selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
+            )
+
+    def _die_with_agent(self) -> None:
+        """In the child, before exec: it must not outlive the agent, whatever ends that."""
+        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    def _read_command(self) -> None:
+        command = os.read(sys.stdin.fileno(), 1)
+        if not command:
+            self._selector.unregister(sys.stdin.fileno())
+        self._terminate()
+
+    def _forward(self, rank: Rank, kind: int) -> bool:
+        """Passes on what a pipe holds; whether there may be more."""
+        try:
+            data = os.read(rank.pipes[kind].fileno(), _PIECE)
+        except BlockingIOError:
+            return False
+        if data:
+            _send(kind, rank.rank, data)
+            return True
+        self._close(rank, kind)
+        return False
+
+    def _close(self, rank: Rank, kind: int) -> None:
+        pipe = rank.pipes.pop(kind)
+        self._selector.unregister(pipe)
+        pipe.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if child == 0:
+                return
+            rank = self._ranks.get(child)
+            if rank is None:
+                continue  # somebody's orphan
+            rank.running = False
+            rank.process.returncode = os.waitstatus_to_exitcode(status)
+            # A child of the rank may hold its pipes open: take what there is, whatever may come.
+            for kind in list(rank.pipes):
+                while self._forward(rank, kind):
+                    pass
+                if kind in rank.pipes:
+                    self._close(rank, kind)
+            _send(EXIT, rank.rank, str(rank.process.returncode).encode())
+
+    def _terminate(self) -> None:
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._job["grace"]
+            self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: int) -> None:
+        for child in _descendants(os.getpid()):
+            _kill(child, number)
+
+    def _end_orphans(self) -> None:
+        """Ends what the ranks have left behind: their children became ours."""
+        deadline = time.monotonic() + 1
+        while (orphans := _descendants(os.getpid())) and time.monotonic() < deadline:
+            for orphan in orphans:
+                _kill(orphan, signal.SIGKILL)
+            self._reap()
+
+    def _seconds_left(self) -> float | None:
+        return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Process ids of the children of a process, of their children, and so on."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as stat:
+                # The command's name, in parentheses, may itself hold spaces and parentheses.
+                parent = int(stat.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            continue  # gone meanwhile
+        children.setdefault(parent, []).append(int(name))
+    found = []
+    level = [ancestor]
+    while level:
+        level = [child for parent in level for child in children.get(parent, [])]
+        found += level
+    return found
+
+
+def _kill(process: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _send(kind: int, rank: int, payload: bytes) -> None:
+    frame = HEADER.pack(kind, rank, len(payload)) + payload
+    while frame:
+        try:
+            frame = frame[os.write(sys.stdout.fileno(), frame) :]
+        except OSError:
+            return  # the launcher is gone; stdin says so too
+
+
+def _receive(length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        piece = os.read(sys.stdin.fileno(), length - len(data))
+        if not piece:
+            sys.exit(0)  # the launcher has changed its mind
+        data += piece
+    return data
+
+
+def main() -> None:
+    os.write(sys.stdout.fileno(), MAGIC)
+    (length,) = struct.unpack("!I", _receive(4))
+    Agent(json.loads(_receive(length))).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""perseusrun: starts a command as the ranks of a job."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import os
+import secrets
+import shlex
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from perseus.run.environment import exported
+from perseus.run.host_connection import RemoteShell
+from perseus.run.hosts import Host, assign, is_local, parse_hosts, read_hostfile
+from perseus.run.job import Job, Launcher
+from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command
+from perseus.run.output import Output
+from perseus.run.rendezvous import serve_rendezvous
+from perseus.run.setting_options import DEST, add_setting_options
+
+# A command that runs another on a host, as `ssh host command` does, to be used instead of ssh.
+REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.check_build:
+        return check_build()
+    for note in options.notes:
+        print(f"perseusrun: {note}", file=sys.stderr)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("there is no command to run: perseusrun -np 4 python train.py")
+    try:
+        hosts = named_hosts(options)
+        size = options.num_proc or sum(host.slots for host in hosts or [])
+        if not size:
+            parser.error("say how many ranks to start: -np N")
+        if options.mpi:
+            return run_with_mpi(options, hosts, size, command)
+        return run(options, hosts or [Host("localhost", size)], size, command)
+    except ValueError as error:
+        print(f"perseusrun: {error}", file=sys.stderr)
+        return 2
+
+
+def run(options: argparse.Namespace, hosts: Sequence[Host], size: int, command: list[str]) -> int:
+    slots = assign(hosts, size)
+    if options.start_timeout is not None:
+        options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
+    secret = secrets.token_hex(32)
+    interfaces = [
+        name for name in options.settings.get("PERSEUS_INTERFACES", "").split(",") if name
+    ]
+    output = Output(
+        size,
+        timestamps=options.timestamps,
+        folder=Path(options.output_filename) if options.output_filename else None,
+    )
+    with serve_rendezvous([slot.host for slot in slots], secret, interfaces) as rendezvous:
+        job = Job(
+            command=command,
+            slots=slots,
+            secret=secret,
+            rendezvous=rendezvous,
+            environment=options.settings,
+            remote_shell=remote_shell(options),
+            start_timeout=options.start_timeout or 30,
+            verbose=options.verbose,
+        )
+        return Launcher(job, output).run()
+
+
+def run_with_mpi(
+    options: argparse.Namespace, hosts: Sequence[Host] | None, size: int, command: list[str]
+) -> int:
+    """Becomes mpirun; does not return unless that cannot be started."""
+    assign(hosts or [Host("localhost", size)], size)
+    if options.start_timeout is not None:
+        options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
+    environment = {**os.environ, **options.settings, "PYTHONUNBUFFERED": "1"}
+    several = any(not is_local(host.name) for host in hosts or [])
+    mpirun = find_mpirun()
+    job = MpiJob(
+        command=command,
+        size=size,
+        hosts=[(host.name, host.slots) for host in hosts or []],
+        exported=exported(environment) if several else options.settings,
+        binding=shlex.split(options.binding_args),
+        more=shlex.split(options.mpi_args) + (tcp_only() if options.tcp else []),
+        ssh_port=options.ssh_port,
+        ssh_identity_file=options.ssh_identity_file,
+        timestamps=options.timestamps,
+        output=options.output_filename,
+        root=os.geteuid() == 0,
+    )
+    line = mpirun_command(mpirun, job)
+    if options.verbose:
+        print(f"perseusrun: {shlex.join(line)}", file=sys.stderr, flush=True)
+    os.execve(mpirun.path, line, environment)
+
+
+def tcp_only() -> list[str]:
+    return ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
+
+
+def named_hosts(options: argparse.Namespace) -> list[Host] | None:
+    if options.hosts:
+        return parse_hosts(options.hosts)
+    return read_hostfile(options.hostfile) if options.hostfile else None
+
+
+def remote_shell(options: argparse.Namespace) -> RemoteShell:
+    command = shlex.split(os.environ.get(REMOTE_SHELL_VARIABLE, "")) or ["ssh"]
+    return RemoteShell(options.ssh_port, options.ssh_identity_file, command)
+
+
+def check_build() -> int:
+    import perseus_core
+
+    print(f"perseus {version()}")
+    for what, found in perseus_core.check_build().items():
+        print(f"  {what}: {found}")
+    for framework in ("torch", "tensorflow", "mxnet"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            print(f"  {framework}: {importlib.metadata.version(framework)}")
+    return 0
+
+
+def version() -> str:
+    return importlib.metadata.version("perseus")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="perseusrun",
+        usage="perseusrun -np N [-H host:slots,...] [options] [--] command...",
+        description="Starts a command as the N ranks of a job, here or on other hosts.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(notes=[], **{DEST: {}})
+    parser.add_argument("-v", "--version", action="version", version=f"perseus {version()}")
+    parser.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="ranks to start")
+    parser.add_argument(
+        "-cb", "--check-build", action="store_true", help="show what could be found here, and exit"
+    )
+    hosts = parser.add_mutually_exclusive_group()
+    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and ranks that fit")
+    hosts.add_argument(
+        "-hostfile", "--hostfile", metavar="FILE", help="a file of lines `host slots=N`"
+    )
+    parser.add_argument(
+        "--mpi", action="store_true", help="start the ranks with mpirun (Open MPI or MPICH)"
+    )
+    parser.add_argument("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
+    parser.add_argument(
+        "--binding-args", default="", metavar="ARGS", help="mpirun's, to bind ranks to processors"
+    )
+    parser.add_argument("--tcp", action="store_true", help="with --mpi: Open MPI uses TCP only")
+    parser.add_argument(
+        "--start-timeout",
+        "--gloo-timeout-seconds",
+        type=_positive,
+        metavar="S",
+        help="seconds until all ranks must have started and met (PERSEUS_START_TIMEOUT)",
+    )
+    parser.add_argument("-p", "--ssh-port", type=_positive, metavar="PORT", help="port of sshd")
+    parser.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    parser.add_argument(
+        "--output-filename",
+        metavar="FOLDER",
+        help="keep what rank N prints in FOLDER/rank.N/stdout and stderr, too",
+    )
+    parser.add_argument(
+        "-prefix-timestamp",
+        "--prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        dest="timestamps",
+        action="store_true",
+        help="lines begin with the time",
+    )
+    parser.add_argument("--verbose", action="store_true", help="say what is started where")
+    add_setting_options(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Adds the engine's table of settings to the help, and loads the engine only then."""
+
+    def format_help(self) -> str:
+        return f"{super().format_help()}\n{settings_table()}"
+
+
+def settings_table() -> str:
+    import perseus_core
+
+    lines = ["environment variables that the ranks read:"]
+    for setting in perseus_core.settings():
+        limits = f"{setting.range}, " if setting.range else ""
+        default = setting.default or "empty"
+        lines.append(f"  {setting.name} ({setting.type}, {limits}default {default})")
+        also = f" Also: {', '.join(setting.aliases)}." if setting.aliases else ""
+        indent = " " * 6
+        text = setting.help + also
+        lines += textwrap.wrap(text, 92, initial_indent=indent, subsequent_indent=indent)
+    return "\n".join(lines) + "\n"
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not above 0")
+    return number

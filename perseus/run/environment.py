@@ -1,0 +1,45 @@
+"""The environment that ranks are started with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from perseus.run.hosts import Slot
+
+# What describes the machine or the session it was read on and would be wrong on another.
+_HOST_SPECIFIC = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|HOST|HOSTNAME|HOSTTYPE|MACHTYPE|HOME|USER|LOGNAME|SHELL|MAIL|TERM|TERMCAP"
+    r"|DISPLAY|XAUTHORITY|TMPDIR|LS_COLORS|(SSH|XDG|DBUS|BASH_FUNC|TMUX|STY|WINDOWID)\w*.*"
+)
+
+
+def exported(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that makes sense on another host."""
+    return {
+        name: value for name, value in environment.items() if not _HOST_SPECIFIC.fullmatch(name)
+    }
+
+
+def job_environment(secret: str) -> dict[str, str]:
+    """What all ranks of a job have in common."""
+    # Output goes through a pipe, which Python would else fill before it lets go of a line.
+    return {"PERSEUS_SECRET": secret, "PYTHONUNBUFFERED": "1"}
+
+
+def rank_environment(slot: Slot) -> dict[str, str]:
+    """Where a rank stands, under our names and under those that Horovod's scripts read."""
+    place = {
+        "RANK": slot.rank,
+        "SIZE": slot.size,
+        "LOCAL_RANK": slot.local_rank,
+        "LOCAL_SIZE": slot.local_size,
+        "CROSS_RANK": slot.cross_rank,
+        "CROSS_SIZE": slot.cross_size,
+        "HOSTNAME": slot.host,
+    }
+    return {
+        f"{prefix}_{name}": str(value)
+        for prefix in ("PERSEUS", "HOROVOD")
+        for name, value in place.items()
+    }

@@ -1,0 +1,139 @@
+"""The launcher's end of the line to one host's agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from perseus.run import agent
+
+# -I and -S: the agent needs only the standard library, and so starts twice as fast.
+AGENT = [sys.executable, "-I", "-S", os.path.abspath(agent.__file__)]
+
+
+@dataclass(frozen=True)
+class RemoteShell:
+    """How a command is run on another host: by ssh, or `command` if that is something else."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    command: list[str] = field(default_factory=lambda: ["ssh"])
+
+    def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
+        line = shlex.join(["exec", *command])
+        if self.command != ["ssh"]:
+            return [*self.command, host, line]
+        # Nobody is there to type a password; a host's key is taken on first sight, never changed.
+        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+        options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
+        options += ["-p", str(self.port)] if self.port else []
+        options += ["-i", self.identity_file] if self.identity_file else []
+        return ["ssh", *options, host, line]
+
+
+@dataclass(frozen=True)
+class Frame:
+    kind: int
+    rank: int
+    payload: bytes
+
+
+class HostConnection:
+    """Starts the agent and speaks its protocol; never blocks. Not thread-safe."""
+
+    def __init__(self, host: str, command: list[str], job: dict[str, Any]):
+        self.host = host
+        self.ready = False  # the agent has answered
+        self.ended = False  # it has closed its side
+        self.complaint = b""  # what it, or ssh, wrote to stderr
+        text = json.dumps(job).encode()
+        self._outgoing = struct.pack("!I", len(text)) + text
+        self._incoming = b""
+        # A session of its own: the terminal's Ctrl-C is for the launcher alone.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._stdin = self._process.stdin
+        self.stdout = self._process.stdout
+        self.stderr = self._process.stderr
+        for pipe in (self._stdin, self.stdout, self.stderr):
+            os.set_blocking(pipe.fileno(), False)
+
+    def flush(self) -> bool:
+        """Sends what it can; whether something remains to be sent."""
+        if self._stdin.closed:
+            return False
+        try:
+            while self._outgoing:
+                self._outgoing = self._outgoing[os.write(self._stdin.fileno(), self._outgoing) :]
+        except BlockingIOError:
+            return True
+        except BrokenPipeError:
+            self._stdin.close()
+        return False
+
+    @property
+    def writable_fd(self) -> int:
+        return self._stdin.fileno()
+
+    def terminate(self) -> None:
+        """Asks the agent to end its ranks."""
+        self._outgoing += agent.TERMINATE
+        self.flush()
+
+    def read(self) -> Iterator[Frame]:
+        """The frames that have come; sets `ended` at the end."""
+        try:
+            data = os.read(self.stdout.fileno(), 1 << 20)
+        except BlockingIOError:
+            return
+        if not data:
+            self.ended = True
+            return
+        self._incoming += data
+        if not self.ready:
+            # A login shell's greeting may come first.
+            _, magic, rest = self._incoming.partition(agent.MAGIC)
+            if not magic:
+                return
+            self.ready = True
+            self._incoming = rest
+        while len(self._incoming) >= agent.HEADER.size:
+            kind, rank, length = agent.HEADER.unpack_from(self._incoming)
+            end = agent.HEADER.size + length
+            if len(self._incoming) < end:
+                return
+            payload = self._incoming[agent.HEADER.size : end]
+            self._incoming = self._incoming[end:]
+            yield Frame(kind, rank, payload)
+
+    def read_complaint(self) -> bool:
+        """Keeps what came on stderr; whether more may come."""
+        try:
+            data = os.read(self.stderr.fileno(), 65536)
+        except BlockingIOError:
+            return True
+        self.complaint = (self.complaint + data)[-4096:]
+        return bool(data)
+
+    def close(self, wait_seconds: float) -> int:
+        """Lets go of the agent, which then ends whatever is left; gives its exit status."""
+        for pipe in (self._stdin, self.stdout, self.stderr):
+            pipe.close()
+        try:
+            return self._process.wait(wait_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()

@@ -1,0 +1,132 @@
+"""Hosts, their slots, and which rank runs where."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# A name, an IPv4 address, or an IPv6 address in brackets; then how many ranks fit.
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,=\[\]]+)(?::(?P<slots>\d+))?")
+_HOSTFILE_LINE = re.compile(
+    r"(?P<host>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?(?:\s+max_slots\s*=\s*\d+)?"
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One rank's place. `cross` counts, over the hosts, the ranks with this local rank."""
+
+    rank: int
+    size: int
+    host: str
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Reads "host:slots,host:slots"; a host without slots has one. Raises ValueError."""
+    return _merge([_parse_host(item) for item in text.split(",") if item.strip()], f"'{text}'")
+
+
+def read_hostfile(path: str | Path) -> list[Host]:
+    """Reads a file of lines `host slots=N` or `host:N`; # begins a comment. Raises ValueError."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read hostfile {path}: {error.strerror}") from None
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        line = line.partition("#")[0].strip()
+        if not line:
+            continue
+        match = _HOSTFILE_LINE.fullmatch(line)
+        if not match:
+            raise ValueError(f"{path}, line {number}: '{line}' is not of the form 'host slots=N'")
+        host = _parse_host(match["host"])
+        slots = int(match["slots"]) if match["slots"] else host.slots
+        hosts.append(Host(host.name, slots))
+    return _merge(hosts, str(path))
+
+
+def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
+    """Fills the hosts in order, `size` ranks in all. Raises ValueError if they do not fit."""
+    if size < 1:
+        raise ValueError(f"a job needs at least one rank, not {size}")
+    available = sum(host.slots for host in hosts)
+    if size > available:
+        places = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
+        raise ValueError(
+            f"{size} ranks do not fit on {available} slots ({places}); "
+            "give the hosts more slots or start fewer ranks"
+        )
+    places_of_ranks = [(host.name, i) for host in hosts for i in range(host.slots)][:size]
+    local_sizes = Counter(name for name, _ in places_of_ranks)
+    cross_sizes = Counter(local_rank for _, local_rank in places_of_ranks)
+    seen: Counter[int] = Counter()
+    slots = []
+    for rank, (name, local_rank) in enumerate(places_of_ranks):
+        slots.append(
+            Slot(
+                rank=rank,
+                size=size,
+                host=name,
+                local_rank=local_rank,
+                local_size=local_sizes[name],
+                cross_rank=seen[local_rank],
+                cross_size=cross_sizes[local_rank],
+            )
+        )
+        seen[local_rank] += 1
+    return slots
+
+
+def is_local(name: str) -> bool:
+    """Whether the host is this machine: one of its names, or an address of its own."""
+    if name in ("localhost", socket.gethostname(), socket.getfqdn()):
+        return True
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _parse_host(item: str) -> Host:
+    match = _HOST.fullmatch(item.strip())
+    if not match:
+        raise ValueError(f"'{item.strip()}' is not of the form host:slots")
+    slots = int(match["slots"] or 1)
+    if slots < 1:
+        raise ValueError(f"'{item.strip()}': a host needs at least one slot")
+    return Host(match["name"].strip("[]"), slots)
+
+
+def _merge(hosts: Sequence[Host], source: str) -> list[Host]:
+    """A host named twice has the slots of both."""
+    if not hosts:
+        raise ValueError(f"{source} names no host")
+    slots: Counter[str] = Counter()
+    for host in hosts:
+        slots[host.name] += host.slots
+    return [Host(name, count) for name, count in slots.items()]

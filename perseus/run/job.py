@@ -1,0 +1,264 @@
+"""A job: its ranks on all hosts, watched until the last has ended or one has failed."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from perseus.run import agent
+from perseus.run.environment import exported, job_environment, rank_environment
+from perseus.run.host_connection import AGENT, Frame, HostConnection, RemoteShell
+from perseus.run.hosts import Slot, is_local
+from perseus.run.output import Output
+
+# Once a rank has failed: how long the others may go on, to say what they saw of it; then SIGTERM,
+# and how long until SIGKILL; then how long until the agents are given up. Under 5 s in all.
+LAST_WORDS_SECONDS = 1.0
+GRACE_SECONDS = 2.0
+AGENT_SECONDS = 1.0
+
+
+@dataclass
+class Job:
+    command: Sequence[str]
+    slots: Sequence[Slot]
+    secret: str
+    # The rendezvous as the given host reaches it, "address:port"; None without one.
+    rendezvous: Callable[[str], str] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)  # settings, for all ranks
+    remote_shell: RemoteShell = field(default_factory=RemoteShell)
+    start_timeout: int = 30
+    stdin: bytes = b""  # what every rank reads there
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    rank: int | None  # None: not a rank but a host, or the launcher itself
+    message: str
+    exit_code: int
+
+
+class Launcher:
+    """Runs one job. `run` is called once; it handles signals only if called by the main thread."""
+
+    def __init__(self, job: Job, output: Output):
+        self._job = job
+        self._output = output
+        self._selector = selectors.DefaultSelector()
+        self._hosts: list[HostConnection] = []
+        self._running = {slot.rank: slot for slot in job.slots}
+        self._terminate_at: float | None = None
+        self._give_up_at: float | None = None
+        self._signals: list[int] = []
+        self.failure: Failure | None = None
+        self.results = {slot.rank: b"" for slot in job.slots}
+
+    def run(self) -> int:
+        """Gives 0, the failed rank's exit code (128 + signal if one killed it), or 128 + the signal
+        that ended the launcher."""
+        with self._handling_signals():
+            try:
+                self._start()
+                self._watch()
+            finally:
+                for host in self._hosts:
+                    host.close(GRACE_SECONDS + AGENT_SECONDS)
+                for slot in self._job.slots:
+                    self._output.finish(slot.rank)
+        return self.failure.exit_code if self.failure else 0
+
+    def _start(self) -> None:
+        by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
+        for name, slots in groupby(by_host, key=lambda slot: slot.host):
+            host = HostConnection(
+                name, self._agent_command(name), self._description(name, list(slots))
+            )
+            self._hosts.append(host)
+            self._selector.register(
+                host.stdout, selectors.EVENT_READ, lambda host=host: self._read(host)
+            )
+            self._selector.register(
+                host.stderr, selectors.EVENT_READ, lambda host=host: self._read_complaint(host)
+            )
+            self._flush(host)
+        self._start_deadline = time.monotonic() + self._job.start_timeout
+
+    def _agent_command(self, host: str) -> list[str]:
+        if is_local(host):
+            return AGENT
+        command = self._job.remote_shell.wrap(host, AGENT, self._job.start_timeout)
+        self._log(f"host {host}: {' '.join(command)}")
+        return command
+
+    def _description(self, host: str, slots: list[Slot]) -> dict[str, object]:
+        environment = dict(os.environ) if is_local(host) else exported(os.environ)
+        environment |= self._job.environment
+        environment |= job_environment(self._job.secret)
+        if self._job.rendezvous:
+            environment["PERSEUS_RENDEZVOUS"] = self._job.rendezvous(host)
+        self._log(f"host {host}: ranks {', '.join(str(slot.rank) for slot in slots)}")
+        return {
+            "command": list(self._job.command),
+            "directory": os.getcwd(),
+            "environment": environment,
+            "grace": GRACE_SECONDS,
+            "ranks": [{"rank": slot.rank, "environment": rank_environment(slot)} for slot in slots],
+            "stdin": base64.b64encode(self._job.stdin).decode(),
+        }
+
+    def _watch(self) -> None:
+        while self._running:
+            for key, _ in self._selector.select(self._seconds_left()):
+                key.data()
+            while self._signals:
+                self._interrupted(self._signals.pop(0))
+            now = time.monotonic()
+            if now >= self._start_deadline:
+                self._start_deadline = float("inf")
+                self._check_started()
+            if self._terminate_at is not None and now >= self._terminate_at:
+                self._terminate_at = None
+                for host in self._hosts:
+                    host.terminate()
+            if self._give_up_at is not None and now >= self._give_up_at:
+                return
+
+    def _seconds_left(self) -> float | None:
+        deadlines = [self._start_deadline, self._terminate_at, self._give_up_at]
+        soonest = min(deadline for deadline in deadlines if deadline is not None)
+        return None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
+
+    def _check_started(self) -> None:
+        silent = [host.host for host in self._hosts if not host.ready]
+        if silent:
+            self._fail(
+                None,
+                f"no answer from host {', '.join(silent)} within the start time-out of "
+                f"{self._job.start_timeout} s; can you reach it with ssh, and without a password?",
+                1,
+            )
+
+    def _read(self, host: HostConnection) -> None:
+        for frame in host.read():
+            self._handle(host, frame)
+        if host.ended:
+            self._selector.unregister(host.stdout)
+            self._lost(host)
+
+    def _handle(self, host: HostConnection, frame: Frame) -> None:
+        if frame.kind in (agent.STDOUT, agent.STDERR):
+            self._output.write(
+                frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
+            )
+        elif frame.kind == agent.RESULT:
+            self.results[frame.rank] += frame.payload
+        elif frame.kind == agent.EXIT:
+            self._exited(host, frame.rank, int(frame.payload))
+        elif frame.kind == agent.ERROR:
+            self._running.pop(frame.rank, None)
+            self._fail(
+                frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
+            )
+
+    def _exited(self, host: HostConnection, rank: int, status: int) -> None:
+        self._output.finish(rank)
+        self._running.pop(rank, None)
+        if status > 0:
+            self._fail(rank, f"rank {rank} on host {host.host} exited with code {status}", status)
+        elif status < 0:
+            name = f"{_signal_name(-status)} ({signal.strsignal(-status)})"
+            self._fail(rank, f"rank {rank} on host {host.host} was killed by {name}", 128 - status)
+
+    def _lost(self, host: HostConnection) -> None:
+        lost = [slot.rank for slot in self._running.values() if slot.host == host.host]
+        if not lost:
+            return
+        for rank in lost:
+            del self._running[rank]
+        words = host.complaint.decode(errors="replace").strip() or "it gave no reason"
+        what = "the connection to" if host.ready else "no rank could be started on"
+        ranks = "rank " + ", ".join(map(str, lost))
+        self._fail(None, f"{what} host {host.host} ({ranks}) ended: {words}", 1)
+
+    def _read_complaint(self, host: HostConnection) -> None:
+        if not host.read_complaint():
+            self._selector.unregister(host.stderr)
+
+    def _flush(self, host: HostConnection) -> None:
+        if host.flush():
+            self._selector.register(
+                host.writable_fd, selectors.EVENT_WRITE, lambda: self._continue_flush(host)
+            )
+
+    def _continue_flush(self, host: HostConnection) -> None:
+        fd = host.writable_fd
+        if not host.flush():
+            self._selector.unregister(fd)
+
+    def _fail(self, rank: int | None, message: str, exit_code: int) -> None:
+        """The first failure ends the job; those that follow are its consequences."""
+        if self.failure:
+            return
+        self.failure = Failure(rank, message, exit_code)
+        others = f"; ending the other {len(self._running)}" if self._running else ""
+        self._say(f"{message}{others}")
+        self._end_in(LAST_WORDS_SECONDS)
+
+    def _interrupted(self, number: int) -> None:
+        if self.failure is None:
+            message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
+            self.failure = Failure(None, message, 128 + number)
+            self._say(message)
+        self._end_in(0)
+
+    def _end_in(self, seconds: float) -> None:
+        self._terminate_at = time.monotonic() + seconds
+        self._give_up_at = self._terminate_at + GRACE_SECONDS + AGENT_SECONDS
+
+    @contextlib.contextmanager
+    def _handling_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        read, write = os.pipe()
+        for end in (read, write):
+            os.set_blocking(end, False)
+        self._selector.register(read, selectors.EVENT_READ, lambda: os.read(read, 4096))
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {
+            number: signal.signal(number, lambda number, _: self._signals.append(number))
+            for number in handled
+        }
+        wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(wakeup_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(read)
+            os.close(write)
+
+    def _log(self, message: str) -> None:
+        if self._job.verbose:
+            self._say(message)
+
+    def _say(self, message: str) -> None:
+        print(f"perseusrun: {message}", file=sys.stderr, flush=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,92 @@
+"""What the ranks print: tagged with rank and stream, by whole lines; kept in files if asked."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, Literal, TextIO
+
+Stream = Literal["stdout", "stderr"]
+Sink = Callable[[bytes], None]
+
+# A progress bar ends its lines with a carriage return.
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+# A line longer than this is cut, so that memory stays bounded.
+_LONGEST = 1 << 20
+
+
+class Output:
+    """Not thread-safe."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        sinks: Mapping[Stream, Sink] | None = None,
+        timestamps: bool = False,
+        folder: Path | None = None,
+    ):
+        """Writes to our own stdout and stderr, or to `sinks`; and into `folder`, if given."""
+        self._sinks = sinks or {"stdout": _sink(sys.stdout), "stderr": _sink(sys.stderr)}
+        self._timestamps = timestamps
+        self._partial: dict[tuple[int, Stream], bytes] = {}
+        self._folder = folder
+        self._digits = len(str(size - 1))
+        self._files: dict[tuple[int, Stream], BinaryIO] = {}
+
+    def write(self, rank: int, stream: Stream, data: bytes) -> None:
+        if self._folder:
+            self._file(rank, stream).write(data)
+        data = self._partial.pop((rank, stream), b"") + data
+        end = 0
+        for line in _LINE.finditer(data):
+            # Until the next byte is here, "\r" may be the first half of "\r\n".
+            if line.end() == len(data) and data.endswith(b"\r"):
+                break
+            self._emit(rank, stream, line.group())
+            end = line.end()
+        rest = data[end:]
+        if len(rest) > _LONGEST:
+            self._emit(rank, stream, rest + b"\n")
+        elif rest:
+            self._partial[rank, stream] = rest
+
+    def finish(self, rank: int) -> None:
+        """The rank will write no more: what it has not ended with a newline is shown too."""
+        for stream in self._sinks:
+            rest = self._partial.pop((rank, stream), b"")
+            if rest:
+                self._emit(rank, stream, rest if rest.endswith(b"\r") else rest + b"\n")
+            file = self._files.pop((rank, stream), None)
+            if file:
+                file.close()
+
+    def _emit(self, rank: int, stream: Stream, line: bytes) -> None:
+        tag = f"[{rank}]<{stream}>:"
+        if self._timestamps:
+            tag = time.strftime("%Y-%m-%d %H:%M:%S") + tag
+        self._sinks[stream](tag.encode() + line)
+
+    def _file(self, rank: int, stream: Stream) -> BinaryIO:
+        file = self._files.get((rank, stream))
+        if file is None:
+            assert self._folder
+            path = self._folder / f"rank.{rank:0{self._digits}}" / stream
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._files[rank, stream] = path.open("wb", buffering=0)
+        return file
+
+
+def _sink(stream: TextIO) -> Sink:
+    def write(data: bytes) -> None:
+        # A notebook's stdout takes text only.
+        if hasattr(stream, "buffer"):
+            stream.buffer.write(data)
+        else:
+            stream.write(data.decode(errors="replace"))
+        stream.flush()
+
+    return write

@@ -1,0 +1,36 @@
+"""The place where the ranks of a job find each other, served by the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from perseus.run.hosts import is_local
+from perseus.run.network import address_of_interface, address_toward
+
+
+@contextlib.contextmanager
+def serve_rendezvous(
+    hosts_of_ranks: Sequence[str], secret: str, interfaces: Sequence[str]
+) -> Iterator[Callable[[str], str]]:
+    """Serves until the context ends; gives a function from a host to "address:port" as seen there.
+
+    `hosts_of_ranks` names each rank's host. Raises ValueError if a host has no route to it.
+    """
+    from perseus_core import Rendezvous
+
+    addresses = {host: _address(host, interfaces) for host in dict.fromkeys(hosts_of_ranks)}
+    only_here = all(map(is_local, addresses))
+    listen_on = "127.0.0.1" if only_here else ""
+    with Rendezvous(len(hosts_of_ranks), secret, listen_on) as rendezvous:
+        yield lambda host: _join(addresses[host], rendezvous.port)
+
+
+def _address(host: str, interfaces: Sequence[str]) -> str:
+    if is_local(host):
+        return "127.0.0.1"
+    return address_of_interface(interfaces) if interfaces else address_toward(host)
+
+
+def _join(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

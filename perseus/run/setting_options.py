@@ -1,0 +1,196 @@
+"""horovodrun's flags: those that are settings of Perseus, and those without meaning here."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+DEST = "settings"
+
+
+@dataclass(frozen=True)
+class SettingOption:
+    """A flag that sets an environment variable of the ranks."""
+
+    flags: tuple[str, ...]
+    setting: str
+    help: str
+    # What a flag without a value sets; None: the flag takes a value.
+    value: str | None = None
+    metavar: str = "N"
+
+
+SETTING_OPTIONS = (
+    SettingOption(
+        ("--network-interfaces", "--network-interface"),
+        "PERSEUS_INTERFACES",
+        "interfaces the ranks talk over, separated by commas",
+        metavar="NAMES",
+    ),
+    SettingOption(
+        ("--fusion-threshold-mb",), "PERSEUS_ALLREDUCE_FUSION", "merging granularity in MiB"
+    ),
+    SettingOption(("--cache-capacity",), "PERSEUS_CACHE_CAPACITY", "names agreed on by one bit"),
+    SettingOption(
+        ("--num-nccl-streams", "--streams"), "PERSEUS_ALLREDUCE_STREAMS", "number of streams"
+    ),
+    SettingOption(
+        ("--hierarchical-allreduce",),
+        "PERSEUS_ALLREDUCE_MODE",
+        "allreduce inside the hosts first, then between them",
+        "hierarchical",
+    ),
+    SettingOption(
+        ("--no-hierarchical-allreduce",),
+        "PERSEUS_ALLREDUCE_MODE",
+        "all ranks in one allreduce",
+        "flat",
+    ),
+    SettingOption(
+        ("--timeline-filename",),
+        "PERSEUS_TIMELINE",
+        "write a Chrome-trace timeline",
+        metavar="FILE",
+    ),
+    SettingOption(
+        ("--timeline-mark-cycles",),
+        "PERSEUS_TIMELINE_MARK_CYCLES",
+        "mark each agreement in it",
+        "1",
+    ),
+    SettingOption(
+        ("--no-timeline-mark-cycles",), "PERSEUS_TIMELINE_MARK_CYCLES", "do not mark them", "0"
+    ),
+    SettingOption(("--no-stall-check",), "PERSEUS_STALL_CHECK_DISABLE", "no stall reports", "1"),
+    SettingOption(("--stall-check",), "PERSEUS_STALL_CHECK_DISABLE", "stall reports", "0"),
+    SettingOption(
+        ("--stall-check-warning-time-seconds",),
+        "PERSEUS_STALL_CHECK_TIME_SECONDS",
+        "seconds until a tensor that waits for other ranks is reported",
+    ),
+    SettingOption(
+        ("--stall-check-shutdown-time-seconds",),
+        "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS",
+        "seconds until a stalled tensor ends the job",
+    ),
+    SettingOption(
+        ("--thread-affinity",),
+        "PERSEUS_THREAD_AFFINITY",
+        "processor for the engine's thread of each local rank, separated by commas",
+        metavar="LIST",
+    ),
+    SettingOption(
+        ("--log-level",), "PERSEUS_LOG_LEVEL", "least severe message shown", metavar="LEVEL"
+    ),
+    SettingOption(
+        ("--log-with-timestamp", "--no-log-hide-timestamp"),
+        "PERSEUS_LOG_HIDE_TIME",
+        "log lines carry the time",
+        "0",
+    ),
+    SettingOption(
+        ("--log-without-timestamp", "--log-hide-timestamp"),
+        "PERSEUS_LOG_HIDE_TIME",
+        "log lines carry no time",
+        "1",
+    ),
+)
+
+_NO_CYCLE = "agreement is driven by events; there is no cycle to time"
+_TUNER = "the tuner runs by itself; PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING=1 turns it off"
+
+# Flag, how many values it takes, and why it changes nothing.
+WITHOUT_MEANING = (
+    ("--cycle-time-ms", 1, _NO_CYCLE),
+    ("--hierarchical-allgather", 0, "allgather chooses its algorithm by itself"),
+    ("--no-hierarchical-allgather", 0, "allgather chooses its algorithm by itself"),
+    ("--torus-allreduce", 0, "--hierarchical-allreduce is the two-level allreduce"),
+    ("--no-torus-allreduce", 0, "there is no torus allreduce to turn off"),
+    ("--autotune", 0, _TUNER),
+    ("--no-autotune", 0, _TUNER),
+    ("--autotune-log-file", 1, _TUNER),
+    ("--autotune-warmup-samples", 1, _TUNER),
+    ("--autotune-steps-per-sample", 1, _TUNER),
+    ("--autotune-bayes-opt-max-samples", 1, _TUNER),
+    ("--autotune-gaussian-process-noise", 1, _TUNER),
+    ("--disable-cache", 0, "nothing that is found out about hosts is kept between jobs"),
+    ("--mpi-threads-disable", 0, "only the engine's one thread calls MPI"),
+    ("--no-mpi-threads-disable", 0, "only the engine's one thread calls MPI"),
+    ("--gloo", 0, "the built-in transport is the default"),
+)
+
+# Flag, how many values it takes, and why the job cannot run as asked.
+UNSUPPORTED = (
+    ("--jsrun", 0, "launching with jsrun is not supported"),
+    ("--host-discovery-script", 1, "elastic training is not supported; name the hosts with -H"),
+    ("--min-np", 1, "elastic training is not supported; say how many ranks with -np"),
+    ("--min-num-proc", 1, "elastic training is not supported; say how many ranks with -np"),
+    ("--max-np", 1, "elastic training is not supported; say how many ranks with -np"),
+    ("--max-num-proc", 1, "elastic training is not supported; say how many ranks with -np"),
+    ("--slots-per-host", 1, "elastic training is not supported; say host:slots with -H"),
+    ("--elastic-timeout", 1, "elastic training is not supported"),
+    ("--reset-limit", 1, "elastic training is not supported"),
+    ("--blacklist-cooldown-range", 2, "elastic training is not supported"),
+)
+
+
+class _Set(argparse.Action):
+    """Collects an environment variable; the last flag to name it wins."""
+
+    def __init__(self, *, setting: str, value: str | None, **rest: object):
+        super().__init__(nargs=None if value is None else 0, **rest)  # type: ignore[arg-type]
+        self._setting = setting
+        self._value = value
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        collected = getattr(namespace, DEST)
+        collected[self._setting] = str(values) if self._value is None else self._value
+
+
+class _Explain(argparse.Action):
+    """Says why a flag changes nothing, or cannot be."""
+
+    def __init__(self, *, count: int, why: str, fatal: bool, **rest: object):
+        super().__init__(nargs=count, **rest)  # type: ignore[arg-type]
+        self._why = why
+        self._fatal = fatal
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        if self._fatal:
+            parser.error(f"{option_string}: {self._why}")
+        namespace.notes.append(f"{option_string} changes nothing: {self._why}")
+
+
+def add_setting_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("settings", "each sets the environment variable it names")
+    for option in SETTING_OPTIONS:
+        group.add_argument(
+            *option.flags,
+            action=_Set,
+            dest=DEST,
+            default={},
+            setting=option.setting,
+            value=option.value,
+            metavar=option.metavar if option.value is None else None,
+            help=f"{option.help} ({option.setting})",
+        )
+    for flag, count, why in WITHOUT_MEANING:
+        parser.add_argument(
+            flag, action=_Explain, count=count, why=why, fatal=False, help=argparse.SUPPRESS
+        )
+    for flag, count, why in UNSUPPORTED:
+        parser.add_argument(
+            flag, action=_Explain, count=count, why=why, fatal=True, help=argparse.SUPPRESS
+        )

@@ -1,0 +1,21 @@
+"""A rank of `perseus.run.run`: calls the function it reads, and sends the result back."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import cloudpickle
+
+from perseus.run.agent import RESULT_FD
+
+
+def main() -> None:
+    function, args, kwargs = cloudpickle.load(sys.stdin.buffer)
+    result = cloudpickle.dumps(function(*args, **kwargs))
+    with os.fdopen(int(os.environ[RESULT_FD]), "wb") as pipe:
+        pipe.write(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+# Everything here sets up what it needs: an environment of its own in .venv, the build in build/.
+# A second run reuses both.
+SHELL := /bin/bash
+VENV ?= .venv
+RANKS ?= 1 2 3 4
+PY := $(VENV)/bin/python
+export CXX ?= c++
+# GNU make's own default for CXX is g++, whether there is one or not.
+ifeq ($(origin CXX),default)
+  CXX := c++
+endif
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test build cpp-tests python-tests sanitize lint format wheel clean env-%
+
+help: ## show this
+	@echo "usage: make TARGET"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  /'
+	@echo "variables: PYTHON=/path/to/python3  CXX=/path/to/c++  VENV=$(VENV)  RANKS=\"$(RANKS)\""
+
+demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
+	@$(PY) examples/mnist_demo.py
+
+test: ## build all and run every test: C++, Python, 1 to 4 ranks, several hosts
+test: build cpp-tests python-tests
+
+build: env-build ## build the engine into the source tree and .venv
+	@$(PY) scripts/build.py
+
+cpp-tests: build
+	@$(PY) scripts/cpp_tests.py
+
+python-tests: build env-test env-demo
+	@$(PY) scripts/python_tests.py $(RANKS)
+
+sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and under ThreadSanitizer
+	@$(PY) scripts/cpp_tests.py address
+	@$(PY) scripts/cpp_tests.py thread
+
+lint: env-build env-lint ## clang-format, ruff and mypy
+	@git ls-files '*.cc' '*.h' '*.c' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+format: env-build env-lint ## rewrite the sources the way `make lint` wants them
+	@git ls-files '*.cc' '*.h' '*.c' | xargs $(VENV)/bin/clang-format -i
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+wheel: env-build ## build dist/perseus-*.whl
+	@$(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w dist . && ls -l dist/*.whl
+
+clean: ## remove what was built; keeps .venv
+	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so
+
+env-%:
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py $(VENV) $*

@@ -1,0 +1,51 @@
+"""Debian packages the build wants: installed where we may, else unpacked into build/debian."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UNPACKED = ROOT / "build/debian"
+
+
+def fetch(packages: list[str]) -> str | None:
+    """Brings the packages; gives the prefix they lie under, or None when that cannot be done."""
+    if not shutil.which("apt-get"):
+        return None
+    print(f"make: fetching {' '.join(packages)} from the system's package archive", flush=True)
+    if os.geteuid() == 0 and _install(packages):
+        return "/usr"
+    return str(UNPACKED / "usr") if _unpack(packages) else None
+
+
+def _install(packages: list[str]) -> bool:
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    # The list of packages may be absent or out of date on a fresh machine.
+    return _run(install) or (_run(["apt-get", "update", "-q"]) and _run(install))
+
+
+def _unpack(packages: list[str]) -> bool:
+    archives = UNPACKED / "archives"
+    archives.mkdir(parents=True, exist_ok=True)
+    return _run(["apt-get", "download", "-q", *packages], cwd=archives) and all(
+        _run(["dpkg", "-x", str(archive), str(UNPACKED)]) for archive in archives.glob("*.deb")
+    )
+
+
+def _run(command: list[str], cwd: Path | None = None) -> bool:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    result = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if result.returncode != 0:
+        print(f"make: {' '.join(command[:2])} failed: {result.stdout.strip().splitlines()[-1:]}")
+    return result.returncode == 0

@@ -1,0 +1,65 @@
+"""environment.py FOLDER GROUP...: makes a virtual environment, installs requirements/GROUP.txt.
+
+A stamp in the environment holds the hash of what was installed, so a second run does nothing.
+requirements/GROUP-no-deps.txt, where there is one, is installed without its dependencies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import debian
+
+REQUIREMENTS = debian.ROOT / "requirements"
+
+
+def create(folder: Path) -> None:
+    if (folder / "bin/python").exists():
+        return
+    print(f"make: creating {folder.name} with Python {sys.version.split()[0]}", flush=True)
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    # Debian packs ensurepip apart from Python.
+    if not importlib.util.find_spec("ensurepip") and os.geteuid() == 0:
+        debian.fetch([f"python{version}-venv"])
+    if subprocess.run([sys.executable, "-m", "venv", str(folder)]).returncode != 0:
+        sys.exit(
+            f"make: {sys.executable} cannot make a virtual environment.\n"
+            f"make: on Debian or Ubuntu: apt-get install python{version}-venv; then remove "
+            f"{folder} and run make again."
+        )
+
+
+def install(folder: Path, group: str) -> None:
+    listed = [REQUIREMENTS / f"{group}.txt", REQUIREMENTS / f"{group}-no-deps.txt"]
+    files = [file for file in listed if file.exists()]
+    stamp = folder / f".installed-{group}"
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    if stamp.exists() and stamp.read_text() == content:
+        return
+    print(f"make: installing requirements/{group}.txt into {folder.name}", flush=True)
+    for file in files:
+        pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
+        pip += ["--disable-pip-version-check", "-r", str(file)]
+        pip += ["--no-deps"] if file.stem.endswith("-no-deps") else []
+        if subprocess.run(pip, stdin=subprocess.DEVNULL).returncode != 0:
+            sys.exit(
+                f"make: pip could not install requirements/{file.name}; its message is above.\n"
+                "make: it needs a package index: check the network, or PIP_INDEX_URL and proxies."
+            )
+    stamp.write_text(content)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]).resolve()
+    create(folder)
+    for group in sys.argv[2:]:
+        install(folder, group)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+// N negotiators in one thread, joined by queues that deliver in random order between pairs and in
+// order within a pair, as links do.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "negotiation/negotiator.h"
+
+namespace perseus {
+
+class Cluster {
+ public:
+  explicit Cluster(int size, uint32_t seed = 1, size_t capacity = 1024) : random_(seed) {
+    std::vector<int> ranks(size);
+    for (int r = 0; r < size; ++r) ranks[r] = r;
+    for (int r = 0; r < size; ++r) members_.push_back(std::make_unique<Member>(*this, r, ranks, capacity));
+  }
+
+  int size() const { return static_cast<int>(members_.size()); }
+  Negotiator& at(int rank) { return members_[rank]->negotiator; }
+  const std::vector<Agreement>& agreements(int rank) const { return members_[rank]->agreements; }
+
+  void submit(int rank, const std::string& name, Description description = one_float()) {
+    at(rank).submit(operation_key(description.kind, name), description);
+    at(rank).advance();
+  }
+  void join(int rank) {
+    at(rank).join();
+    at(rank).advance();
+  }
+
+  // Delivers until nothing is on the way; returns how many messages were.
+  int deliver_all() {
+    int delivered = 0;
+    while (!channels_.empty()) {
+      auto channel = channels_.begin();
+      std::advance(channel, std::uniform_int_distribution<size_t>(0, channels_.size() - 1)(random_));
+      const int to = channel->first.second;
+      const std::vector<std::byte> message = std::move(channel->second.front());
+      channel->second.pop_front();
+      if (channel->second.empty()) channels_.erase(channel);
+      const Status status = at(to).receive(message);
+      if (!status.is_ok()) throw std::runtime_error(status.message());
+      at(to).advance();
+      ++delivered;
+    }
+    return delivered;
+  }
+
+  // Names that a rank has agreed on, in order.
+  std::vector<std::string> ready(int rank) const {
+    std::vector<std::string> names;
+    for (const Agreement& agreement : agreements(rank)) {
+      for (const auto& ready : agreement.ready) names.emplace_back(name_of_key(ready.key));
+    }
+    return names;
+  }
+  std::vector<std::string> failures(int rank) const {
+    std::vector<std::string> messages;
+    for (const Agreement& agreement : agreements(rank)) {
+      for (const auto& failure : agreement.failures) messages.push_back(failure.message);
+    }
+    return messages;
+  }
+
+  static Description one_float() { return floats({1}); }
+  static Description floats(std::vector<int64_t> shape) {
+    Description description;
+    description.tensors.push_back({DataType::kFloat32, std::move(shape)});
+    return description;
+  }
+
+ private:
+  struct Member final : NegotiatorHost {
+    Member(Cluster& owner, int rank, const std::vector<int>& ranks, size_t capacity)
+        : cluster(owner),
+          index(rank),
+          negotiator(rank, static_cast<int>(ranks.size()), ranks, capacity, {}, *this) {}
+    void send(int to, std::span<const std::byte> message) override {
+      cluster.channels_[{index, to}].emplace_back(message.begin(), message.end());
+    }
+    void agreed(const Agreement& agreement) override { agreements.push_back(agreement); }
+
+    Cluster& cluster;
+    int index;
+    Negotiator negotiator;
+    std::vector<Agreement> agreements;
+  };
+
+  std::mt19937 random_;
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> channels_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+}  // namespace perseus

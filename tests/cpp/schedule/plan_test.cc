@@ -1,0 +1,94 @@
+#include "schedule/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace perseus {
+namespace {
+
+Agreement::Ready allreduce_of(uint32_t id, std::vector<int64_t> extents, int32_t priority = 0,
+                              DataType dtype = DataType::kFloat32) {
+  Agreement::Ready ready;
+  ready.id = id;
+  ready.key = operation_key(OperationKind::kAllreduce, "t" + std::to_string(id));
+  ready.description.priority = priority;
+  for (int64_t extent : extents) ready.description.tensors.push_back({dtype, {extent}});
+  return ready;
+}
+
+// Every element of every tensor is in exactly one shard, in order.
+void expect_complete(const std::vector<Agreement::Ready>& agreed, const std::vector<Shard>& shards) {
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> covered;
+  for (const Shard& shard : shards) {
+    uint64_t elements = 0;
+    for (const Piece& piece : shard.pieces) {
+      uint64_t& next = covered[{piece.operation, piece.tensor}];
+      EXPECT_EQ(piece.offset, next);
+      next += piece.elements;
+      elements += piece.elements;
+    }
+    EXPECT_EQ(shard.bytes, elements * size_of(shard.dtype));
+  }
+  for (uint32_t i = 0; i < agreed.size(); ++i) {
+    for (uint32_t t = 0; t < agreed[i].description.tensors.size(); ++t) {
+      const uint64_t elements = static_cast<uint64_t>(agreed[i].description.tensors[t].elements());
+      EXPECT_EQ((covered[{i, t}]), elements) << "operation " << i << " tensor " << t;
+    }
+  }
+}
+
+TEST(Plan, SmallTensorsOfOneKindAreMerged) {
+  std::vector<Agreement::Ready> agreed;
+  for (uint32_t i = 0; i < 10; ++i) agreed.push_back(allreduce_of(i, {100}));
+  const auto shards = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
+  ASSERT_EQ(shards.size(), 1u);
+  EXPECT_EQ(shards[0].pieces.size(), 10u);
+  expect_complete(agreed, shards);
+}
+
+TEST(Plan, MergeBytesOfZeroMergesNothing) {
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {100}), allreduce_of(1, {100})};
+  EXPECT_EQ(plan(agreed, {.merge_bytes = 0, .shard_bytes = 1 << 20}).size(), 2u);
+}
+
+TEST(Plan, DifferentTypesAndOperationsAreNotMerged) {
+  std::vector<Agreement::Ready> agreed = {allreduce_of(0, {100}),
+                                          allreduce_of(1, {100}, 0, DataType::kFloat16),
+                                          allreduce_of(2, {100}), allreduce_of(3, {100})};
+  agreed[3].description.reduce_op = ReduceOp::kMax;
+  const auto shards = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
+  EXPECT_EQ(shards.size(), 3u);
+  expect_complete(agreed, shards);
+}
+
+TEST(Plan, LargeTensorsAreCutIntoShards) {
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1'000'003})};
+  const auto shards = plan(agreed, {.merge_bytes = 1 << 16, .shard_bytes = 1 << 18});
+  EXPECT_EQ(shards.size(), 16u);
+  for (const Shard& shard : shards) EXPECT_LE(shard.bytes, (1u << 18) + 64 * 4);
+  expect_complete(agreed, shards);
+}
+
+TEST(Plan, HigherPriorityShardsComeFirst) {
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 20}, 1), allreduce_of(1, {10}, 5)};
+  const auto shards = plan(agreed, {.merge_bytes = 1 << 10, .shard_bytes = 1 << 20});
+  ASSERT_EQ(shards.size(), 5u);
+  EXPECT_EQ(shards[0].operation, 1u);
+}
+
+TEST(Plan, EmptyTensorsAndBarriersNeedNoShards) {
+  std::vector<Agreement::Ready> agreed = {allreduce_of(0, {0}), allreduce_of(1, {})};
+  agreed[1].description.kind = OperationKind::kBarrier;
+  EXPECT_TRUE(plan(agreed, {}).empty());
+}
+
+TEST(Plan, GroupsCanBeKeptApart) {
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {5, 6}), allreduce_of(1, {7}),
+                                                allreduce_of(2, {8})};
+  EXPECT_EQ(plan(agreed, {.groups_apart = true}).size(), 2u);
+  EXPECT_EQ(plan(agreed, {.groups_apart = false}).size(), 1u);
+}
+
+}  // namespace
+}  // namespace perseus

@@ -4,11 +4,10 @@
 #include <cstdio>
 #include <utility>
 
+#include "bootstrap/rank_names.h"
+
 namespace perseus::rendezvous {
 namespace {
-
-// An error that lists a thousand ranks helps nobody.
-constexpr size_t kMostRanksNamed = 16;
 
 std::string format_seconds(double seconds) {
   char text[32];
@@ -23,12 +22,12 @@ World::World(const Hello& first)
 
 Status World::join(const Hello& hello, Member* member) {
   if (hello.size != size_) {
-    return Status::invalid_argument(name_ranks({hello.rank}) + " says that there are " +
+    return Status::invalid_argument(name({hello.rank}) + " says that there are " +
                                     std::to_string(hello.size) + " ranks, the others say " +
                                     std::to_string(size_) + "; start all with the same size");
   }
   if (Member* other = members_[hello.rank]) {
-    return Status::invalid_argument(name_ranks({hello.rank}) + " is here already, from " +
+    return Status::invalid_argument(name({hello.rank}) + " is here already, from " +
                                     other->where() +
                                     "; every process of a job needs a rank of its own");
   }
@@ -40,7 +39,7 @@ void World::leave(uint32_t rank) {
   const std::string where = members_[rank]->where();
   members_[rank] = nullptr;
   if (left_.is_ok()) {
-    left_ = Status::aborted(name_ranks({rank}) + " (" + where +
+    left_ = Status::aborted(name({rank}) + " (" + where +
                             ") left or died while the ranks were meeting");
   }
   if (is_waiting()) fail(left_);
@@ -52,8 +51,7 @@ bool World::is_empty() const {
 
 void World::contribute(uint32_t rank, Contribution contribution) {
   if (failure_.is_ok() && (contribution.round != round_ || contributions_[rank])) {
-    fail(Status::internal(name_ranks({rank}) + " is in round " +
-                          std::to_string(contribution.round) +
+    fail(Status::internal(name({rank}) + " is in round " + std::to_string(contribution.round) +
                           " of the rendezvous, the others in " + std::to_string(round_)));
     return;
   }
@@ -82,9 +80,9 @@ void World::time_out(double seconds) {
     (members_[rank] ? silent : absent).push_back(rank);
   }
   std::string text = "the ranks did not all meet within " + format_seconds(seconds) + ": ";
-  if (!absent.empty()) text += name_ranks(absent) + " of " + std::to_string(size_) + " never came";
+  if (!absent.empty()) text += name(absent) + " of " + std::to_string(size_) + " never came";
   if (!absent.empty() && !silent.empty()) text += "; ";
-  if (!silent.empty()) text += name_ranks(silent) + " came and then fell silent";
+  if (!silent.empty()) text += name(silent) + " came and then fell silent";
   fail(Status::timed_out(text + "; raise PERSEUS_START_TIMEOUT if they were only slow to start"));
 }
 
@@ -99,15 +97,12 @@ void World::tell_all(const std::string& payload) {
   }
 }
 
-std::string World::name_ranks(const std::vector<uint32_t>& ranks) const {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  const size_t named = std::min(ranks.size(), kMostRanksNamed);
-  for (size_t i = 0; i < named; ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(launched_.empty() ? ranks[i] : launched_[ranks[i]]);
+std::string World::name(const std::vector<uint32_t>& ranks) const {
+  std::vector<int> names;
+  for (const uint32_t rank : ranks) {
+    names.push_back(static_cast<int>(launched_.empty() ? rank : launched_[rank]));
   }
-  if (named < ranks.size()) text += " and " + std::to_string(ranks.size() - named) + " more";
-  return text;
+  return name_ranks(names);
 }
 
 }  // namespace perseus::rendezvous

@@ -42,7 +42,7 @@ class World {
   void fail(Status why);
   void tell_all(const std::string& payload);
   // "ranks 2, 5 and 7", by launched rank.
-  std::string name_ranks(const std::vector<uint32_t>& ranks) const;
+  std::string name(const std::vector<uint32_t>& ranks) const;
 
   const uint32_t size_;
   const std::vector<uint32_t> launched_;  // empty: rank r was launched as r

@@ -1,0 +1,112 @@
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/settings.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/environment.h"
+#include "bootstrap/mpi/mpi_bootstrap.h"
+#include "bootstrap/mpi/mpi_library.h"
+#include "bootstrap/mpi/mpi_process.h"
+#include "bootstrap/rendezvous_bootstrap.h"
+#include "bootstrap/rendezvous_server.h"
+#include "bootstrap/single_bootstrap.h"
+
+namespace perseus {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Result<std::unique_ptr<Bootstrap>> single() {
+  return std::unique_ptr<Bootstrap>(std::make_unique<SingleBootstrap>());
+}
+
+// Serves the rendezvous from this process until it exits: ranks that init again come back to it.
+Status serve_for_the_process(const LaunchEnvironment& launch) {
+  static std::mutex mutex;
+  static auto* servers = new std::map<uint16_t, std::unique_ptr<RendezvousServer>>;
+  std::lock_guard lock(mutex);
+  std::unique_ptr<RendezvousServer>& server = (*servers)[launch.rendezvous.port];
+  if (server != nullptr) return Status::ok();
+  // A loopback address keeps a job of one host to that host.
+  const std::string& host = launch.rendezvous.host;
+  const bool local = host == "localhost" || host == "::1" || host.starts_with("127.");
+  Result<std::unique_ptr<RendezvousServer>> started = RendezvousServer::start(
+      local ? host : "", launch.rendezvous.port, launch.size, launch.secret);
+  if (!started.is_ok()) {
+    return Status(started.status().code(),
+                  "rank 0 serves the rendezvous of the others, but " + started.status().message() +
+                      "; set PERSEUS_MASTER_PORT to a free port, the same for all ranks");
+  }
+  server = std::move(started).value();
+  return Status::ok();
+}
+
+Result<std::unique_ptr<Bootstrap>> meet(const LaunchEnvironment& launch,
+                                        const std::vector<int>& ranks, int generation,
+                                        milliseconds time_out) {
+  if (launch.serves) PERSEUS_RETURN_IF_ERROR(serve_for_the_process(launch));
+  Result<int> place = place_in_world(ranks, launch.rank, launch.size);
+  if (!place.is_ok()) return place.status();
+  if (place.value() < 0) return single();
+  RendezvousBootstrap::Options options;
+  options.server = launch.rendezvous;
+  options.secret = launch.secret;
+  options.rank = place.value();
+  options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
+  options.ranks = ranks;
+  options.generation = generation;
+  options.time_out = time_out;
+  return RendezvousBootstrap::create(options);
+}
+
+Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
+                                               const std::string& library,
+                                               const std::vector<int>& ranks, int generation,
+                                               milliseconds time_out) {
+  const std::string launched_as = launch.source + " says that an MPI launcher started this process";
+  Result<Mpi*> mpi = load_mpi(library);
+  if (!mpi.is_ok()) {
+    return Status(mpi.status().code(), launched_as + ", but " + mpi.status().message());
+  }
+  Result<MpiProcess> process = join_mpi(*mpi.value(), time_out);
+  if (!process.is_ok()) return process.status();
+  const auto& [_, comm, rank, size, here] = process.value();
+  if (launch.size != 0 && (launch.size != size || launch.rank != rank)) {
+    return Status::invalid_argument(
+        launched_as + " as rank " + std::to_string(launch.rank) + " of " +
+        std::to_string(launch.size) + ", but to " + mpi.value()->version() + " it is rank " +
+        std::to_string(rank) + " of " + std::to_string(size) +
+        "; set PERSEUS_MPI_LIBRARY to the library that belongs to the launcher");
+  }
+  Result<int> place = place_in_world(ranks, rank, size);
+  if (!place.is_ok()) return place.status();
+  if (place.value() < 0) return single();
+  return MpiBootstrap::create(process.value(), ranks, generation, time_out);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
+                                                  const std::vector<int>& ranks, int generation) {
+  const milliseconds time_out = seconds(settings.start_timeout);
+  Result<LaunchEnvironment> launch =
+      read_launch_environment([](const char* name) -> const char* { return std::getenv(name); },
+                              [&] { return load_mpi(settings.mpi_library).is_ok(); });
+  if (!launch.is_ok()) return launch.status();
+  switch (launch.value().kind) {
+    case LaunchEnvironment::Kind::kRendezvous:
+      return meet(launch.value(), ranks, generation, time_out);
+    case LaunchEnvironment::Kind::kMpi:
+      return meet_by_mpi(launch.value(), settings.mpi_library, ranks, generation, time_out);
+    case LaunchEnvironment::Kind::kSingle:
+      break;
+  }
+  Result<int> place = place_in_world(ranks, 0, 1);
+  if (!place.is_ok()) return place.status();
+  return single();
+}
+
+}  // namespace perseus

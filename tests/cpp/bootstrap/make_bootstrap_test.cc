@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/settings.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/rendezvous_server.h"
+#include "bootstrap/secret.h"
+
+namespace perseus {
+namespace {
+
+// Sets environment variables for the time of a test; those of launchers that are not named are
+// unset.
+class ScopedLaunch {
+ public:
+  explicit ScopedLaunch(const std::vector<std::pair<const char*, std::string>>& variables) {
+    for (const char* name : kNames) unsetenv(name);
+    for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+  }
+  ~ScopedLaunch() {
+    for (const char* name : kNames) unsetenv(name);
+  }
+
+ private:
+  static constexpr const char* kNames[] = {
+      "PERSEUS_RANK",        "PERSEUS_SIZE", "PERSEUS_RENDEZVOUS",   "PERSEUS_SECRET",
+      "PERSEUS_MASTER_PORT", "RANK",         "WORLD_SIZE",           "MASTER_ADDR",
+      "MASTER_PORT",         "PMI_RANK",     "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
+};
+
+TEST(MakeBootstrap, OutsideALaunchIsAWorldOfOne) {
+  ScopedLaunch launch({});
+  auto bootstrap = make_bootstrap(Settings(), {}, 0);
+  ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+  EXPECT_EQ(bootstrap.value()->rank(), 0);
+  EXPECT_EQ(bootstrap.value()->size(), 1);
+  auto all = bootstrap.value()->all_gather("mine", std::chrono::seconds(1));
+  EXPECT_EQ(all.value(), std::vector<std::string>{"mine"});
+}
+
+TEST(MakeBootstrap, OutsideALaunchRefusesOtherRanks) {
+  ScopedLaunch launch({});
+  EXPECT_EQ(make_bootstrap(Settings(), {1}, 0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(make_bootstrap(Settings(), {0}, 0).is_ok());
+}
+
+TEST(MakeBootstrap, MeetsAtTheRendezvousAndKeepsARankThatIsLeftOutAlone) {
+  auto server = RendezvousServer::start("127.0.0.1", 0, 2, "\x01\x02");
+  ASSERT_TRUE(server.is_ok());
+  ScopedLaunch launch(
+      {{"PERSEUS_RANK", "1"},
+       {"PERSEUS_SIZE", "2"},
+       {"PERSEUS_RENDEZVOUS", "127.0.0.1:" + std::to_string(server.value()->port())},
+       {"PERSEUS_SECRET", "0102"}});
+  auto bootstrap = make_bootstrap(Settings(), {}, 0);
+  ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+  EXPECT_EQ(bootstrap.value()->rank(), 1);
+  EXPECT_EQ(bootstrap.value()->size(), 2);
+  EXPECT_EQ(bootstrap.value()->secret(), "\x01\x02");
+  EXPECT_EQ(make_bootstrap(Settings(), {1}, 1).value()->size(), 1);
+  EXPECT_EQ(make_bootstrap(Settings(), {0}, 1).value()->size(), 1);
+  EXPECT_EQ(make_bootstrap(Settings(), {2}, 1).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
+  // A port that was free a moment ago.
+  auto free_port = RendezvousServer::start("127.0.0.1", 0, 1, "x");
+  ASSERT_TRUE(free_port.is_ok());
+  const std::string port = std::to_string(free_port.value()->port());
+  free_port.value().reset();
+  for (int generation = 0; generation < 3; ++generation) {
+    // The environment is read by one thread at a time, the meeting is of two.
+    std::vector<std::unique_ptr<Bootstrap>> ranks;
+    for (const char* rank : {"0", "1"}) {
+      ScopedLaunch launch({{"RANK", rank},
+                           {"WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "127.0.0.1"},
+                           {"PERSEUS_MASTER_PORT", port}});
+      auto bootstrap = make_bootstrap(Settings(), {}, generation);
+      ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+      ranks.push_back(std::move(bootstrap).value());
+    }
+    std::thread other(
+        [&] { EXPECT_TRUE(ranks[1]->all_gather("b", std::chrono::seconds(10)).is_ok()); });
+    auto all = ranks[0]->all_gather("a", std::chrono::seconds(10));
+    other.join();
+    ASSERT_TRUE(all.is_ok()) << all.status().message();
+    EXPECT_EQ(all.value(), (std::vector<std::string>{"a", "b"}));
+  }
+}
+
+}  // namespace
+}  // namespace perseus

@@ -39,11 +39,15 @@ std::shared_ptr<Engine> Process::engine() const {
 Status Process::init(const std::vector<int>& ranks) {
   std::lock_guard lifecycle(lifecycle_);
   if (engine() != nullptr) return {};
-  auto settings = Settings::from_environment();
+  std::vector<std::string> warnings;
+  auto settings = Settings::from_environment(&warnings);
   const int generation = generation_++;
   if (!settings.is_ok()) return settings.status();
   configure_log(static_cast<LogLevel>(settings.value().log_level), settings.value().log_hide_time, -1);
-  if (generation == 0) warn_about_environment();
+  if (generation == 0) {
+    for (const std::string& warning : warnings) PERSEUS_LOG(kWarning, warning);
+    warn_about_environment();
+  }
 
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;

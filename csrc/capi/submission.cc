@@ -90,8 +90,7 @@ class Checker {
     if (submission_.reduce_op < PERSEUS_AVERAGE || submission_.reduce_op > PERSEUS_PRODUCT) {
       return wrong("there is no reduce operation " + std::to_string(submission_.reduce_op));
     }
-    if (submission_.codec != kCodecFromSettings && submission_.codec != kCodecNone &&
-        codec(submission_.codec) == nullptr) {
+    if (!codec_exists(submission_.codec)) {
       return wrong("there is no codec " + std::to_string(submission_.codec));
     }
     Description& description = operation_->description;

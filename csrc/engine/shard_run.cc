@@ -119,28 +119,45 @@ const Codec* codec_for(const ShardRun& run, const RunContext& context) {
   return codec(id);
 }
 
-// Adds to each piece what coding lost of it the last time.
-void add_residuals(const ShardRun& run, RunContext& context, float* buffer) {
+// Where what coding loses of each piece is kept between its operations.
+std::vector<float*> residuals_of(const ShardRun& run, RunContext& context) {
+  std::vector<float*> residuals;
+  residuals.reserve(run.shard.pieces.size());
   for (const Piece& piece : run.shard.pieces) {
     const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-    context.residuals.add(agreed.key, piece.tensor, piece.offset, buffer, piece.elements);
-    buffer += piece.elements;
+    const auto elements =
+        static_cast<size_t>(agreed.description.tensors[piece.tensor].elements());
+    const std::string name = agreed.key + '/' + std::to_string(piece.tensor);
+    residuals.push_back(context.residuals.of(name, elements).data() + piece.offset);
   }
+  return residuals;
 }
 
-void keep_residuals(const ShardRun& run, RunContext& context, const Codec& codec,
-                    const float* buffer) {
-  Buffer encoded, decoded;
-  for (const Piece& piece : run.shard.pieces) {
-    const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-    encoded = context.buffers.take(codec.encoded_size(piece.elements));
-    decoded = context.buffers.take(piece.elements * sizeof(float));
-    codec.encode(buffer, piece.elements, encoded.data());
-    auto* values = reinterpret_cast<float*>(decoded.data());
-    codec.decode(encoded.data(), values, piece.elements);
-    context.residuals.keep(agreed.key, piece.tensor, piece.offset, buffer, values, piece.elements);
-    buffer += piece.elements;
+// Sums the shard through a codec; with error feedback, what coding loses is added to the next.
+Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* values) {
+  const Group& group = run.batch->set->group;
+  const Call call = call_for(run, context, run.index);
+  const uint64_t elements = run.shard.elements();
+  Buffer lost;
+  std::vector<float*> residuals;
+  if (codec.has_error_feedback()) {
+    lost = context.buffers.take(elements * sizeof(float));
+    if (!lost) co_return Status::out_of_memory("no memory for the error feedback of a codec");
+    residuals = residuals_of(run, context);
+    float* at = values;
+    for (size_t i = 0; i < residuals.size(); ++i) {
+      add_residual(at, residuals[i], run.shard.pieces[i].elements);
+      at += run.shard.pieces[i].elements;
+    }
   }
+  auto* kept = reinterpret_cast<float*>(lost.data());
+  const Status status = co_await coded_allreduce(group, call, values, elements, codec, kept);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  for (size_t i = 0; i < residuals.size(); ++i) {
+    std::memcpy(residuals[i], kept, run.shard.pieces[i].elements * sizeof(float));
+    kept += run.shard.pieces[i].elements;
+  }
+  co_return Status::ok();
 }
 
 Task run_allreduce(ShardRun& run, RunContext context) {
@@ -176,11 +193,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
   Status status;
   if (coding != nullptr) {
     auto* values = reinterpret_cast<float*>(buffer.data());
-    if (coding->has_error_feedback()) {
-      add_residuals(run, context, values);
-      keep_residuals(run, context, *coding, values);
-    }
-    status = co_await coded_allreduce(group, call, values, elements, *coding);
+    status = co_await run_coded(run, context, *coding, values);
   } else {
     status = co_await allreduce(group, call, buffer.data(), buffer.data(), elements,
                                 run.shard.dtype, wire_op(description), algorithm_for(context));

@@ -29,6 +29,9 @@ REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
+    if options.version:
+        print(f"perseus {version()}")
+        return 0
     if options.check_build:
         return check_build()
     for note in options.notes:
@@ -145,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.set_defaults(notes=[], **{DEST: {}})
-    parser.add_argument("-v", "--version", action="version", version=f"perseus {version()}")
+    parser.add_argument("-v", "--version", action="store_true", help="show the version, and exit")
     parser.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="ranks to start")
     parser.add_argument(
         "-cb", "--check-build", action="store_true", help="show what could be found here, and exit"

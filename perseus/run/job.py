@@ -71,8 +71,9 @@ class Launcher:
                 self._start()
                 self._watch()
             finally:
+                # After an orderly end they need no time; else they have had it.
                 for host in self._hosts:
-                    host.close(GRACE_SECONDS + AGENT_SECONDS)
+                    host.close(AGENT_SECONDS if not self._running else 0)
                 for slot in self._job.slots:
                     self._output.finish(slot.rank)
         return self.failure.exit_code if self.failure else 0
@@ -128,10 +129,18 @@ class Launcher:
                 self._check_started()
             if self._terminate_at is not None and now >= self._terminate_at:
                 self._terminate_at = None
-                for host in self._hosts:
-                    host.terminate()
+                self._terminate()
             if self._give_up_at is not None and now >= self._give_up_at:
                 return
+
+    def _terminate(self) -> None:
+        for host in self._hosts:
+            if host.ready:
+                host.terminate()
+            else:
+                for slot in self._job.slots:
+                    if slot.host == host.host:
+                        self._running.pop(slot.rank, None)
 
     def _seconds_left(self) -> float | None:
         deadlines = [self._start_deadline, self._terminate_at, self._give_up_at]

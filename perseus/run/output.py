@@ -13,7 +13,7 @@ Stream = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]
 
 # A progress bar ends its lines with a carriage return.
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 # A line longer than this is cut, so that memory stays bounded.
 _LONGEST = 1 << 20
 
@@ -41,14 +41,14 @@ class Output:
         if self._folder:
             self._file(rank, stream).write(data)
         data = self._partial.pop((rank, stream), b"") + data
-        end = 0
-        for line in _LINE.finditer(data):
+        begin = 0
+        for end in _LINE_END.finditer(data):
             # Until the next byte is here, "\r" may be the first half of "\r\n".
-            if line.end() == len(data) and data.endswith(b"\r"):
+            if end.end() == len(data) and data.endswith(b"\r"):
                 break
-            self._emit(rank, stream, line.group())
-            end = line.end()
-        rest = data[end:]
+            self._emit(rank, stream, data[begin : end.end()])
+            begin = end.end()
+        rest = data[begin:]
         if len(rest) > _LONGEST:
             self._emit(rank, stream, rest + b"\n")
         elif rest:

@@ -149,8 +149,8 @@ class _Set(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        collected = getattr(namespace, DEST)
-        collected[self._setting] = str(values) if self._value is None else self._value
+        value = str(values) if self._value is None else self._value
+        setattr(namespace, DEST, {**getattr(namespace, DEST), self._setting: value})
 
 
 class _Explain(argparse.Action):

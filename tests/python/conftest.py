@@ -1,0 +1,42 @@
+"""What all Python tests share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> RunRanks:
+    """run_ranks(size, script, ...): runs the text of a Python script as the ranks of a job.
+
+    `options` are perseusrun's, `environment` replaces ours. After `timeout` s the job is killed
+    and the test fails. Gives the launcher's exit status, stdout and stderr, with the ranks' tags.
+    """
+
+    def run(
+        size: int,
+        script: str,
+        *,
+        options: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        program = tmp_path / "program.py"
+        program.write_text(script)
+        launcher = [sys.executable, "-m", "perseus.run", "-np", str(size), *options]
+        return subprocess.run(
+            [*launcher, sys.executable, str(program)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run

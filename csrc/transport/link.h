@@ -51,7 +51,8 @@ class Transfer {
   std::byte* target = nullptr;           // receives: where bytes go, or the accumulator
   const Reduction* reduction = nullptr;  // receives: null copies
   uint64_t bytes = 0;                    // of the message on the wire
-  uint64_t moved = 0;                    // links' own count
+  uint64_t handed = 0;                   // links' own count: bytes of a send given to channels
+  uint64_t moved = 0;                    // links' own count: bytes sent or received
   Transfer* next = nullptr;              // links' own list
 
   // For links: ends the transfer and resumes who awaits it in the loop's next turn.

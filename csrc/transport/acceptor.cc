@@ -1,0 +1,152 @@
+#include "transport/acceptor.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "observe/log.h"
+
+namespace perseus {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(5);
+constexpr size_t kMaxGuests = 4096;
+constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// One listening socket.
+class Acceptor::Door final : public FdHandler {
+ public:
+  Door(Acceptor& acceptor, FileDescriptor fd) : acceptor_(acceptor), fd_(std::move(fd)) {}
+  ~Door() {
+    acceptor_.loop_.unwatch(fd_.get());
+    acceptor_.loop_.cancel_timer(pause_);
+  }
+  void open() { acceptor_.loop_.watch(fd_.get(), EPOLLIN, this); }
+  void on_ready(uint32_t) override { acceptor_.let_in(fd_.get()); }
+
+  // Without a descriptor to spare the socket stays readable; looking again at once would spin.
+  void pause() {
+    acceptor_.loop_.unwatch(fd_.get());
+    pause_ = acceptor_.loop_.call_at(Clock::now() + kPauseWithoutDescriptors, [this] { open(); });
+  }
+  int fd() const { return fd_.get(); }
+
+ private:
+  Acceptor& acceptor_;
+  FileDescriptor fd_;
+  EventLoop::TimerId pause_ = 0;
+};
+
+// One connection that has yet to prove itself.
+class Acceptor::Guest final : public FdHandler {
+ public:
+  Guest(Acceptor& acceptor, FileDescriptor fd) : acceptor_(acceptor), fd_(std::move(fd)) {
+    acceptor_.loop_.watch(fd_.get(), EPOLLIN, this);
+    timer_ = acceptor_.loop_.call_at(Clock::now() + kPatience,
+                                     [this] { acceptor_.forget(this); });
+  }
+  ~Guest() {
+    acceptor_.loop_.cancel_timer(timer_);
+    if (fd_) acceptor_.loop_.unwatch(fd_.get());
+  }
+
+  void on_ready(uint32_t) override {
+    if (!has_hello_) {
+      const auto outcome = reader_.read(fd_.get(), hello_);
+      if (outcome == MessageReader::Outcome::kPartial) return;
+      if (outcome == MessageReader::Outcome::kClosed || !challenge()) {
+        acceptor_.forget(this);
+        return;
+      }
+      has_hello_ = true;
+    }
+    const auto outcome = reader_.read(fd_.get(), proof_);
+    if (outcome == MessageReader::Outcome::kPartial) return;
+    if (outcome == MessageReader::Outcome::kComplete) decide();
+    acceptor_.forget(this);
+  }
+
+ private:
+  bool challenge() {
+    const Credentials& mine = acceptor_.credentials_;
+    if (hello_.magic != Hello::kMagic || hello_.job != mine.job || hello_.to != mine.rank) {
+      return false;
+    }
+    challenge_.nonce = random_nonce();
+    challenge_.mac = prove(mine.secret, Role::kAcceptor, hello_, challenge_.nonce);
+    return send_message(fd_.get(), challenge_);
+  }
+
+  void decide() {
+    if (!is_proof(proof_.mac, acceptor_.credentials_.secret, Role::kInitiator, hello_,
+                  challenge_.nonce)) {
+      PERSEUS_LOG(kWarning, "refused a connection that claims to be rank "
+                                << hello_.from << " but does not know the job's secret");
+      return;
+    }
+    const bool welcome = acceptor_.owner_.may_enter(hello_);
+    if (!send_message(fd_.get(), Welcome{welcome ? Welcome::kWelcome : Welcome::kNotNow})) return;
+    if (!welcome) return;
+    acceptor_.loop_.unwatch(fd_.get());
+    acceptor_.owner_.entered(hello_, std::move(fd_));
+  }
+
+  Acceptor& acceptor_;
+  FileDescriptor fd_;
+  EventLoop::TimerId timer_ = 0;
+  MessageReader reader_;
+  bool has_hello_ = false;
+  Hello hello_;
+  Challenge challenge_;
+  Proof proof_;
+};
+
+Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, AcceptorOwner& owner)
+    : loop_(loop), credentials_(credentials), owner_(owner) {}
+
+Acceptor::~Acceptor() { close(); }
+
+Status Acceptor::listen(Endpoint& where) {
+  Result<FileDescriptor> fd = listen_at(where);
+  if (!fd.is_ok()) return fd.status();
+  doors_.push_back(std::make_unique<Door>(*this, std::move(fd).value()));
+  return Status::ok();
+}
+
+void Acceptor::start() {
+  for (auto& door : doors_) door->open();
+}
+
+void Acceptor::close() {
+  doors_.clear();
+  guests_.clear();
+}
+
+void Acceptor::let_in(int listening_fd) {
+  for (;;) {
+    FileDescriptor fd(accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd) {
+      if (guests_.size() >= kMaxGuests) guests_.pop_front();
+      guests_.push_back(std::make_unique<Guest>(*this, std::move(fd)));
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      PERSEUS_LOG(kWarning, "cannot accept a connection for want of file descriptors or memory; "
+                            "raise the limit on open files (ulimit -n)");
+      auto door = std::find_if(doors_.begin(), doors_.end(),
+                               [&](const auto& d) { return d->fd() == listening_fd; });
+      if (door != doors_.end()) (*door)->pause();
+    }
+    return;
+  }
+}
+
+void Acceptor::forget(Guest* guest) {
+  guests_.remove_if([&](const std::unique_ptr<Guest>& g) { return g.get() == guest; });
+}
+
+}  // namespace perseus

@@ -1,0 +1,59 @@
+// Listens on all of this rank's endpoints and admits those connections that prove to belong to the
+// job. Strangers get five seconds, never more than a bounded number of them at once, and disturb
+// nobody. Loop thread.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/status.h"
+#include "transport/endpoint.h"
+#include "transport/handshake.h"
+
+namespace perseus {
+
+// What both sides of a handshake know about this rank.
+struct Credentials {
+  std::string secret;
+  Nonce job{};
+  uint32_t rank = 0;
+};
+
+class AcceptorOwner {
+ public:
+  // Whether the authenticated rank may have what it asks for; tells the other side.
+  virtual bool may_enter(const Hello& hello) = 0;
+  // It has been told that it may; the connection is the owner's.
+  virtual void entered(const Hello& hello, FileDescriptor fd) = 0;
+
+ protected:
+  ~AcceptorOwner() = default;
+};
+
+class Acceptor {
+ public:
+  Acceptor(EventLoop& loop, const Credentials& credentials, AcceptorOwner& owner);
+  ~Acceptor();
+
+  // Begins to listen at once; connections are taken in from start() on.
+  Status listen(Endpoint& where);
+  void start();
+  void close();
+
+ private:
+  class Door;
+  class Guest;
+  void let_in(int listening_fd);
+  void forget(Guest* guest);
+
+  EventLoop& loop_;
+  const Credentials& credentials_;
+  AcceptorOwner& owner_;
+  std::vector<std::unique_ptr<Door>> doors_;
+  std::list<std::unique_ptr<Guest>> guests_;  // oldest first
+};
+
+}  // namespace perseus

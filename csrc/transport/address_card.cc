@@ -1,0 +1,172 @@
+#include "transport/address_card.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/settings.h"
+#include "perseus/perseus.h"
+
+namespace perseus {
+namespace {
+
+constexpr std::string_view kFormat = "perseus card 1";
+constexpr uint32_t kMaxListItems = 4096;
+
+std::string version() {
+  return std::to_string(PERSEUS_VERSION_MAJOR) + "." + std::to_string(PERSEUS_VERSION_MINOR) + "." +
+         std::to_string(PERSEUS_VERSION_PATCH);
+}
+
+std::string host_name() {
+  if (const char* given = std::getenv("PERSEUS_HOSTNAME"); given != nullptr && *given != '\0') {
+    return given;
+  }
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, HOST_NAME_MAX);
+  return name;
+}
+
+std::string machine() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  char network[PATH_MAX] = {};
+  if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) network[0] = '\0';
+  return boot_id + " " + network;
+}
+
+// Whatever decides order, fusion, sharding, streams or the format on the wire.
+std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Settings& settings) {
+  static constexpr std::string_view kNames[] = {
+      "PERSEUS_TRANSPORT",       "PERSEUS_ALLREDUCE_STREAMS",
+      "PERSEUS_CHUNK",           "PERSEUS_ALLREDUCE_FUSION",
+      "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+      "PERSEUS_CREDIT",          "PERSEUS_ALLREDUCE_DTYPE",
+      "PERSEUS_ALLREDUCE_MODE",  "PERSEUS_ALLREDUCE_ALGORITHM",
+      "PERSEUS_CACHE_CAPACITY",  "PERSEUS_DISABLE_GROUP_FUSION",
+      "PERSEUS_DYNAMIC_PROCESS_SETS"};
+  std::vector<std::pair<std::string, std::string>> agreed;
+  for (const SettingRow& row : describe(settings)) {
+    for (std::string_view name : kNames) {
+      if (row.name == name) agreed.emplace_back(row.name, row.value);
+    }
+  }
+  return agreed;
+}
+
+std::string rank_text(size_t rank, const AddressCard& card) {
+  return "rank " + std::to_string(rank) + " on " + card.host_name;
+}
+
+Status compare(size_t rank, const AddressCard& card, const AddressCard& first) {
+  for (size_t i = 0; i < first.agreed.size() && i < card.agreed.size(); ++i) {
+    if (card.agreed[i] == first.agreed[i]) continue;
+    return Status::invalid_argument(first.agreed[i].first + " is '" + card.agreed[i].second +
+                                    "' on " + rank_text(rank, card) + " and '" +
+                                    first.agreed[i].second + "' on " + rank_text(0, first) +
+                                    "; it must be the same on all ranks");
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+AddressCard AddressCard::of_this_process(const Settings& settings) {
+  AddressCard card;
+  card.host_name = perseus::host_name();
+  card.machine = perseus::machine();
+  card.nonce = random_nonce();
+  card.agreed = settings_to_agree_on(settings);
+  return card;
+}
+
+std::string AddressCard::pack() const {
+  ByteWriter writer;
+  writer.put_string(kFormat);
+  writer.put_string(version());
+  writer.put_string(error);
+  writer.put_string(host_name);
+  writer.put_string(machine);
+  writer.put(nonce);
+  writer.put<uint32_t>(static_cast<uint32_t>(tcp.size()));
+  for (const Endpoint& endpoint : tcp) writer.put_string(endpoint.pack());
+  writer.put_string(unix_name);
+  writer.put<uint32_t>(static_cast<uint32_t>(agreed.size()));
+  for (const auto& [name, value] : agreed) {
+    writer.put_string(name);
+    writer.put_string(value);
+  }
+  const auto bytes = writer.bytes();
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Result<AddressCard> AddressCard::unpack(const std::string& packed) {
+  ByteReader reader(std::as_bytes(std::span(packed)));
+  if (reader.get_string() != kFormat) {
+    return Status::mismatch("runs another version of Perseus than " + version());
+  }
+  if (const std::string theirs = reader.get_string(); theirs != version()) {
+    return Status::mismatch("runs Perseus " + theirs + ", this rank " + version());
+  }
+  AddressCard card;
+  card.error = reader.get_string();
+  card.host_name = reader.get_string();
+  card.machine = reader.get_string();
+  card.nonce = reader.get<Nonce>();
+  const auto endpoints = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < endpoints && i < kMaxListItems && !reader.failed(); ++i) {
+    Result<Endpoint> endpoint = Endpoint::unpack(reader.get_string());
+    if (!endpoint.is_ok()) return endpoint.status();
+    card.tcp.push_back(endpoint.value());
+  }
+  card.unix_name = reader.get_string();
+  const auto settings = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < settings && i < kMaxListItems && !reader.failed(); ++i) {
+    std::string name = reader.get_string();
+    card.agreed.emplace_back(std::move(name), reader.get_string());
+  }
+  if (reader.failed()) return Status::internal("sent a malformed address card");
+  return card;
+}
+
+Result<std::vector<AddressCard>> unpack_cards(const std::vector<std::string>& packed) {
+  std::vector<AddressCard> cards;
+  for (size_t rank = 0; rank < packed.size(); ++rank) {
+    Result<AddressCard> card = AddressCard::unpack(packed[rank]);
+    if (!card.is_ok()) {
+      return Status(card.status().code(),
+                    "rank " + std::to_string(rank) + " " + card.status().message());
+    }
+    cards.push_back(std::move(card).value());
+  }
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    if (!cards[rank].error.empty()) {
+      return Status::invalid_argument(rank_text(rank, cards[rank]) + ": " + cards[rank].error);
+    }
+    PERSEUS_RETURN_IF_ERROR(compare(rank, cards[rank], cards[0]));
+  }
+  return cards;
+}
+
+Topology make_topology(int rank, const std::vector<AddressCard>& cards) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = static_cast<int>(cards.size());
+  std::vector<const AddressCard*> hosts;
+  for (const AddressCard& card : cards) {
+    size_t host = 0;
+    while (host < hosts.size() && !hosts[host]->same_host(card)) ++host;
+    if (host == hosts.size()) {
+      hosts.push_back(&card);
+      topology.host_names.push_back(card.host_name);
+    }
+    topology.host_of.push_back(static_cast<int>(host));
+  }
+  return topology;
+}
+
+}  // namespace perseus

@@ -1,0 +1,43 @@
+// What every rank tells all others about itself before there is any link: who and where it is, how
+// it can be reached, and the settings that must be the same everywhere.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/endpoint.h"
+#include "transport/handshake.h"
+#include "transport/mesh.h"
+
+namespace perseus {
+
+struct Settings;
+
+struct AddressCard {
+  std::string error;      // why this rank cannot take part; empty: it can
+  std::string host_name;  // the machine's, or PERSEUS_HOSTNAME, which makes hosts of one machine
+  std::string machine;    // boot id and network namespace: ranks with the same can share memory
+  Nonce nonce{};          // rank 0's names the job
+  std::vector<Endpoint> tcp;
+  std::string unix_name;
+  std::vector<std::pair<std::string, std::string>> agreed;  // settings that all must share
+
+  // Who and where; no endpoints yet.
+  static AddressCard of_this_process(const Settings& settings);
+  std::string pack() const;
+  static Result<AddressCard> unpack(const std::string& packed);
+
+  bool same_host(const AddressCard& other) const {
+    return host_name == other.host_name && machine == other.machine;
+  }
+};
+
+// All ranks' cards from what the bootstrap gathered; the same error on every rank if one cannot take
+// part, runs another version or has other settings than rank 0.
+Result<std::vector<AddressCard>> unpack_cards(const std::vector<std::string>& packed);
+
+Topology make_topology(int rank, const std::vector<AddressCard>& cards);
+
+}  // namespace perseus

@@ -1,0 +1,157 @@
+#include "transport/dialer.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace perseus {
+namespace {
+
+// An address that swallows packets costs this long before the next one is tried.
+constexpr auto kAttempt = std::chrono::seconds(3);
+constexpr auto kPause = std::chrono::milliseconds(50);
+// All ranks listened before they told their addresses: who refuses so often has shut down.
+constexpr int kMaxRefusedRounds = 5;
+
+}  // namespace
+
+Dialer::Dialer(EventLoop& loop, const Credentials& credentials, std::vector<Endpoint> endpoints,
+               std::vector<Endpoint> sources, const Hello& hello, Clock::time_point deadline,
+               Done done)
+    : loop_(loop),
+      credentials_(credentials),
+      endpoints_(std::move(endpoints)),
+      sources_(std::move(sources)),
+      hello_(hello),
+      deadline_(deadline),
+      done_(std::move(done)) {
+  hello_.job = credentials.job;
+  hello_.from = credentials.rank;
+}
+
+Dialer::~Dialer() { hang_up(); }
+
+void Dialer::start() { try_endpoint(); }
+
+void Dialer::hang_up() {
+  loop_.cancel_timer(timer_);
+  if (fd_) loop_.unwatch(fd_.get());
+  fd_.reset();
+  step_ = Step::kIdle;
+}
+
+void Dialer::finish(Result<FileDescriptor> result) {
+  hang_up();
+  Done done = std::move(done_);
+  done(std::move(result));
+}
+
+void Dialer::try_endpoint() {
+  const Clock::time_point now = Clock::now();
+  if (now >= deadline_) {
+    finish(Status::unreachable("no connection within the time given (PERSEUS_START_TIMEOUT): " +
+                               last_error_));
+    return;
+  }
+  const Endpoint& to = endpoints_[current_];
+  fd_ = FileDescriptor(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd_) {
+    next_endpoint(std::strerror(errno), false);
+    return;
+  }
+  if (!sources_.empty() && sources_[current_].length != 0) {
+    const Endpoint& from = sources_[current_];
+    if (bind(fd_.get(), from.get(), from.length) != 0) {
+      next_endpoint("binding to " + from.to_string() + ": " + std::strerror(errno), false);
+      return;
+    }
+  }
+  if (connect(fd_.get(), to.get(), to.length) != 0 && errno != EINPROGRESS) {
+    const int error = errno;
+    next_endpoint(std::strerror(error), error == ECONNREFUSED);
+    return;
+  }
+  step_ = Step::kConnecting;
+  loop_.watch(fd_.get(), EPOLLOUT, this);
+  timer_ = loop_.call_at(std::min(now + kAttempt, deadline_),
+                         [this] { next_endpoint("no answer", false); });
+}
+
+void Dialer::connected() {
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) {
+    next_endpoint(std::strerror(error), error == ECONNREFUSED);
+    return;
+  }
+  if (endpoints_[current_].family() != AF_UNIX) {
+    const int on = 1;
+    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  hello_.nonce = random_nonce();
+  reader_ = MessageReader();
+  if (!send_message(fd_.get(), hello_)) {
+    next_endpoint("closed during the handshake", true);
+    return;
+  }
+  step_ = Step::kChallenged;
+  loop_.watch(fd_.get(), EPOLLIN, this);
+}
+
+void Dialer::on_ready(uint32_t) {
+  if (step_ == Step::kConnecting) {
+    connected();
+    return;
+  }
+  const auto outcome = step_ == Step::kChallenged ? reader_.read(fd_.get(), challenge_)
+                                                  : reader_.read(fd_.get(), welcome_);
+  if (outcome == MessageReader::Outcome::kPartial) return;
+  if (outcome == MessageReader::Outcome::kClosed) {
+    next_endpoint("closed during the handshake: it belongs to another job or rank, or its secret "
+                  "is another",
+                  true);
+    return;
+  }
+  if (step_ == Step::kChallenged) {
+    if (!is_proof(challenge_.mac, credentials_.secret, Role::kAcceptor, hello_,
+                  challenge_.nonce)) {
+      next_endpoint("it does not know the job's secret", true);
+      return;
+    }
+    const Proof proof{prove(credentials_.secret, Role::kInitiator, hello_, challenge_.nonce)};
+    step_ = Step::kWaitingForWelcome;
+    if (!send_message(fd_.get(), proof)) next_endpoint("closed during the handshake", true);
+    return;
+  }
+  if (welcome_.verdict != Welcome::kWelcome) {
+    finish(Status::aborted("it has given up its link to this rank"));
+    return;
+  }
+  loop_.unwatch(fd_.get());
+  finish(std::exchange(fd_, FileDescriptor()));
+}
+
+void Dialer::next_endpoint(const std::string& why, bool refused) {
+  last_error_ = endpoints_[current_].to_string() + ": " + why;
+  all_refused_ = all_refused_ && refused;
+  hang_up();
+  if (++current_ < endpoints_.size()) {
+    try_endpoint();
+    return;
+  }
+  if (all_refused_ && ++refused_rounds_ == kMaxRefusedRounds) {
+    finish(Status::unreachable(last_error_ + "; it has shut down or died"));
+    return;
+  }
+  current_ = 0;
+  all_refused_ = true;
+  timer_ = loop_.call_at(Clock::now() + kPause, [this] { try_endpoint(); });
+}
+
+}  // namespace perseus

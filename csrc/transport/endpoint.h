@@ -1,0 +1,39 @@
+// Where a connection can be made to: an IPv4 or IPv6 address and port, or an abstract Unix name.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "transport/file_descriptor.h"
+
+namespace perseus {
+
+struct Endpoint {
+  sockaddr_storage address{};
+  socklen_t length = 0;
+
+  static Endpoint unix_name(std::string_view name);  // at most 100 bytes
+
+  int family() const { return address.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  bool is_loopback() const;
+  uint16_t port() const;
+  void set_port(uint16_t port);
+  // Of IP endpoints; ports apart.
+  bool same_address(const Endpoint& other) const;
+  // "10.0.0.1:4711", "[fd00::1]:4711" or "unix:name".
+  std::string to_string() const;
+
+  // As carried in an address card.
+  std::string pack() const;
+  static Result<Endpoint> unpack(std::string_view packed);
+};
+
+// A non-blocking stream socket listening at `where`; its port is filled in if it was 0.
+Result<FileDescriptor> listen_at(Endpoint& where);
+
+}  // namespace perseus

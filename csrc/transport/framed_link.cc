@@ -1,0 +1,319 @@
+#include "transport/framed_link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace perseus {
+namespace {
+
+constexpr uint64_t kMaxControlBytes = 64 << 20;
+
+void add(TrafficCounters::Counter& counter, uint64_t amount) {
+  TrafficCounters::add(counter, amount);
+}
+
+}  // namespace
+
+// One channel's view of the link.
+class FramedLink::Port final : public FramePort {
+ public:
+  Port(FramedLink& link, bool control, bool data)
+      : carries_control(control), carries_data(data), link_(link) {}
+
+  bool next(Frame& frame, uint64_t room) override { return link_.next(*this, frame, room); }
+  void sent(const Frame& frame) override { link_.sent(*this, frame); }
+  bool arrived(const FrameHeader& header, const std::byte* data) override {
+    return link_.arrived(*this, header, data);
+  }
+  std::byte* target(const FrameHeader& header) override {
+    if (link_.is_over() || header.kind() != FrameHeader::kData) return nullptr;
+    if (!link_.check(*this, header).is_ok()) return nullptr;
+    return link_.inbox_.target(header);
+  }
+  bool landed(const FrameHeader& header) override {
+    add(link_.environment_.counters.frames_received, 1);
+    link_.inbox_.landed(header);
+    return !link_.is_over();
+  }
+  uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
+  void failed(const Status& why) override { link_.channel_failed(*this, why); }
+
+  const bool carries_control, carries_data;
+  std::unique_ptr<Channel> channel;
+  bool goodbye_handed = false, goodbye_sent = false, goodbye_received = false;
+
+ private:
+  FramedLink& link_;
+};
+
+FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
+                       int control_channels, bool has_data_channel)
+    : Link(peer),
+      environment_(environment),
+      peer_name_(std::move(peer_name)),
+      is_local_(is_local),
+      control_channels_(control_channels),
+      sends_(environment.loop),
+      inbox_(environment.loop, environment.buffers) {
+  for (int i = 0; i < control_channels; ++i) {
+    ports_.push_back(std::make_unique<Port>(*this, i == 0, !has_data_channel));
+  }
+  if (has_data_channel) ports_.push_back(std::make_unique<Port>(*this, false, true));
+}
+
+FramedLink::~FramedLink() = default;
+
+FramePort& FramedLink::port(int index) { return *ports_[index]; }
+
+bool FramedLink::has_channel(int index) const { return ports_[index]->channel != nullptr; }
+
+void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
+  Port& port = *ports_[index];
+  port.channel = std::move(channel);
+  ++attached_;
+  port.channel->start();
+  if (!is_over()) port.channel->kick();
+}
+
+void FramedLink::start_send(Transfer& transfer) {
+  if (is_over() || state_ == State::kClosing) {
+    transfer.finish(environment_.loop,
+                    is_over() ? over_ : Status::aborted("this rank is shutting down"));
+    return;
+  }
+  sends_.push(transfer);
+  kick_data();
+}
+
+void FramedLink::start_receive(Transfer& transfer) {
+  if (is_over()) {
+    inbox_.post_last(transfer, over_);
+  } else {
+    inbox_.post(transfer);
+  }
+}
+
+void FramedLink::send_control(std::span<const std::byte> message) {
+  if (is_over() || state_ == State::kClosing) return;
+  if (message.size() > kMaxControlBytes) {
+    fail(Status::internal("a control message of " + std::to_string(message.size()) +
+                          " bytes is beyond the bound of " + std::to_string(kMaxControlBytes)));
+    return;
+  }
+  ControlMessage control;
+  control.data = environment_.buffers.take(message.size());
+  if (!control.data) {
+    fail(Status::out_of_memory("no memory for a control message"));
+    return;
+  }
+  control.length = static_cast<uint32_t>(message.size());
+  if (!message.empty()) std::memcpy(control.data.data(), message.data(), message.size());
+  controls_.push_back(std::move(control));
+  if (ports_[0]->channel) ports_[0]->channel->kick();
+}
+
+void FramedLink::kick_data() {
+  for (auto& port : ports_) {
+    if (sends_.empty()) return;
+    if (port->carries_data && port->channel) port->channel->kick();
+  }
+}
+
+bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
+  if (is_over() || port.goodbye_handed) return false;
+  room = std::min(room, environment_.chunk_bytes);
+  if (port.carries_control && next_control(frame, room)) return true;
+  if (port.carries_data && sends_.next(frame, room)) return true;
+  if (state_ != State::kClosing) return false;
+  port.goodbye_handed = true;
+  frame = {};
+  frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kGoodbye;
+  return true;
+}
+
+bool FramedLink::next_control(Frame& frame, uint64_t room) {
+  if (control_next_ == controls_.size()) return false;
+  ControlMessage& control = controls_[control_next_];
+  const uint64_t length = std::min<uint64_t>(control.length - control.handed, room);
+  frame = {};
+  frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kControl;
+  frame.header.length = static_cast<uint32_t>(length);
+  frame.header.size = control.length;
+  frame.header.offset = control.handed;
+  frame.data = control.data.data() + control.handed;
+  control.handed += static_cast<uint32_t>(length);
+  if (control.handed == control.length) ++control_next_;
+  return true;
+}
+
+void FramedLink::sent(Port& port, const Frame& frame) {
+  if (is_over()) return;
+  TrafficCounters& counters = environment_.counters;
+  add(counters.frames_sent, 1);
+  switch (frame.header.kind()) {
+    case FrameHeader::kData:
+      add(counters.data_bytes_sent[static_cast<int>(port.channel->kind())], frame.header.length);
+      sends_.sent(frame);
+      return;
+    case FrameHeader::kControl:
+      if (frame.header.offset + frame.header.length != frame.header.size) return;
+      add(counters.control_messages_sent, 1);
+      add(counters.control_bytes_sent, frame.header.size);
+      controls_[control_head_++].data = Buffer();
+      if (control_head_ == controls_.size()) {
+        controls_.clear();
+        control_head_ = control_next_ = 0;
+      }
+      return;
+    case FrameHeader::kGoodbye:
+      port.goodbye_sent = true;
+      finish_closing_if_done();
+      return;
+  }
+}
+
+Status FramedLink::check(const Port& port, const FrameHeader& header) const {
+  const uint32_t kind = header.kind();
+  const bool known = (header.magic_and_kind & ~0xffu) == FrameHeader::kMagic &&
+                     (kind == FrameHeader::kData || kind == FrameHeader::kGoodbye ||
+                      (kind == FrameHeader::kControl && port.carries_control));
+  const bool bounded = header.length <= environment_.chunk_bytes &&
+                       header.offset <= header.size &&
+                       header.length <= header.size - header.offset &&
+                       (kind != FrameHeader::kControl || header.size <= kMaxControlBytes);
+  // A frame without bytes belongs to a message without any, or it would make no progress.
+  const bool moves = header.length != 0 || header.size == 0;
+  if (known && bounded && moves) return Status::ok();
+  return Status::internal("a malformed frame came (kind " + std::to_string(kind) + ", length " +
+                          std::to_string(header.length) + ", offset " +
+                          std::to_string(header.offset) + " of " + std::to_string(header.size) +
+                          ")");
+}
+
+bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte* data) {
+  if (is_over()) return false;
+  Status status = check(port, header);
+  if (status.is_ok()) {
+    add(environment_.counters.frames_received, 1);
+    bool held = false;
+    switch (header.kind()) {
+      case FrameHeader::kData:
+        status = inbox_.arrived(header, data, held);
+        if (held) add(environment_.counters.unexpected_frames, 1);
+        break;
+      case FrameHeader::kControl:
+        status = control_arrived(header, data);
+        break;
+      case FrameHeader::kGoodbye:
+        goodbye_arrived(port);
+        break;
+    }
+  }
+  if (!status.is_ok()) fail(status);
+  return !is_over();
+}
+
+Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* data) {
+  TrafficCounters& counters = environment_.counters;
+  if (header.offset != control_got_) {
+    return Status::internal("parts of a control message came out of order");
+  }
+  if (header.length != header.size) {
+    if (header.offset == 0) control_in_ = environment_.buffers.take(header.size);
+    if (!control_in_ || control_in_.capacity() < header.size) {
+      return Status::out_of_memory("no memory for a control message of " +
+                                   std::to_string(header.size) + " bytes");
+    }
+    std::memcpy(control_in_.data() + header.offset, data, header.length);
+    control_got_ += header.length;
+    if (control_got_ != header.size) return Status::ok();
+    data = control_in_.data();
+    control_got_ = 0;
+  }
+  add(counters.control_messages_received, 1);
+  add(counters.control_bytes_received, header.size);
+  // Kept until the observer has returned, even if it fails the link meanwhile.
+  const Buffer whole = std::move(control_in_);
+  control_in_ = Buffer();
+  environment_.observer.link_control(peer(), {data, header.size});
+  return Status::ok();
+}
+
+void FramedLink::goodbye_arrived(Port& port) {
+  port.goodbye_received = true;
+  if (!std::all_of(ports_.begin(), ports_.end(), [](auto& p) { return p->goodbye_received; })) {
+    return;
+  }
+  if (state_ == State::kClosing) {
+    finish_closing_if_done();
+    return;
+  }
+  end(State::kLeft, Status::aborted(peer_name_ + " has shut down"));
+  environment_.observer.link_left(peer());
+}
+
+void FramedLink::channel_failed(Port& port, const Status& why) {
+  if (is_over()) return;
+  if (port.goodbye_received && state_ == State::kOpen) {
+    // The peer's last word on this channel is in; the others' are on their way or will fail too.
+    port.channel->close();
+    return;
+  }
+  fail(why);
+}
+
+void FramedLink::close() {
+  if (is_over()) {
+    environment_.observer.link_closed(peer());
+    return;
+  }
+  state_ = State::kClosing;
+  for (auto& port : ports_) {
+    if (port->channel && !is_over()) port->channel->kick();
+  }
+}
+
+void FramedLink::finish_closing_if_done() {
+  const bool done = std::all_of(ports_.begin(), ports_.end(), [](auto& port) {
+    return port->goodbye_sent && port->goodbye_received;
+  });
+  if (!done || state_ != State::kClosing) return;
+  end(State::kClosed, Status::aborted(peer_name_ + " has shut down"));
+  environment_.observer.link_closed(peer());
+}
+
+void FramedLink::abort(const Status& why) {
+  if (!is_over()) end(State::kFailed, why);
+}
+
+void FramedLink::fail(const Status& why) {
+  if (is_over()) return;
+  const bool was_closing = state_ == State::kClosing;
+  const Status status = Status::aborted("lost " + peer_name_ + ": " + why.message());
+  end(State::kFailed, status);
+  // Who is leaving anyway has no use for the news.
+  if (was_closing) {
+    environment_.observer.link_closed(peer());
+  } else {
+    environment_.observer.link_lost(peer(), status);
+  }
+}
+
+void FramedLink::end(State state, const Status& why) {
+  state_ = state;
+  over_ = why;
+  for (auto& port : ports_) {
+    if (port->channel) port->channel->close();
+  }
+  sends_.clear(why);
+  controls_.clear();
+  control_head_ = control_next_ = 0;
+  if (state == State::kLeft) {
+    inbox_.fail_posted(why);
+  } else {
+    inbox_.clear(why);
+  }
+}
+
+}  // namespace perseus

@@ -1,0 +1,136 @@
+// The one implementation of Link: messages cut into frames, pulled by whichever of the link's
+// channels is free. Control messages go before all data, on channel 0 only, so they stay in order.
+//
+//   connecting -> up -> closing -> closed     this rank says goodbye first
+//                    -> left                  the peer does
+//   any        -> failed                      the connection broke, or never came about
+//
+// Loop thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/buffer_pool.h"
+#include "base/event_loop.h"
+#include "base/status.h"
+#include "transport/channel.h"
+#include "transport/inbox.h"
+#include "transport/link.h"
+#include "transport/send_queue.h"
+
+namespace perseus {
+
+// Written by the loop thread, read by any.
+struct TrafficCounters {
+  using Counter = std::atomic<uint64_t>;
+  Counter control_messages_sent = 0, control_bytes_sent = 0;
+  Counter control_messages_received = 0, control_bytes_received = 0;
+  Counter data_bytes_sent[3] = {0, 0, 0};  // by Channel::Kind
+  Counter frames_sent = 0, frames_received = 0, unexpected_frames = 0;
+
+  static void add(Counter& counter, uint64_t amount) {
+    counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+};
+
+// What a link tells the mesh. All but link_control come at the end of a change of state and may
+// come from within a call to the link.
+class LinkObserver {
+ public:
+  virtual void link_control(int peer, std::span<const std::byte> message) = 0;
+  virtual void link_lost(int peer, const Status& why) = 0;
+  virtual void link_left(int peer) = 0;
+  virtual void link_closed(int peer) = 0;
+
+ protected:
+  ~LinkObserver() = default;
+};
+
+// What all links of a mesh share.
+struct LinkEnvironment {
+  EventLoop& loop;
+  BufferPool& buffers;
+  LinkObserver& observer;
+  TrafficCounters& counters;
+  uint64_t chunk_bytes;
+};
+
+class FramedLink final : public Link {
+ public:
+  // peer_name: "rank 3 on host7". control_channels: channels 0 to n - 1, of which 0 carries the
+  // control messages and, without a data channel of its own behind them, all carry data.
+  FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
+             int control_channels, bool has_data_channel);
+  ~FramedLink() override;
+
+  bool is_local() const override { return is_local_; }
+
+  // The port that channel `index` is made with; then the channel itself, which is started.
+  FramePort& port(int index);
+  int data_channel_index() const { return control_channels_; }
+  void attach(int index, std::unique_ptr<Channel> channel);
+  bool has_channel(int index) const;
+  // All channels are there.
+  bool is_connected() const { return attached_ == static_cast<int>(ports_.size()); }
+  // Nothing can be sent or received any more.
+  bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
+
+  void send_control(std::span<const std::byte> message);
+  // Sends what is queued, then goodbye; link_closed follows, at once if the link is over.
+  void close();
+  // Ends all transfers with kAborted, naming the peer and `why`, and tells the observer.
+  void fail(const Status& why);
+  // This rank gives up: ends all transfers with `why` itself, and tells nobody.
+  void abort(const Status& why);
+
+ private:
+  enum class State { kOpen, kClosing, kLeft, kFailed, kClosed };
+  class Port;
+  struct ControlMessage {
+    Buffer data;
+    uint32_t length = 0;
+    uint32_t handed = 0;
+  };
+
+  void start_send(Transfer& transfer) override;
+  void start_receive(Transfer& transfer) override;
+
+  bool next(Port& port, Frame& frame, uint64_t room);
+  bool next_control(Frame& frame, uint64_t room);
+  void sent(Port& port, const Frame& frame);
+  bool arrived(Port& port, const FrameHeader& header, const std::byte* data);
+  Status check(const Port& port, const FrameHeader& header) const;
+  Status control_arrived(const FrameHeader& header, const std::byte* data);
+  void goodbye_arrived(Port& port);
+  void channel_failed(Port& port, const Status& why);
+  void kick_data();
+  void finish_closing_if_done();
+  // Closes the channels and ends all that is outstanding with `why`.
+  void end(State state, const Status& why);
+
+  LinkEnvironment& environment_;
+  const std::string peer_name_;
+  const bool is_local_;
+  const int control_channels_;
+  State state_ = State::kOpen;
+  Status over_;  // what transfers end with once the link is over
+  int attached_ = 0;
+  std::vector<std::unique_ptr<Port>> ports_;
+
+  SendQueue sends_;
+  Inbox inbox_;
+
+  // Control messages not yet sent: [control_head_, end), those before control_next_ handed out.
+  std::vector<ControlMessage> controls_;
+  size_t control_head_ = 0, control_next_ = 0;
+  // A control message of several frames, as far as it has come.
+  Buffer control_in_;
+  uint64_t control_got_ = 0;
+};
+
+}  // namespace perseus

@@ -1,0 +1,370 @@
+#include "transport/mesh.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "base/settings.h"
+#include "bootstrap/bootstrap.h"
+#include "transport/mesh_impl.h"
+#include "transport/shm/shm_channel.h"
+#include "transport/tcp/tcp_channel.h"
+
+namespace perseus {
+namespace {
+
+// Frames hold whole elements of any type, aligned.
+constexpr uint64_t kChunkMultiple = 64;
+
+DataFabricMaker mpi_fabric_maker = nullptr;
+
+MeshImpl::Transport transport_of(const Settings& settings) {
+  return static_cast<MeshImpl::Transport>(settings.transport);
+}
+
+std::string hex(const Nonce& nonce) {
+  std::string text;
+  char digits[3];
+  for (uint8_t byte : nonce) {
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+}  // namespace
+
+void set_mpi_fabric_maker(DataFabricMaker maker) { mpi_fabric_maker = maker; }
+
+Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
+                                           Bootstrap& bootstrap, MeshListener& listener) {
+  auto mesh = std::make_unique<MeshImpl>(loop, settings, listener);
+  PERSEUS_RETURN_IF_ERROR(mesh->open(settings, bootstrap));
+  return std::unique_ptr<Mesh>(std::move(mesh));
+}
+
+MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& listener)
+    : loop_(loop),
+      listener_(listener),
+      transport_(transport_of(settings)),
+      // With MPI only control goes over the connections.
+      streams_(transport_ == Transport::kMpi ? 1 : static_cast<int>(settings.streams)),
+      start_timeout_(settings.start_timeout),
+      peer_timeout_(settings.peer_timeout),
+      interfaces_given_(!settings.interfaces.empty()),
+      environment_{loop, buffers_, *this, counters_,
+                   settings.chunk_bytes / kChunkMultiple * kChunkMultiple} {}
+
+MeshImpl::~MeshImpl() {
+  loop_.cancel_timer(linger_timer_);
+  for (Peer& peer : peers_) loop_.cancel_timer(peer.connect_timer);
+}
+
+Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
+  AddressCard card = AddressCard::of_this_process(settings);
+  credentials_.secret = bootstrap.secret();
+  credentials_.rank = static_cast<uint32_t>(bootstrap.rank());
+  AcceptorOwner& owner = *this;
+  acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, owner);
+  if (bootstrap.size() > 1) {
+    // An error goes onto the card, so that all ranks hear of it rather than wait.
+    if (Status status = listen(settings, card); !status.is_ok()) card.error = status.message();
+  }
+  if (transport_ == Transport::kMpi && mpi_fabric_maker == nullptr) {
+    card.error = "PERSEUS_TRANSPORT is mpi, and this build has no MPI transport";
+  }
+  Result<std::vector<std::string>> gathered = bootstrap.all_gather(card.pack(), start_timeout_);
+  if (!gathered.is_ok()) return gathered.status();
+  PERSEUS_RETURN_IF_ERROR(adopt(gathered.value(), bootstrap));
+  if (transport_ == Transport::kMpi && topology_.size > 1) {
+    Result<std::unique_ptr<DataFabric>> fabric = mpi_fabric_maker(loop_, settings, bootstrap);
+    if (!fabric.is_ok()) return fabric.status();
+    fabric_ = std::move(fabric).value();
+  }
+  acceptor_->start();
+  return Status::ok();
+}
+
+Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
+  if (transport_ != Transport::kTcp) {
+    const std::string name = "perseus-" + hex(card.nonce);
+    Endpoint where = Endpoint::unix_name(name);
+    PERSEUS_RETURN_IF_ERROR(acceptor_->listen(where));
+    card.unix_name = name;
+  }
+  if (transport_ == Transport::kShm) return Status::ok();
+  Result<std::vector<LocalAddress>> addresses = local_addresses(settings.interfaces);
+  if (!addresses.is_ok()) return addresses.status();
+  addresses_ = std::move(addresses).value();
+  Status last;
+  for (const LocalAddress& local : addresses_) {
+    Endpoint where = local.address;
+    last = acceptor_->listen(where);
+    if (last.is_ok()) card.tcp.push_back(where);
+  }
+  // One that can't be listened at (say, an IPv6 address still being probed) is no loss among others.
+  return card.tcp.empty() && transport_ == Transport::kTcp
+             ? Status::unreachable("no network address to listen at; " + last.message())
+             : Status::ok();
+}
+
+Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap) {
+  Result<std::vector<AddressCard>> cards = unpack_cards(gathered);
+  if (!cards.is_ok()) return cards.status();
+  cards_ = std::move(cards).value();
+  credentials_.job = cards_[0].nonce;
+  topology_ = make_topology(bootstrap.rank(), cards_);
+  peers_.resize(topology_.size);
+  const bool several_hosts = topology_.host_names.size() > 1;
+  if (transport_ == Transport::kShm && several_hosts) {
+    return Status::invalid_argument(
+        "PERSEUS_TRANSPORT is shm, but the ranks are on several hosts (" +
+        topology_.host_names[0] + ", " + topology_.host_names[1] + ", ...); use auto or tcp");
+  }
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    if (several_hosts && cards_[rank].tcp.empty()) {
+      return Status::unreachable(name_of(rank) + " has no network address; see PERSEUS_INTERFACES");
+    }
+  }
+  return Status::ok();
+}
+
+FramedLink& MeshImpl::framed_link(int peer) {
+  if (peers_[peer].link != nullptr) return *peers_[peer].link;
+  FramedLink& link = make_link(peer);
+  if (link.is_over()) return link;
+  if (topology_.rank > peer) {
+    knock(peer);
+  } else {
+    for (int i = 0; i < control_channels(peer); ++i) dial_channel(peer, i);
+  }
+  return link;
+}
+
+FramedLink& MeshImpl::make_link(int peer) {
+  auto& link = peers_[peer].link;
+  link = std::make_unique<FramedLink>(environment_, peer, name_of(peer), uses_shm(peer),
+                                      control_channels(peer), fabric_ != nullptr);
+  if (peer == topology_.rank) {
+    link->abort(Status::internal("rank " + std::to_string(peer) + " has no link to itself"));
+  } else if (!failed_.is_ok() || closing_) {
+    link->abort(failed_.is_ok() ? Status::aborted("this rank is shutting down") : failed_);
+  } else {
+    // Covers the lower rank's dialers too, which give up a little earlier with more to say.
+    peers_[peer].connect_timer = loop_.call_at(
+        Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
+          peers_[peer].link->fail(Status::unreachable(
+              "it did not connect within PERSEUS_START_TIMEOUT, " +
+              std::to_string(start_timeout_.count()) + " s"));
+        });
+    if (fabric_ != nullptr) {
+      const int index = link->data_channel_index();
+      link->attach(index, fabric_->make_channel(peer, link->port(index)));
+    }
+  }
+  return *link;
+}
+
+bool MeshImpl::uses_shm(int peer) const {
+  return transport_ != Transport::kTcp &&
+         topology_.host_of[peer] == topology_.host_of[topology_.rank];
+}
+
+int MeshImpl::control_channels(int peer) const { return uses_shm(peer) ? 1 : streams_; }
+
+std::string MeshImpl::name_of(int peer) const {
+  return "rank " + std::to_string(peer) + " on " + cards_[peer].host_name;
+}
+
+void MeshImpl::dial_channel(int peer, int index) {
+  Hello hello;
+  hello.purpose = uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
+  hello.index = static_cast<uint16_t>(index);
+  hello.total = static_cast<uint16_t>(control_channels(peer));
+  dial(peer, hello, [this, peer, index](Result<FileDescriptor> fd) {
+    FramedLink& link = *peers_[peer].link;
+    if (link.is_over()) return;
+    if (fd.is_ok()) {
+      attach(peer, index, std::move(fd).value());
+    } else {
+      link.fail(Status::unreachable("cannot connect: " + fd.status().message()));
+    }
+  });
+}
+
+void MeshImpl::knock(int peer) {
+  Hello hello;
+  hello.purpose = Hello::kKnock;
+  dial(peer, hello, [this, peer](Result<FileDescriptor> fd) {
+    // Heard; the connection has served its purpose, and the lower rank makes those of the link.
+    if (fd.is_ok() || peers_[peer].link->is_connected()) return;
+    peers_[peer].link->fail(Status::unreachable("cannot connect: " + fd.status().message()));
+  });
+}
+
+void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
+  std::vector<Endpoint> endpoints = endpoints_of(peer, hello.index);
+  if (endpoints.empty()) {
+    peers_[peer].link->fail(Status::unreachable(
+        "none of its network addresses can be reached from here; see PERSEUS_INTERFACES"));
+    return;
+  }
+  std::vector<Endpoint> sources = sources_for(endpoints);
+  Hello addressed = hello;
+  addressed.to = static_cast<uint32_t>(peer);
+  peers_[peer].dialers.push_back(std::make_unique<Dialer>(
+      loop_, credentials_, std::move(endpoints), std::move(sources), addressed,
+      Clock::now() + start_timeout_, std::move(done)));
+  peers_[peer].dialers.back()->start();
+}
+
+std::vector<Endpoint> MeshImpl::endpoints_of(int peer, int index) const {
+  const AddressCard& card = cards_[peer];
+  if (uses_shm(peer)) return {Endpoint::unix_name(card.unix_name)};
+  std::vector<Endpoint> endpoints =
+      candidates(addresses_, card.tcp, card.machine == cards_[topology_.rank].machine);
+  // Several interfaces that were asked for by name share the connections among them.
+  if (interfaces_given_ && !endpoints.empty()) {
+    std::rotate(endpoints.begin(), endpoints.begin() + index % endpoints.size(), endpoints.end());
+  }
+  return endpoints;
+}
+
+std::vector<Endpoint> MeshImpl::sources_for(const std::vector<Endpoint>& endpoints) const {
+  std::vector<Endpoint> sources;
+  if (!interfaces_given_) return sources;
+  for (const Endpoint& endpoint : endpoints) {
+    const LocalAddress* best = nullptr;
+    for (const LocalAddress& local : addresses_) {
+      if (local.address.family() != endpoint.family()) continue;
+      if (best == nullptr || (local.is_on_link(endpoint) && !best->is_on_link(endpoint))) {
+        best = &local;
+      }
+    }
+    sources.push_back(best == nullptr ? Endpoint() : best->address);
+  }
+  return sources;
+}
+
+void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
+  FramedLink& link = *peers_[peer].link;
+  std::unique_ptr<Channel> channel;
+  if (uses_shm(peer)) {
+    channel = std::make_unique<ShmChannel>(loop_, std::move(fd), link.port(index),
+                                           topology_.rank < peer);
+  } else {
+    channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(fd), link.port(index),
+                                           peer_timeout_);
+  }
+  link.attach(index, std::move(channel));
+  if (link.is_connected()) loop_.cancel_timer(peers_[peer].connect_timer);
+}
+
+bool MeshImpl::may_enter(const Hello& hello) {
+  if (hello.from >= static_cast<uint32_t>(topology_.size)) return false;
+  const int peer = static_cast<int>(hello.from);
+  const FramedLink* link = peers_[peer].link.get();
+  if (link == nullptr ? closing_ || !failed_.is_ok() : link->is_over()) return false;
+  if (hello.purpose == Hello::kKnock) return peer > topology_.rank;
+  const int purpose = uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
+  return peer < topology_.rank && hello.purpose == purpose &&
+         hello.total == control_channels(peer) && hello.index < hello.total &&
+         (link == nullptr || !link->has_channel(hello.index));
+}
+
+void MeshImpl::entered(const Hello& hello, FileDescriptor fd) {
+  const int peer = static_cast<int>(hello.from);
+  if (hello.purpose == Hello::kKnock) {
+    framed_link(peer);
+    return;
+  }
+  if (peers_[peer].link == nullptr) make_link(peer);
+  if (!peers_[peer].link->is_over()) attach(peer, hello.index, std::move(fd));
+}
+
+void MeshImpl::send_control(int peer, std::span<const std::byte> message) {
+  framed_link(peer).send_control(message);
+}
+
+void MeshImpl::fail_all(const Status& why) {
+  failed_ = why;
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr) peer.link->abort(why);
+  }
+  finish_closing_if_done();
+}
+
+void MeshImpl::close(std::chrono::milliseconds linger, std::function<void()> closed) {
+  closing_ = true;
+  closed_ = std::move(closed);
+  linger_timer_ = loop_.call_at(Clock::now() + linger, [this] { report_closed(); });
+  for (Peer& peer : peers_) {
+    if (peer.link != nullptr) peer.link->close();
+  }
+  finish_closing_if_done();
+}
+
+void MeshImpl::finish_closing_if_done() {
+  if (!closing_) return;
+  for (const Peer& peer : peers_) {
+    if (peer.link != nullptr && !peer.link->is_over()) return;
+  }
+  later([this] { report_closed(); });
+}
+
+void MeshImpl::report_closed() {
+  if (!closed_) return;
+  loop_.cancel_timer(linger_timer_);
+  fail_all(Status::aborted("this rank has shut down"));
+  acceptor_->close();
+  // It may destroy the mesh.
+  const std::function<void()> closed = std::exchange(closed_, nullptr);
+  closed();
+}
+
+void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
+  listener_.on_control(peer, message);
+}
+
+void MeshImpl::link_lost(int peer, const Status& why) {
+  loop_.cancel_timer(peers_[peer].connect_timer);
+  later([this, peer, why] { listener_.on_peer_lost(peer, why); });
+}
+
+void MeshImpl::link_left(int peer) {
+  later([this, peer] { listener_.on_peer_left(peer); });
+}
+
+void MeshImpl::link_closed(int peer) {
+  loop_.cancel_timer(peers_[peer].connect_timer);
+  finish_closing_if_done();
+}
+
+void MeshImpl::later(std::function<void()> function) {
+  loop_.post([alive = std::weak_ptr<bool>(alive_), function = std::move(function)] {
+    if (!alive.expired()) function();
+  });
+}
+
+Mesh::Counters MeshImpl::counters() const {
+  const auto read = [](const TrafficCounters::Counter& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  const auto sent_by = [&](Channel::Kind kind) {
+    return read(counters_.data_bytes_sent[static_cast<int>(kind)]);
+  };
+  Counters counters;
+  counters.control_messages_sent = read(counters_.control_messages_sent);
+  counters.control_bytes_sent = read(counters_.control_bytes_sent);
+  counters.control_messages_received = read(counters_.control_messages_received);
+  counters.control_bytes_received = read(counters_.control_bytes_received);
+  counters.data_bytes_sent_shm = sent_by(Channel::Kind::kShm);
+  counters.data_bytes_sent_tcp = sent_by(Channel::Kind::kTcp);
+  counters.data_bytes_sent_mpi = sent_by(Channel::Kind::kMpi);
+  counters.frames_sent = read(counters_.frames_sent);
+  counters.frames_received = read(counters_.frames_received);
+  counters.unexpected_frames = read(counters_.unexpected_frames);
+  return counters;
+}
+
+}  // namespace perseus

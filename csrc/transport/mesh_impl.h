@@ -1,0 +1,101 @@
+// The mesh: chooses how each peer is reached, makes links when first used or first asked for, and
+// passes on their news. Of two ranks the lower one connects; the higher one, if it needs the link
+// first, knocks at the lower one's door. Loop thread, except counters().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/buffer_pool.h"
+#include "transport/acceptor.h"
+#include "transport/address_card.h"
+#include "transport/data_fabric.h"
+#include "transport/dialer.h"
+#include "transport/framed_link.h"
+#include "transport/mesh.h"
+#include "transport/tcp/interfaces.h"
+
+namespace perseus {
+
+class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver {
+ public:
+  // As the setting PERSEUS_TRANSPORT orders them.
+  enum class Transport { kAuto, kShm, kTcp, kMpi };
+
+  MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& listener);
+  ~MeshImpl() override;
+  // All of Mesh::create; to be called once.
+  Status open(const Settings& settings, Bootstrap& bootstrap);
+
+  const Topology& topology() const override { return topology_; }
+  Link& link(int peer) override { return framed_link(peer); }
+  void send_control(int peer, std::span<const std::byte> message) override;
+  void fail_all(const Status& why) override;
+  void close(std::chrono::milliseconds linger, std::function<void()> closed) override;
+  Counters counters() const override;
+
+ private:
+  struct Peer {
+    std::unique_ptr<FramedLink> link;
+    std::vector<std::unique_ptr<Dialer>> dialers;
+    EventLoop::TimerId connect_timer = 0;
+  };
+
+  Status listen(const Settings& settings, AddressCard& card);
+  Status adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap);
+
+  FramedLink& framed_link(int peer);
+  FramedLink& make_link(int peer);
+  bool uses_shm(int peer) const;
+  int control_channels(int peer) const;
+  std::string name_of(int peer) const;
+  void dial_channel(int peer, int index);
+  void knock(int peer);
+  void dial(int peer, const Hello& hello, std::function<void(Result<FileDescriptor>)> done);
+  std::vector<Endpoint> endpoints_of(int peer, int index) const;
+  std::vector<Endpoint> sources_for(const std::vector<Endpoint>& endpoints) const;
+  void attach(int peer, int index, FileDescriptor fd);
+
+  bool may_enter(const Hello& hello) override;
+  void entered(const Hello& hello, FileDescriptor fd) override;
+
+  void link_control(int peer, std::span<const std::byte> message) override;
+  void link_lost(int peer, const Status& why) override;
+  void link_left(int peer) override;
+  void link_closed(int peer) override;
+  void finish_closing_if_done();
+  void report_closed();
+  // Runs in the loop's next turn, unless the mesh is gone by then: the listener may do anything,
+  // and is called from nobody's middle.
+  void later(std::function<void()> function);
+
+  EventLoop& loop_;
+  MeshListener& listener_;
+  const Transport transport_;
+  const int streams_;
+  const std::chrono::seconds start_timeout_, peer_timeout_;
+  const bool interfaces_given_;
+
+  Credentials credentials_;
+  Topology topology_;
+  std::vector<AddressCard> cards_;
+  std::vector<LocalAddress> addresses_;
+
+  // Outlives the links, which give their buffers and channels back to them.
+  BufferPool buffers_;
+  TrafficCounters counters_;
+  LinkEnvironment environment_;
+  std::unique_ptr<DataFabric> fabric_;
+  std::unique_ptr<Acceptor> acceptor_;
+  std::vector<Peer> peers_;
+
+  Status failed_;  // why all links are unusable; ok: they are not
+  bool closing_ = false;
+  std::function<void()> closed_;
+  EventLoop::TimerId linger_timer_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace perseus

@@ -1,0 +1,93 @@
+// Frames as MPI messages, one each, over the communicator that the bootstrap made. A frame is copied
+// into memory of the fabric's own before it is sent, and received into such memory: so whatever
+// happens to a peer or a link, MPI never holds on to a buffer of the engine's.
+//
+// MPI has nothing to sleep on. The loop is kept awake while frames are under way or awaited, for
+// kPatience at a time; then it looks once in kNap, so that waiting for a straggler costs little. With
+// nothing under way or awaited it sleeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/buffer_pool.h"
+#include "base/event_loop.h"
+#include "bootstrap/mpi/mpi_bootstrap.h"
+#include "transport/channel.h"
+#include "transport/data_fabric.h"
+
+namespace perseus {
+
+class MpiChannel;
+
+// Loop thread, once the loop runs.
+class MpiFabric final : public DataFabric, private Poller {
+ public:
+  MpiFabric(EventLoop& loop, const MpiBootstrap& bootstrap, uint64_t max_payload);
+  ~MpiFabric() override;
+
+  std::unique_ptr<Channel> make_channel(int peer, FramePort& port) override;
+
+ private:
+  friend class MpiChannel;
+
+  // A message that MPI is sending or receiving.
+  struct Flight {
+    Buffer memory;
+    size_t bytes = 0;  // header and payload
+    MpiRequest request;
+    bool done = false;
+  };
+  struct Peer {
+    MpiChannel* channel = nullptr;
+    bool closed = false;  // what still comes is dropped
+    std::deque<Flight> sends, receives;
+  };
+
+  // For channels.
+  void open(int peer, MpiChannel* channel);
+  void close(int peer);
+  void send_all(int peer);
+
+  bool poll() override;
+  bool prepare_to_sleep() override;
+  void awake() override {}
+
+  bool progress_sends();
+  bool match_arrivals();
+  bool progress_receives();
+  void deliver(int peer);
+  Status receive(int peer, MpiArrival& arrival);
+  // Frees what MPI is done with at the front of the queue; true if anything was.
+  bool retire(std::deque<Flight>& flights);
+  bool is_busy() const;
+  void fail(int peer, const Status& why);
+  void fail_all(const Status& why);
+  void abandon_what_is_left();
+
+  EventLoop& loop_;
+  Mpi& mpi_;
+  const MpiComm comm_;
+  const int tag_;
+  const uint64_t max_payload_;
+  const std::vector<int> launched_;  // rank in comm_ by rank in the world
+  std::vector<int> world_rank_;      // and back; -1: not of this world
+  std::unique_ptr<BufferPool> buffers_;
+  std::vector<Peer> peers_;
+  // Ranks whose queues hold something; entries go when poll finds the queue empty.
+  std::vector<int> sending_, receiving_;
+  bool was_busy_ = false;
+  bool napping_ = false;
+  Clock::time_point patient_until_;
+  EventLoop::TimerId nap_ = 0;
+};
+
+// The DataFabricMaker of PERSEUS_TRANSPORT=mpi. kUnsupported, on every rank, unless MPI launched the
+// ranks and lets the engine's thread use it on all of them.
+Result<std::unique_ptr<DataFabric>> make_mpi_fabric(EventLoop& loop, const Settings& settings,
+                                                    Bootstrap& bootstrap);
+
+}  // namespace perseus

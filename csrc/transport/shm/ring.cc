@@ -1,0 +1,85 @@
+#include "transport/shm/ring.h"
+
+#include <cstring>
+
+namespace perseus {
+namespace {
+
+constexpr uint64_t kLargestSlot = kRingSlotHeader + kMaxRingFrame;
+static_assert(kRingBytes >= 4 * kLargestSlot);
+
+constexpr uint64_t slot_bytes(uint64_t length) {
+  return kRingSlotHeader + (length + 63) / 64 * 64;
+}
+
+// A frame starts here or, if a largest one would reach over the end, at the beginning. Both sides
+// work this out alike, so the gap needs no mark.
+constexpr uint64_t place_from(uint64_t position) {
+  const uint64_t left = kRingBytes - position % kRingBytes;
+  return left < kLargestSlot ? position + left : position;
+}
+
+}  // namespace
+
+bool RingProducer::has_room() {
+  return place_from(produced_) + kLargestSlot - consumed_ <= kRingBytes;
+}
+
+std::byte* RingProducer::reserve() {
+  if (!has_room()) {
+    consumed_ = control_->consumed.load(std::memory_order_acquire);
+    if (!has_room()) return nullptr;
+  }
+  return data_ + place_from(produced_) % kRingBytes;
+}
+
+bool RingProducer::commit(std::byte* place, const Frame& frame) {
+  std::memcpy(place, &frame.header, sizeof frame.header);
+  if (frame.header.length != 0) {
+    std::memcpy(place + kRingSlotHeader, frame.data, frame.header.length);
+  }
+  produced_ = place_from(produced_) + slot_bytes(frame.header.length);
+  // Sequentially consistent with the consumer's wish for a bell and its last look: one of the two
+  // sees the other's store.
+  control_->produced.store(produced_, std::memory_order_seq_cst);
+  return control_->consumer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
+         control_->consumer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;
+}
+
+bool RingProducer::wait_for_room() {
+  control_->producer_wants_bell.store(1, std::memory_order_seq_cst);
+  consumed_ = control_->consumed.load(std::memory_order_seq_cst);
+  return has_room();
+}
+
+RingConsumer::Outcome RingConsumer::front(FrameHeader& header, const std::byte*& bytes) {
+  if (consumed_ == produced_) {
+    produced_ = control_->produced.load(std::memory_order_acquire);
+    if (consumed_ == produced_) return Outcome::kEmpty;
+  }
+  const uint64_t start = place_from(consumed_);
+  const std::byte* place = data_ + start % kRingBytes;
+  std::memcpy(&header, place, sizeof header);
+  const uint64_t end = start + slot_bytes(header.length);
+  if (header.length > kMaxRingFrame || produced_ - consumed_ > kRingBytes || end > produced_) {
+    return Outcome::kDamaged;
+  }
+  bytes = place + kRingSlotHeader;
+  front_bytes_ = end - consumed_;
+  return Outcome::kFrame;
+}
+
+bool RingConsumer::pop() {
+  consumed_ += front_bytes_;
+  control_->consumed.store(consumed_, std::memory_order_seq_cst);
+  return control_->producer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
+         control_->producer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;
+}
+
+bool RingConsumer::wait_for_frame() {
+  control_->consumer_wants_bell.store(1, std::memory_order_seq_cst);
+  produced_ = control_->produced.load(std::memory_order_seq_cst);
+  return consumed_ != produced_;
+}
+
+}  // namespace perseus

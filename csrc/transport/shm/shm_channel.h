@@ -1,0 +1,58 @@
+// Frames through two rings in memory that two processes of one host share. The memory has no name:
+// it travels as a file descriptor over an authenticated Unix socket, together with each side's
+// doorbell, so nothing is left behind however a process ends. The socket stays open, and its end
+// tells at once that the peer has gone. Loop thread.
+//
+// Opening: the initiator sends the memory and its doorbell, the acceptor answers with its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/event_loop.h"
+#include "transport/channel.h"
+#include "transport/file_descriptor.h"
+#include "transport/shm/ring.h"
+
+namespace perseus {
+
+class ShmChannel final : public Channel, private FdHandler, private Poller {
+ public:
+  // `socket` is connected and authenticated.
+  ShmChannel(EventLoop& loop, FileDescriptor socket, FramePort& port, bool is_initiator);
+  ~ShmChannel() override;
+
+  Kind kind() const override { return Kind::kShm; }
+  void start() override;
+  void kick() override { fill(); }
+  void close() override;
+
+ private:
+  enum class State { kOpening, kOpen, kClosed };
+
+  Status offer_memory();
+  void receive_descriptors();
+  bool map(int memory);
+  void ring_peer();
+
+  void on_ready(uint32_t epoll_events) override;
+  bool poll() override;
+  bool prepare_to_sleep() override;
+  void awake() override;
+
+  bool drain(int most);  // true if anything came
+  bool fill();           // true if anything went
+
+  EventLoop& loop_;
+  FramePort& port_;
+  const bool is_initiator_;
+  State state_ = State::kOpening;
+  FileDescriptor socket_;
+  FileDescriptor peer_doorbell_;
+  std::byte* memory_ = nullptr;  // until destruction: a caller up the stack may be reading from it
+  RingProducer out_;
+  RingConsumer in_;
+  bool blocked_ = false;  // there may be frames to send, and no room
+};
+
+}  // namespace perseus

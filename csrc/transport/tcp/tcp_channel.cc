@@ -1,0 +1,235 @@
+#include "transport/tcp/tcp_channel.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace perseus {
+namespace {
+
+// Bytes that may wait unsent in the kernel, where nothing can overtake them.
+constexpr int kUnsentBytes = 256 << 10;
+// Then others have a turn.
+constexpr int kReadsPerTurn = 16;
+
+void set_option(int fd, int level, int name, int value) {
+  // Best effort: a connection works without any of these.
+  setsockopt(fd, level, name, &value, sizeof value);
+}
+
+}  // namespace
+
+TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
+                       std::chrono::seconds silence)
+    : loop_(loop),
+      port_(port),
+      fd_(std::move(fd)),
+      stage_(buffers.take(kStageBytes)),
+      scratch_(buffers.take(port.max_length())) {
+  set_options(silence);
+}
+
+TcpChannel::~TcpChannel() { close(); }
+
+void TcpChannel::set_options(std::chrono::seconds silence) {
+  const int seconds = static_cast<int>(silence.count());
+  set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+  // Data on the way is covered by the user time-out, silence by the probes.
+  set_option(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
+  set_option(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, std::clamp(seconds / 3, 1, 32767));
+  set_option(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, std::clamp(seconds / 3, 1, 32767));
+  set_option(fd_.get(), IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+void TcpChannel::start() {
+  if (!stage_ || !scratch_) {
+    port_.failed(Status::out_of_memory("no memory for a connection's buffers"));
+    return;
+  }
+  loop_.watch(fd_.get(), EPOLLIN, this);
+}
+
+void TcpChannel::close() {
+  if (!open_) return;
+  open_ = false;
+  loop_.unwatch(fd_.get());
+  fd_.reset();
+}
+
+void TcpChannel::on_ready(uint32_t epoll_events) {
+  if ((epoll_events & EPOLLOUT) != 0) flush();
+  if (!open_ || (epoll_events & ~uint32_t{EPOLLOUT}) == 0) return;
+  for (int i = 0; i < kReadsPerTurn; ++i) {
+    if (!read_some()) return;
+  }
+}
+
+void TcpChannel::broken(const char* what, int error) {
+  port_.failed(Status::aborted(error == 0 ? std::string(what)
+                                          : std::string(what) + ": " + std::strerror(error)));
+}
+
+// Sending.
+
+void TcpChannel::kick() {
+  if (!wants_write_) flush();
+}
+
+void TcpChannel::flush() {
+  while (open_ && refill()) {
+    if (!write_batch()) return;
+  }
+  want_write(false);
+}
+
+bool TcpChannel::refill() {
+  if (first_ != count_) return true;
+  first_ = count_ = 0;
+  uint64_t bytes = 0;
+  while (count_ < kMaxBatch && bytes < kBatchBytes &&
+         port_.next(batch_[count_], port_.max_length())) {
+    bytes += batch_[count_++].header.length;
+  }
+  return count_ != 0;
+}
+
+bool TcpChannel::write_batch() {
+  std::array<iovec, 2 * kMaxBatch> pieces;
+  size_t piece_count = 0;
+  size_t skip = written_;
+  const auto add = [&](const void* data, size_t size) {
+    const size_t skipped = std::min(skip, size);
+    skip -= skipped;
+    if (size == skipped) return;
+    pieces[piece_count++] = {static_cast<char*>(const_cast<void*>(data)) + skipped,
+                             size - skipped};
+  };
+  for (size_t i = first_; i < count_; ++i) {
+    add(&batch_[i].header, sizeof(FrameHeader));
+    add(batch_[i].data, batch_[i].header.length);
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = piece_count;
+  const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n >= 0) {
+    retire_sent(static_cast<size_t>(n));
+    return open_;
+  }
+  if (errno == EINTR) return true;
+  if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    want_write(true);
+  } else if (errno == EPIPE || errno == ECONNRESET) {
+    // What the peer sent before it closed, perhaps its goodbye, may still be unread: let the
+    // reading side find the end.
+    while (open_ && read_some()) {
+    }
+    if (open_) broken("the connection was closed", 0);
+  } else {
+    broken("sending failed", errno);
+  }
+  return false;
+}
+
+void TcpChannel::retire_sent(size_t bytes) {
+  written_ += bytes;
+  while (open_ && first_ != count_) {
+    const Frame& frame = batch_[first_];
+    const size_t whole = sizeof(FrameHeader) + frame.header.length;
+    if (written_ < whole) return;
+    written_ -= whole;
+    ++first_;
+    port_.sent(frame);
+  }
+}
+
+void TcpChannel::want_write(bool want) {
+  if (want == wants_write_ || !open_) return;
+  wants_write_ = want;
+  loop_.watch(fd_.get(), want ? EPOLLIN | EPOLLOUT : EPOLLIN, this);
+}
+
+// Receiving.
+
+bool TcpChannel::read_some() {
+  // The rest of a payload goes to its place, what follows into the stage. Until the payload is
+  // whole the stage is empty.
+  const size_t missing = has_header_ ? header_.length - payload_got_ : 0;
+  if (missing == 0 && stage_begin_ != 0) {
+    std::memmove(stage_.data(), stage_.data() + stage_begin_, stage_end_ - stage_begin_);
+    stage_end_ -= stage_begin_;
+    stage_begin_ = 0;
+  }
+  const size_t room = kStageBytes - stage_end_;
+  iovec pieces[2] = {{has_header_ ? payload_ + payload_got_ : nullptr, missing},
+                     {stage_.data() + stage_end_, room}};
+  msghdr message{};
+  message.msg_iov = missing == 0 ? pieces + 1 : pieces;
+  message.msg_iovlen = missing == 0 ? 1 : 2;
+  const ssize_t n = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  if (n == 0) {
+    broken("it closed the connection without a goodbye", 0);
+    return false;
+  }
+  if (n < 0) {
+    if (errno == EINTR) return true;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) broken("the connection broke", errno);
+    return false;
+  }
+  const size_t got = static_cast<size_t>(n);
+  const size_t into_payload = std::min(got, missing);
+  payload_got_ += into_payload;
+  stage_end_ += got - into_payload;
+  if (has_header_ && payload_got_ == header_.length && !finish_payload()) return false;
+  if (!consume_stage()) return false;
+  // A short read has emptied the socket; asking once more would only be told so.
+  return got == missing + room;
+}
+
+bool TcpChannel::consume_stage() {
+  while (!has_header_) {
+    if (stage_end_ - stage_begin_ < sizeof(FrameHeader)) return true;
+    std::memcpy(&header_, stage_.data() + stage_begin_, sizeof header_);
+    stage_begin_ += sizeof header_;
+    if (!begin_payload()) return false;
+  }
+  return true;
+}
+
+bool TcpChannel::begin_payload() {
+  std::byte* staged = stage_.data() + stage_begin_;
+  const size_t available = stage_end_ - stage_begin_;
+  payload_ = port_.target(header_);
+  direct_ = payload_ != nullptr;
+  if (!direct_) {
+    const bool aligned = reinterpret_cast<uintptr_t>(staged) % alignof(uint64_t) == 0;
+    // Malformed headers too: the port turns them down without a look at the bytes.
+    if (header_.length > port_.max_length() || (available >= header_.length && aligned)) {
+      if (!port_.arrived(header_, staged)) return false;
+      stage_begin_ += header_.length;
+      return true;
+    }
+    payload_ = scratch_.data();
+  }
+  payload_got_ = std::min<size_t>(available, header_.length);
+  std::memcpy(payload_, staged, payload_got_);
+  stage_begin_ += payload_got_;
+  has_header_ = true;
+  if (stage_begin_ == stage_end_) stage_begin_ = stage_end_ = 0;
+  return payload_got_ < header_.length || finish_payload();
+}
+
+bool TcpChannel::finish_payload() {
+  has_header_ = false;
+  return direct_ ? port_.landed(header_) : port_.arrived(header_, payload_);
+}
+
+}  // namespace perseus

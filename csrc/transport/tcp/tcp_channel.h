@@ -1,0 +1,81 @@
+// Frames over one TCP connection. Small frames are gathered into one system call; the payload of a
+// large one is read straight to where it belongs. Loop thread.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/buffer_pool.h"
+#include "base/event_loop.h"
+#include "transport/channel.h"
+#include "transport/file_descriptor.h"
+
+namespace perseus {
+
+class TcpChannel final : public Channel, private FdHandler {
+ public:
+  // `fd` is connected and authenticated. A peer that acknowledges nothing for `silence` is given up.
+  TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
+             std::chrono::seconds silence);
+  ~TcpChannel() override;
+
+  Kind kind() const override { return Kind::kTcp; }
+  void start() override;
+  void kick() override;
+  void close() override;
+
+ private:
+  // Frames under way to the kernel at once. Few and short, so that what is urgent need not wait.
+  static constexpr size_t kMaxBatch = 16;
+  static constexpr uint64_t kBatchBytes = 32 << 10;
+  static constexpr size_t kStageBytes = 32 << 10;
+
+  void set_options(std::chrono::seconds silence);
+  void on_ready(uint32_t epoll_events) override;
+
+  // Sends until there is nothing more or the socket is full.
+  void flush();
+  bool refill();
+  // Writes what goes; false when the socket is full or the channel over.
+  bool write_batch();
+  void retire_sent(size_t bytes);
+  void want_write(bool want);
+
+  // Reads once; false when there is no more to be had now or the channel is over.
+  bool read_some();
+  // Takes frames out of the stage; false when the channel is over.
+  bool consume_stage();
+  // Finds where the payload of header_ goes, and puts there what the stage has of it.
+  bool begin_payload();
+  bool finish_payload();
+  void broken(const char* what, int error);
+
+  EventLoop& loop_;
+  FramePort& port_;
+  FileDescriptor fd_;
+  bool open_ = true;
+  bool wants_write_ = false;
+
+  // Sending: frames [first_, count_) of the batch, `written_` bytes of the first one gone.
+  std::array<Frame, kMaxBatch> batch_;
+  size_t first_ = 0, count_ = 0;
+  size_t written_ = 0;
+
+  // Receiving: [stage_begin_, stage_end_) of the stage is unread. With a header taken out, its
+  // payload is on the way to payload_, where payload_got_ bytes have come.
+  Buffer stage_;
+  size_t stage_begin_ = 0, stage_end_ = 0;
+  bool has_header_ = false;
+  bool direct_ = false;  // payload_ is the message's own memory
+  FrameHeader header_;
+  Buffer scratch_;
+  std::byte* payload_ = nullptr;
+  size_t payload_got_ = 0;
+};
+
+}  // namespace perseus

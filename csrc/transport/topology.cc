@@ -1,0 +1,47 @@
+#include <algorithm>
+
+#include "transport/mesh.h"
+
+namespace perseus {
+namespace {
+
+// Position of `rank` among the ranks of its host.
+int position_on_host(const Topology& topology, int rank) {
+  const auto begin = topology.host_of.begin();
+  return static_cast<int>(std::count(begin, begin + rank, topology.host_of[rank]));
+}
+
+int ranks_on_host(const Topology& topology, int host) {
+  return static_cast<int>(std::count(topology.host_of.begin(), topology.host_of.end(), host));
+}
+
+}  // namespace
+
+int Topology::local_rank() const { return position_on_host(*this, rank); }
+
+int Topology::local_size() const { return ranks_on_host(*this, host_of[rank]); }
+
+int Topology::cross_rank() const {
+  const int local = local_rank();
+  int before = 0;
+  for (int host = 0; host < host_of[rank]; ++host) before += ranks_on_host(*this, host) > local;
+  return before;
+}
+
+int Topology::cross_size() const {
+  const int local = local_rank();
+  int hosts = 0;
+  for (int host = 0; host < static_cast<int>(host_names.size()); ++host) {
+    hosts += ranks_on_host(*this, host) > local;
+  }
+  return hosts;
+}
+
+bool Topology::is_homogeneous() const {
+  for (int host = 1; host < static_cast<int>(host_names.size()); ++host) {
+    if (ranks_on_host(*this, host) != ranks_on_host(*this, 0)) return false;
+  }
+  return true;
+}
+
+}  // namespace perseus

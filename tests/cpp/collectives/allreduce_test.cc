@@ -56,12 +56,9 @@ class Allreduce : public testing::TestWithParam<Algorithm> {
                  " elements" + (in_place ? ", in place" : ""));
     const std::vector<Elements> inputs = inputs_of(world.size(), type, elements);
     const std::vector<Elements> results = reduce(world, inputs, type, op, in_place);
-    for (size_t i = 0; i < elements; ++i) {
-      const Expected expected = expected_reduction(inputs, type, op, i);
-      ASSERT_NEAR(results[0][i], expected.value,
-                  tolerance(type, expected, op, 2 * world.size()))
-          << "at " << i;
-    }
+    const size_t wrong = first_wrong(results[0], inputs, 0, type, op, 2 * world.size());
+    ASSERT_EQ(wrong, elements) << "it is " << results[0][wrong] << " and should be "
+                               << expected_reduction(inputs, type, op, wrong).value;
   }
 
   uint64_t operation_ = 0;

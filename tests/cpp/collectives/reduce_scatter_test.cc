@@ -58,11 +58,8 @@ void check(LoopbackWorld& world, uint64_t operation, DataType type, ReduceOp op,
     if (result.size() != 0) {
       std::memcpy(result.data(), results[rank], elements_of[rank] * size_of(type));
     }
-    for (size_t i = 0; i < result.size(); ++i) {
-      const Expected expected = expected_reduction(inputs, type, op, offsets[rank] + i);
-      ASSERT_NEAR(result[i], expected.value, tolerance(type, expected, op, world.size()))
-          << to_string(type) << ", rank " << rank << ", at " << i;
-    }
+    ASSERT_EQ(first_wrong(result, inputs, offsets[rank], type, op, world.size()), result.size())
+        << to_string(type) << ", rank " << rank;
     ASSERT_TRUE(in[rank].guards_intact() && out[rank].guards_intact());
   }
 }

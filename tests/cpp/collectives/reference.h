@@ -56,4 +56,16 @@ inline double tolerance(DataType type, const Expected& expected, ReduceOp op, in
                       std::ldexp(1.0, format.smallest - format.precision));
 }
 
+// The first element of `result` that differs from the reduction of the inputs' elements from
+// `offset` on by more than `roundings` roundings; result.size() if there is none.
+inline size_t first_wrong(const Elements& result, const std::vector<Elements>& inputs,
+                          size_t offset, DataType type, ReduceOp op, int roundings) {
+  for (size_t i = 0; i < result.size(); ++i) {
+    const Expected expected = expected_reduction(inputs, type, op, offset + i);
+    const double error = std::abs(result[i] - expected.value);
+    if (!(error <= tolerance(type, expected, op, roundings))) return i;
+  }
+  return result.size();
+}
+
 }  // namespace perseus

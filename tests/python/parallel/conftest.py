@@ -1,0 +1,34 @@
+"""Tests that run inside N processes: perseusrun -np N python -m pytest tests/python/parallel
+
+Every rank runs the same tests in the same order, and each holds for any N. A test ends with
+nothing of its own in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import perseus_core
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaves_engine() -> Iterator[None]:
+    """The engine is gone when a module's tests end, whoever started it."""
+    yield
+    if perseus_core.is_initialized():
+        perseus_core.barrier()
+        perseus_core.shutdown()
+
+
+@pytest.fixture
+def core() -> None:
+    """Rank and size are known, and collectives may be called."""
+    perseus_core.init()
+
+
+@pytest.fixture
+def two_ranks(core: None) -> None:
+    if perseus_core.size() < 2:
+        pytest.skip("needs ranks that can differ")

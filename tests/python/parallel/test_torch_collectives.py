@@ -1,0 +1,259 @@
+"""Horovod's collectives for PyTorch against float64 references."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from references import assert_close, rank_input, reduced
+
+torch = pytest.importorskip("torch")
+import perseus.torch.horovod as hvd  # noqa: E402
+from perseus_core import ReduceOp  # noqa: E402
+
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+REDUCIBLE = ["uint8", "int8", "int16", "int32", "int64", *FLOATS]
+SHAPES = [(), (0,), (1,), (17,), (3, 5, 2), (5000,)]
+
+
+@pytest.fixture(autouse=True)
+def horovod():
+    hvd.init()
+
+
+def as_tensor(array) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":
+        return torch.tensor(array.astype(np.float32)).to(torch.bfloat16)
+    return torch.tensor(array)
+
+
+def as_array(tensor):
+    import ml_dtypes
+
+    if tensor.dtype == torch.bfloat16:
+        return tensor.to(torch.float32).numpy().astype(ml_dtypes.bfloat16)
+    return tensor.detach().numpy()
+
+
+def rank_inputs(shape, dtype):
+    return [rank_input(rank, shape, dtype) for rank in range(hvd.size())]
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product])
+@pytest.mark.parametrize("dtype", REDUCIBLE)
+def test_allreduce_of_every_type(dtype, op):
+    for shape in SHAPES:
+        arrays = rank_inputs(shape, dtype)
+        tensor = as_tensor(arrays[hvd.rank()])
+        expected = reduced(arrays, ReduceOp(op))
+        result = hvd.allreduce(tensor, op=op)
+        assert result.dtype == tensor.dtype
+        assert_close(as_array(result), expected, hvd.size())
+        np.testing.assert_array_equal(as_array(tensor), arrays[hvd.rank()])
+        assert hvd.allreduce_(tensor, op=op) is tensor
+        assert_close(as_array(tensor), expected, hvd.size())
+
+
+def test_allreduce_of_bool():
+    own = torch.tensor([hvd.rank() == 0, False, True])
+    assert hvd.allreduce(own, op=hvd.Max).tolist() == [True, False, True]
+
+
+def test_the_deprecated_average_argument():
+    tensor = torch.full((3,), float(hvd.rank()))
+    with pytest.warns(DeprecationWarning):
+        total = hvd.allreduce(tensor, average=False)
+    size = hvd.size()
+    assert total.tolist() == [size * (size - 1) / 2] * 3
+    with pytest.raises(ValueError, match="supersedes"):
+        hvd.allreduce(tensor, average=True, op=hvd.Sum)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hvd.allreduce(tensor).tolist() == [(size - 1) / 2] * 3
+
+
+@pytest.mark.parametrize("view", ["transposed", "strided", "expanded"])
+def test_tensors_that_are_not_contiguous(view):
+    arrays = rank_inputs((6, 8), "float32")
+    expected = reduced(arrays, ReduceOp.SUM)
+    own = as_tensor(arrays[hvd.rank()])
+    if view == "transposed":
+        tensor, expected = own.t(), expected.T
+    elif view == "strided":
+        tensor, expected = own[::2, 1::3], expected[::2, 1::3]
+    else:
+        tensor, expected = own[:, :1].expand(6, 8), np.repeat(expected[:, :1], 8, axis=1)
+    assert_close(hvd.allreduce(tensor, op=hvd.Sum).numpy(), expected, hvd.size())
+    if view != "expanded":
+        assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
+        assert_close(tensor.numpy(), expected, hvd.size())
+
+
+def test_in_place_on_a_leaf_that_requires_grad():
+    parameter = torch.nn.Parameter(torch.full((4,), float(hvd.rank())))
+    hvd.allreduce_(parameter, op=hvd.Max)
+    assert parameter.tolist() == [hvd.size() - 1.0] * 4
+    assert parameter.is_leaf
+
+
+@pytest.mark.parametrize("dtype", ["int32", *FLOATS])
+def test_prescale_and_postscale(dtype):
+    arrays = rank_inputs((500,), dtype)
+    result = hvd.allreduce(
+        as_tensor(arrays[hvd.rank()]), op=hvd.Sum, prescale_factor=4.0, postscale_factor=0.25
+    )
+    assert_close(as_array(result), reduced(arrays, ReduceOp.SUM), hvd.size() + 2)
+
+
+def test_fp16_compression_gives_back_the_type():
+    arrays = rank_inputs((100,), "float64")
+    result = hvd.allreduce(
+        torch.tensor(arrays[hvd.rank()]), op=hvd.Sum, compression=hvd.Compression.fp16
+    )
+    assert result.dtype == torch.float64
+    assert np.abs(result.numpy() - reduced(arrays, ReduceOp.SUM)).max() < 0.02 * hvd.size()
+    whole = torch.arange(4)
+    assert hvd.allreduce(whole, op=hvd.Max, compression=hvd.Compression.fp16).dtype == torch.int64
+
+
+def test_async_handles_poll_and_synchronize_once():
+    tensor = torch.ones(100)
+    handle = hvd.allreduce_async(tensor, op=hvd.Sum)
+    assert isinstance(handle, int)
+    assert hvd.poll(handle) in (True, False)
+    result = hvd.synchronize(handle)
+    assert torch.equal(result, torch.full((100,), float(hvd.size())))
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError, match="was not created or has been cleared"):
+        hvd.poll(handle)
+
+
+def test_poll_is_true_before_synchronize_only_when_complete():
+    if hvd.size() < 2:
+        pytest.skip("needs a rank to wait for")
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async_(torch.ones(3), op=hvd.Sum, name="late")
+        assert not hvd.poll(handle)
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = hvd.allreduce_async_(torch.ones(3), op=hvd.Sum, name="late")
+    assert hvd.synchronize(handle).tolist() == [hvd.size()] * 3
+
+
+def test_the_engine_keeps_tensors_that_python_dropped():
+    handles = [hvd.allreduce_async(torch.ones(20_000), op=hvd.Sum) for _ in range(30)]
+    for handle in handles:
+        assert hvd.synchronize(handle).sum().item() == 20_000 * hvd.size()
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+def test_grouped_allreduce(form):
+    groups = [rank_inputs(shape, "float32") for shape in [(3,), (), (1000,), (0,), (2, 2)]]
+    tensors = form(torch.tensor(group[hvd.rank()]) for group in groups)
+    results = hvd.grouped_allreduce(tensors, op=hvd.Sum)
+    for result, group in zip(results, groups, strict=True):
+        assert_close(result.numpy(), reduced(group, ReduceOp.SUM), hvd.size())
+    handle = hvd.grouped_allreduce_async_(tensors, op=hvd.Sum, name="in.place")
+    assert isinstance(handle, int)
+    assert hvd.synchronize(handle) is tensors
+    for tensor, group in zip(tensors, groups, strict=True):
+        assert_close(tensor.numpy(), reduced(group, ReduceOp.SUM), hvd.size())
+
+
+def test_grouped_allreduce_of_mixed_types():
+    tensors = [torch.ones(3, dtype=torch.float64), torch.ones(2, dtype=torch.int32)]
+    results = hvd.grouped_allreduce_(tensors, op=hvd.Sum)
+    assert results[0].tolist() == [hvd.size()] * 3
+    assert results[1].tolist() == [hvd.size()] * 2
+
+
+@pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
+def test_broadcast(dtype):
+    for root in range(hvd.size()):
+        arrays = rank_inputs((4, 5), dtype)
+        tensor = as_tensor(arrays[hvd.rank()])
+        result = hvd.broadcast(tensor, root)
+        np.testing.assert_array_equal(as_array(result), arrays[root])
+        np.testing.assert_array_equal(as_array(tensor), arrays[hvd.rank()])
+        assert hvd.broadcast_(tensor.t(), root).shape == (5, 4)
+        np.testing.assert_array_equal(as_array(tensor), arrays[root])
+
+
+@pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
+def test_allgather_of_uneven_parts(dtype):
+    arrays = [rank_input(rank, ((rank * 3 + 1) % 4, 5), dtype) for rank in range(hvd.size())]
+    result = hvd.allgather(as_tensor(arrays[hvd.rank()]))
+    np.testing.assert_array_equal(as_array(result), np.concatenate(arrays))
+
+
+def test_allgather_of_nothing():
+    assert hvd.allgather(torch.empty(0, 3)).shape == (0, 3)
+
+
+def test_grouped_allgather():
+    rank, size = hvd.rank(), hvd.size()
+    first, second = hvd.grouped_allgather([torch.full((rank, 2), rank), torch.tensor([rank])])
+    assert first.shape == (size * (size - 1) // 2, 2)
+    assert second.tolist() == list(range(size))
+
+
+@pytest.mark.parametrize("kind", [list, torch.tensor, np.array])
+def test_alltoall_with_splits(kind):
+    size, rank = hvd.size(), hvd.rank()
+    splits = [(rank + to) % 3 for to in range(size)]
+    rows = torch.full((sum(splits), 2), rank)
+    output, received = hvd.alltoall(rows, splits=kind(splits))
+    assert received.dtype == torch.int32
+    assert received.tolist() == [(sender + rank) % 3 for sender in range(size)]
+    expected = [sender for sender in range(size) for _ in range((sender + rank) % 3)]
+    assert output[:, 0].tolist() == expected
+
+
+def test_alltoall_in_equal_parts_gives_the_tensor_alone():
+    output = hvd.alltoall(torch.arange(hvd.size()))
+    assert output.tolist() == [hvd.rank()] * hvd.size()
+    handle = hvd.alltoall_async(torch.arange(hvd.size()))
+    output, received = hvd.synchronize(handle)
+    assert received.tolist() == [1] * hvd.size()
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+@pytest.mark.parametrize("dtype", ["int32", "int64", *FLOATS])
+def test_reducescatter(dtype, op):
+    for rows in (0, 1, 7, 64):
+        arrays = rank_inputs((rows, 3), dtype)
+        result = hvd.reducescatter(as_tensor(arrays[hvd.rank()]), op=op)
+        own = np.array_split(reduced(arrays, ReduceOp(op)), hvd.size())[hvd.rank()]
+        assert_close(as_array(result), own, hvd.size())
+
+
+def test_grouped_reducescatter():
+    size, rank = hvd.size(), hvd.rank()
+    results = hvd.grouped_reducescatter([torch.ones(size), torch.ones(2 * size, 3)], op=hvd.Sum)
+    assert results[0].tolist() == [size]
+    assert results[1].tolist() == [[size] * 3] * 2
+    assert rank < size
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+def test_sparse_allreduce(op):
+    rank, size = hvd.rank(), hvd.size()
+    dense = torch.zeros(6, 2)
+    dense[rank % 6] = rank + 1.0
+    result = hvd.sparse_allreduce_async(dense.to_sparse(1), name="sparse", op=op)()
+    expected = torch.zeros(6, 2)
+    for other in range(size):
+        expected[other % 6] += other + 1.0
+    if op == hvd.Average:
+        expected /= size
+    torch.testing.assert_close(result.to_dense(), expected)
+
+
+def test_join_with_uneven_steps_returns_the_last_rank():
+    for step in range(hvd.rank() + 1):
+        result = hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"uneven.{step}")
+        assert result.tolist() == [hvd.size() - step] * 3
+    last = hvd.join()
+    assert hvd.allgather(torch.tensor([last])).tolist() == [last] * hvd.size()

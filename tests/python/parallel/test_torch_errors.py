@@ -1,0 +1,153 @@
+"""What is wrong raises what Horovod raises, and the job goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import perseus.torch.horovod as hvd  # noqa: E402
+from perseus.common.exceptions import HorovodInternalError  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def the_job_goes_on():
+    hvd.init()
+    yield
+    if not hvd.is_initialized():
+        return
+    result = hvd.allreduce(torch.ones(3), op=hvd.Sum, name="after")
+    assert result.tolist() == [hvd.size()] * 3
+
+
+@pytest.fixture
+def two_ranks():
+    if hvd.size() < 2:
+        pytest.skip("needs ranks that can differ")
+
+
+def first() -> bool:
+    return hvd.rank() == 0
+
+
+def test_one_class_is_caught_under_both_names():
+    assert hvd.HorovodInternalError is HorovodInternalError
+    assert issubclass(HorovodInternalError, RuntimeError)
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize(
+    "differing",
+    [
+        lambda: hvd.allreduce(torch.ones(3 if first() else 4), name="shape"),
+        lambda: hvd.allreduce(torch.ones(2, 2) if first() else torch.ones(4), name="dims"),
+        lambda: hvd.allreduce(
+            torch.ones(3, dtype=torch.float32 if first() else torch.float64), name="dtype"
+        ),
+        lambda: hvd.allreduce(torch.ones(3), op=hvd.Sum if first() else hvd.Average, name="op"),
+        lambda: hvd.allreduce(torch.ones(3), prescale_factor=float(first()), name="prescale"),
+        lambda: hvd.allreduce(torch.ones(3), postscale_factor=float(first()), name="postscale"),
+        lambda: hvd.broadcast(torch.ones(3), 0 if first() else 1, name="root"),
+        lambda: hvd.broadcast(torch.ones(3 if first() else 4), 0, name="broadcast"),
+        lambda: hvd.allgather(torch.ones(2, 3 if first() else 4), name="allgather"),
+        lambda: hvd.alltoall(torch.ones(hvd.size(), 3 if first() else 4), name="alltoall"),
+        lambda: hvd.reducescatter(torch.ones(4 if first() else 5), name="reducescatter"),
+    ],
+    ids=[
+        "shape",
+        "dims",
+        "dtype",
+        "op",
+        "prescale",
+        "postscale",
+        "root",
+        "broadcast shape",
+        "allgather shape",
+        "alltoall shape",
+        "reducescatter shape",
+    ],
+)
+def test_ranks_that_differ_fail_on_every_rank(differing):
+    with pytest.raises(HorovodInternalError):
+        differing()
+
+
+def test_a_name_twice_in_flight(two_ranks):
+    if first():
+        handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
+        with pytest.raises(ValueError):
+            hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="twice")
+    assert hvd.synchronize(handle).tolist() == [hvd.size()] * 3
+
+
+def test_a_failed_handle_is_cleared(two_ranks):
+    handle = hvd.allreduce_async(torch.ones(3 if first() else 4), name="failing")
+    with pytest.raises(HorovodInternalError):
+        hvd.synchronize(handle)
+    assert hvd.synchronize(handle) is None
+
+
+def test_types_and_layouts_that_cannot_be_sent():
+    with pytest.raises(ValueError, match="is not supported"):
+        hvd.allreduce(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="is not supported"):
+        hvd.allreduce(torch.ones(2, 2).to_sparse())
+    with pytest.raises(ValueError, match="CPU"):
+        hvd.allreduce(torch.ones(2, device="meta"))
+
+
+def test_wrong_splits():
+    size = hvd.size()
+    for splits in ([1] * (size + 1), [2 * size] * size, [[1] * size], [0.5] * size):
+        with pytest.raises(ValueError, match="split"):
+            hvd.alltoall(torch.ones(size), splits=splits)
+
+
+def test_roots_and_scalars():
+    with pytest.raises(ValueError, match="root"):
+        hvd.broadcast(torch.ones(2), hvd.size())
+    with pytest.raises(ValueError):
+        hvd.reducescatter(torch.tensor(1.0))
+    with pytest.raises(HorovodInternalError):
+        hvd.allgather(torch.tensor(1.0))
+
+
+def test_adasum_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        hvd.allreduce(torch.ones(2), op=hvd.Adasum)
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        hvd.reducescatter(torch.ones(2), op=hvd.Adasum)
+
+
+def test_a_set_that_is_not_registered():
+    with pytest.raises(ValueError, match="not registered"):
+        hvd.allreduce(torch.ones(2), process_set=hvd.ProcessSet([0]))
+
+
+def test_without_init():
+    handle = hvd.allreduce_async(torch.ones(2))
+    hvd.synchronize(handle)
+    hvd.barrier()
+    hvd.shutdown()
+    with pytest.raises(ValueError, match="has not been initialized"):
+        hvd.rank()
+    for call in (
+        lambda: hvd.allreduce(torch.ones(2)),
+        lambda: hvd.broadcast_(torch.ones(2), 0),
+        hvd.barrier,
+        hvd.join,
+    ):
+        with pytest.raises(HorovodInternalError):
+            call()
+
+
+def test_shutdown_fails_what_is_in_flight(two_ranks):
+    handle = hvd.allreduce_async(torch.ones(2), name="never") if first() else None
+    hvd.barrier()
+    hvd.shutdown()
+    if handle is not None:
+        with pytest.raises(HorovodInternalError):
+            hvd.synchronize(handle)

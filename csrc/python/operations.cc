@@ -176,8 +176,8 @@ void bind_operations(py::module_& module) {
              py::arg("output"), py::arg("shape"), py::arg("dtype"), py::arg("reduce_op"),
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("priority") = 0);
   module.def("submit", &submit, py::arg("id"), py::arg("tensors"), py::kw_only(),
-             py::arg("reduce_op") = PERSEUS_SUM, py::arg("root") = 0, py::arg("prescale") = 1.0,
-             py::arg("postscale") = 1.0, py::arg("splits") = py::none(), py::arg("priority") = 0,
+             py::arg("reduce_op") = perseus_reduce_op_t{PERSEUS_SUM}, py::arg("root") = 0,
+             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(), py::arg("priority") = 0,
              py::arg("codec") = 0, py::arg("callback") = py::none());
   module.def("poll", &perseus_poll, py::arg("handle"));
   module.def("wait", &wait, py::arg("handle"), py::arg("time_out_ms") = -1);

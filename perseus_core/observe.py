@@ -37,7 +37,7 @@ def settings() -> list[Setting]:
     """The table of settings, with the values in force."""
     table = []
     for name, kind, default, span, since, aliases, text, value in _engine.settings():
-        others = tuple(alias for alias in aliases.split(",") if alias)
+        others = tuple(alias.strip() for alias in aliases.split(",") if alias)
         table.append(Setting(name, kind, default, span, since, others, text, value))
     return table
 

@@ -1,0 +1,312 @@
+// The C interface end to end: real processes over each transport.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "capi/world.h"
+
+namespace perseus::test {
+namespace {
+
+struct Setting {
+  const char* name;
+  int size;
+  Environment environment;
+};
+
+class Operations : public testing::TestWithParam<Setting> {
+ protected:
+  int size() const { return GetParam().size; }
+  void run(const std::function<void(int)>& body) { World(size(), GetParam().environment).run(body); }
+};
+
+TEST_P(Operations, AllreduceSumsFloatsOfManySizes) {
+  run([&](int rank) {
+    for (int64_t elements : {0, 1, 5, 1000, 100'003, 2'000'000}) {
+      std::vector<float> input(elements), output(elements, -1.0f);
+      for (int64_t i = 0; i < elements; ++i) input[i] = static_cast<float>(rank + 1) * (i % 97);
+      const std::vector<int64_t> shape = {elements};
+      Submission sum(PERSEUS_ALLREDUCE, "sum" + std::to_string(elements));
+      REQUIRE(sum.tensor(input.data(), output.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+      const float ranks = static_cast<float>(size() * (size() + 1)) / 2;
+      for (int64_t i = 0; i < elements; ++i) REQUIRE(output[i] == ranks * static_cast<float>(i % 97));
+    }
+  });
+}
+
+TEST_P(Operations, AverageInPlaceDividesByTheSize) {
+  run([&](int rank) {
+    std::vector<double> data(777, rank);
+    const std::vector<int64_t> shape = {7, 111};
+    Submission average(PERSEUS_ALLREDUCE, "average");
+    average.raw.reduce_op = PERSEUS_AVERAGE;
+    REQUIRE(average.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT64).run() == PERSEUS_OK);
+    for (double value : data) REQUIRE(std::abs(value - (size() - 1) / 2.0) < 1e-12);
+  });
+}
+
+TEST_P(Operations, ManyTensorsInFlightAreMergedAndAllRight) {
+  run([&](int rank) {
+    constexpr int kTensors = 200;
+    const std::vector<int64_t> shape = {123};
+    for (int step = 0; step < 5; ++step) {
+      std::vector<std::vector<float>> data(kTensors, std::vector<float>(123));
+      std::vector<perseus_handle_t> handles;
+      for (int t = 0; t < kTensors; ++t) {
+        std::fill(data[t].begin(), data[t].end(), static_cast<float>(rank + t));
+        // Each rank in an order of its own.
+        Submission sum(PERSEUS_ALLREDUCE, "g" + std::to_string((t * 7 + rank * 13) % kTensors));
+        auto& mine = data[(t * 7 + rank * 13) % kTensors];
+        std::fill(mine.begin(), mine.end(), static_cast<float>(rank + (t * 7 + rank * 13) % kTensors));
+        handles.push_back(sum.tensor(mine.data(), mine.data(), shape, PERSEUS_FLOAT32).submit());
+      }
+      for (perseus_handle_t handle : handles) {
+        REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+        perseus_release(handle);
+      }
+      for (int t = 0; t < kTensors; ++t) {
+        const float expected = static_cast<float>(size() * t + size() * (size() - 1) / 2);
+        for (float value : data[t]) REQUIRE(value == expected);
+      }
+    }
+  });
+}
+
+TEST_P(Operations, BroadcastGivesTheRootsData) {
+  run([&](int rank) {
+    for (int root = 0; root < size(); ++root) {
+      std::vector<int32_t> data(50'001, rank);
+      const std::vector<int64_t> shape = {50'001};
+      Submission broadcast(PERSEUS_BROADCAST, "b" + std::to_string(root));
+      broadcast.raw.root = root;
+      REQUIRE(broadcast.tensor(data.data(), data.data(), shape, PERSEUS_INT32).run() == PERSEUS_OK);
+      for (int32_t value : data) REQUIRE(value == root);
+    }
+  });
+}
+
+TEST_P(Operations, AllgatherJoinsUnevenFirstDimensions) {
+  run([&](int rank) {
+    const std::vector<int64_t> shape = {rank, 3};
+    std::vector<int16_t> data(rank * 3, static_cast<int16_t>(rank));
+    Submission gather(PERSEUS_ALLGATHER, "gather");
+    const perseus_handle_t handle =
+        gather.tensor(data.data(), nullptr, shape, PERSEUS_INT16).submit();
+    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+    perseus_result_t result{};
+    result.struct_size = sizeof result;
+    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    REQUIRE(result.rank == 2 && result.shape[0] == size() * (size() - 1) / 2 && result.shape[1] == 3);
+    const auto* values = static_cast<const int16_t*>(result.data);
+    for (int from = 0, at = 0; from < size(); ++from) {
+      for (int i = 0; i < from * 3; ++i) REQUIRE(values[at++] == from);
+    }
+    perseus_release(handle);
+  });
+}
+
+TEST_P(Operations, AlltoallSwapsRowsBySplits) {
+  run([&](int rank) {
+    // Rank r sends i + 1 rows of value r * 100 + i to rank i.
+    std::vector<int64_t> splits(size());
+    std::vector<float> rows;
+    for (int i = 0; i < size(); ++i) {
+      splits[i] = i + 1;
+      rows.insert(rows.end(), i + 1, static_cast<float>(rank * 100 + i));
+    }
+    const std::vector<int64_t> shape = {static_cast<int64_t>(rows.size())};
+    Submission alltoall(PERSEUS_ALLTOALL, "alltoall");
+    alltoall.raw.splits = splits.data();
+    alltoall.raw.split_count = size();
+    const perseus_handle_t handle =
+        alltoall.tensor(rows.data(), nullptr, shape, PERSEUS_FLOAT32).submit();
+    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+    perseus_result_t result{};
+    result.struct_size = sizeof result;
+    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    REQUIRE(result.shape[0] == size() * (rank + 1));
+    REQUIRE(result.received_split_count == size());
+    const auto* values = static_cast<const float*>(result.data);
+    for (int from = 0, at = 0; from < size(); ++from) {
+      REQUIRE(result.received_splits[from] == rank + 1);
+      for (int i = 0; i <= rank; ++i) REQUIRE(values[at++] == static_cast<float>(from * 100 + rank));
+    }
+    perseus_release(handle);
+  });
+}
+
+TEST_P(Operations, ReduceScatterGivesTheFirstRanksOneRowMore) {
+  run([&](int rank) {
+    const int64_t rows = size() * 2 + 1;
+    std::vector<float> input(rows * 4);
+    for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i + rank);
+    const std::vector<int64_t> shape = {rows, 4};
+    Submission scatter(PERSEUS_REDUCESCATTER, "scatter");
+    const perseus_handle_t handle =
+        scatter.tensor(input.data(), nullptr, shape, PERSEUS_FLOAT32).submit();
+    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+    perseus_result_t result{};
+    result.struct_size = sizeof result;
+    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    REQUIRE(result.shape[0] == 2 + (rank == 0 ? 1 : 0));
+    const int64_t first = rank == 0 ? 0 : (2 * rank + 1) * 4;
+    const auto* values = static_cast<const float*>(result.data);
+    for (int64_t i = 0; i < result.shape[0] * 4; ++i) {
+      REQUIRE(values[i] == static_cast<float>(size() * (first + i) + size() * (size() - 1) / 2));
+    }
+    perseus_release(handle);
+  });
+}
+
+TEST_P(Operations, MismatchedShapesFailOnEveryRankAndTheJobGoesOn) {
+  if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  run([&](int rank) {
+    std::vector<float> data(8, 1.0f);
+    const std::vector<int64_t> shape = {rank == 0 ? 8 : 4};
+    Submission wrong(PERSEUS_ALLREDUCE, "wrong");
+    REQUIRE(wrong.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_MISMATCH);
+    const std::string message = perseus_last_error();
+    REQUIRE(message.find("float32[8]") != std::string::npos);
+    REQUIRE(message.find("float32[4]") != std::string::npos);
+    const std::vector<int64_t> right = {8};
+    Submission again(PERSEUS_ALLREDUCE, "wrong");
+    REQUIRE(again.tensor(data.data(), data.data(), right, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+    REQUIRE(data[0] == static_cast<float>(size()));
+  });
+}
+
+TEST_P(Operations, ProcessSetsRunSideBySide) {
+  run([&](int rank) {
+    std::vector<perseus_process_set_t> sets;
+    // Each neighbouring pair, and everyone alone.
+    for (int first = 0; first + 1 < size() && size() > 2; ++first) {
+      const int32_t ranks[] = {first, first + 1};
+      perseus_process_set_t set = -1;
+      REQUIRE(perseus_add_process_set(ranks, 2, &set) == PERSEUS_OK);
+      sets.push_back(set);
+    }
+    const std::vector<int64_t> shape = {1000};
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::vector<float>> data;
+      std::vector<perseus_handle_t> handles;
+      data.reserve(sets.size());
+      for (size_t i = 0; i < sets.size(); ++i) {
+        // Odd ranks go the other way round.
+        const perseus_process_set_t set = sets[rank % 2 ? sets.size() - 1 - i : i];
+        if (perseus_process_set_rank(set) < 0) continue;
+        REQUIRE(perseus_process_set_size(set) == 2);
+        auto& mine = data.emplace_back(1000, static_cast<float>(rank));
+        Submission sum(PERSEUS_ALLREDUCE, "pair", set);
+        handles.push_back(sum.tensor(mine.data(), mine.data(), shape, PERSEUS_FLOAT32).submit());
+      }
+      for (perseus_handle_t handle : handles) {
+        REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+        perseus_release(handle);
+      }
+    }
+    for (perseus_process_set_t set : sets) REQUIRE(perseus_remove_process_set(set) == PERSEUS_OK);
+  });
+}
+
+TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
+  run([&](int rank) {
+    const std::vector<int64_t> shape = {100};
+    for (int step = 0; step <= rank; ++step) {
+      std::vector<float> data(100, 1.0f);
+      Submission sum(PERSEUS_ALLREDUCE, "step");
+      REQUIRE(sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+      REQUIRE(data[50] == static_cast<float>(size() - step));
+    }
+    Submission join(PERSEUS_JOIN, "join");
+    const perseus_handle_t handle = join.submit();
+    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+    perseus_result_t result{};
+    result.struct_size = sizeof result;
+    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    REQUIRE(result.last_rank == size() - 1);
+    perseus_release(handle);
+    Submission barrier(PERSEUS_BARRIER, "after");
+    REQUIRE(barrier.run() == PERSEUS_OK);
+  });
+}
+
+TEST_P(Operations, CodecsAreCloseToTheSum) {
+  run([&](int rank) {
+    const std::vector<int64_t> shape = {10'001};
+    for (const char* name : {"fp16", "bf16"}) {
+      int32_t codec = 0;
+      REQUIRE(perseus_find_codec(name, &codec) == PERSEUS_OK);
+      std::vector<float> data(10'001);
+      for (size_t i = 0; i < data.size(); ++i) data[i] = std::sin(static_cast<float>(i)) * (rank + 1);
+      Submission sum(PERSEUS_ALLREDUCE, name);
+      sum.raw.codec = codec;
+      REQUIRE(sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+      const double ranks = size() * (size() + 1) / 2.0;
+      for (size_t i = 0; i < data.size(); ++i) {
+        REQUIRE(std::abs(data[i] - std::sin(static_cast<float>(i)) * ranks) < 0.02 * ranks);
+      }
+    }
+  });
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (int size : {1, 2, 3, 4}) all.push_back({"shm", size, {}});
+  for (int size : {2, 3, 4}) all.push_back({"tcp", size, {{"PERSEUS_TRANSPORT", "tcp"}}});
+  all.push_back({"small_shards", 3,
+                 {{"PERSEUS_ALLREDUCE_SHARD", "0.0625"}, {"PERSEUS_ALLREDUCE_FUSION", "0.01"}}});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Operations, testing::ValuesIn(settings()), [](const auto& info) {
+  return std::string(info.param.name) + "_" + std::to_string(info.param.size) + "_ranks";
+});
+
+TEST(Lifecycle, InitAndShutdownRepeat) {
+  World(2).run_bare([](int rank) {
+    for (int round = 0; round < 30; ++round) {
+      REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+      float value = static_cast<float>(rank);
+      Submission sum(PERSEUS_ALLREDUCE, "value");
+      REQUIRE(sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+      REQUIRE(value == 1.0f);
+      REQUIRE(perseus_shutdown() == PERSEUS_OK);
+      REQUIRE(perseus_rank() == -1);
+    }
+  });
+}
+
+TEST(Lifecycle, OperationsOfARankThatLeftFailOnTheOthers) {
+  World(3).run_bare([](int rank) {
+    REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+    if (rank != 1) {
+      float value = 1;
+      Submission sum(PERSEUS_ALLREDUCE, "never");
+      REQUIRE(sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).run() == PERSEUS_ABORTED);
+      REQUIRE(std::string(perseus_last_error()).find("rank 1") != std::string::npos);
+    }
+    REQUIRE(perseus_shutdown() == PERSEUS_OK);
+  });
+}
+
+TEST(Lifecycle, ADeadRankEndsTheOperationsOfAllOthersWithinASecond) {
+  World(4).run_bare([](int rank) {
+    REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+    if (rank == 2) _exit(0);
+    const auto start = std::chrono::steady_clock::now();
+    float value = 1;
+    Submission sum(PERSEUS_ALLREDUCE, "never");
+    perseus_handle_t handle = 0;
+    if (perseus_submit(&sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).raw, &handle) == PERSEUS_OK) {
+      REQUIRE(perseus_wait(handle, -1) == PERSEUS_ABORTED);
+    }
+    REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+    REQUIRE(std::string(perseus_last_error()).find("rank 2") != std::string::npos);
+    REQUIRE(perseus_shutdown() == PERSEUS_OK);
+  });
+}
+
+}  // namespace
+}  // namespace perseus::test

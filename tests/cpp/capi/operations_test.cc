@@ -1,9 +1,12 @@
 // The C interface end to end: real processes over each transport.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "capi/world.h"
 
@@ -292,9 +295,15 @@ TEST(Lifecycle, OperationsOfARankThatLeftFailOnTheOthers) {
 }
 
 TEST(Lifecycle, ADeadRankEndsTheOperationsOfAllOthersWithinASecond) {
-  World(4).run_bare([](int rank) {
+  auto* initialized = static_cast<std::atomic<int>*>(
+      mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  World(4).run_bare([initialized](int rank) {
     REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
-    if (rank == 2) _exit(0);
+    initialized->fetch_add(1);
+    if (rank == 2) {
+      while (initialized->load() < 4) std::this_thread::yield();
+      _exit(0);
+    }
     const auto start = std::chrono::steady_clock::now();
     float value = 1;
     Submission sum(PERSEUS_ALLREDUCE, "never");

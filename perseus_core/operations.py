@@ -322,7 +322,7 @@ def reducescatter_async(
 
 def barrier(*, process_set: int = WORLD) -> None:
     """Returns once all ranks of the set have called it."""
-    number = _engine.register(process_set, OperationKind.BARRIER, "barrier")
+    number = _engine.register(process_set, OperationKind.BARRIER, "barrier.noname")
     _engine.finish(_engine.submit(number, []))
 
 
@@ -332,7 +332,7 @@ def join() -> int:
     Meanwhile it takes part in the others' allreduces, with zeros. Returns the rank that joined
     last, the same on all ranks.
     """
-    handle = _engine.submit(_engine.register(WORLD, OperationKind.JOIN, "join"), [])
+    handle = _engine.submit(_engine.register(WORLD, OperationKind.JOIN, "join.noname"), [])
     try:
         _engine.wait(handle)
         return _engine.last_rank(handle)

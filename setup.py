@@ -35,7 +35,9 @@ class CMakeBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         package = Path(self.get_ext_fullpath(ext.name)).resolve().parent
-        build = ROOT / "build" / ("dev" if self.inplace else f"wheel-{sys.implementation.cache_tag}")
+        build = (
+            ROOT / "build" / ("dev" if self.inplace else f"wheel-{sys.implementation.cache_tag}")
+        )
         build.mkdir(parents=True, exist_ok=True)
         cmake = tool("cmake")
         # Tools and pybind11 may come from an isolated environment that is gone by the next build.
@@ -46,6 +48,7 @@ class CMakeBuild(build_ext):
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
             f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if self.inplace else 'Release'}",
+            "-DCMAKE_INSTALL_MESSAGE=NEVER",
             "-DCMAKE_INSTALL_LIBDIR=lib",
             "-DCMAKE_INSTALL_INCLUDEDIR=include",
             "-DPERSEUS_BUILD_PYTHON=ON",

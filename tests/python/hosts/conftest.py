@@ -1,0 +1,33 @@
+"""Hosts for the tests; where the machine does not allow network namespaces, the tests skip."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from netlab import Hosts, netlab
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[None]:
+    """Four hosts."""
+    if shutil.which("ip") is None:
+        pytest.skip("the program ip (package iproute2) is missing")
+    allowed = subprocess.run(
+        ["ip", "netns", "add", "perseus-probe"], capture_output=True, text=True
+    )
+    if allowed.returncode != 0:
+        pytest.skip(f"network namespaces are not allowed here: {allowed.stderr.strip()}")
+    subprocess.run(["ip", "netns", "delete", "perseus-probe"], check=True)
+    netlab("down")
+    netlab("up", "4")
+    yield
+    netlab("down")
+
+
+@pytest.fixture
+def hosts(lab: None, tmp_path: Path) -> Hosts:
+    return Hosts(tmp_path)

@@ -329,8 +329,9 @@ def barrier(*, process_set: int = WORLD) -> None:
 def join() -> int:
     """Says that this rank has no more data, and waits until all ranks say so.
 
-    Meanwhile it takes part in the others' allreduces, with zeros. Returns the rank that joined
-    last, the same on all ranks.
+    Meanwhile it takes part in the others' operations with what changes nothing: zeros to a sum, no
+    rows to a gather. An average is still over all ranks. A broadcast from it fails. Returns the
+    rank that joined last, the same on all ranks.
     """
     handle = _engine.submit(_engine.register(WORLD, OperationKind.JOIN, "join.noname"), [])
     try:

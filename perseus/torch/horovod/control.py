@@ -11,7 +11,8 @@ from perseus_core import join as _join
 def join(device: int = -1) -> int:
     """Says that this rank has no more data, and waits until all ranks of the world say so.
 
-    Meanwhile it takes part in the others' allreduces, with zeros; other collectives fail.
+    Meanwhile it takes part in the others' operations with what changes nothing: zeros to a sum, no
+    rows to a gather. An average is still over all ranks. A broadcast from it fails.
 
     Args:
       device: -1; tensors must be in CPU memory.

@@ -140,13 +140,25 @@ class TestJoin:
         last = perseus.join()
         assert perseus.allgather(np.array([last])).tolist() == [last] * perseus.size()
 
-    def test_a_gather_fails_while_a_rank_has_joined(self, two_ranks):
-        if perseus.rank() == 0:
-            perseus.join()
-        else:
-            with pytest.raises(HorovodInternalError):
-                perseus.allgather(np.ones(2), name="with.joined")
-            perseus.join()
+    def test_a_joined_rank_has_no_rows_in_a_gather(self, two_ranks):
+        if perseus.rank() > 0:
+            gathered = perseus.allgather(np.array([perseus.rank()]), name="with.joined")
+            assert gathered.tolist() == list(range(1, perseus.size()))
+        perseus.join()
+
+    def test_a_joined_root_fails_the_broadcast(self, two_ranks):
+        if perseus.rank() > 0:
+            with pytest.raises(HorovodInternalError, match="joined"):
+                perseus.broadcast(np.ones(2), 0, name="with.joined")
+        perseus.join()
+
+    def test_minimum_and_product_pass_over_a_joined_rank(self, two_ranks):
+        if perseus.rank() > 0:
+            ones = np.ones(3)
+            np.testing.assert_array_equal(perseus.allreduce(5 * ones, ReduceOp.MIN, name="min"), 5)
+            product = perseus.allreduce(2 * ones, ReduceOp.PRODUCT, name="product")
+            np.testing.assert_array_equal(product, 2.0 ** (perseus.size() - 1))
+        perseus.join()
 
 
 class TestObservation:

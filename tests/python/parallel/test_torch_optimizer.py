@@ -208,6 +208,7 @@ def test_step_hooks_run_once():
     assert len(calls) == 2
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_a_scheduler_made_before_or_after_works():
     model = make_model()
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -382,7 +383,7 @@ class TestMistakes:
         with pytest.raises(ValueError, match="groups"):
             self.distribute(model, groups=[params[:2], params[1:3]])
 
-    def test_ranks_with_different_models_fail_and_go_on(self):
+    def test_ranks_with_different_models_fail_and_go_on(self, two_ranks):
         model = torch.nn.Linear(3, 2 + hvd.rank() % 2)
         optimizer = self.distribute(model)
         model(torch.ones(1, 3)).sum().backward()

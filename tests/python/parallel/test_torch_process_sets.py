@@ -54,16 +54,17 @@ def test_sets_come_and_go(fresh, monkeypatch):
             hvd.add_process_set([0])
         return
     last = hvd.size() - 1
-    ends = hvd.add_process_set([last, 0])
-    if hvd.size() > 2:
-        assert ends.ranks == [0, last]
+    members = [0, last] if last > 1 else [last]
+    ends = hvd.add_process_set(reversed(members))
+    assert ends.ranks == members
     if ends.included():
         gathered = hvd.allgather(torch.tensor([hvd.rank()]), process_set=ends)
-        assert gathered.tolist() == [0, last]
+        assert gathered.tolist() == members
         assert hvd.broadcast_object(hvd.rank(), last, process_set=ends) == last
         hvd.barrier(process_set=ends)
-    with pytest.raises(ValueError):
-        hvd.add_process_set([0, last])
+    for taken in (members, range(hvd.size())):
+        with pytest.raises(ValueError, match="exists already"):
+            hvd.add_process_set(taken)
     assert hvd.remove_process_set(ends)
     assert not hvd.remove_process_set(ends)
     assert not hvd.remove_process_set(hvd.global_process_set)

@@ -55,7 +55,7 @@ void Dialer::try_endpoint() {
   const Clock::time_point now = Clock::now();
   if (now >= deadline_) {
     finish(Status::unreachable("no connection within the time given (PERSEUS_START_TIMEOUT): " +
-                               last_error_));
+                               errors_));
     return;
   }
   const Endpoint& to = endpoints_[current_];
@@ -121,7 +121,9 @@ void Dialer::on_ready(uint32_t) {
   if (step_ == Step::kChallenged) {
     if (!is_proof(challenge_.mac, credentials_.secret, Role::kAcceptor, hello_,
                   challenge_.nonce)) {
-      next_endpoint("it does not know the job's secret", true);
+      // It is whom we want, since it answered for this job and rank: no other address will help.
+      finish(Status::unreachable(endpoints_[current_].to_string() +
+                                 ": it does not know the job's secret"));
       return;
     }
     const Proof proof{prove(credentials_.secret, Role::kInitiator, hello_, challenge_.nonce)};
@@ -138,7 +140,8 @@ void Dialer::on_ready(uint32_t) {
 }
 
 void Dialer::next_endpoint(const std::string& why, bool refused) {
-  last_error_ = endpoints_[current_].to_string() + ": " + why;
+  if (current_ == 0) errors_.clear();
+  errors_ += (errors_.empty() ? "" : "; ") + endpoints_[current_].to_string() + ": " + why;
   all_refused_ = all_refused_ && refused;
   hang_up();
   if (++current_ < endpoints_.size()) {
@@ -146,7 +149,7 @@ void Dialer::next_endpoint(const std::string& why, bool refused) {
     return;
   }
   if (all_refused_ && ++refused_rounds_ == kMaxRefusedRounds) {
-    finish(Status::unreachable(last_error_ + "; it has shut down or died"));
+    finish(Status::unreachable(errors_ + "; it has shut down or died"));
     return;
   }
   current_ = 0;

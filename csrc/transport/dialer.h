@@ -50,7 +50,7 @@ class Dialer final : public FdHandler {
   size_t current_ = 0;
   bool all_refused_ = true;  // in this round
   int refused_rounds_ = 0;
-  std::string last_error_;
+  std::string errors_;  // of this round, or of the last if it has just begun
   MessageReader reader_;
   Challenge challenge_;
   Welcome welcome_;

@@ -19,8 +19,12 @@ class ThreadRendezvous {
 
   int size() const { return size_; }
   const std::string& secret() const { return secret_; }
-  // What was gathered last.
-  const std::vector<std::string>& gathered() const { return gathered_; }
+  // What was gathered last, once anything was. Any thread.
+  std::vector<std::string> wait_until_gathered() {
+    std::unique_lock lock(mutex_);
+    all_there_.wait(lock, [&] { return round_ != 0; });
+    return gathered_;
+  }
 
   Result<std::vector<std::string>> all_gather(int rank, const std::string& mine,
                                               std::chrono::milliseconds time_out) {

@@ -1,0 +1,128 @@
+#include "transport/inbox.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+FrameHeader header_of(Tag tag, uint64_t size, uint64_t offset, uint32_t length) {
+  FrameHeader header;
+  header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kData;
+  header.size = size;
+  header.offset = offset;
+  header.length = length;
+  header.tag = tag;
+  return header;
+}
+
+struct InboxTest : testing::Test {
+  EventLoop loop;
+  BufferPool buffers;
+  Inbox inbox{loop, buffers};
+  const std::string text = "the quick brown fox";
+
+  Status arrive(Tag tag, uint64_t offset, uint32_t length, uint64_t size) {
+    bool held = false;
+    return inbox.arrived(header_of(tag, size, offset, length),
+                         reinterpret_cast<const std::byte*>(text.data()) + offset, held);
+  }
+  void post(Transfer& transfer, Tag tag, void* target, uint64_t bytes) {
+    transfer.tag = tag;
+    transfer.target = static_cast<std::byte*>(target);
+    transfer.bytes = bytes;
+    inbox.post(transfer);
+  }
+};
+
+TEST_F(InboxTest, FramesOfOneMessageMayComeInAnyOrderBeforeAndAfterTheReceive) {
+  std::string target(text.size(), '\0');
+  EXPECT_TRUE(arrive({1, 0, 0}, 10, 9, text.size()).is_ok());
+  Transfer transfer;
+  post(transfer, {1, 0, 0}, target.data(), target.size());
+  EXPECT_FALSE(transfer.done());
+  EXPECT_TRUE(arrive({1, 0, 0}, 0, 4, text.size()).is_ok());
+  const FrameHeader direct = header_of({1, 0, 0}, text.size(), 4, 6);
+  std::byte* place = inbox.target(direct);
+  ASSERT_EQ(place, reinterpret_cast<std::byte*>(target.data()) + 4);
+  EXPECT_FALSE(transfer.done());
+  std::memcpy(place, text.data() + 4, 6);
+  inbox.landed(direct);
+  EXPECT_TRUE(transfer.done());
+  EXPECT_EQ(target, text);
+}
+
+TEST_F(InboxTest, MoreBytesThanTheMessageHasAreAnError) {
+  std::string target(text.size(), '\0');
+  Transfer transfer;
+  post(transfer, {1, 0, 0}, target.data(), target.size());
+  EXPECT_TRUE(arrive({1, 0, 0}, 0, 15, text.size()).is_ok());
+  EXPECT_FALSE(arrive({1, 0, 0}, 0, 15, text.size()).is_ok());
+  EXPECT_EQ(inbox.target(header_of({1, 0, 0}, text.size(), 0, 15)), nullptr);
+  inbox.clear(Status::aborted("end"));
+}
+
+TEST_F(InboxTest, FramesThatDisagreeOnTheSizeAreAnError) {
+  EXPECT_TRUE(arrive({1, 0, 0}, 0, 4, 19).is_ok());
+  EXPECT_FALSE(arrive({1, 0, 0}, 4, 4, 18).is_ok());
+}
+
+TEST_F(InboxTest, TheRestOfADiscardedMessageIsDroppedAndItsTagFreeAgain) {
+  std::string target(text.size(), '\0');
+  Transfer wrong, right;
+  post(wrong, {1, 0, 0}, target.data(), 5);
+  EXPECT_TRUE(arrive({1, 0, 0}, 0, 10, text.size()).is_ok());
+  ASSERT_TRUE(wrong.done());
+  EXPECT_EQ(wrong.await_resume().code(), StatusCode::kInternal);
+  EXPECT_TRUE(arrive({1, 0, 0}, 10, 9, text.size()).is_ok());
+  post(right, {1, 0, 0}, target.data(), target.size());
+  EXPECT_FALSE(right.done());
+  EXPECT_TRUE(arrive({1, 0, 0}, 0, 19, text.size()).is_ok());
+  EXPECT_TRUE(right.done());
+  EXPECT_EQ(target, text);
+}
+
+TEST_F(InboxTest, AfterTheLastFrameOnlyCompleteMessagesCanBeReceived) {
+  std::string target(text.size(), '\0');
+  EXPECT_TRUE(arrive({1, 0, 0}, 0, 19, text.size()).is_ok());
+  EXPECT_TRUE(arrive({2, 0, 0}, 0, 10, text.size()).is_ok());
+  for (uint64_t operation : {1, 2, 3}) {
+    Transfer transfer;
+    transfer.tag = {operation, 0, 0};
+    transfer.target = reinterpret_cast<std::byte*>(target.data());
+    transfer.bytes = target.size();
+    inbox.post_last(transfer, Status::aborted("gone"));
+    ASSERT_TRUE(transfer.done());
+    EXPECT_EQ(transfer.await_resume().is_ok(), operation == 1);
+  }
+}
+
+TEST(TagTableTest, AgreesWithAMapUnderRandomInsertionAndErasure) {
+  TagTable table;
+  std::map<uint64_t, uint64_t> reference;
+  std::mt19937 random(7);
+  for (int i = 0; i < 200000; ++i) {
+    const uint64_t key = random() % 300;
+    const Tag tag{key / 10, static_cast<uint32_t>(key % 10), 1};
+    IncomingMessage* found = table.find(tag);
+    ASSERT_EQ(found != nullptr, reference.count(key) == 1);
+    if (found != nullptr) {
+      ASSERT_EQ(found->size, reference[key]);
+      table.erase(*found);
+      reference.erase(key);
+    } else {
+      table.find_or_insert(tag).size = i;
+      reference[key] = i;
+    }
+    ASSERT_EQ(table.size(), reference.size());
+  }
+}
+
+}  // namespace
+}  // namespace perseus

@@ -1,0 +1,142 @@
+// What is left of a link when the process at its other end dies: real processes, real signals.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "transport/thread_world.h"
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Two processes of one test swap their cards through anonymous shared memory.
+class ForkBootstrap final : public Bootstrap {
+ public:
+  struct Shared {
+    std::atomic<int> written{0};
+    char cards[2][16384];
+    uint32_t lengths[2];
+  };
+  static Shared* make_shared_memory() {
+    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                        -1, 0);
+    return memory == MAP_FAILED ? nullptr : new (memory) Shared;
+  }
+
+  ForkBootstrap(Shared* shared, int rank) : shared_(shared), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return 2; }
+  const std::string& secret() const override { return secret_; }
+  Result<std::vector<std::string>> all_gather(const std::string& mine,
+                                              std::chrono::milliseconds time_out) override {
+    if (mine.size() > sizeof shared_->cards[rank_]) return Status::internal("card too long");
+    std::memcpy(shared_->cards[rank_], mine.data(), mine.size());
+    shared_->lengths[rank_] = static_cast<uint32_t>(mine.size());
+    ++shared_->written;
+    const auto deadline = Clock::now() + time_out;
+    while (shared_->written != 2) {
+      if (Clock::now() > deadline) return Status::timed_out("the other process did not come");
+      std::this_thread::yield();
+    }
+    std::vector<std::string> all;
+    for (int i = 0; i < 2; ++i) all.emplace_back(shared_->cards[i], shared_->lengths[i]);
+    return all;
+  }
+
+ private:
+  Shared* const shared_;
+  const int rank_;
+  const std::string secret_ = "secret";
+};
+
+class PeerDeathTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, PeerDeathTest, testing::Values("shm", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+// Says that it is up, then stays in its loop until it is killed.
+[[noreturn]] void live_until_killed(ForkBootstrap::Shared* shared, const Settings& settings) {
+  EventLoop loop;
+  TestListener listener(loop);
+  ForkBootstrap bootstrap(shared, 1);
+  auto mesh = Mesh::create(loop, settings, bootstrap, listener);
+  if (!mesh.is_ok()) _exit(1);
+  const std::string text = "up";
+  mesh.value()->send_control(0, std::as_bytes(std::span(text)));
+  loop.run();
+  _exit(2);
+}
+
+struct Survivor {
+  Status received, sent, later;
+  std::vector<TestListener::Loss> lost;
+  std::chrono::milliseconds noticed_after{0};
+};
+
+Task survive(EventLoop& loop, Mesh& mesh, TestListener& listener, pid_t child, Survivor& survivor) {
+  while (listener.controls.empty()) {
+    auto news = listener.news();
+    co_await news;
+  }
+  std::vector<std::byte> bytes(64 << 20);
+  Transfer in, out, later;
+  mesh.link(1).receive(in, Tag{1, 0, 0}, bytes.data(), 8);
+  mesh.link(1).send(out, Tag{2, 0, 0}, bytes.data(), bytes.size(), 0);
+  const auto killed_at = Clock::now();
+  kill(child, SIGKILL);
+  survivor.received = co_await in;
+  survivor.noticed_after =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - killed_at);
+  survivor.sent = co_await out;
+  mesh.link(1).send(later, Tag{3, 0, 0}, bytes.data(), 8, 0);
+  survivor.later = co_await later;
+  while (listener.lost.empty()) {
+    auto news = listener.news();
+    co_await news;
+  }
+  NextTurn next{loop};
+  co_await next;
+  survivor.lost = listener.lost;
+  co_return Status::ok();
+}
+
+TEST_P(PeerDeathTest, EveryTransferEndsAtOnceNamingTheRankAndTheListenerIsToldOnce) {
+  auto* shared = ForkBootstrap::make_shared_memory();
+  ASSERT_NE(shared, nullptr);
+  const Settings settings = test_settings({{"PERSEUS_TRANSPORT", GetParam()}});
+  const pid_t child = fork();
+  if (child == 0) live_until_killed(shared, settings);
+  ASSERT_GT(child, 0);
+
+  Survivor survivor;
+  {
+    EventLoop loop;
+    TestListener listener(loop);
+    ForkBootstrap bootstrap(shared, 0);
+    auto mesh = Mesh::create(loop, settings, bootstrap, listener);
+    ASSERT_TRUE(mesh.is_ok()) << mesh.status().message();
+    RankRun run(loop, *mesh.value(), 5s);
+    loop.post([&] { survive(loop, *mesh.value(), listener, child, survivor).start(&run); });
+    loop.run();
+  }
+  int exit_status = 0;
+  waitpid(child, &exit_status, 0);
+  EXPECT_TRUE(WIFSIGNALED(exit_status));
+  for (const Status& status : {survivor.received, survivor.sent, survivor.later}) {
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_NE(status.message().find("lost rank 1 on "), std::string::npos) << status.message();
+  }
+  ASSERT_EQ(survivor.lost.size(), 1u);
+  EXPECT_EQ(survivor.lost[0].peer, 1);
+  EXPECT_EQ(survivor.lost[0].why.message(), survivor.received.message());
+  EXPECT_LT(survivor.noticed_after, 2000ms);
+  munmap(shared, sizeof *shared);
+}
+
+}  // namespace
+}  // namespace perseus

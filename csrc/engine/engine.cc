@@ -15,6 +15,8 @@ namespace {
 
 // How long shutdown waits for other ranks to take what was sent to them.
 constexpr std::chrono::milliseconds kLinger{2000};
+// How long bad news may take to leave.
+constexpr std::chrono::milliseconds kNewsTime{100};
 
 // The engine's own operations, all on the world.
 constexpr std::string_view kInitBarrier = "perseus.init";
@@ -297,12 +299,20 @@ ProcessSetPtr Engine::find_set(int32_t id) const {
 
 void Engine::advance(ProcessSet& set) {
   if (set.negotiator == nullptr) return;
+  if (set.id == kWorld) {
+    const Tuner& tuner = executor_->tuner();
+    if (const auto result = tuner.result()) set.negotiator->measured(tuner.trial(), *result);
+  }
   set.negotiator->advance();
   if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
 }
 
 void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   counters_.agreements.add();
+  // Before anything is planned: all ranks change their plans at the same agreement.
+  if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
+    executor_->conclude_trial(agreement.slowest);
+  }
   if (timeline_.marks_cycles()) timeline_.instant({}, "CYCLE_START");
   for (const Agreement::Failure& failure : agreement.failures) {
     if (auto found = set.pending.extract(failure.key); !found.empty()) {
@@ -511,7 +521,9 @@ void Engine::break_world(const Broken& broken) {
     if (refusal_.is_ok()) refusal_ = broken_;
   }
   tell_neighbours(broken.write());
-  mesh_->fail_all(broken_);
+  // The links close only when the news has had time to leave: else those who have not heard would
+  // take this rank for the one that died.
+  loop_.call_at(Clock::now() + kNewsTime, [this] { mesh_->fail_all(broken_); });
   executor_->cancel_waiting(broken_);
   for (const auto& [id, set] : sets_) fail_pending(*set, broken_);
 }

@@ -18,6 +18,19 @@ void for_each_operation(const Shard& shard, Visit visit) {
   }
 }
 
+Tuning initial_tuning(const Settings& settings) {
+  return {static_cast<int>(settings.streams), settings.shard_bytes, settings.fusion_bytes};
+}
+
+// A setting that differs from its default was chosen by somebody.
+TunedDimensions tuned_dimensions(const Settings& settings) {
+  const Settings defaults;
+  const bool enabled = !settings.disable_stream_tuning;
+  return {.shard_bytes = enabled && settings.shard_bytes == defaults.shard_bytes,
+          .streams = enabled,
+          .merge_bytes = enabled && settings.fusion_bytes == defaults.fusion_bytes};
+}
+
 }  // namespace
 
 void ShardRun::task_finished(const Status& status) { executor.shard_finished(*this, status); }
@@ -25,9 +38,13 @@ void ShardRun::task_finished(const Status& status) { executor.shard_finished(*th
 Executor::Executor(RunContext context, ExecutorHost& host)
     : context_(context),
       host_(host),
-      admission_(static_cast<int>(context.settings.streams), context.settings.credit_bytes),
-      granularity_{context.settings.fusion_bytes, context.settings.shard_bytes,
-                   context.settings.disable_group_fusion} {}
+      tuner_(initial_tuning(context.settings), tuned_dimensions(context.settings)),
+      admission_(tuner_.current().streams, context.settings.credit_bytes) {}
+
+void Executor::conclude_trial(uint64_t slowest) {
+  tuner_.conclude(slowest);
+  admission_.set_streams(tuner_.current().streams);
+}
 
 ShardRun* Executor::new_run() {
   if (free_runs_.empty()) {
@@ -46,7 +63,10 @@ void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
   batch->agreed = std::move(agreed);
   batch->operations = std::move(operations);
 
-  std::vector<Shard> shards = plan(batch->agreed, granularity_);
+  const Tuning& tuning = tuner_.current();
+  std::vector<Shard> shards =
+      plan(batch->agreed, {tuning.merge_bytes, tuning.shard_bytes,
+                           context_.settings.disable_group_fusion});
   for (const Shard& shard : shards) {
     for_each_operation(shard, [&](uint32_t operation) {
       if (const OperationPtr& ours = batch->operations[operation]) ours->unfinished_shards += 1;
@@ -94,6 +114,11 @@ void Executor::pump() {
   while (Ticket* ticket = admission_.start_next()) {
     auto* run = static_cast<ShardRun*>(ticket);
     trace_start(*run);
+    if (admission_.running() == 1) {
+      busy_since_ = Clock::now();
+      busy_bytes_ = 0;
+    }
+    busy_bytes_ += run->bytes;
     run_shard(*run, context_).start(run);
   }
   pumping_ = false;
@@ -104,6 +129,7 @@ void Executor::shard_finished(ShardRun& run, const Status& status) {
   trace_end(run);
   settle(run, status);
   admission_.finish(&run);
+  if (is_idle()) tuner_.record(busy_bytes_, Clock::now() - busy_since_);
   host_.shard_ended(status);
   pump();
 }

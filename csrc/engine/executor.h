@@ -7,6 +7,7 @@
 
 #include "engine/shard_run.h"
 #include "schedule/admission.h"
+#include "schedule/tuner.h"
 
 namespace perseus {
 
@@ -32,6 +33,10 @@ class Executor {
   void cancel_waiting(const Status& why);
   bool is_idle() const { return admission_.running() == 0; }
 
+  // The tuner's part in an agreement: what was measured here, and the verdict of all ranks.
+  const Tuner& tuner() const { return tuner_; }
+  void conclude_trial(uint64_t slowest);
+
   // Called by the shard.
   void shard_finished(ShardRun& run, const Status& status);
 
@@ -47,8 +52,10 @@ class Executor {
 
   RunContext context_;
   ExecutorHost& host_;
+  Tuner tuner_;
   Admission admission_;
-  Granularity granularity_;
+  Clock::time_point busy_since_;
+  uint64_t busy_bytes_ = 0;
   bool pumping_ = false;
   std::vector<std::unique_ptr<ShardRun>> runs_;  // all there are
   std::vector<ShardRun*> free_runs_;

@@ -55,9 +55,13 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
     bits = std::move(other.bits);
     records = std::move(other.records);
     speaker = other.speaker;
+    trial = other.trial;
+    slowest = other.slowest;
     all_joined = false;
     return;
   }
+  trial = trial == other.trial ? trial : -1;
+  slowest = std::max(slowest, other.slowest);
 
   turn_bits_to_records(*this, other, known);
   turn_bits_to_records(other, *this, known);
@@ -85,6 +89,8 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put<uint32_t>(static_cast<uint32_t>(joined.size()));
   writer.put_bytes(joined.data(), joined.size() * sizeof(int32_t));
   writer.put(speaker);
+  writer.put(trial);
+  writer.put(slowest);
   writer.put<uint32_t>(static_cast<uint32_t>(bits.size()));
   writer.put_bytes(bits.data(), bits.size() * sizeof(uint64_t));
   writer.put<uint32_t>(static_cast<uint32_t>(records.size()));
@@ -109,6 +115,8 @@ bool Ballot::read(ByteReader& reader) {
   joined.resize(joined_count);
   for (int32_t& rank : joined) rank = reader.get<int32_t>();
   speaker = reader.get<int32_t>();
+  trial = reader.get<int32_t>();
+  slowest = reader.get<uint64_t>();
   const auto words = reader.get<uint32_t>();
   if (words > kMaxWords || !reader.can_hold(words, sizeof(uint64_t))) return false;
   bits.resize(words);

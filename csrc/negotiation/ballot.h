@@ -51,6 +51,9 @@ struct Ballot {
   // The last join: the round in which a rank first said that it joined, and that rank.
   uint64_t last_join_round = 0;
   int32_t last_join_rank = -1;
+  // The tuner's trial that every rank covered has measured, or -1; and the slowest one's result.
+  int32_t trial = -1;
+  uint64_t slowest = 0;
   // Lowest rank covered that has not joined; who speaks for the bits when one of them becomes a record.
   int32_t speaker = 0;
 

@@ -92,6 +92,8 @@ void Negotiator::begin_round() {
     ballot_.joined = {ranks_[index_]};
   } else {
     ballot_.speaker = ranks_[index_];
+    ballot_.trial = trial_;
+    ballot_.slowest = result_;
     for (const auto& [key, pending] : pending_) {
       const uint32_t id = find(key);
       if (id != kNoId && compatible(known_[id].description, pending.description) &&
@@ -134,6 +136,8 @@ void Negotiator::complete_round() {
   Agreement agreement;
   agreement.round = completed_rounds_;
   agreement.joined = std::move(ballot_.joined);
+  agreement.trial = ballot_.trial;
+  agreement.slowest = ballot_.slowest;
   if (ballot_.all_joined) {
     agreement.last_joined = ballot_.last_join_rank;
     joined_ = false;

@@ -40,6 +40,8 @@ struct Agreement {
   uint64_t round = 0;
   std::vector<Ready> ready;  // in the order in which they are to run
   std::vector<Failure> failures;
+  int32_t trial = -1;    // of the tuner: every rank has measured it
+  uint64_t slowest = 0;  // and this is the largest result
   std::vector<int32_t> joined;  // ranks that take part without having submitted
   int32_t last_joined = -1;     // a rank when all have joined, else -1
 };
@@ -67,6 +69,11 @@ class Negotiator : private KnownOperations {
   // Once what is pending is done, this rank has everything ready that others submit, until all have
   // joined.
   void join();
+  // The tuner's result for a trial; goes with the ballots until the next is given. Begins no round.
+  void measured(int32_t trial, uint64_t result) {
+    trial_ = trial;
+    result_ = result;
+  }
   // A message of another rank of the set, without the prefix. An error if it is none of ours.
   Status receive(std::span<const std::byte> message);
   // Begins or joins a round if there is reason to. Call after submit, join and receive.
@@ -128,6 +135,8 @@ class Negotiator : private KnownOperations {
   bool joining_ = false;
   bool joined_ = false;
   uint64_t join_round_ = 0;
+  int32_t trial_ = -1;
+  uint64_t result_ = 0;
 
   // Registry: the same on all ranks, since only agreements change it.
   std::vector<Known> known_;  // by id; an empty key is a free place

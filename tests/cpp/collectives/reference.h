@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <utility>
+#include <mutex>
+#include <tuple>
 #include <vector>
 
 #include "base/types.h"
@@ -12,14 +13,16 @@
 
 namespace perseus {
 
-// The same for every call: drawing them takes longer than reducing them.
-inline std::vector<Elements> inputs_of(int ranks, DataType type, size_t elements) {
-  static std::map<std::pair<DataType, size_t>, std::vector<Elements>> drawn;
-  std::vector<Elements>& inputs = drawn[{type, elements}];
-  for (int rank = inputs.size(); rank < ranks; ++rank) {
+// Drawn once and kept: drawing them takes longer than reducing them. Any thread.
+inline const std::vector<Elements>& inputs_of(int ranks, DataType type, size_t elements) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int, DataType, size_t>, std::vector<Elements>> drawn;
+  const std::lock_guard lock(mutex);
+  std::vector<Elements>& inputs = drawn[{ranks, type, elements}];
+  for (int rank = static_cast<int>(inputs.size()); rank < ranks; ++rank) {
     inputs.emplace_back(type, elements, 100 + rank);
   }
-  return {inputs.begin(), inputs.begin() + ranks};
+  return inputs;
 }
 
 struct Expected {

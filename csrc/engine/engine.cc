@@ -7,7 +7,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "engine/agreed_checks.h"
-#include "engine/timeline_names.h"
+#include "engine/trace.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -215,7 +215,7 @@ void Engine::accept(const OperationPtr& operation) {
   set->pending.emplace(operation->key, operation);
   stall_watch_->note_submission(*operation);
   stall_watch_->watch(set);
-  if (timeline_.enabled()) trace_negotiation(timeline_, *operation);
+  trace_negotiation(timeline_, *operation);
   if (operation->description.kind == OperationKind::kJoin) {
     set->negotiator->join();
   } else {
@@ -225,7 +225,7 @@ void Engine::accept(const OperationPtr& operation) {
 
 void Engine::complete(const OperationPtr& operation, Status status) {
   (status.is_ok() ? counters_.operations_completed : counters_.operations_failed).add();
-  if (timeline_.enabled()) timeline_.end(operation->name());
+  trace_complete(timeline_, *operation);
   operation->status = std::move(status);
   if (operation->name_id >= 0) names_.give_back(operation->name_id);
   const OperationCallback callback = std::move(operation->callback);
@@ -349,7 +349,7 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
       if (operation != nullptr) complete(operation, status);
       continue;
     }
-    if (operation != nullptr && timeline_.enabled()) trace_start(timeline_, *operation);
+    if (operation != nullptr) trace_agreed(timeline_, *operation);
     runnable.push_back(ready);
     operations.push_back(std::move(operation));
   }

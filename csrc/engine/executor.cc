@@ -1,22 +1,11 @@
 #include "engine/executor.h"
 
-#include <string>
 #include <utility>
+
+#include "engine/trace.h"
 
 namespace perseus {
 namespace {
-
-// Calls `visit(operation index)` once for each operation that the shard carries a part of.
-template <typename Visit>
-void for_each_operation(const Shard& shard, Visit visit) {
-  if (shard.pieces.empty()) return visit(shard.operation);
-  int64_t last = -1;
-  for (const Piece& piece : shard.pieces) {
-    // Pieces of one operation are neighbours.
-    if (piece.operation != last) visit(piece.operation);
-    last = piece.operation;
-  }
-}
 
 Tuning initial_tuning(const Settings& settings) {
   return {static_cast<int>(settings.streams), settings.shard_bytes, settings.fusion_bytes};
@@ -113,7 +102,7 @@ void Executor::pump() {
   pumping_ = true;
   while (Ticket* ticket = admission_.start_next()) {
     auto* run = static_cast<ShardRun*>(ticket);
-    trace_start(*run);
+    trace_shard_begin(context_.timeline, *run);
     if (admission_.running() == 1) {
       busy_since_ = Clock::now();
       busy_bytes_ = 0;
@@ -126,7 +115,7 @@ void Executor::pump() {
 }
 
 void Executor::shard_finished(ShardRun& run, const Status& status) {
-  trace_end(run);
+  trace_shard_end(context_.timeline, run);
   settle(run, status);
   admission_.finish(&run);
   if (is_idle()) tuner_.record(busy_bytes_, Clock::now() - busy_since_);
@@ -152,22 +141,6 @@ void Executor::cancel_waiting(const Status& why) {
     settle(*run, why);
     free_runs_.push_back(run);
   }
-}
-
-void Executor::trace_start(const ShardRun& run) {
-  if (!context_.timeline.enabled()) return;
-  const std::string what = "SHARD " + std::to_string(run.index);
-  for_each_operation(run.shard, [&](uint32_t operation) {
-    context_.timeline.begin(name_of_key(run.batch->agreed[operation].key), what, run.lane,
-                            "{\"bytes\": " + std::to_string(run.shard.bytes) + "}");
-  });
-}
-
-void Executor::trace_end(const ShardRun& run) {
-  if (!context_.timeline.enabled()) return;
-  for_each_operation(run.shard, [&](uint32_t operation) {
-    context_.timeline.end(name_of_key(run.batch->agreed[operation].key), run.lane);
-  });
 }
 
 void Executor::count(const ShardRun& run) {

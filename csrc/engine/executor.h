@@ -46,8 +46,6 @@ class Executor {
   void give_up(const Batch& batch, const Status& status);
   void pump();
   void settle(ShardRun& run, const Status& status);
-  void trace_start(const ShardRun& run);
-  void trace_end(const ShardRun& run);
   void count(const ShardRun& run);
 
   RunContext context_;

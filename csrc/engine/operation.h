@@ -51,6 +51,7 @@ class Operation {
 
   // Engine thread: shards that are not done.
   int unfinished_shards = 0;
+  int open_activities = 0;  // in the timeline
   Status first_error;
   // When it was submitted, for the stall report.
   std::chrono::steady_clock::time_point submitted_at;

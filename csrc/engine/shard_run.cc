@@ -7,6 +7,7 @@
 #include "collectives/coded_allreduce.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/pack.h"
+#include "engine/trace.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -77,6 +78,7 @@ void report_non_finite(const ShardRun& run, const RunContext& context, const Pac
 // neutral element.
 void pack_pieces(const ShardRun& run, const RunContext& context,
                  const std::vector<Segment>& segments, double factor, std::byte* buffer) {
+  const TracedStep step(context.timeline, run, "PACK");
   const size_t element = size_of(run.shard.dtype);
   const bool check = context.settings.nan_check != 0;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -93,8 +95,9 @@ void pack_pieces(const ShardRun& run, const RunContext& context,
   }
 }
 
-void unpack_pieces(const ShardRun& run, const std::vector<Segment>& segments, double factor,
-                   const std::byte* buffer) {
+void unpack_pieces(const ShardRun& run, const RunContext& context,
+                   const std::vector<Segment>& segments, double factor, const std::byte* buffer) {
+  const TracedStep step(context.timeline, run, "UNPACK");
   const size_t element = size_of(run.shard.dtype);
   for (const Segment& segment : segments) {
     if (segment.target != nullptr) {
@@ -199,7 +202,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
                                 run.shard.dtype, wire_op(description), algorithm_for(context));
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, segments, factor, buffer.data());
+  unpack_pieces(run, context, segments, factor, buffer.data());
   co_return Status::ok();
 }
 
@@ -224,7 +227,7 @@ Task run_broadcast(ShardRun& run, RunContext context) {
   if (is_root) pack_pieces(run, context, segments, 1.0, buffer.data());
   const Status status = co_await broadcast(set.group, call, buffer.data(), run.shard.bytes, root);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, segments, 1.0, buffer.data());
+  unpack_pieces(run, context, segments, 1.0, buffer.data());
   co_return Status::ok();
 }
 

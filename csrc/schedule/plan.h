@@ -33,6 +33,18 @@ struct Shard {
   uint64_t elements() const { return bytes / size_of(dtype); }
 };
 
+// Calls `visit(operation index)` once for each operation that the shard carries a part of.
+template <typename Visit>
+void for_each_operation(const Shard& shard, Visit visit) {
+  if (shard.pieces.empty()) return visit(shard.operation);
+  int64_t last = -1;
+  for (const Piece& piece : shard.pieces) {
+    // Pieces of one operation are neighbours.
+    if (piece.operation != last) visit(piece.operation);
+    last = piece.operation;
+  }
+}
+
 struct Granularity {
   uint64_t merge_bytes = 4 << 20;  // 0 merges nothing
   uint64_t shard_bytes = 1 << 20;

@@ -61,6 +61,10 @@ class FramePort {
   virtual std::byte* target(const FrameHeader& header) = 0;
   virtual bool landed(const FrameHeader& header) = 0;
 
+  // Whether data is awaited or under way to here. For a channel that has nothing to sleep on (MPI)
+  // and so looks for frames only then.
+  virtual bool awaits_data() const = 0;
+
   // Upper bound of header.length that arrived() accepts; a channel checks it before reading.
   virtual uint64_t max_length() const = 0;
 

@@ -31,7 +31,7 @@ using DataFabricMaker = Result<std::unique_ptr<DataFabric>> (*)(EventLoop& loop,
                                                                 const Settings& settings,
                                                                 Bootstrap& bootstrap);
 
-// Registers the maker that PERSEUS_TRANSPORT=mpi uses; without one it is kUnsupported. Before
+// Replaces the maker that PERSEUS_TRANSPORT=mpi uses; with null it is kUnsupported. For tests. Before
 // Mesh::create, from one thread.
 void set_mpi_fabric_maker(DataFabricMaker maker);
 

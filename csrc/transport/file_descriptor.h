@@ -1,7 +1,7 @@
-// Owns a file descriptor. One thread at a time.
+// Owns a file descriptor, and keeps it out of forked children: a data loader's worker that holds a
+// copy of a connection would keep it alive after its parent's death, and the peers in the dark.
+// One thread at a time.
 #pragma once
-
-#include <unistd.h>
 
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace perseus {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  explicit FileDescriptor(int fd) : fd_(fd) {}
+  explicit FileDescriptor(int fd);
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     std::swap(fd_, other.fd_);
@@ -20,9 +20,7 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  void reset() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
+  void reset();
 
  private:
   int fd_ = -1;

@@ -36,6 +36,11 @@ class FramedLink::Port final : public FramePort {
     link_.inbox_.landed(header);
     return !link_.is_over();
   }
+  bool awaits_data() const override {
+    // Once leaving has begun, on either side, the peer's goodbye is still to come.
+    return carries_data && !goodbye_received &&
+           (!link_.inbox_.is_empty() || link_.state_ == State::kClosing || link_.is_being_left());
+  }
   uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
   void failed(const Status& why) override { link_.channel_failed(*this, why); }
 
@@ -238,6 +243,10 @@ Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* d
   control_in_ = Buffer();
   environment_.observer.link_control(peer(), {data, header.size});
   return Status::ok();
+}
+
+bool FramedLink::is_being_left() const {
+  return std::any_of(ports_.begin(), ports_.end(), [](auto& p) { return p->goodbye_received; });
 }
 
 void FramedLink::goodbye_arrived(Port& port) {

@@ -106,6 +106,8 @@ class FramedLink final : public Link {
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data);
   Status check(const Port& port, const FrameHeader& header) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
+  // The peer has said goodbye on some channel.
+  bool is_being_left() const;
   void goodbye_arrived(Port& port);
   void channel_failed(Port& port, const Status& why);
   void kick_data();

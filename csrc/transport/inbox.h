@@ -18,6 +18,9 @@ class Inbox {
  public:
   Inbox(EventLoop& loop, BufferPool& buffers) : loop_(loop), buffers_(buffers) {}
 
+  // Nothing is awaited, and nothing has come that waits for its receive.
+  bool is_empty() const { return messages_.size() == 0; }
+
   // Awaits transfer.tag; takes what has arrived of it already.
   void post(Transfer& transfer);
   // As post, for a link that gets no more frames: what is not complete ends with `why`.

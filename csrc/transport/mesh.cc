@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "transport/mesh_impl.h"
+#include "transport/mpi/mpi_fabric.h"
 #include "transport/shm/shm_channel.h"
 #include "transport/tcp/tcp_channel.h"
 
@@ -16,7 +17,7 @@ namespace {
 // Frames hold whole elements of any type, aligned.
 constexpr uint64_t kChunkMultiple = 64;
 
-DataFabricMaker mpi_fabric_maker = nullptr;
+DataFabricMaker mpi_fabric_maker = make_mpi_fabric;
 
 MeshImpl::Transport transport_of(const Settings& settings) {
   return static_cast<MeshImpl::Transport>(settings.transport);

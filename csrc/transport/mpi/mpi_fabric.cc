@@ -48,14 +48,37 @@ MpiFabric::MpiFabric(EventLoop& loop, const MpiBootstrap& bootstrap, uint64_t ma
 MpiFabric::~MpiFabric() {
   loop_.remove_poller(this);
   if (napping_) loop_.cancel_timer(nap_);
+  end_with_peers();
+  abandon_what_is_left();
+}
+
+// Where a link did not end with goodbyes, either side may have messages under way that the other
+// never received. Each tells the other by a message of no bytes that nothing follows, and drops
+// what comes before that: then MPI has finished with all of them.
+void MpiFabric::end_with_peers() {
+  const auto is_unclean = [](const Peer& peer) {
+    return peer.opened && !(peer.said_goodbye && peer.heard_goodbye);
+  };
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = peers_[rank];
+    peer.closed = true;
+    Flight end;
+    if (is_unclean(peer) &&
+        mpi_.begin_send(comm_, launched_[rank], tag_, nullptr, 0, end.request).is_ok()) {
+      peer.sends.push_back(std::move(end));
+    }
+  }
+  const auto is_unfinished = [&] {
+    return is_busy() || std::any_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+             return is_unclean(peer) && !peer.ended;
+           });
+  };
   const Clock::time_point deadline = Clock::now() + kLastWait;
   MpiPause pause;
-  // What arrives is dropped, for the other side's sends to end.
-  for (Peer& peer : peers_) peer.closed = true;
-  while (is_busy() && Clock::now() < deadline) {
-    if (!poll()) pause.rest();
+  while (is_unfinished() && Clock::now() < deadline) {
+    poll();
+    pause.rest();
   }
-  abandon_what_is_left();
 }
 
 void MpiFabric::abandon_what_is_left() {
@@ -76,8 +99,7 @@ std::unique_ptr<Channel> MpiFabric::make_channel(int peer, FramePort& port) {
 
 void MpiFabric::open(int peer, MpiChannel* channel) {
   peers_[peer].channel = channel;
-  // What came before the link was made.
-  if (!peers_[peer].receives.empty()) receiving_.push_back(peer);
+  peers_[peer].opened = true;
 }
 
 void MpiFabric::close(int peer) {
@@ -103,8 +125,8 @@ void MpiFabric::send_all(int peer) {
     const Status status =
         mpi_.begin_send(comm_, launched_[peer], tag_, start, flight.bytes, flight.request);
     if (!status.is_ok()) return fail(peer, status);
-    if (to.sends.empty()) sending_.push_back(peer);
     to.sends.push_back(std::move(flight));
+    to.said_goodbye |= frame.header.kind() == FrameHeader::kGoodbye;
     port.sent(frame);
   }
 }
@@ -117,46 +139,162 @@ bool MpiFabric::poll() {
   return moved;
 }
 
-bool MpiFabric::retire(std::deque<Flight>& flights) {
-  bool moved = false;
-  while (!flights.empty()) {
-    bool done = false;
-    const Status status = mpi_.test(flights.front().request, done);
-    if (!status.is_ok()) fail_all(status);
-    // After an error the request is gone as well.
-    if (!done && status.is_ok()) return moved;
-    flights.pop_front();
-    moved = true;
-  }
-  return moved;
-}
-
+// These walk over all peers, which for the most part have nothing: cheaper than one call to MPI.
 bool MpiFabric::progress_sends() {
   bool moved = false;
-  for (size_t i = 0; i < sending_.size(); ++i) {
-    const int peer = sending_[i];
-    if (!retire(peers_[peer].sends)) continue;
-    moved = true;
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    std::deque<Flight>& sends = peers_[peer].sends;
+    bool retired = false;
+    while (!sends.empty() && is_done(sends.front())) {
+      sends.pop_front();
+      retired = true;
+    }
+    if (retired) send_all(static_cast<int>(peer));
+    moved |= retired;
   }
-  // Apart from the walk above, since sending adds to the list.
-  std::vector<int> free;
-  std::erase_if(sending_, [&](int peer) { return peers_[peer].sends.empty(); });
   return moved;
 }
 
 bool MpiFabric::match_arrivals() {
-  int matched = 0;
-  for (; matched < kArrivalsPerTurn; ++matched) {
+  for (int matched = 0; matched < kArrivalsPerTurn; ++matched) {
     bool found = false;
     MpiArrival arrival;
     const Status status = mpi_.match(comm_, Mpi::kAnySource, tag_, found, arrival);
     if (!status.is_ok()) fail_all(status);
-    if (!status.is_ok() || !found) break;
+    if (!status.is_ok() || !found) return matched > 0;
     const int peer = world_rank_[arrival.source];
     const Status received = receive(peer, arrival);
     if (!received.is_ok()) fail(peer, received);
   }
-  return matched > 0;
+  return true;
+}
+
+Status MpiFabric::receive(int peer, MpiArrival& arrival) {
+  const bool is_end = arrival.bytes == 0;
+  const bool is_frame =
+      arrival.bytes >= sizeof(FrameHeader) && arrival.bytes <= sizeof(FrameHeader) + max_payload_;
+  if (peer < 0 || !(is_frame || is_end)) {
+    return Status::internal("an MPI message of " + std::to_string(arrival.bytes) +
+                            " bytes is no frame");
+  }
+  Flight flight;
+  flight.bytes = arrival.bytes;
+  flight.memory = buffers_->take(kHeaderOffset + arrival.bytes);
+  if (!flight.memory) return Status::out_of_memory("no memory for a frame that arrives");
+  PERSEUS_RETURN_IF_ERROR(
+      mpi_.begin_receive(arrival, flight.memory.data() + kHeaderOffset, flight.request));
+  peers_[peer].receives.push_back(std::move(flight));
+  return Status::ok();
+}
+
+bool MpiFabric::progress_receives() {
+  bool moved = false;
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    std::deque<Flight>& receives = peers_[peer].receives;
+    while (!receives.empty() && is_done(receives.front())) {
+      // One that came before its link was made waits for it.
+      if (peers_[peer].channel == nullptr && !peers_[peer].closed) break;
+      const Flight flight = std::move(receives.front());
+      receives.pop_front();
+      deliver(static_cast<int>(peer), flight);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+void MpiFabric::deliver(int peer, const Flight& flight) {
+  Peer& from = peers_[peer];
+  if (flight.bytes == 0) {
+    from.ended = true;
+    return;
+  }
+  const std::byte* start = flight.memory.data() + kHeaderOffset;
+  FrameHeader header;
+  std::memcpy(&header, start, sizeof(header));
+  // Heard even by a channel that is closed: then nothing more is to be waited for at the end.
+  from.heard_goodbye |= header.kind() == FrameHeader::kGoodbye;
+  if (from.channel == nullptr) return;
+  if (header.length != flight.bytes - sizeof(header)) {
+    fail(peer, Status::internal("a frame's length is not that of its MPI message"));
+    return;
+  }
+  from.channel->port().arrived(header, start + sizeof(header));
+}
+
+bool MpiFabric::is_done(Flight& flight) {
+  if (flight.done) return true;
+  const Status status = mpi_.test(flight.request, flight.done);
+  if (status.is_ok()) return flight.done;
+  // The request went with the error.
+  flight.done = true;
+  fail_all(status);
+  return true;
+}
+
+bool MpiFabric::is_busy() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    if (!peer.sends.empty()) return true;
+    if (peer.channel != nullptr) {
+      return !peer.receives.empty() || peer.channel->port().awaits_data();
+    }
+    return peer.closed && !peer.receives.empty();
+  });
+}
+
+bool MpiFabric::prepare_to_sleep() {
+  const bool busy = is_busy();
+  const Clock::time_point now = Clock::now();
+  if (busy && !was_busy_) patient_until_ = now + kPatience;
+  was_busy_ = busy;
+  if (!busy) return true;
+  if (now < patient_until_) {
+    // The peer may be waiting for this very processor.
+    std::this_thread::yield();
+    return false;
+  }
+  if (!napping_) {
+    napping_ = true;
+    nap_ = loop_.call_at(now + kNap, [this] { napping_ = false; });
+  }
+  return true;
+}
+
+void MpiFabric::fail(int peer, const Status& why) {
+  if (peer >= 0 && peers_[peer].channel != nullptr) peers_[peer].channel->port().failed(why);
+}
+
+void MpiFabric::fail_all(const Status& why) {
+  for (size_t peer = 0; peer < peers_.size(); ++peer) fail(static_cast<int>(peer), why);
+}
+
+Result<std::unique_ptr<DataFabric>> make_mpi_fabric(EventLoop& loop, const Settings& settings,
+                                                    Bootstrap& bootstrap) {
+  const auto* mpi = dynamic_cast<const MpiBootstrap*>(&bootstrap);
+  if (mpi == nullptr) {
+    return Status::unsupported(
+        "PERSEUS_TRANSPORT is mpi, but MPI did not launch these ranks; start them with mpirun or "
+        "perseusrun --mpi, or use another transport");
+  }
+  // Two threads may be in MPI at once, unless Perseus alone uses it.
+  const MpiProcess& process = mpi->process();
+  const MpiThreadLevel needed =
+      process.initialized_here ? MpiThreadLevel::kSerialized : MpiThreadLevel::kMultiple;
+  const bool usable = process.mpi->thread_level() >= needed;
+  // Asked of all, so that all end alike.
+  Result<std::vector<std::string>> all =
+      bootstrap.all_gather(usable ? "yes" : "no", std::chrono::seconds(settings.start_timeout));
+  if (!all.is_ok()) return all.status();
+  for (size_t rank = 0; rank < all.value().size(); ++rank) {
+    if (all.value()[rank] == "yes") continue;
+    return Status::unsupported(
+        "PERSEUS_TRANSPORT is mpi, but on rank " + std::to_string(rank) +
+        " MPI was initialised without support for several threads; ask for MPI_THREAD_MULTIPLE, or "
+        "use another transport");
+  }
+  constexpr uint64_t kMultiple = 64;  // frames hold whole elements
+  const uint64_t max_payload = settings.chunk_bytes / kMultiple * kMultiple;
+  return std::unique_ptr<DataFabric>(std::make_unique<MpiFabric>(loop, *mpi, max_payload));
 }
 
 }  // namespace perseus

@@ -1,10 +1,10 @@
-// Frames as MPI messages, one each, over the communicator that the bootstrap made. A frame is copied
-// into memory of the fabric's own before it is sent, and received into such memory: so whatever
-// happens to a peer or a link, MPI never holds on to a buffer of the engine's.
+// Frames as MPI messages, one each, over the communicator that the bootstrap made. A frame is
+// copied into memory of the fabric's own before it is sent, and received into such memory: so
+// whatever happens to a peer or a link, MPI never holds on to a buffer of the engine's.
 //
 // MPI has nothing to sleep on. The loop is kept awake while frames are under way or awaited, for
-// kPatience at a time; then it looks once in kNap, so that waiting for a straggler costs little. With
-// nothing under way or awaited it sleeps.
+// kPatience at a time; then it looks once in kNap, so that waiting for a straggler costs little.
+// With nothing under way or awaited it sleeps.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,11 @@ class MpiFabric final : public DataFabric, private Poller {
   };
   struct Peer {
     MpiChannel* channel = nullptr;
+    bool opened = false;  // the channel was made; it may be gone again
     bool closed = false;  // what still comes is dropped
+    // All that either side had to say has been sent and heard.
+    bool said_goodbye = false, heard_goodbye = false;
+    bool ended = false;  // the peer's fabric sends nothing more
     std::deque<Flight> sends, receives;
   };
 
@@ -59,13 +63,13 @@ class MpiFabric final : public DataFabric, private Poller {
   bool progress_sends();
   bool match_arrivals();
   bool progress_receives();
-  void deliver(int peer);
+  void deliver(int peer, const Flight& flight);
+  bool is_done(Flight& flight);
   Status receive(int peer, MpiArrival& arrival);
-  // Frees what MPI is done with at the front of the queue; true if anything was.
-  bool retire(std::deque<Flight>& flights);
   bool is_busy() const;
   void fail(int peer, const Status& why);
   void fail_all(const Status& why);
+  void end_with_peers();
   void abandon_what_is_left();
 
   EventLoop& loop_;
@@ -77,16 +81,14 @@ class MpiFabric final : public DataFabric, private Poller {
   std::vector<int> world_rank_;      // and back; -1: not of this world
   std::unique_ptr<BufferPool> buffers_;
   std::vector<Peer> peers_;
-  // Ranks whose queues hold something; entries go when poll finds the queue empty.
-  std::vector<int> sending_, receiving_;
   bool was_busy_ = false;
   bool napping_ = false;
   Clock::time_point patient_until_;
   EventLoop::TimerId nap_ = 0;
 };
 
-// The DataFabricMaker of PERSEUS_TRANSPORT=mpi. kUnsupported, on every rank, unless MPI launched the
-// ranks and lets the engine's thread use it on all of them.
+// The DataFabricMaker of PERSEUS_TRANSPORT=mpi. kUnsupported, on every rank, unless MPI launched
+// the ranks and lets the engine's thread use it on all of them.
 Result<std::unique_ptr<DataFabric>> make_mpi_fabric(EventLoop& loop, const Settings& settings,
                                                     Bootstrap& bootstrap);
 

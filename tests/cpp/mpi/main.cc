@@ -1,9 +1,12 @@
 // Runs the same tests on every rank, under mpirun. Rank 0 prints; another rank prints what fails.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
+#include <utility>
+
+#include "mpi/mpi_world.h"
 
 namespace {
 
@@ -34,5 +37,6 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailuresOnly(rank));
   }
+  perseus::world_maker = {perseus::this_process().size, perseus::run_world_of_processes};
   return RUN_ALL_TESTS();
 }

@@ -5,12 +5,14 @@
 
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/mpi/mpi_library.h"
 #include "bootstrap/mpi/mpi_process.h"
+#include "transport/thread_world.h"
 
 namespace perseus {
 
@@ -33,6 +35,23 @@ inline MpiProcess this_process() {
   auto process = join_mpi(*mpi.value(), std::chrono::seconds(20));
   EXPECT_TRUE(process.is_ok()) << process.status().message();
   return process.value();
+}
+
+// A WorldMaker of the processes that mpirun started: the first `size` of them are its ranks.
+inline std::vector<Status> run_world_of_processes(int size, const Settings& settings,
+                                                  const RankBody& body) {
+  std::vector<Status> outcomes(size);
+  std::vector<int> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto bootstrap = next_bootstrap(ranks);
+  const int rank = this_process().rank;
+  if (!bootstrap.is_ok()) {
+    outcomes[rank % size] = bootstrap.status();
+  } else if (rank < size) {
+    ThreadRendezvous no_threads(size);
+    outcomes[rank] = run_rank(no_threads, *bootstrap.value(), settings, body);
+  }
+  return outcomes;
 }
 
 }  // namespace perseus

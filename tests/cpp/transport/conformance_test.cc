@@ -4,19 +4,14 @@
 #include <numeric>
 
 #include "transport/thread_world.h"
+#include "transport/transports_under_test.h"
 
 namespace perseus {
 namespace {
 
 using namespace std::chrono_literals;
 
-struct Kind {
-  const char* name;
-  const char* transport;
-  const char* streams;
-};
-
-class ConformanceTest : public testing::TestWithParam<Kind> {
+class ConformanceTest : public testing::TestWithParam<TransportUnderTest> {
  protected:
   static Settings settings() {
     return test_settings({{"PERSEUS_TRANSPORT", GetParam().transport},
@@ -24,9 +19,7 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest,
-                         testing::Values(Kind{"shm", "shm", "1"}, Kind{"tcp1", "tcp", "1"},
-                                         Kind{"tcp4", "tcp", "4"}),
+INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(transports_under_test()),
                          [](const auto& info) { return info.param.name; });
 
 // Bytes that tell where they belong.
@@ -407,7 +400,7 @@ Task exchange_with_all(RankContext& rank, size_t bytes) {
 }
 
 TEST_P(ConformanceTest, EveryRankReachesEveryOtherAtAnySize) {
-  for (int size = 1; size <= 8; ++size) {
+  for (int size = 1; size <= world_maker.largest; ++size) {
     SCOPED_TRACE(size);
     expect_world_ok(size, settings(),
                     [](RankContext& rank) { return exchange_with_all(rank, 150000); });
@@ -511,9 +504,10 @@ TEST_P(ConformanceTest, CountersTellWhatWasMoved) {
     Task task = exchange_with_all(rank, 100000);
     Status status = co_await std::move(task);
     const Mesh::Counters counters = rank.mesh.counters();
-    const bool shm = std::string(GetParam().transport) == "shm";
-    EXPECT_EQ(counters.data_bytes_sent_shm, shm ? 100000u : 0u);
-    EXPECT_EQ(counters.data_bytes_sent_tcp, shm ? 0u : 100000u);
+    const std::string transport = GetParam().transport;
+    EXPECT_EQ(counters.data_bytes_sent_shm, transport == "shm" ? 100000u : 0u);
+    EXPECT_EQ(counters.data_bytes_sent_tcp, transport == "tcp" ? 100000u : 0u);
+    EXPECT_EQ(counters.data_bytes_sent_mpi, transport == "mpi" ? 100000u : 0u);
     EXPECT_EQ(counters.frames_sent, 1u);
     EXPECT_GE(counters.frames_received, 1u);  // and the peer's goodbye, if it was quick
     co_return status;

@@ -135,8 +135,8 @@ inline Status run_rank(ThreadRendezvous& rendezvous, Bootstrap& bootstrap, const
   return run.status;
 }
 
-// Every rank's outcome.
-inline std::vector<Status> run_world(int size, const Settings& settings, const RankBody& body) {
+inline std::vector<Status> run_world_of_threads(int size, const Settings& settings,
+                                                const RankBody& body) {
   ThreadRendezvous rendezvous(size);
   std::vector<Status> outcomes(size);
   std::vector<std::thread> threads;
@@ -148,6 +148,20 @@ inline std::vector<Status> run_world(int size, const Settings& settings, const R
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;
+}
+
+// How a program makes worlds: of threads, unless it says otherwise. Under mpirun ranks are processes,
+// each of which runs its own and knows only its own outcome.
+struct WorldMaker {
+  int largest = 8;
+  std::vector<Status> (*run)(int size, const Settings& settings,
+                             const RankBody& body) = run_world_of_threads;
+};
+inline WorldMaker world_maker;
+
+// Every rank's outcome.
+inline std::vector<Status> run_world(int size, const Settings& settings, const RankBody& body) {
+  return world_maker.run(size, settings, body);
 }
 
 // The same, and every rank ends well.

@@ -1,13 +1,10 @@
 // What is left of a link when the process at its other end dies: real processes, real signals.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
-
+#include "transport/fork_bootstrap.h"
 #include "transport/thread_world.h"
 
 namespace perseus {
@@ -15,58 +12,26 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Two processes of one test swap their cards through anonymous shared memory.
-class ForkBootstrap final : public Bootstrap {
- public:
-  struct Shared {
-    std::atomic<int> written{0};
-    char cards[2][16384];
-    uint32_t lengths[2];
-  };
-  static Shared* make_shared_memory() {
-    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
-    return memory == MAP_FAILED ? nullptr : new (memory) Shared;
-  }
-
-  ForkBootstrap(Shared* shared, int rank) : shared_(shared), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return 2; }
-  const std::string& secret() const override { return secret_; }
-  Result<std::vector<std::string>> all_gather(const std::string& mine,
-                                              std::chrono::milliseconds time_out) override {
-    if (mine.size() > sizeof shared_->cards[rank_]) return Status::internal("card too long");
-    std::memcpy(shared_->cards[rank_], mine.data(), mine.size());
-    shared_->lengths[rank_] = static_cast<uint32_t>(mine.size());
-    ++shared_->written;
-    const auto deadline = Clock::now() + time_out;
-    while (shared_->written != 2) {
-      if (Clock::now() > deadline) return Status::timed_out("the other process did not come");
-      std::this_thread::yield();
-    }
-    std::vector<std::string> all;
-    for (int i = 0; i < 2; ++i) all.emplace_back(shared_->cards[i], shared_->lengths[i]);
-    return all;
-  }
-
- private:
-  Shared* const shared_;
-  const int rank_;
-  const std::string secret_ = "secret";
-};
-
 class PeerDeathTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Transports, PeerDeathTest, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
-// Says that it is up, then stays in its loop until it is killed.
-[[noreturn]] void live_until_killed(ForkBootstrap::Shared* shared, const Settings& settings) {
+// Says that it is up, then stays in its loop until it is killed. Before that, with its connections
+// made, it forks a worker, which lives until `test_pipe` ends with the test.
+[[noreturn]] void live_until_killed(ForkBootstrap::Shared* shared, const Settings& settings,
+                                    int test_pipe) {
   EventLoop loop;
   TestListener listener(loop);
   ForkBootstrap bootstrap(shared, 1);
   auto mesh = Mesh::create(loop, settings, bootstrap, listener);
   if (!mesh.is_ok()) _exit(1);
   const std::string text = "up";
+  mesh.value()->send_control(0, std::as_bytes(std::span(text)));
+  while (listener.controls.empty()) loop.run_once(100ms);
+  if (fork() == 0) {
+    char byte;
+    _exit(read(test_pipe, &byte, 1) == 0 ? 0 : 1);
+  }
   mesh.value()->send_control(0, std::as_bytes(std::span(text)));
   loop.run();
   _exit(2);
@@ -79,7 +44,8 @@ struct Survivor {
 };
 
 Task survive(EventLoop& loop, Mesh& mesh, TestListener& listener, pid_t child, Survivor& survivor) {
-  while (listener.controls.empty()) {
+  while (listener.controls.size() < 2) {
+    if (listener.controls.size() == 1) mesh.send_control(1, std::as_bytes(std::span("seen")));
     auto news = listener.news();
     co_await news;
   }
@@ -105,13 +71,19 @@ Task survive(EventLoop& loop, Mesh& mesh, TestListener& listener, pid_t child, S
   co_return Status::ok();
 }
 
-TEST_P(PeerDeathTest, EveryTransferEndsAtOnceNamingTheRankAndTheListenerIsToldOnce) {
+TEST_P(PeerDeathTest, EveryTransferEndsAtOnceNamingTheRankThoughForkedWorkersLiveOn) {
   auto* shared = ForkBootstrap::make_shared_memory();
   ASSERT_NE(shared, nullptr);
   const Settings settings = test_settings({{"PERSEUS_TRANSPORT", GetParam()}});
+  int test_pipe[2];
+  ASSERT_EQ(pipe(test_pipe), 0);
   const pid_t child = fork();
-  if (child == 0) live_until_killed(shared, settings);
+  if (child == 0) {
+    close(test_pipe[1]);
+    live_until_killed(shared, settings, test_pipe[0]);
+  }
   ASSERT_GT(child, 0);
+  close(test_pipe[0]);
 
   Survivor survivor;
   {
@@ -135,7 +107,7 @@ TEST_P(PeerDeathTest, EveryTransferEndsAtOnceNamingTheRankAndTheListenerIsToldOn
   EXPECT_EQ(survivor.lost[0].peer, 1);
   EXPECT_EQ(survivor.lost[0].why.message(), survivor.received.message());
   EXPECT_LT(survivor.noticed_after, 2000ms);
-  munmap(shared, sizeof *shared);
+  close(test_pipe[1]);
 }
 
 }  // namespace

@@ -1,0 +1,165 @@
+// The link's own rules, with channels that the test plays by hand.
+#include "transport/framed_link.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+constexpr uint64_t kChunk = 4096;
+
+struct FakeChannel final : Channel {
+  bool started = false, closed = false;
+  int kicks = 0;
+  Kind kind() const override { return Kind::kTcp; }
+  void start() override { started = true; }
+  void kick() override { ++kicks; }
+  void close() override { closed = true; }
+};
+
+struct FramedLinkTest : testing::Test, LinkObserver {
+  EventLoop loop;
+  BufferPool buffers;
+  TrafficCounters counters;
+  LinkEnvironment environment{loop, buffers, *this, counters, kChunk};
+  FramedLink link{environment, 3, "rank 3 on host", false, 2, false};
+  FakeChannel* channels[2];
+  std::vector<std::string> controls;
+  std::vector<Status> lost;
+  int left = 0, closed = 0;
+  std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
+
+  void SetUp() override {
+    for (int i = 0; i < 2; ++i) {
+      auto channel = std::make_unique<FakeChannel>();
+      channels[i] = channel.get();
+      link.attach(i, std::move(channel));
+    }
+  }
+
+  void link_control(int, std::span<const std::byte> message) override {
+    controls.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
+  }
+  void link_lost(int, const Status& why) override { lost.push_back(why); }
+  void link_left(int) override { ++left; }
+  void link_closed(int) override { ++closed; }
+
+  bool arrive(int port, uint32_t kind, uint64_t size, uint64_t offset, uint64_t length) {
+    FrameHeader header;
+    header.magic_and_kind = FrameHeader::kMagic | kind;
+    header.size = size;
+    header.offset = offset;
+    header.length = static_cast<uint32_t>(length);
+    return link.port(port).arrived(header, bytes.data());
+  }
+  // The kind of the next frame on a port, which is then sent; 0 if there is none.
+  uint32_t pull(int port) {
+    Frame frame;
+    if (!link.port(port).next(frame, kChunk)) return 0;
+    link.port(port).sent(frame);
+    return frame.header.kind();
+  }
+};
+
+TEST_F(FramedLinkTest, ControlLeavesByTheFirstChannelOnlyAndBeforeData) {
+  Transfer transfer;
+  link.send(transfer, Tag{1, 0, 0}, bytes.data(), 100, 1000);
+  link.send_control({bytes.data(), 10});
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_EQ(pull(1), 0u);
+  EXPECT_EQ(pull(0), FrameHeader::kControl);
+  EXPECT_TRUE(transfer.done());
+}
+
+TEST_F(FramedLinkTest, LongControlMessagesAreCutAndPutTogether) {
+  link.send_control({bytes.data(), 3 * kChunk + 1});
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(pull(0), FrameHeader::kControl);
+  EXPECT_EQ(pull(0), 0u);
+  EXPECT_TRUE(arrive(0, FrameHeader::kControl, kChunk + 5, 0, kChunk));
+  EXPECT_TRUE(controls.empty());
+  EXPECT_TRUE(arrive(0, FrameHeader::kControl, kChunk + 5, kChunk, 5));
+  ASSERT_EQ(controls.size(), 1u);
+  EXPECT_EQ(controls[0].size(), kChunk + 5);
+}
+
+struct BadFrame {
+  int port;
+  uint32_t kind;
+  uint64_t size, offset, length;
+};
+
+TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
+  const std::vector<BadFrame> bad = {
+      {0, 0, 8, 0, 8},                                             // no such kind
+      {0, 77, 8, 0, 8},                                            // nor this
+      {0, FrameHeader::kData, 8, 4, 8},                            // beyond the message
+      {0, FrameHeader::kData, 8, ~0ull - 3, 8},                    // the sum overflows
+      {0, FrameHeader::kData, 1 << 20, 0, kChunk + 1},             // beyond the chunk
+      {0, FrameHeader::kData, 8, 0, 0},                            // makes no progress
+      {1, FrameHeader::kControl, 8, 0, 8},                         // control on a second channel
+      {0, FrameHeader::kControl, (64u << 20) + 1, 0, 8},           // beyond the bound
+      {0, FrameHeader::kControl, 100, 50, 8},                      // its beginning never came
+  };
+  for (const BadFrame& frame : bad) {
+    FramedLink victim(environment, 3, "rank 3 on host", false, 2, false);
+    victim.attach(0, std::make_unique<FakeChannel>());
+    victim.attach(1, std::make_unique<FakeChannel>());
+    Transfer awaited;
+    char target;
+    victim.receive(awaited, Tag{9, 0, 0}, &target, 1);
+    FrameHeader header;
+    header.magic_and_kind = FrameHeader::kMagic | frame.kind;
+    header.size = frame.size;
+    header.offset = frame.offset;
+    header.length = static_cast<uint32_t>(frame.length);
+    EXPECT_EQ(victim.port(frame.port).target(header), nullptr);
+    EXPECT_FALSE(victim.port(frame.port).arrived(header, bytes.data()));
+    ASSERT_TRUE(awaited.done());
+    const Status status = awaited.await_resume();
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_NE(status.message().find("lost rank 3 on host: "), std::string::npos);
+  }
+  EXPECT_EQ(lost.size(), bad.size());
+}
+
+TEST_F(FramedLinkTest, APeerHasLeftOnlyOnceAllChannelsSaidGoodbye) {
+  EXPECT_TRUE(arrive(0, FrameHeader::kGoodbye, 0, 0, 0));
+  link.port(0).failed(Status::aborted("end of stream"));
+  EXPECT_EQ(left, 0);
+  EXPECT_TRUE(arrive(1, FrameHeader::kData, 8, 0, 8));
+  EXPECT_FALSE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_EQ(left, 1);
+  EXPECT_TRUE(lost.empty());
+  EXPECT_TRUE(channels[0]->closed && channels[1]->closed);
+}
+
+TEST_F(FramedLinkTest, ClosingSendsWhatIsQueuedThenGoodbyeOnEveryChannel) {
+  Transfer transfer;
+  link.send(transfer, Tag{1, 0, 0}, bytes.data(), 2 * kChunk, 0);
+  link.close();
+  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_EQ(pull(1), FrameHeader::kGoodbye);
+  EXPECT_EQ(pull(1), 0u);
+  EXPECT_EQ(pull(0), FrameHeader::kGoodbye);
+  EXPECT_TRUE(arrive(0, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_EQ(closed, 0);
+  EXPECT_FALSE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_EQ(closed, 1);
+}
+
+TEST_F(FramedLinkTest, ALinkIsLostOnce) {
+  link.port(0).failed(Status::aborted("cut"));
+  link.port(1).failed(Status::aborted("cut too"));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].message(), "lost rank 3 on host: cut");
+  Transfer late;
+  link.send(late, Tag{1, 0, 0}, bytes.data(), 1, 0);
+  EXPECT_TRUE(late.done());
+}
+
+}  // namespace
+}  // namespace perseus

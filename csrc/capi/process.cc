@@ -1,5 +1,6 @@
 #include "capi/process.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -29,6 +30,18 @@ void warn_about_environment() {
 Process& Process::instance() {
   static auto& process = *new Process;
   return process;
+}
+
+Process::Process() {
+  pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork_in_parent(); },
+                 [] { instance().after_fork_in_child(); });
+}
+
+void Process::after_fork_in_child() {
+  // Its destructor would wait for a thread that is not here.
+  new std::shared_ptr<Engine>(std::move(engine_));
+  engine_ = nullptr;
+  engine_mutex_.unlock();
 }
 
 std::shared_ptr<Engine> Process::engine() const {

@@ -30,7 +30,12 @@ class Process {
   Counters counters;
 
  private:
-  Process() = default;
+  Process();
+
+  // A forked child has no engine thread: it starts without an engine, and leaves the parent's alone.
+  void before_fork() { engine_mutex_.lock(); }
+  void after_fork_in_parent() { engine_mutex_.unlock(); }
+  void after_fork_in_child();
 
   std::mutex lifecycle_;  // one init or shutdown at a time
   mutable std::mutex engine_mutex_;

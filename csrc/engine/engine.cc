@@ -51,6 +51,8 @@ class SetHost final : public NegotiatorHost {
  public:
   SetHost(Engine& engine, ProcessSet& set) : engine_(engine), set_(set) {}
   void send(int to_index, std::span<const std::byte> message) override {
+    engine_.counters_.agreement_messages_sent.add();
+    engine_.counters_.agreement_bytes_sent.add(message.size());
     engine_.mesh_->send_control(set_.ranks[to_index], message);
   }
   void agreed(const Agreement& agreement) override { engine_.on_agreement(set_, agreement); }
@@ -303,7 +305,9 @@ void Engine::advance(ProcessSet& set) {
     const Tuner& tuner = executor_->tuner();
     if (const auto result = tuner.result()) set.negotiator->measured(tuner.trial(), *result);
   }
+  const uint64_t described = set.negotiator->counters().descriptions_sent;
   set.negotiator->advance();
+  counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
   if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
 }
 
@@ -476,6 +480,8 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
     if (id >= next_set_) early_ballots_[id].emplace_back(from, std::vector(message.begin(), message.end()));
     return;
   }
+  counters_.agreement_messages_received.add();
+  counters_.agreement_bytes_received.add(message.size());
   const size_t prefix = sizeof(ControlKind) + sizeof(id);
   const Status status = set->negotiator->receive(message.subspan(std::min(prefix, message.size())));
   if (!status.is_ok()) {

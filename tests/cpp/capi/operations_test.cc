@@ -317,5 +317,55 @@ TEST(Lifecycle, ADeadRankEndsTheOperationsOfAllOthersWithinASecond) {
   });
 }
 
+TEST(Lifecycle, AForkedChildHasNoEngineAndEndsInPeace) {
+  World(2).run([](int rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      _exit(perseus_is_initialized() == 0 && perseus_shutdown() == PERSEUS_OK ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+    float value = static_cast<float>(rank);
+    Submission sum(PERSEUS_ALLREDUCE, "after");
+    REQUIRE(sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+    REQUIRE(value == 1.0f);
+  });
+}
+
+// A counter of this process.
+uint64_t counter(const std::string& name) {
+  struct Search {
+    const std::string& name;
+    uint64_t value;
+  } search{name, 0};
+  perseus_counters(
+      [](void* user, const char* found, uint64_t value) {
+        auto* wanted = static_cast<Search*>(user);
+        if (wanted->name == found) wanted->value = value;
+      },
+      &search);
+  return search.value;
+}
+
+TEST(Counters, AnAgreementCostsOneMessageARankForEachDoublingOfRanks) {
+  for (int size : {2, 3, 4, 8}) {
+    World(size).run([size](int rank) {
+      uint64_t hops = 0;
+      while ((1 << hops) < size) ++hops;
+      float value = 0;
+      for (int step = 0; step < 20; ++step) {
+        Submission sum(PERSEUS_ALLREDUCE, "value");
+        REQUIRE(sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+      }
+      const uint64_t agreements = counter("agreements");
+      REQUIRE(agreements >= 20);
+      // A ballot of a round that has only begun may already be out.
+      REQUIRE(counter("agreement_messages_sent") >= agreements * hops);
+      REQUIRE(counter("agreement_messages_sent") <= (agreements + 1) * hops);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace perseus::test

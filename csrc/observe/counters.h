@@ -25,8 +25,6 @@ namespace perseus {
   COUNTER(bytes_broadcast, "bytes through broadcast")                                 \
   COUNTER(bytes_gathered, "bytes of results of allgather")                            \
   COUNTER(bytes_exchanged, "bytes of results of alltoall")                            \
-  COUNTER(bytes_sent, "bytes given to links, as coded on the wire")                   \
-  COUNTER(bytes_received, "bytes taken from links, as coded on the wire")             \
   COUNTER(stall_warnings, "tensors reported as stalled")                              \
   COUNTER(non_finite_tensors, "submitted tensors in which a NaN or infinity was found")
 

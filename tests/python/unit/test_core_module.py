@@ -1,0 +1,323 @@
+"""perseus_core and perseus.common in one process, most of it without the engine running."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import subprocess
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+
+import perseus_core as perseus
+from perseus.common import basics, exceptions, reduce_ops
+from perseus.common.process_sets import ProcessSet
+from perseus_core import _engine, arrays, callbacks, errors, names
+
+
+@pytest.fixture
+def world_of_one():
+    perseus.init()
+    yield
+    perseus.shutdown()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "status, expected",
+        [
+            (1, ValueError),
+            (2, errors.NotInitializedError),
+            (3, errors.AbortedError),
+            (4, errors.MismatchError),
+            (5, ValueError),
+            (6, errors.TimedOutError),
+            (7, errors.UnreachableError),
+            (8, errors.HorovodInternalError),
+            (10, errors.HorovodInternalError),
+        ],
+    )
+    def test_each_status_has_its_class(self, status, expected):
+        error = errors.from_status(status, "what happened")
+        assert type(error) is expected
+        assert str(error) == "what happened"
+
+    def test_a_failed_collective_is_caught_as_in_horovod(self):
+        assert exceptions.HorovodInternalError is errors.HorovodInternalError
+        for cls in (errors.AbortedError, errors.MismatchError, errors.NotInitializedError):
+            assert issubclass(cls, exceptions.HorovodInternalError)
+            assert issubclass(cls, RuntimeError)
+
+    def test_the_engine_raises_them(self):
+        with pytest.raises(ValueError, match="name must hold 1 to 4096 bytes"):
+            _engine.register(0, 0, "")
+        with pytest.raises(errors.NotInitializedError):
+            _engine.submit_allreduce(_engine.register(0, 0, "x"), 0, 0, (0,), 7, 1)
+
+    def test_interrupt_and_version_mismatch_carry_their_attributes(self):
+        assert exceptions.HostsUpdatedInterrupt(True).skip_sync is True
+        error = exceptions.HorovodVersionMismatchError("torch", "2.0", "1.0")
+        assert isinstance(error, ImportError)
+        assert (error.name, error.version, error.installed_version) == ("torch", "2.0", "1.0")
+
+
+class TestArrays:
+    def test_plain_arrays_are_not_copied(self):
+        array = np.arange(6.0).reshape(2, 3)
+        assert arrays.as_input(array) is array
+
+    def test_scalars_keep_no_dimension(self):
+        assert arrays.as_input(np.float32(3)).shape == ()
+        assert arrays.as_input(3).shape == ()
+
+    @pytest.mark.parametrize(
+        "array", [np.arange(6)[::2], np.ones((2, 3)).T, np.arange(3, dtype=">i4")]
+    )
+    def test_others_are_copied_into_order(self, array):
+        copy = arrays.as_input(array)
+        assert arrays.is_plain(copy)
+        np.testing.assert_array_equal(copy, array)
+
+    def test_a_misaligned_array_is_copied(self):
+        buffer = bytearray(17)
+        array = np.frombuffer(buffer, np.float32, count=4, offset=1)
+        assert arrays.as_input(array).flags.aligned
+
+    @pytest.mark.parametrize("dtype", ["object", "complex64", "uint64", "datetime64[s]", "U3"])
+    def test_types_that_cannot_be_sent_are_named(self, dtype):
+        with pytest.raises(TypeError, match=np.dtype(dtype).name.split("[")[0]):
+            arrays.as_array(np.zeros(2, dtype))
+
+    def test_dlpack_shares_memory_and_lives_as_long_as_it_is_used(self):
+        source = np.arange(12, dtype=np.int16).reshape(3, 4)
+        taken = np.asarray(_engine.DlpackArray(source.T.__dlpack__()))
+        assert taken.dtype == np.int16 and taken.shape == (4, 3)
+        assert np.shares_memory(taken, source)
+        del source
+        gc.collect()
+        np.testing.assert_array_equal(taken, np.arange(12).reshape(3, 4).T)
+
+    def test_a_capsule_is_taken_once(self):
+        capsule = np.ones(2).__dlpack__()
+        _engine.DlpackArray(capsule)
+        with pytest.raises(ValueError):
+            _engine.DlpackArray(capsule)
+
+    def test_dlpack_of_an_unknown_type_is_refused(self):
+        with pytest.raises(TypeError, match="cannot be sent"):
+            _engine.DlpackArray(np.ones(2, np.complex128).__dlpack__())
+
+
+@pytest.mark.usefixtures("world_of_one")
+class TestResults:
+    @staticmethod
+    def gathered(array: np.ndarray) -> _engine.Result:
+        number = _engine.register(0, perseus.OperationKind.ALLGATHER, f"result.{array.dtype}")
+        tensor = (array.ctypes.data, 0, array.shape, arrays.dtype_number(array.dtype))
+        handle = _engine.submit(number, [tensor])
+        _engine.wait(handle)
+        result = _engine.Result(handle)
+        with pytest.raises(ValueError, match="taken already"):
+            _engine.Result(handle)
+        _engine.release(handle)
+        return result
+
+    @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float16", "float32", "int64"])
+    def test_the_buffer_protocol_and_dlpack_show_the_same_memory(self, dtype):
+        source = np.arange(6).reshape(2, 3).astype(dtype)
+        result = self.gathered(source)
+        assert result.shape == (2, 3)
+        through_buffer = np.asarray(result)
+        through_dlpack = np.from_dlpack(result)
+        assert result.__dlpack_device__() == (1, 0)
+        np.testing.assert_array_equal(through_buffer, source)
+        np.testing.assert_array_equal(through_dlpack, source)
+        assert np.shares_memory(through_buffer, through_dlpack)
+
+    @pytest.mark.parametrize("max_version", [None, (1, 0)])
+    def test_a_capsule_that_nobody_took_gives_its_memory_back(self, max_version):
+        result = self.gathered(np.ones(1000))
+        capsule = result.__dlpack__(max_version=max_version)
+        del result, capsule
+        gc.collect()
+
+    def test_a_tensor_outlives_the_result(self):
+        tensor = np.from_dlpack(self.gathered(np.ones(1000)))
+        gc.collect()
+        assert tensor.sum() == 1000
+
+
+class TestNames:
+    @pytest.fixture(autouse=True)
+    def registered(self, monkeypatch):
+        self.names = []
+        fake = types.SimpleNamespace(
+            register=lambda process_set, kind, name: self.names.append((process_set, name)) or 1,
+            poll=lambda handle: 1,
+        )
+        monkeypatch.setattr(names, "_engine", fake)
+        names.restart()
+
+    def submit(self, prefix="allreduce", name=None, process_set=0):
+        return names.submit(
+            perseus.OperationKind.ALLREDUCE, prefix, name, process_set, lambda id: 7
+        )
+
+    def test_a_given_name_gets_the_prefix(self):
+        assert self.submit(name="x") == 7
+        assert self.names == [(0, "allreduce.x")]
+
+    def test_unnamed_ones_are_counted_by_prefix_and_set(self):
+        self.submit()
+        self.submit("broadcast")
+        self.submit(process_set=2)
+        self.submit()
+        assert [name for _, name in self.names] == [
+            "allreduce.noname.0",
+            "broadcast.noname.0",
+            "allreduce.noname.0",
+            "allreduce.noname.1",
+        ]
+
+    def test_the_numbers_go_round_and_start_anew(self):
+        for _ in range(names.ROUND + 1):
+            self.submit()
+        assert self.names[-1] == (0, "allreduce.noname.0")
+        self.submit()
+        names.restart()
+        self.submit()
+        assert self.names[-1] == (0, "allreduce.noname.0")
+
+
+class TestCallbacks:
+    def test_one_that_raises_is_reported_and_does_not_stop_the_next(
+        self, world_of_one, monkeypatch
+    ):
+        reported, seen, called = [], [], threading.Event()
+        monkeypatch.setattr(sys, "unraisablehook", lambda error: reported.append(error.exc_type))
+
+        def bad(handle):
+            raise KeyError
+
+        def good(handle):
+            seen.append(handle)
+            called.set()
+
+        perseus.allreduce_async(np.ones(2), callback=bad).wait()
+        handle = perseus.allreduce_async(np.ones(2), callback=good)
+        assert called.wait(30)
+        assert seen == [handle]
+        assert reported == [KeyError]
+
+    def test_the_thread_may_stop_and_start_again(self, world_of_one):
+        for _ in range(3):
+            called = threading.Event()
+            perseus.allreduce_async(np.ones(2), callback=lambda handle: called.set())  # noqa: B023
+            assert called.wait(30)
+            callbacks.stop()
+
+    def test_a_program_with_callbacks_ends(self):
+        program = (
+            "import numpy, perseus_core as p; p.init()\n"
+            "p.allreduce_async(numpy.ones(2), callback=lambda handle: print('called'))\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        )
+        assert (ended.returncode, ended.stdout) == (0, "called\n"), ended.stderr
+
+
+class TestProcessSet:
+    def test_one_that_is_not_registered_knows_its_ranks_alone(self):
+        process_set = ProcessSet([3, 1])
+        assert str(process_set) == "ProcessSet(process_set_id=None, ranks=[1, 3], mpi_comm=None)"
+        assert process_set.size() is None
+        assert process_set.rank() is None
+        assert process_set.included() is None
+
+    @pytest.mark.parametrize("ranks", [3, ["0"], [0.5]])
+    def test_it_takes_whole_numbers(self, ranks):
+        with pytest.raises(ValueError):
+            ProcessSet(ranks)
+
+
+class TestInit:
+    def test_a_communicator_becomes_ranks_of_the_world(self, monkeypatch):
+        class Comm:
+            def Get_group(self):
+                return "group"
+
+            def Get_size(self):
+                return 2
+
+        class Group:
+            @staticmethod
+            def Translate_ranks(group, ranks, world):
+                assert (group, list(ranks), world) == ("group", [0, 1], "group")
+                return [4, 6]
+
+        mpi = types.SimpleNamespace(Comm=Comm, COMM_WORLD=Comm(), Group=Group)
+        monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
+        given = []
+        monkeypatch.setattr(perseus, "init", given.append)
+        monkeypatch.setattr(basics.sets, "setup", lambda process_sets: None)
+        basics.Basics().init(comm=Comm())
+        assert given == [[4, 6]]
+
+    @pytest.mark.parametrize(
+        "arguments", [{"comm": 3}, {"process_sets": "static"}, {"process_sets": [[0, 1]]}]
+    )
+    def test_what_it_does_not_take(self, arguments):
+        with pytest.raises(ValueError):
+            basics.Basics().init(**arguments)
+        assert not perseus.is_initialized()
+
+    def test_a_bare_process_is_a_world_of_one(self, world_of_one):
+        assert (perseus.rank(), perseus.size(), perseus.local_size()) == (0, 1, 1)
+        assert perseus.cross_size() == 1
+        assert perseus.is_homogeneous()
+
+
+def test_the_op_that_average_stands_for():
+    assert reduce_ops.resolve_op(None, None) == reduce_ops.Average
+    assert reduce_ops.resolve_op(reduce_ops.Max, None) == reduce_ops.Max
+    for average, op in ((True, reduce_ops.Average), (False, reduce_ops.Sum)):
+        with pytest.warns(DeprecationWarning):
+            assert reduce_ops.resolve_op(None, average) == op
+    with pytest.raises(ValueError):
+        reduce_ops.resolve_op(reduce_ops.Sum, True)
+    with pytest.raises(NotImplementedError):
+        reduce_ops.resolve_op(reduce_ops.Adasum, None)
+
+
+def test_a_rendezvous_gives_its_port_and_stops():
+    with perseus.Rendezvous(2, "00ff" * 8, "127.0.0.1") as rendezvous:
+        assert 0 < rendezvous.port < 65536
+    rendezvous.stop()
+    with pytest.raises(errors.UnreachableError):
+        perseus.Rendezvous(2, "00ff" * 8, "203.0.113.1", 1)
+
+
+def test_a_codec_of_c_functions_is_found_by_its_name():
+    encoded_size = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+    code = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+    )
+    number = perseus.register_codec(
+        "nothing", encoded_size(lambda user, n: n), code(lambda *_: None), code(lambda *_: None)
+    )
+    assert perseus.find_codec("nothing") == number
+    with pytest.raises(ValueError):
+        perseus.find_codec("unheard of")
+
+
+def test_no_framework_is_imported():
+    program = (
+        "import sys, perseus_core\n"
+        "print([m for m in ('torch', 'tensorflow', 'mxnet', 'jax') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout == "[]\n", ended.stderr

@@ -26,13 +26,23 @@ Call call_for(const ShardRun& run, RunContext& context, uint32_t number) {
   return call;
 }
 
-AllreduceAlgorithm algorithm_for(const RunContext& context) {
-  const auto forced = static_cast<AllreduceAlgorithm>(context.settings.algorithm);
-  if (forced != AllreduceAlgorithm::kAuto) return forced;
+// The user's choice where the group allows it: hierarchical needs several hosts of as many ranks.
+AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
   constexpr int kFlat = 1, kHierarchical = 2;
-  if (context.settings.mode == kHierarchical) return AllreduceAlgorithm::kHierarchical;
-  if (context.settings.mode == kFlat) return AllreduceAlgorithm::kRing;
-  return AllreduceAlgorithm::kAuto;
+  auto wanted = static_cast<AllreduceAlgorithm>(context.settings.algorithm);
+  if (wanted == AllreduceAlgorithm::kAuto && context.settings.mode == kHierarchical) {
+    wanted = AllreduceAlgorithm::kHierarchical;
+  }
+  const bool can_be_hierarchical =
+      group.is_homogeneous && group.local_size > 1 && group.local_size < group.size;
+  if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical) {
+    wanted = AllreduceAlgorithm::kAuto;
+  }
+  if (wanted != AllreduceAlgorithm::kAuto) return wanted;
+  const AllreduceAlgorithm best = choose_allreduce(group, bytes);
+  const bool must_be_flat = context.settings.mode == kFlat;
+  return must_be_flat && best == AllreduceAlgorithm::kHierarchical ? AllreduceAlgorithm::kRing
+                                                                   : best;
 }
 
 // kAverage is a sum whose results are divided by the size of the set.
@@ -184,7 +194,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
     }
     const Status status =
         co_await allreduce(group, call, segment.source, segment.target, elements, run.shard.dtype,
-                           wire_op(description), algorithm_for(context));
+                           wire_op(description), algorithm_for(context, group, run.shard.bytes));
     PERSEUS_CO_RETURN_IF_ERROR(status);
     if (factor != 1.0) scale(segment.target, segment.target, elements, run.shard.dtype, factor);
     co_return Status::ok();
@@ -199,7 +209,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
     status = co_await run_coded(run, context, *coding, values);
   } else {
     status = co_await allreduce(group, call, buffer.data(), buffer.data(), elements,
-                                run.shard.dtype, wire_op(description), algorithm_for(context));
+                                run.shard.dtype, wire_op(description), algorithm_for(context, group, run.shard.bytes));
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
   unpack_pieces(run, context, segments, factor, buffer.data());

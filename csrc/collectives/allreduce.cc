@@ -40,8 +40,7 @@ Task allreduce(const Group& group, Call call, const void* in, void* out, size_t 
   switch (algorithm) {
     case AllreduceAlgorithm::kRecursiveDoubling:
       return allreduce_recursive_doubling(group, call, in, out, elements, type, op);
-    case AllreduceAlgorithm::kRing:
-      return allreduce_ring(group, call, in, out, elements, type, op);
+    case AllreduceAlgorithm::kRing: return allreduce_ring(group, call, in, out, elements, type, op);
     case AllreduceAlgorithm::kHierarchical:
       return allreduce_hierarchical(group, call, in, out, elements, type, op);
     case AllreduceAlgorithm::kAuto:

@@ -1,11 +1,11 @@
 // Rank i owns part i of the buffer: it alone reduces it, so that all ranks get the same bits.
 //
-// The order of the reduction is fixed too, so that a run can be repeated to the bit: for chunk c the
-// owner folds in its own input, then that of the ranks in order from (c mod (size - 1)) + 1 places
-// after it. It awaits one rank at a time and folds the bytes in as they come out of the link,
-// without storing them. Chunks side by side begin with different ranks, so that all links are busy
-// although each chunk uses one at a time; and a sender begins a chunk's next message when it has
-// received its own, so that data seldom arrive before they are awaited.
+// The order of the reduction is fixed too, so that a run can be repeated to the bit: for chunk c
+// the owner folds in its own input, then that of the ranks in order from (c mod (size - 1)) + 1
+// places after it. It awaits one rank at a time and folds the bytes in as they come out of the
+// link, without storing them. Chunks side by side begin with different ranks, so that all links are
+// busy although each chunk uses one at a time; and a sender begins a chunk's next message when it
+// has received its own, so that data seldom arrive before they are awaited.
 #include <algorithm>
 
 #include "collectives/allreduce_algorithms.h"
@@ -27,7 +27,7 @@ struct Job {
   Wire wire;
   BufferPool& buffers;
   const std::byte* in;
-  std::byte* out;       // of the whole buffer if `distribute`, else of the own part only
+  std::byte* out;  // of the whole buffer if `distribute`, else of the own part only
   bool distribute;
   std::span<const Range> parts;
   size_t chunk_elements;
@@ -124,8 +124,8 @@ Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool
                 size_of(type),
                 wide_reduction(type, op)};
   const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
-  Task lanes = run_in_lanes(*call.buffers, divide_up(longest, chunk), lane_count(group.size),
-                            chunk_task);
+  Task lanes =
+      run_in_lanes(*call.buffers, divide_up(longest, chunk), lane_count(group.size), chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

@@ -1,5 +1,5 @@
-// Segments of the buffer go through the three phases side by side, so that the wire between hosts is
-// busy with one segment while the next is reduced inside the host.
+// Segments of the buffer go through the three phases side by side, so that the wire between hosts
+// is busy with one segment while the next is reduced inside the host.
 #include <algorithm>
 
 #include "collectives/allreduce_algorithms.h"
@@ -75,12 +75,12 @@ Task reduce_segment(const Job& job, size_t index) {
                                        parts.span(), job.type, job.op);
   Status status = co_await std::move(scatter);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  Task across = allreduce(job.split.across, part_of_call(job.call, first_part + 1), own_out, own_out,
-                          own.size, job.type, job.op, AllreduceAlgorithm::kAuto);
+  Task across = allreduce(job.split.across, part_of_call(job.call, first_part + 1), own_out,
+                          own_out, own.size, job.type, job.op, AllreduceAlgorithm::kAuto);
   status = co_await std::move(across);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  Task gather = allgather(local, part_of_call(job.call, first_part + 2), own_out, out,
-                          bytes_of.span());
+  Task gather =
+      allgather(local, part_of_call(job.call, first_part + 2), own_out, out, bytes_of.span());
   status = co_await std::move(gather);
   co_return status;
 }
@@ -93,11 +93,18 @@ Task allreduce_hierarchical(const Group& group, Call call, const void* in, void*
     co_return Status::invalid_argument(
         "hierarchical allreduce needs the same number of ranks on every host");
   }
-  Job job{split_by_host(group), call,           static_cast<const std::byte*>(in),
-          static_cast<std::byte*>(out), elements, 1,
-          type,                 size_of(type),  op};
+  Job job{split_by_host(group),
+          call,
+          static_cast<const std::byte*>(in),
+          static_cast<std::byte*>(out),
+          elements,
+          1,
+          type,
+          size_of(type),
+          op};
   const size_t segment_bytes = kSegmentBytesPerRank * job.split.local.size;
-  job.segments = std::clamp(divide_up(elements * size_of(type), segment_bytes), size_t{1}, kMostSegments);
+  job.segments =
+      std::clamp(divide_up(elements * size_of(type), segment_bytes), size_t{1}, kMostSegments);
   const auto segment_task = [&job](size_t index) { return reduce_segment(job, index); };
   Task lanes = run_in_lanes(*call.buffers, job.segments, kLanes, segment_task);
   Status status = co_await std::move(lanes);

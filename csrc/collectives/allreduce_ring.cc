@@ -58,8 +58,8 @@ Task reduce_chunk(const Job& job, size_t chunk) {
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }
   for (int hop = 0; hop < hops; ++hop, ++step) {
-    Task passed = pass_on(job, step, job.out, job.chunk(hop, chunk), job.chunk(hop + 1, chunk),
-                          nullptr);
+    Task passed =
+        pass_on(job, step, job.out, job.chunk(hop, chunk), job.chunk(hop + 1, chunk), nullptr);
     Status status = co_await std::move(passed);
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }

@@ -25,7 +25,8 @@ Task broadcast_tree(const Group& group, Call call, void* data, size_t bytes, int
   }
   ScratchArray<Message> sends(*call.buffers, 32);
   if (!sends) co_return out_of_scratch(32 * sizeof(Message));
-  const int first = distance == 0 ? 1 : 2 * static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
+  const int first =
+      distance == 0 ? 1 : 2 * static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
   for (int64_t step = first; distance + step < group.size; step *= 2) {
     wire.send(sends.emplace(), (root + distance + step) % group.size, 0, data, bytes);
   }

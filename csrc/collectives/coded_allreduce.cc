@@ -65,8 +65,8 @@ Task coded_allreduce(const Group& group, Call call, float* data, size_t elements
   }
   codec.encode(sum, own.size, arriving.data());
 
-  Task gather = allgather(group, part_of_call(call, kGather), arriving.data(), encoded.data(),
-                          sizes.span());
+  Task gather =
+      allgather(group, part_of_call(call, kGather), arriving.data(), encoded.data(), sizes.span());
   status = co_await std::move(gather);
   if (!status.is_ok()) co_return status;
   at = encoded.data();

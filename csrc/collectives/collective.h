@@ -46,7 +46,13 @@ struct Call {
   BufferPool* buffers = nullptr;
 };
 
-enum class AllreduceAlgorithm : uint8_t { kAuto, kDirect, kRecursiveDoubling, kRing, kHierarchical };
+enum class AllreduceAlgorithm : uint8_t {
+  kAuto,
+  kDirect,
+  kRecursiveDoubling,
+  kRing,
+  kHierarchical
+};
 
 // out = reduction over ranks of in. in may equal out. kAverage is the caller's business: pass kSum.
 Task allreduce(const Group& group, Call call, const void* in, void* out, size_t elements,

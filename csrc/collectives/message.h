@@ -67,7 +67,8 @@ inline Status out_of_scratch(size_t bytes) {
 template <typename T>
 class ScratchArray {
  public:
-  ScratchArray(BufferPool& buffers, size_t capacity) : buffer_(buffers.take(capacity * sizeof(T))) {}
+  ScratchArray(BufferPool& buffers, size_t capacity)
+      : buffer_(buffers.take(capacity * sizeof(T))) {}
   ScratchArray(const ScratchArray&) = delete;
   ~ScratchArray() {
     for (T& object : span()) object.~T();

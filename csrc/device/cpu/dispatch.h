@@ -11,7 +11,13 @@ namespace perseus {
 
 // Positions in KernelTable's rows.
 enum KernelOp { kKernelSum, kKernelMin, kKernelMax, kKernelProduct, kKernelOpCount };
-enum KernelFloat { kKernelFloat16, kKernelBfloat16, kKernelFloat32, kKernelFloat64, kKernelFloatCount };
+enum KernelFloat {
+  kKernelFloat16,
+  kKernelBfloat16,
+  kKernelFloat32,
+  kKernelFloat64,
+  kKernelFloatCount
+};
 
 using ReduceKernel = void (*)(void* accumulator, const void* arriving, size_t elements);
 using ScaleKernel = void (*)(void* target, const void* source, size_t elements, double factor);
@@ -23,7 +29,7 @@ struct KernelTable {
   ReduceKernel reduce[kDataTypeCount][kKernelOpCount];  // by DataType
   ReduceKernel wide_reduce[2][kKernelOpCount];          // float16, bfloat16 into float32
   ScaleKernel scale_convert[kKernelFloatCount][kKernelFloatCount];  // [to][from]
-  ScaleKernel scale_integer[kDataTypeCount];            // null for floating types
+  ScaleKernel scale_integer[kDataTypeCount];                        // null for floating types
   FindKernel find_non_finite[kKernelFloatCount];
 };
 

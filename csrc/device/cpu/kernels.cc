@@ -134,7 +134,8 @@ Reduction reduction(DataType type, ReduceOp op) {
 
 Reduction wide_reduction(DataType type, ReduceOp op) {
   if (!is_16_bit_float(type)) return reduction(type, op);
-  return {kernels().wide_reduce[kernel_float(type)][kernel_op(op)], sizeof(uint16_t), sizeof(float)};
+  return {kernels().wide_reduce[kernel_float(type)][kernel_op(op)], sizeof(uint16_t),
+          sizeof(float)};
 }
 
 DataType accumulator_type(DataType type) {

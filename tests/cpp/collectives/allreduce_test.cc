@@ -36,8 +36,8 @@ class Allreduce : public testing::TestWithParam<Algorithm> {
     ++operation_;
     for (int rank = 0; rank < world.size(); ++rank) {
       const void* source = in_place ? out[rank].data() : in[rank].data();
-      tasks.push_back(allreduce(world.group(rank), world.call(operation_), source,
-                                out[rank].data(), elements, type, op, GetParam().algorithm));
+      tasks.push_back(allreduce(world.group(rank), world.call(operation_), source, out[rank].data(),
+                                elements, type, op, GetParam().algorithm));
     }
     for (const Status& status : world.run(std::move(tasks))) {
       EXPECT_TRUE(status.is_ok()) << status.message();
@@ -73,9 +73,9 @@ TEST_P(Allreduce, SumsAlikeOnOneToEightRanks) {
   for (int ranks = 1; ranks <= 8; ++ranks) {
     LoopbackWorld world({ranks}, ranks);
     for (size_t elements : {0, 1, 5, 1000}) {
-      for (DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16,
-                            DataType::kFloat64, DataType::kInt32, DataType::kInt64,
-                            DataType::kBool}) {
+      for (DataType type :
+           {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16, DataType::kFloat64,
+            DataType::kInt32, DataType::kInt64, DataType::kBool}) {
         for (bool in_place : {true, false}) {
           check(world, type, ReduceOp::kSum, elements, in_place);
         }
@@ -100,8 +100,8 @@ TEST_P(Allreduce, TakesEveryOperation) {
   // No more ranks than a product of int64 has room for.
   LoopbackWorld world({3}, 1);
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
-    for (DataType type : {DataType::kFloat32, DataType::kBfloat16, DataType::kBool,
-                          DataType::kInt64}) {
+    for (DataType type :
+         {DataType::kFloat32, DataType::kBfloat16, DataType::kBool, DataType::kInt64}) {
       check(world, type, op, 1000, false);
       check(world, type, op, 20011, true);
     }
@@ -201,8 +201,8 @@ TEST(AllreduceRounding, SixteenBitFloatsAreRoundedOnceWhereEachPartHasOneOwner) 
         const Expected expected =
             expected_reduction(inputs, DataType::kBfloat16, ReduceOp::kSum, i);
         // Half a unit in the last place of bfloat16, and float32's errors on the way.
-        const double once = std::ldexp(std::abs(expected.value), -8) +
-                            std::ldexp(expected.magnitude, -20) + 1e-30;
+        const double once =
+            std::ldexp(std::abs(expected.value), -8) + std::ldexp(expected.magnitude, -20) + 1e-30;
         ASSERT_NEAR(buffers[3][i], expected.value, once);
       }
     }

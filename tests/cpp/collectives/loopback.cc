@@ -105,8 +105,8 @@ void LoopbackWorld::begin(int from, int to, Transfer& transfer, bool is_send) {
     return;
   }
   if (transfer.bytes == 0) violation("a message of no bytes");
-  Message& message = messages_[{from, to, transfer.tag.operation, transfer.tag.shard,
-                                transfer.tag.step}];
+  Message& message =
+      messages_[{from, to, transfer.tag.operation, transfer.tag.shard, transfer.tag.step}];
   Transfer*& side = is_send ? message.send : message.receive;
   if (side != nullptr || (is_send && message.is_early)) {
     violation("step " + std::to_string(transfer.tag.step) + " is used twice from rank " +
@@ -187,7 +187,8 @@ bool LoopbackWorld::poll() {
   for (auto it = messages_.begin(); it != messages_.end();) {
     // Half of what could move waits for a later turn.
     Message& message = it->second;
-    const bool is_ready = message.send != nullptr || (message.is_early && message.receive != nullptr);
+    const bool is_ready =
+        message.send != nullptr || (message.is_early && message.receive != nullptr);
     moved |= is_ready;
     if (is_ready && random_() % 2 == 0 && deliver(message)) {
       it = messages_.erase(it);

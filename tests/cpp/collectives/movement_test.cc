@@ -17,7 +17,8 @@ using Bytes = std::vector<uint8_t>;
 // Bytes that tell sender, receiver and place apart.
 Bytes pattern(size_t size, int from, int to = 0) {
   Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 7 + i / 251 + from * 31 + to * 101);
+  for (size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<uint8_t>(i * 7 + i / 251 + from * 31 + to * 101);
   return bytes;
 }
 
@@ -28,8 +29,19 @@ void expect_success(LoopbackWorld& world, std::vector<Task> tasks) {
   EXPECT_EQ(world.violations(), std::vector<std::string>());
 }
 
-const std::vector<std::vector<int>> kWorlds = {{1}, {2}, {3}, {4},    {5},       {6},      {7},
-                                               {8}, {2, 2}, {3, 1}, {2, 2, 2}, {9}, {1, 1, 1, 1, 1, 1, 1, 1, 1}};
+const std::vector<std::vector<int>> kWorlds = {{1},
+                                               {2},
+                                               {3},
+                                               {4},
+                                               {5},
+                                               {6},
+                                               {7},
+                                               {8},
+                                               {2, 2},
+                                               {3, 1},
+                                               {2, 2, 2},
+                                               {9},
+                                               {1, 1, 1, 1, 1, 1, 1, 1, 1}};
 
 TEST(Broadcast, GivesEveryRankTheRootsBytes) {
   for (const auto& hosts : kWorlds) {
@@ -43,7 +55,8 @@ TEST(Broadcast, GivesEveryRankTheRootsBytes) {
         for (int rank = 0; rank < world.size(); ++rank) data.push_back(pattern(size, rank));
         ++operation;
         for (int rank = 0; rank < world.size(); ++rank) {
-          tasks.push_back(broadcast(world.group(rank), world.call(operation), data[rank].data(), size, root));
+          tasks.push_back(
+              broadcast(world.group(rank), world.call(operation), data[rank].data(), size, root));
         }
         expect_success(world, std::move(tasks));
         for (const Bytes& received : data) ASSERT_TRUE(received == pattern(size, root));
@@ -71,7 +84,8 @@ TEST(Allgather, JoinsBlocksOfDifferentSizesInOrder) {
     for (size_t scale : {0, 1, 999, 20011}) {
       for (bool in_place : {false, true}) {
         std::vector<uint64_t> bytes_of;
-        for (int rank = 0; rank < world.size(); ++rank) bytes_of.push_back(scale * ((rank * 2) % 5));
+        for (int rank = 0; rank < world.size(); ++rank)
+          bytes_of.push_back(scale * ((rank * 2) % 5));
         Bytes expected;
         std::vector<Bytes> in, out;
         std::vector<size_t> offsets;

@@ -44,14 +44,15 @@ struct Suite {
 };
 
 Status wrong(const Suite& suite, std::string_view what) {
-  return Status::internal("operation " + std::to_string(suite.operation) + ": " + std::string(what));
+  return Status::internal("operation " + std::to_string(suite.operation) + ": " +
+                          std::string(what));
 }
 
 // Whether all ranks hold the same bytes, by their hashes.
 Task expect_same_bits(Suite& suite, const Elements& result) {
   const std::vector<std::byte> bytes = result.bytes();
-  const uint64_t hash = std::hash<std::string_view>()(
-      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const uint64_t hash =
+      std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   std::vector<uint64_t> hashes(suite.group.size);
   const std::vector<uint64_t> bytes_of(suite.group.size, sizeof(hash));
   Task gather = allgather(suite.group, suite.next_call(), &hash, hashes.data(), bytes_of);
@@ -79,7 +80,8 @@ Task check_allreduce(Suite& suite, AllreduceCase wanted) {
                           wanted.type, ReduceOp::kSum, wanted.algorithm);
   Status status = co_await std::move(reduce);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  const size_t first = first_wrong(out, inputs, 0, wanted.type, ReduceOp::kSum, 2 * suite.group.size);
+  const size_t first =
+      first_wrong(out, inputs, 0, wanted.type, ReduceOp::kSum, 2 * suite.group.size);
   if (first != wanted.elements) co_return wrong(suite, "allreduce gave wrong numbers");
   if (!out.guards_intact()) co_return wrong(suite, "allreduce wrote beyond its output");
   Task same = expect_same_bits(suite, out);
@@ -113,10 +115,10 @@ Task check_reduce_scatter(Suite& suite, size_t scale) {
                                out.data(), elements_of, DataType::kFloat32, ReduceOp::kSum);
   Status status = co_await std::move(reduce);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  const size_t offset = std::accumulate(elements_of.begin(),
-                                        elements_of.begin() + suite.group.index, size_t{0});
-  const size_t first = first_wrong(out, inputs, offset, DataType::kFloat32, ReduceOp::kSum,
-                                   suite.group.size);
+  const size_t offset =
+      std::accumulate(elements_of.begin(), elements_of.begin() + suite.group.index, size_t{0});
+  const size_t first =
+      first_wrong(out, inputs, offset, DataType::kFloat32, ReduceOp::kSum, suite.group.size);
   if (first != out.size()) co_return wrong(suite, "reduce-scatter gave wrong numbers");
   co_return Status::ok();
 }
@@ -145,8 +147,8 @@ Task check_alltoall(Suite& suite, size_t scale) {
     expected.insert(expected.end(), incoming.begin(), incoming.end());
   }
   Bytes out(expected.size());
-  Task exchange = alltoall(suite.group, suite.next_call(), in.data(), out.data(), send_bytes,
-                           receive_bytes);
+  Task exchange =
+      alltoall(suite.group, suite.next_call(), in.data(), out.data(), send_bytes, receive_bytes);
   Status status = co_await std::move(exchange);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (out != expected) co_return wrong(suite, "alltoall gave wrong bytes");
@@ -185,15 +187,15 @@ Task check_movement(Suite& suite) {
 // Several large sums side by side, as the engine's streams run them.
 Task check_side_by_side(Suite& suite) {
   constexpr size_t kSums = 4, kElements = 300007;
-  const std::vector<Elements>& inputs =
-      inputs_of(suite.group.size, DataType::kFloat32, kElements);
+  const std::vector<Elements>& inputs = inputs_of(suite.group.size, DataType::kFloat32, kElements);
   std::vector<Elements> sums;
   sums.assign(kSums, inputs[suite.group.index]);
   std::vector<Task> tasks;
   for (size_t i = 0; i < kSums; ++i) {
-    tasks.push_back(allreduce(suite.group, suite.next_call(), sums[i].data(), sums[i].data(),
-                              kElements, DataType::kFloat32, ReduceOp::kSum,
-                              i % 2 == 0 ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing));
+    tasks.push_back(
+        allreduce(suite.group, suite.next_call(), sums[i].data(), sums[i].data(), kElements,
+                  DataType::kFloat32, ReduceOp::kSum,
+                  i % 2 == 0 ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing));
   }
   AllTasks all(tasks);
   Status status = co_await all;

@@ -42,9 +42,7 @@ inline Expected expected_reduction(const std::vector<Elements>& inputs, DataType
         expected.value *= value;
         expected.magnitude = std::abs(expected.value);
         break;
-      default:
-        expected.value += value;
-        expected.magnitude += std::abs(value);
+      default: expected.value += value; expected.magnitude += std::abs(value);
     }
   }
   if (type == DataType::kBool) expected.value = std::min(expected.value, 1.0);

@@ -12,10 +12,10 @@
 
 namespace perseus {
 
-inline constexpr DataType kAllTypes[] = {
-    DataType::kUint8,   DataType::kInt8,    DataType::kUint16,  DataType::kInt16,
-    DataType::kInt32,   DataType::kInt64,   DataType::kFloat16, DataType::kFloat32,
-    DataType::kFloat64, DataType::kBool,    DataType::kBfloat16};
+inline constexpr DataType kAllTypes[] = {DataType::kUint8,   DataType::kInt8,    DataType::kUint16,
+                                         DataType::kInt16,   DataType::kInt32,   DataType::kInt64,
+                                         DataType::kFloat16, DataType::kFloat32, DataType::kFloat64,
+                                         DataType::kBool,    DataType::kBfloat16};
 inline constexpr DataType kFloatingTypes[] = {DataType::kFloat16, DataType::kBfloat16,
                                               DataType::kFloat32, DataType::kFloat64};
 
@@ -73,7 +73,8 @@ inline uint16_t encode(DataType type, double value) {
   const int exponent = std::max(std::ilogb(value), format.smallest);
   const auto scaled = static_cast<uint32_t>(std::ldexp(value, fraction_bits - exponent));
   if (scaled < (1u << fraction_bits)) return sign | scaled;
-  return sign | ((exponent - format.smallest + 1) << fraction_bits) | (scaled & ((1 << fraction_bits) - 1));
+  return sign | ((exponent - format.smallest + 1) << fraction_bits) |
+         (scaled & ((1 << fraction_bits) - 1));
 }
 
 // `size` elements that begin `offset` elements into their memory, with guard bytes on both sides.
@@ -81,7 +82,9 @@ inline uint16_t encode(DataType type, double value) {
 class Elements {
  public:
   Elements(DataType type, size_t size, uint64_t seed, size_t offset = 0)
-      : type_(type), size_(size), begin_(kGuard + offset * size_of(type)),
+      : type_(type),
+        size_(size),
+        begin_(kGuard + offset * size_of(type)),
         memory_(begin_ + size * size_of(type) + kGuard, std::byte{0x5a}) {
     std::mt19937_64 random(seed * 7919 + static_cast<int>(type));
     for (size_t i = 0; i < size; ++i) set(i, draw(random));
@@ -89,7 +92,9 @@ class Elements {
 
   // Not yet written to.
   Elements(DataType type, size_t size)
-      : type_(type), size_(size), begin_(kGuard),
+      : type_(type),
+        size_(size),
+        begin_(kGuard),
         memory_(begin_ + size * size_of(type) + kGuard, std::byte{0x5a}) {}
 
   void* data() { return memory_.data() + begin_; }

@@ -62,9 +62,9 @@ TEST_P(Kernels, ReductionMatchesFloat64ForEveryTypeOperationSizeAndAlignment) {
           sum.kernel(a.data(), b.data(), size);
           for (size_t i = 0; i < size; ++i) {
             const double expected = round_to(type, reference(type, op, original[i], b[i]));
-            ASSERT_EQ(a[i], expected) << to_string(type) << " " << to_string(op) << " " << size
-                                      << " elements, offset " << offset << ", at " << i << ": "
-                                      << original[i] << " and " << b[i];
+            ASSERT_EQ(a[i], expected)
+                << to_string(type) << " " << to_string(op) << " " << size << " elements, offset "
+                << offset << ", at " << i << ": " << original[i] << " and " << b[i];
           }
           ASSERT_TRUE(a.guards_intact());
         }
@@ -161,8 +161,9 @@ TEST_P(Kernels, EverySixteenBitPatternSurvivesAWideningAndNarrowing) {
 
 TEST_P(Kernels, NarrowingRoundsToNearestEvenFromEitherWidth) {
   std::mt19937_64 random(7);
-  std::vector<float> singles = {0.f, -0.f, 65504.f, 65519.99f, 65520.f, -1e30f, 0x1p-24f, 0x1p-25f,
-                                0x1.000002p-25f, 0x1.8p-24f, 0x1.ffep-15f, 0x1.fffp-15f, INFINITY};
+  std::vector<float> singles = {0.f,          -0.f,         65504.f,  65519.99f,       65520.f,
+                                -1e30f,       0x1p-24f,     0x1p-25f, 0x1.000002p-25f, 0x1.8p-24f,
+                                0x1.ffep-15f, 0x1.fffp-15f, INFINITY};
   std::vector<double> doubles(singles.begin(), singles.end());
   // Just above and below a tie of float16 and of bfloat16: rounding twice would go astray.
   for (double tie : {1.0 + 0x1p-11, 1.0 + 0x1p-8, 1.0 + 3 * 0x1p-11, 1.0 + 3 * 0x1p-8, 0x1p-25}) {
@@ -174,7 +175,8 @@ TEST_P(Kernels, NarrowingRoundsToNearestEvenFromEitherWidth) {
   while (singles.size() < 20000) {
     const float value = std::bit_cast<float>(static_cast<uint32_t>(random()));
     if (!std::isnan(value)) singles.push_back(value);
-    doubles.push_back(std::ldexp(static_cast<double>(random()), -64 - static_cast<int>(random() % 30)));
+    doubles.push_back(
+        std::ldexp(static_cast<double>(random()), -64 - static_cast<int>(random() % 30)));
   }
   for (DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
     std::vector<uint16_t> narrow(singles.size());
@@ -199,8 +201,9 @@ TEST_P(Kernels, ScaleConvertMultipliesAndRoundsOnceBetweenAllFloatingTypes) {
         scale_convert(target.data(), to, source.data(), from, size, 0.3);
         const bool in_double = from == DataType::kFloat64 || to == DataType::kFloat64;
         for (size_t i = 0; i < size; ++i) {
-          const double product = in_double ? source[i] * 0.3
-                                           : static_cast<float>(static_cast<float>(source[i]) * 0.3f);
+          const double product = in_double
+                                     ? source[i] * 0.3
+                                     : static_cast<float>(static_cast<float>(source[i]) * 0.3f);
           ASSERT_EQ(target[i], round_to(to, product)) << to_string(from) << " to " << to_string(to);
         }
         ASSERT_TRUE(target.guards_intact());

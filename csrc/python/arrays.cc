@@ -86,9 +86,9 @@ Result::Result(perseus_handle_t handle, int32_t index) {
   const bool empty = result.data == nullptr;
   memory_ = std::shared_ptr<void>(perseus_take_result(handle, index), perseus_free);
   if (!memory_ && !empty) {
-    raise_status(PERSEUS_INVALID_ARGUMENT,
-                 "result " + std::to_string(index) + " of the operation is in the caller's own "
-                 "output, or was taken already");
+    raise_status(PERSEUS_INVALID_ARGUMENT, "result " + std::to_string(index) +
+                                               " of the operation is in the caller's own "
+                                               "output, or was taken already");
   }
 }
 
@@ -105,10 +105,9 @@ py::capsule Result::dlpack(const py::object& max_version) const {
   const bool versioned =
       !max_version.is_none() && max_version.cast<std::pair<int, int>>().first >= 1;
   if (!versioned) {
-    return make_capsule(lend<dlpack::ManagedTensor>(memory_, shape_, dtype_), dlpack::kName,
-                        [](PyObject* capsule) {
-                          drop_capsule<dlpack::ManagedTensor>(capsule, dlpack::kName);
-                        });
+    return make_capsule(
+        lend<dlpack::ManagedTensor>(memory_, shape_, dtype_), dlpack::kName,
+        [](PyObject* capsule) { drop_capsule<dlpack::ManagedTensor>(capsule, dlpack::kName); });
   }
   auto* managed = lend<dlpack::ManagedTensorVersioned>(memory_, shape_, dtype_);
   managed->major = 1;

@@ -1,11 +1,11 @@
 // Memory that crosses between Python and the engine without a copy.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include <pybind11/pybind11.h>
 
 #include "perseus/perseus.h"
 #include "python/dlpack.h"

@@ -17,11 +17,11 @@ struct DtypeInfo {
 
 // In the order of perseus_dtype_t.
 inline constexpr DtypeInfo kDtypes[] = {
-    {PERSEUS_UINT8, 1, "B", dlpack::kUint},     {PERSEUS_INT8, 1, "b", dlpack::kInt},
-    {PERSEUS_UINT16, 2, "H", dlpack::kUint},    {PERSEUS_INT16, 2, "h", dlpack::kInt},
-    {PERSEUS_INT32, 4, "i", dlpack::kInt},      {PERSEUS_INT64, 8, "q", dlpack::kInt},
-    {PERSEUS_FLOAT16, 2, "e", dlpack::kFloat},  {PERSEUS_FLOAT32, 4, "f", dlpack::kFloat},
-    {PERSEUS_FLOAT64, 8, "d", dlpack::kFloat},  {PERSEUS_BOOL, 1, "?", dlpack::kBool},
+    {PERSEUS_UINT8, 1, "B", dlpack::kUint},      {PERSEUS_INT8, 1, "b", dlpack::kInt},
+    {PERSEUS_UINT16, 2, "H", dlpack::kUint},     {PERSEUS_INT16, 2, "h", dlpack::kInt},
+    {PERSEUS_INT32, 4, "i", dlpack::kInt},       {PERSEUS_INT64, 8, "q", dlpack::kInt},
+    {PERSEUS_FLOAT16, 2, "e", dlpack::kFloat},   {PERSEUS_FLOAT32, 4, "f", dlpack::kFloat},
+    {PERSEUS_FLOAT64, 8, "d", dlpack::kFloat},   {PERSEUS_BOOL, 1, "?", dlpack::kBool},
     {PERSEUS_BFLOAT16, 2, "H", dlpack::kBfloat},
 };
 

@@ -1,9 +1,9 @@
 // Turns a perseus_status_t into a Python exception; perseus_core.errors says which class it is.
 #pragma once
 
-#include "perseus/perseus.h"
-
 #include <string>
+
+#include "perseus/perseus.h"
 
 namespace perseus::python {
 

@@ -35,9 +35,9 @@ std::vector<SettingRow> settings() {
   std::vector<SettingRow> found;
   check(perseus_settings(
       [](void* user, const perseus_setting_t* row) {
-        static_cast<decltype(found)*>(user)->push_back(
-            {row->name, row->type, row->default_value, row->range, row->since, row->aliases,
-             row->help, row->value});
+        static_cast<decltype(found)*>(user)->push_back({row->name, row->type, row->default_value,
+                                                        row->range, row->since, row->aliases,
+                                                        row->help, row->value});
       },
       &found));
   return found;

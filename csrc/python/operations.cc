@@ -139,7 +139,8 @@ bool wait(perseus_handle_t handle, int64_t time_out_ms) {
   for (;;) {
     int64_t slice = kSignalCheckMs;
     if (time_out_ms >= 0) {
-      const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+      const auto spent =
+          std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
       slice = std::min(slice, std::max<int64_t>(0, time_out_ms - spent.count()));
     }
     if (wait_slice(handle, slice)) return true;
@@ -177,8 +178,8 @@ void bind_operations(py::module_& module) {
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("priority") = 0);
   module.def("submit", &submit, py::arg("id"), py::arg("tensors"), py::kw_only(),
              py::arg("reduce_op") = perseus_reduce_op_t{PERSEUS_SUM}, py::arg("root") = 0,
-             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(), py::arg("priority") = 0,
-             py::arg("codec") = 0, py::arg("callback") = py::none());
+             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(),
+             py::arg("priority") = 0, py::arg("codec") = 0, py::arg("callback") = py::none());
   module.def("poll", &perseus_poll, py::arg("handle"));
   module.def("wait", &wait, py::arg("handle"), py::arg("time_out_ms") = -1);
   module.def("finish", &finish, py::arg("handle"));

@@ -36,6 +36,7 @@ class Basics:
         Raises ValueError for what is wrong with the arguments or the settings.
         """
         if self.is_initialized():
+            sets.setup(())  # perseus_core.init may have been called, without us
             return
         fixed: Sequence[ProcessSet] = ()
         if isinstance(process_sets, str):

@@ -88,6 +88,7 @@ void FramedLink::start_send(Transfer& transfer) {
     return;
   }
   sends_.push(transfer);
+  want();
   kick_data();
 }
 
@@ -96,7 +97,13 @@ void FramedLink::start_receive(Transfer& transfer) {
     inbox_.post_last(transfer, over_);
   } else {
     inbox_.post(transfer);
+    want();
   }
+}
+
+void FramedLink::want() {
+  if (std::exchange(wanted_, true) || is_over()) return;
+  environment_.observer.link_wanted(peer());
 }
 
 void FramedLink::send_control(std::span<const std::byte> message) {
@@ -115,6 +122,7 @@ void FramedLink::send_control(std::span<const std::byte> message) {
   control.length = static_cast<uint32_t>(message.size());
   if (!message.empty()) std::memcpy(control.data.data(), message.data(), message.size());
   controls_.push_back(std::move(control));
+  want();
   if (ports_[0]->channel) ports_[0]->channel->kick();
 }
 
@@ -274,6 +282,12 @@ void FramedLink::channel_failed(Port& port, const Status& why) {
 
 void FramedLink::close() {
   if (is_over()) {
+    environment_.observer.link_closed(peer());
+    return;
+  }
+  if (!wanted_) {
+    // Nobody is there to say goodbye to.
+    end(State::kClosed, Status::aborted("this rank has shut down"));
     environment_.observer.link_closed(peer());
     return;
   }

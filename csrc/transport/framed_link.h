@@ -42,6 +42,8 @@ struct TrafficCounters {
 // come from within a call to the link.
 class LinkObserver {
  public:
+  // Something is to be moved, for the first time: connect.
+  virtual void link_wanted(int peer) = 0;
   virtual void link_control(int peer, std::span<const std::byte> message) = 0;
   virtual void link_lost(int peer, const Status& why) = 0;
   virtual void link_left(int peer) = 0;
@@ -79,6 +81,12 @@ class FramedLink final : public Link {
   bool is_connected() const { return attached_ == static_cast<int>(ports_.size()); }
   // Nothing can be sent or received any more.
   bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
+
+  // Asks the observer to connect, the first time.
+  void want();
+  bool is_wanted() const { return wanted_; }
+  // The peer connects by itself.
+  void set_wanted() { wanted_ = true; }
 
   void send_control(std::span<const std::byte> message);
   // Sends what is queued, then goodbye; link_closed follows, at once if the link is over.
@@ -119,6 +127,7 @@ class FramedLink final : public Link {
   const std::string peer_name_;
   const bool is_local_;
   const int control_channels_;
+  bool wanted_ = false;
   State state_ = State::kOpen;
   Status over_;  // what transfers end with once the link is over
   int attached_ = 0;

@@ -131,15 +131,16 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
 }
 
 FramedLink& MeshImpl::framed_link(int peer) {
-  if (peers_[peer].link != nullptr) return *peers_[peer].link;
-  FramedLink& link = make_link(peer);
-  if (link.is_over()) return link;
+  return peers_[peer].link != nullptr ? *peers_[peer].link : make_link(peer);
+}
+
+void MeshImpl::link_wanted(int peer) {
+  begin_connecting(peer);
   if (topology_.rank > peer) {
     knock(peer);
   } else {
     for (int i = 0; i < control_channels(peer); ++i) dial_channel(peer, i);
   }
-  return link;
 }
 
 FramedLink& MeshImpl::make_link(int peer) {
@@ -150,20 +151,24 @@ FramedLink& MeshImpl::make_link(int peer) {
     link->abort(Status::internal("rank " + std::to_string(peer) + " has no link to itself"));
   } else if (!failed_.is_ok() || closing_) {
     link->abort(failed_.is_ok() ? Status::aborted("this rank is shutting down") : failed_);
-  } else {
-    // Covers the lower rank's dialers too, which give up a little earlier with more to say.
-    peers_[peer].connect_timer = loop_.call_at(
-        Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
-          peers_[peer].link->fail(Status::unreachable(
-              "it did not connect within PERSEUS_START_TIMEOUT, " +
-              std::to_string(start_timeout_.count()) + " s"));
-        });
-    if (fabric_ != nullptr) {
-      const int index = link->data_channel_index();
-      link->attach(index, fabric_->make_channel(peer, link->port(index)));
-    }
   }
   return *link;
+}
+
+void MeshImpl::begin_connecting(int peer) {
+  FramedLink& link = *peers_[peer].link;
+  link.set_wanted();
+  // Covers the lower rank's dialers too, which give up a little earlier with more to say.
+  peers_[peer].connect_timer = loop_.call_at(
+      Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
+        peers_[peer].link->fail(Status::unreachable(
+            "it did not connect within PERSEUS_START_TIMEOUT, " +
+            std::to_string(start_timeout_.count()) + " s"));
+      });
+  if (fabric_ != nullptr) {
+    const int index = link.data_channel_index();
+    link.attach(index, fabric_->make_channel(peer, link.port(index)));
+  }
 }
 
 bool MeshImpl::uses_shm(int peer) const {
@@ -276,11 +281,13 @@ bool MeshImpl::may_enter(const Hello& hello) {
 void MeshImpl::entered(const Hello& hello, FileDescriptor fd) {
   const int peer = static_cast<int>(hello.from);
   if (hello.purpose == Hello::kKnock) {
-    framed_link(peer);
+    framed_link(peer).want();
     return;
   }
-  if (peers_[peer].link == nullptr) make_link(peer);
-  if (!peers_[peer].link->is_over()) attach(peer, hello.index, std::move(fd));
+  FramedLink& link = framed_link(peer);
+  if (link.is_over()) return;
+  if (!link.is_wanted()) begin_connecting(peer);
+  if (!link.is_over()) attach(peer, hello.index, std::move(fd));
 }
 
 void MeshImpl::send_control(int peer, std::span<const std::byte> message) {

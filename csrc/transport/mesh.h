@@ -56,8 +56,8 @@ class Mesh {
 
   virtual const Topology& topology() const = 0;
 
-  // The link to `peer`; never null, made on first use. If connecting fails, its transfers end in
-  // error and on_peer_lost is called.
+  // The link to `peer`; it connects when it first has something to move. If connecting fails, its
+  // transfers end in error and on_peer_lost is called.
   virtual Link& link(int peer) = 0;
 
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer

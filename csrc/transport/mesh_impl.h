@@ -48,6 +48,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   FramedLink& framed_link(int peer);
   FramedLink& make_link(int peer);
+  void begin_connecting(int peer);
   bool uses_shm(int peer) const;
   int control_channels(int peer) const;
   std::string name_of(int peer) const;
@@ -61,6 +62,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   bool may_enter(const Hello& hello) override;
   void entered(const Hello& hello, FileDescriptor fd) override;
 
+  void link_wanted(int peer) override;
   void link_control(int peer, std::span<const std::byte> message) override;
   void link_lost(int peer, const Status& why) override;
   void link_left(int peer) override;

@@ -40,8 +40,8 @@ struct Frame {
   Transfer* transfer = nullptr;  // the port's own: null for control and goodbye
 };
 
-// What a link offers to one of its channels. The channel must outlive no call: after failed(), or
-// when arrived() or landed() returned false, it has been closed and must touch the port no more.
+// What a link offers to one of its channels. A channel that called failed(), or was told false by
+// arrived() or landed(), has been closed by then and must leave the port alone.
 class FramePort {
  public:
   // Takes the next frame to send, of at most `room` payload bytes (a positive multiple of 64: frames

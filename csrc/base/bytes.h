@@ -54,8 +54,8 @@ class ByteReader {
     const std::byte* from = take(size);
     return from ? std::string(reinterpret_cast<const char*>(from), size) : std::string();
   }
-  // `count` items of `item_size` bytes follow; false (and failed) if they cannot. To be asked before
-  // reserving memory for a count that a peer sent.
+  // `count` items of `item_size` bytes follow; false (and failed) if they cannot. To be asked
+  // before reserving memory for a count that a peer sent.
   bool can_hold(uint64_t count, size_t item_size) {
     if (count <= remaining() / item_size) return true;
     failed_ = true;

@@ -1,5 +1,5 @@
-// A one-way switch that threads can wait for, with a time-out: a futex, so that waiting burns no CPU
-// and setting costs a system call only if somebody waits.
+// A one-way switch that threads can wait for, with a time-out: a futex, so that waiting burns no
+// CPU and setting costs a system call only if somebody waits.
 #pragma once
 
 #include <linux/futex.h>
@@ -29,7 +29,8 @@ class Event {
 
   // Whether it was set before the time-out; none waits without bound.
   bool wait(std::optional<std::chrono::nanoseconds> time_out = {}) {
-    const auto deadline = std::chrono::steady_clock::now() + time_out.value_or(std::chrono::nanoseconds(0));
+    const auto deadline =
+        std::chrono::steady_clock::now() + time_out.value_or(std::chrono::nanoseconds(0));
     while (!is_set()) {
       timespec left{};
       if (time_out) {

@@ -276,8 +276,7 @@ void EventLoop::add_poller(Poller* poller) { impl_->pollers.push_back(poller); }
 
 void EventLoop::remove_poller(Poller* poller) {
   // Only marked: the list may be in the middle of being walked.
-  std::replace(impl_->pollers.begin(), impl_->pollers.end(), poller,
-               static_cast<Poller*>(nullptr));
+  std::replace(impl_->pollers.begin(), impl_->pollers.end(), poller, static_cast<Poller*>(nullptr));
   impl_->pollers_removed = true;
 }
 

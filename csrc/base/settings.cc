@@ -91,11 +91,9 @@ class Assignment {
       case SettingKind::kString:
         settings.*std::get<std::string Settings::*>(row_.field) = text;
         return {};
-      case SettingKind::kChoice:
-        return assign_choice(settings, text);
+      case SettingKind::kChoice: return assign_choice(settings, text);
       case SettingKind::kMiB:
-      case SettingKind::kKiB:
-        return assign_bytes(settings, text);
+      case SettingKind::kKiB: return assign_bytes(settings, text);
     }
     return Status::internal("a setting of unknown kind: " + std::string(row_.name));
   }

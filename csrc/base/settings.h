@@ -14,9 +14,9 @@ using SettingInt = int64_t;
 using SettingFloat = double;
 using SettingBool = bool;
 using SettingString = std::string;
-using SettingChoice = int;        // index of the choice
-using SettingMiB = uint64_t;      // bytes
-using SettingKiB = uint64_t;      // bytes
+using SettingChoice = int;    // index of the choice
+using SettingMiB = uint64_t;  // bytes
+using SettingKiB = uint64_t;  // bytes
 
 struct Settings {
   // The defaults.

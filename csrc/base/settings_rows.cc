@@ -36,18 +36,13 @@ std::string unit_name(SettingKind kind) {
 
 std::string type_name(SettingKind kind) {
   switch (kind) {
-    case SettingKind::kInt:
-      return "int";
-    case SettingKind::kBool:
-      return "bool";
-    case SettingKind::kString:
-      return "string";
-    case SettingKind::kChoice:
-      return "choice";
+    case SettingKind::kInt: return "int";
+    case SettingKind::kBool: return "bool";
+    case SettingKind::kString: return "string";
+    case SettingKind::kChoice: return "choice";
     case SettingKind::kFloat:
     case SettingKind::kMiB:
-    case SettingKind::kKiB:
-      return "float";
+    case SettingKind::kKiB: return "float";
   }
   return "";
 }
@@ -138,12 +133,9 @@ uint64_t unit_of(const TableRow& row) {
 
 std::string range_of(const TableRow& row) {
   switch (row.kind) {
-    case SettingKind::kString:
-      return "";
-    case SettingKind::kBool:
-      return "0 or 1";
-    case SettingKind::kChoice:
-      return choices_text(row);
+    case SettingKind::kString: return "";
+    case SettingKind::kBool: return "0 or 1";
+    case SettingKind::kChoice: return choices_text(row);
     case SettingKind::kInt:
     case SettingKind::kFloat:
     case SettingKind::kMiB:
@@ -157,12 +149,9 @@ std::string value_of(const TableRow& row, const Settings& settings) {
   switch (row.kind) {
     case SettingKind::kInt:
       return std::to_string(settings.*std::get<int64_t Settings::*>(row.field));
-    case SettingKind::kFloat:
-      return to_text(settings.*std::get<double Settings::*>(row.field));
-    case SettingKind::kBool:
-      return settings.*std::get<bool Settings::*>(row.field) ? "1" : "0";
-    case SettingKind::kString:
-      return settings.*std::get<std::string Settings::*>(row.field);
+    case SettingKind::kFloat: return to_text(settings.*std::get<double Settings::*>(row.field));
+    case SettingKind::kBool: return settings.*std::get<bool Settings::*>(row.field) ? "1" : "0";
+    case SettingKind::kString: return settings.*std::get<std::string Settings::*>(row.field);
     case SettingKind::kChoice: {
       const auto choice = static_cast<size_t>(settings.*std::get<int Settings::*>(row.field));
       return std::string(choices_of(row)[choice].back());

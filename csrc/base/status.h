@@ -37,8 +37,12 @@ class [[nodiscard]] Status {
       : error_(std::make_shared<const Error>(Error{code, std::move(message)})) {}
 
   static Status ok() { return {}; }
-  static Status invalid_argument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
-  static Status not_initialized(std::string m) { return {StatusCode::kNotInitialized, std::move(m)}; }
+  static Status invalid_argument(std::string m) {
+    return {StatusCode::kInvalidArgument, std::move(m)};
+  }
+  static Status not_initialized(std::string m) {
+    return {StatusCode::kNotInitialized, std::move(m)};
+  }
   static Status aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
   static Status mismatch(std::string m) { return {StatusCode::kMismatch, std::move(m)}; }
   static Status duplicate_name(std::string m) { return {StatusCode::kDuplicateName, std::move(m)}; }
@@ -63,8 +67,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}            // NOLINT: implicit by intent
-  Result(Status status) : status_(std::move(status)) {}    // NOLINT: implicit by intent
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit by intent
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
 
   bool is_ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -80,7 +84,7 @@ class [[nodiscard]] Result {
 }  // namespace perseus
 
 // Leaves the enclosing function with the error, if there is one.
-#define PERSEUS_RETURN_IF_ERROR(expression)                                \
-  do {                                                                     \
+#define PERSEUS_RETURN_IF_ERROR(expression)                                         \
+  do {                                                                              \
     if (::perseus::Status status_ = (expression); !status_.is_ok()) return status_; \
   } while (0)

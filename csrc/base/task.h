@@ -139,7 +139,7 @@ class AllTasks : private TaskObserver {
 }  // namespace perseus
 
 // Inside a Task: ends it with the error, if there is one. Use only when nothing begun is unawaited.
-#define PERSEUS_CO_RETURN_IF_ERROR(expression)                                       \
-  do {                                                                               \
+#define PERSEUS_CO_RETURN_IF_ERROR(expression)                                         \
+  do {                                                                                 \
     if (::perseus::Status status_ = (expression); !status_.is_ok()) co_return status_; \
   } while (0)

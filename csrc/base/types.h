@@ -25,7 +25,14 @@ enum class DataType : uint8_t {
 inline constexpr int kDataTypeCount = 11;
 
 // The numbers are Horovod's, so that scripts which compare with them keep working.
-enum class ReduceOp : uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
 
 constexpr size_t size_of(DataType type) {
   switch (type) {

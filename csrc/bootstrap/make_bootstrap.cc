@@ -101,8 +101,7 @@ Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
       return meet(launch.value(), ranks, generation, time_out);
     case LaunchEnvironment::Kind::kMpi:
       return meet_by_mpi(launch.value(), settings.mpi_library, ranks, generation, time_out);
-    case LaunchEnvironment::Kind::kSingle:
-      break;
+    case LaunchEnvironment::Kind::kSingle: break;
   }
   Result<int> place = place_in_world(ranks, 0, 1);
   if (!place.is_ok()) return place.status();

@@ -143,9 +143,7 @@ bool decode(std::string_view payload, Decoded& decoded) {
   if (!reader.good) return false;
   decoded.kind = static_cast<Answer>(kind[0]);
   switch (decoded.kind) {
-    case Answer::kWelcome:
-      decoded.mac = reader.bytes(kMacBytes);
-      return reader.ended_well();
+    case Answer::kWelcome: decoded.mac = reader.bytes(kMacBytes); return reader.ended_well();
     case Answer::kGathered: {
       const uint32_t count = reader.u32();
       for (uint32_t i = 0; i < count && reader.good; ++i) {

@@ -42,8 +42,8 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
   if (!name.is_ok()) return name.status();
   const auto ranks = engine->process_set_ranks(name.value().process_set);
   if (!ranks.is_ok()) return ranks.status();
-  auto made = perseus::make_operation(submission, name.value(), ranks.value(),
-                                      engine->topology().rank);
+  auto made =
+      perseus::make_operation(submission, name.value(), ranks.value(), engine->topology().rank);
   if (!made.is_ok()) return made.status();
   const OperationPtr operation = std::move(made).value();
 
@@ -80,8 +80,8 @@ perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t
   }
   const std::string_view text = name == nullptr ? std::string_view() : name;
   if (text.empty() || text.size() > kMaxName || id == nullptr) {
-    return to_c(Status::invalid_argument("a name must hold 1 to " + std::to_string(kMaxName) +
-                                         " bytes"));
+    return to_c(
+        Status::invalid_argument("a name must hold 1 to " + std::to_string(kMaxName) + " bytes"));
   }
   Process& process = Process::instance();
   process.counters.registrations.add();
@@ -92,7 +92,8 @@ perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t
 perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_handle_t* handle) {
   if (submission == nullptr || handle == nullptr ||
       submission->struct_size < sizeof(perseus_submission_t)) {
-    return to_c(Status::invalid_argument("the submission is missing, or its struct_size is not set"));
+    return to_c(
+        Status::invalid_argument("the submission is missing, or its struct_size is not set"));
   }
   const auto submitted = submit(*submission);
   if (submitted.is_ok()) *handle = submitted.value();
@@ -132,8 +133,7 @@ perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_
   result->data = tensor.output;
   result->shape = tensor.result_shape.data();
   result->rank = static_cast<int32_t>(tensor.result_shape.size());
-  result->dtype =
-      static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
+  result->dtype = static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
   if (!tensor.received_splits.empty()) {
     result->received_splits = tensor.received_splits.data();
     result->received_split_count = static_cast<int32_t>(tensor.received_splits.size());
@@ -143,8 +143,7 @@ perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_
 
 void* perseus_take_result(perseus_handle_t handle, int32_t index) {
   const auto found = find_complete(handle);
-  if (!found.is_ok() || index < 0 ||
-      static_cast<size_t>(index) >= found.value()->tensors.size()) {
+  if (!found.is_ok() || index < 0 || static_cast<size_t>(index) >= found.value()->tensors.size()) {
     return nullptr;
   }
   return found.value()->tensors[index].allocated.release();

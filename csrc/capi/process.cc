@@ -24,7 +24,6 @@ void warn_about_environment() {
   }
 }
 
-
 }  // namespace
 
 Process& Process::instance() {
@@ -56,7 +55,8 @@ Status Process::init(const std::vector<int>& ranks) {
   auto settings = Settings::from_environment(&warnings);
   const int generation = generation_++;
   if (!settings.is_ok()) return settings.status();
-  configure_log(static_cast<LogLevel>(settings.value().log_level), settings.value().log_hide_time, -1);
+  configure_log(static_cast<LogLevel>(settings.value().log_level), settings.value().log_hide_time,
+                -1);
   if (generation == 0) {
     for (const std::string& warning : warnings) PERSEUS_LOG(kWarning, warning);
     warn_about_environment();
@@ -64,7 +64,8 @@ Status Process::init(const std::vector<int>& ranks) {
 
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;
-  auto engine = Engine::start(std::move(settings).value(), ranks, generation, names, timeline, counters);
+  auto engine =
+      Engine::start(std::move(settings).value(), ranks, generation, names, timeline, counters);
   if (!engine.is_ok()) return engine.status();
   if (!timeline_path.empty() && timeline_path != "DYNAMIC" &&
       engine.value()->topology().rank == 0) {

@@ -32,7 +32,8 @@ class Process {
  private:
   Process();
 
-  // A forked child has no engine thread: it starts without an engine, and leaves the parent's alone.
+  // A forked child has no engine thread: it starts without an engine, and leaves the parent's
+  // alone.
   void before_fork() { engine_mutex_.lock(); }
   void after_fork_in_parent() { engine_mutex_.unlock(); }
   void after_fork_in_child();

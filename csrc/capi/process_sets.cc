@@ -32,8 +32,7 @@ int32_t perseus_process_set_rank(perseus_process_set_t set) {
   if (engine == nullptr) return -1;
   const auto ranks = engine->process_set_ranks(set);
   if (!ranks.is_ok()) return -1;
-  const auto place =
-      std::find(ranks.value().begin(), ranks.value().end(), engine->topology().rank);
+  const auto place = std::find(ranks.value().begin(), ranks.value().end(), engine->topology().rank);
   return place == ranks.value().end() ? -1 : static_cast<int32_t>(place - ranks.value().begin());
 }
 

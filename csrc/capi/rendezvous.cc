@@ -1,6 +1,5 @@
 // perseus.h: the rendezvous that a launcher serves.
 #include "bootstrap/rendezvous_server.h"
-
 #include "bootstrap/secret.h"
 #include "capi/process.h"
 

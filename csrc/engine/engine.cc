@@ -78,9 +78,8 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   PERSEUS_RETURN_IF_ERROR(engine->connect(ranks, generation));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run_thread(); });
   // Everyone is there and can be reached, or init says who is not.
-  const Status status =
-      engine->run_internal(OperationKind::kBarrier, std::string(kInitBarrier), {},
-                           std::chrono::seconds(engine->settings_.start_timeout));
+  const Status status = engine->run_internal(OperationKind::kBarrier, std::string(kInitBarrier), {},
+                                             std::chrono::seconds(engine->settings_.start_timeout));
   if (!status.is_ok()) {
     engine->shutdown();
     return status;
@@ -208,9 +207,9 @@ void Engine::accept(const OperationPtr& operation) {
   const ProcessSetPtr set = find_set(operation->process_set);
   if (!broken_.is_ok()) return complete(operation, broken_);
   if (set == nullptr) {
-    return complete(operation, Status::invalid_argument(
-                                   "process set " + std::to_string(operation->process_set) +
-                                   " has been removed"));
+    return complete(operation, Status::invalid_argument("process set " +
+                                                        std::to_string(operation->process_set) +
+                                                        " has been removed"));
   }
   if (!set->broken.is_ok()) return complete(operation, set->broken);
 
@@ -287,8 +286,8 @@ void Engine::open_set(int32_t id, std::vector<int> ranks) {
 
 void Engine::close_set(int32_t id) {
   const ProcessSetPtr set = find_set(id);
-  fail_pending(*set, Status::invalid_argument("process set " + std::to_string(id) +
-                                              " has been removed"));
+  fail_pending(*set,
+               Status::invalid_argument("process set " + std::to_string(id) + " has been removed"));
   sets_.erase(id);
   std::lock_guard lock(sets_mutex_);
   set_ranks_.erase(id);
@@ -413,8 +412,9 @@ Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
       std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    return Status::invalid_argument("the ranks of a process set must be different numbers from 0 to " +
-                                    std::to_string(size_ - 1));
+    return Status::invalid_argument(
+        "the ranks of a process set must be different numbers from 0 to " +
+        std::to_string(size_ - 1));
   }
   std::lock_guard lock(admin_mutex_);
   OperationPtr operation;
@@ -466,7 +466,8 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
       }
       break;
     case ControlKind::kStallAnswer:
-      if (const auto answer = StallAnswer::read(reader)) return stall_watch_->on_answer(from, *answer);
+      if (const auto answer = StallAnswer::read(reader))
+        return stall_watch_->on_answer(from, *answer);
       break;
   }
   break_world({from, "rank " + std::to_string(from) + " sent a malformed control message"});
@@ -477,7 +478,8 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
   const ProcessSetPtr set = find_set(id);
   if (set == nullptr || set->negotiator == nullptr) {
     // The sender has seen the set made, or has not yet seen it removed.
-    if (id >= next_set_) early_ballots_[id].emplace_back(from, std::vector(message.begin(), message.end()));
+    if (id >= next_set_)
+      early_ballots_[id].emplace_back(from, std::vector(message.begin(), message.end()));
     return;
   }
   counters_.agreement_messages_received.add();

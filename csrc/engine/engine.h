@@ -1,7 +1,8 @@
 // The engine of one process: from init to shutdown. It owns the engine's thread, on which all but
 // the public calls below runs, and ties the rooms together:
 //
-//   submit -> queue -> negotiator of the process set -> executor -> collectives over links -> complete
+//   submit -> queue -> negotiator of the process set -> executor -> collectives over links ->
+//   complete
 #pragma once
 
 #include <atomic>

@@ -53,9 +53,8 @@ void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
   batch->operations = std::move(operations);
 
   const Tuning& tuning = tuner_.current();
-  std::vector<Shard> shards =
-      plan(batch->agreed, {tuning.merge_bytes, tuning.shard_bytes,
-                           context_.settings.disable_group_fusion});
+  std::vector<Shard> shards = plan(batch->agreed, {tuning.merge_bytes, tuning.shard_bytes,
+                                                   context_.settings.disable_group_fusion});
   for (const Shard& shard : shards) {
     for_each_operation(shard, [&](uint32_t operation) {
       if (const OperationPtr& ours = batch->operations[operation]) ours->unfinished_shards += 1;

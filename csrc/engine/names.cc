@@ -6,7 +6,8 @@ int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view n
   std::string key = operation_key(kind, name);
   std::string full = std::to_string(process_set) + '/' + key;
   std::lock_guard lock(mutex_);
-  const auto [place, is_new] = ids_.try_emplace(std::move(full), static_cast<int32_t>(slots_.size()));
+  const auto [place, is_new] =
+      ids_.try_emplace(std::move(full), static_cast<int32_t>(slots_.size()));
   if (is_new) slots_.push_back({{process_set, kind, std::move(key)}, false});
   return place->second;
 }

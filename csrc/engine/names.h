@@ -1,5 +1,5 @@
-// Names of operations and their small ids, for the life of the process: so that what a framework does
-// at each step is an index, not a string. Any thread.
+// Names of operations and their small ids, for the life of the process: so that what a framework
+// does at each step is an index, not a string. Any thread.
 #pragma once
 
 #include <cstdint>

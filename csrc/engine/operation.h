@@ -3,8 +3,8 @@
 //   submitted -> (in the queue) -> pending -> agreed -> running -> complete
 //
 // Any state but the last may go straight to complete, with an error. Until complete the engine's
-// thread alone touches it, but for `done`; from then on it is read-only and belongs to who holds the
-// handle.
+// thread alone touches it, but for `done`; from then on it is read-only and belongs to who holds
+// the handle.
 #pragma once
 
 #include <cstddef>

@@ -15,14 +15,14 @@ namespace perseus {
 
 struct ProcessSet {
   int32_t id = 0;
-  std::vector<int> ranks;  // of the world, ascending
-  int index = -1;          // this rank among them; -1: no member
-  Group group;             // members only
+  std::vector<int> ranks;                  // of the world, ascending
+  int index = -1;                          // this rank among them; -1: no member
+  Group group;                             // members only
   std::unique_ptr<NegotiatorHost> host;    // members only
   std::unique_ptr<Negotiator> negotiator;  // members only
 
   std::unordered_map<std::string, OperationPtr> pending;  // submitted and not yet agreed, by key
-  uint64_t next_series = 0;  // of messages; see ShardRun
+  uint64_t next_series = 0;                               // of messages; see ShardRun
   Status broken;  // once no further operation is possible: why
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }

@@ -94,8 +94,8 @@ void pack_pieces(const ShardRun& run, const RunContext& context,
   for (size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     if (segment.source != nullptr) {
-      PackResult found = cpu_device().pack({&segment, 1}, run.shard.dtype, run.shard.dtype, factor,
-                                           buffer, check);
+      PackResult found =
+          cpu_device().pack({&segment, 1}, run.shard.dtype, run.shard.dtype, factor, buffer, check);
       found.segment = i;
       report_non_finite(run, context, found);
     } else {
@@ -138,8 +138,7 @@ std::vector<float*> residuals_of(const ShardRun& run, RunContext& context) {
   residuals.reserve(run.shard.pieces.size());
   for (const Piece& piece : run.shard.pieces) {
     const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-    const auto elements =
-        static_cast<size_t>(agreed.description.tensors[piece.tensor].elements());
+    const auto elements = static_cast<size_t>(agreed.description.tensors[piece.tensor].elements());
     const std::string name = agreed.key + '/' + std::to_string(piece.tensor);
     residuals.push_back(context.residuals.of(name, elements).data() + piece.offset);
   }
@@ -208,8 +207,9 @@ Task run_allreduce(ShardRun& run, RunContext context) {
     auto* values = reinterpret_cast<float*>(buffer.data());
     status = co_await run_coded(run, context, *coding, values);
   } else {
-    status = co_await allreduce(group, call, buffer.data(), buffer.data(), elements,
-                                run.shard.dtype, wire_op(description), algorithm_for(context, group, run.shard.bytes));
+    status =
+        co_await allreduce(group, call, buffer.data(), buffer.data(), elements, run.shard.dtype,
+                           wire_op(description), algorithm_for(context, group, run.shard.bytes));
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
   unpack_pieces(run, context, segments, factor, buffer.data());
@@ -271,8 +271,8 @@ Task run_allgather(ShardRun& run, RunContext context) {
   }
   std::vector<int64_t> rows(tensors * group.size);
   const std::vector<uint64_t> sizes(group.size, tensors * sizeof(int64_t));
-  Status status = co_await allgather(group, call_for(run, context, kSizes), mine.data(),
-                                     rows.data(), sizes);
+  Status status =
+      co_await allgather(group, call_for(run, context, kSizes), mine.data(), rows.data(), sizes);
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   for (size_t t = 0; t < tensors; ++t) {
@@ -290,8 +290,8 @@ Task run_allgather(ShardRun& run, RunContext context) {
     tensor.result_shape[0] = total;
     status = allocate(tensor, static_cast<uint64_t>(total) * row_bytes(agreed[t]));
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    status = co_await allgather(group, call_for(run, context, static_cast<uint32_t>(t)), tensor.input,
-                                tensor.output, bytes_of);
+    status = co_await allgather(group, call_for(run, context, static_cast<uint32_t>(t)),
+                                tensor.input, tensor.output, bytes_of);
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }
   co_return Status::ok();
@@ -320,7 +320,8 @@ Task run_alltoall(ShardRun& run, RunContext context) {
   OperationTensor& tensor = operation != nullptr ? operation->tensors.front() : scratch;
   tensor.result_shape = agreed.shape;
   tensor.result_shape[0] = std::accumulate(receive_rows.begin(), receive_rows.end(), int64_t{0});
-  status = allocate(tensor, std::accumulate(receive_bytes.begin(), receive_bytes.end(), uint64_t{0}));
+  status =
+      allocate(tensor, std::accumulate(receive_bytes.begin(), receive_bytes.end(), uint64_t{0}));
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await alltoall(group, call_for(run, context, 0), tensor.input, tensor.output,
                              send_bytes, receive_bytes);
@@ -341,7 +342,8 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
     const uint64_t row_elements = row_bytes(agreed) / size_of(agreed.dtype);
     std::vector<uint64_t> elements_of(group.size);
     for (int r = 0; r < group.size; ++r) {
-      elements_of[r] = static_cast<uint64_t>(rows_of(agreed.shape[0], group.size, r)) * row_elements;
+      elements_of[r] =
+          static_cast<uint64_t>(rows_of(agreed.shape[0], group.size, r)) * row_elements;
     }
 
     Buffer scaled, scratch;
@@ -361,8 +363,8 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
       input = scaled.data();
     }
     const Status status =
-        co_await reduce_scatter(group, call_for(run, context, static_cast<uint32_t>(t)), input, output,
-                                elements_of, agreed.dtype, wire_op(description));
+        co_await reduce_scatter(group, call_for(run, context, static_cast<uint32_t>(t)), input,
+                                output, elements_of, agreed.dtype, wire_op(description));
     PERSEUS_CO_RETURN_IF_ERROR(status);
     if (factor != 1.0) scale(output, output, elements_of[group.index], agreed.dtype, factor);
   }

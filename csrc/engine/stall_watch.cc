@@ -56,7 +56,8 @@ void StallWatch::check() {
       any_pending = true;
       // Others may compute for as long as they like while this rank has joined.
       const bool may_wait = operation->description.kind == OperationKind::kJoin;
-      if (!may_wait && now - operation->submitted_at >= report_after_) late.push_back(operation.get());
+      if (!may_wait && now - operation->submitted_at >= report_after_)
+        late.push_back(operation.get());
     }
     if (!late.empty()) ask(*set, late);
   }

@@ -33,12 +33,12 @@ inline constexpr uint32_t kNoId = UINT32_MAX;
 
 struct Ballot {
   struct Statement {
-    int32_t rank = 0;       // lowest rank that says so
-    uint32_t ordinal = 0;   // place in that rank's order of submission
+    int32_t rank = 0;      // lowest rank that says so
+    uint32_t ordinal = 0;  // place in that rank's order of submission
     Description description;
   };
   struct Record {
-    bool everywhere = true;  // every rank covered has it ready
+    bool everywhere = true;             // every rank covered has it ready
     std::vector<Statement> statements;  // one or two, by rank
   };
 
@@ -54,7 +54,8 @@ struct Ballot {
   // The tuner's trial that every rank covered has measured, or -1; and the slowest one's result.
   int32_t trial = -1;
   uint64_t slowest = 0;
-  // Lowest rank covered that has not joined; who speaks for the bits when one of them becomes a record.
+  // Lowest rank covered that has not joined; who speaks for the bits when one of them becomes a
+  // record.
   int32_t speaker = 0;
 
   bool has(uint32_t id) const { return id / 64 < bits.size() && (bits[id / 64] >> (id % 64)) & 1; }

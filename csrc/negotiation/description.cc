@@ -133,8 +133,8 @@ bool compatible(const Description& a, const Description& b) {
       a.tensors.size() != b.tensors.size()) {
     return false;
   }
-  if (is_reduction(a.kind) && (a.reduce_op != b.reduce_op || a.prescale != b.prescale ||
-                               a.postscale != b.postscale)) {
+  if (is_reduction(a.kind) &&
+      (a.reduce_op != b.reduce_op || a.prescale != b.prescale || a.postscale != b.postscale)) {
     return false;
   }
   for (size_t i = 0; i < a.tensors.size(); ++i) {

@@ -47,8 +47,8 @@ Status Negotiator::receive(std::span<const std::byte> message) {
   // A rank can be at most one round ahead of us: it needs our ballot to end a round.
   const uint64_t next = completed_rounds_ + 1;
   if (round != next && round != next + 1) {
-    return Status::internal("a ballot of round " + std::to_string(round) +
-                            " arrived in round " + std::to_string(next));
+    return Status::internal("a ballot of round " + std::to_string(round) + " arrived in round " +
+                            std::to_string(next));
   }
   std::optional<Ballot>& place = inbox_[round & 1][hop];
   if (place) return Status::internal("a ballot arrived twice");
@@ -204,10 +204,10 @@ void Negotiator::conclude_records(Agreement& agreement) {
       if (find(key) == kNoId) learn(key, first.description);
     } else if (record.statements.size() > 1) {
       const Ballot::Statement& second = record.statements.back();
-      agreement.failures.push_back(
-          {key, std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) +
-                    "': " + explain_difference(first.description, first.rank, second.description,
-                                               second.rank)});
+      agreement.failures.push_back({key, std::string(to_string(kind_of_key(key))) + " of '" +
+                                             std::string(name_of_key(key)) + "': " +
+                                             explain_difference(first.description, first.rank,
+                                                                second.description, second.rank)});
     } else {
       agreement.ready.push_back({learn(key, first.description), key, first.description});
     }

@@ -40,8 +40,8 @@ struct Agreement {
   uint64_t round = 0;
   std::vector<Ready> ready;  // in the order in which they are to run
   std::vector<Failure> failures;
-  int32_t trial = -1;    // of the tuner: every rank has measured it
-  uint64_t slowest = 0;  // and this is the largest result
+  int32_t trial = -1;           // of the tuner: every rank has measured it
+  uint64_t slowest = 0;         // and this is the largest result
   std::vector<int32_t> joined;  // ranks that take part without having submitted
   int32_t last_joined = -1;     // a rank when all have joined, else -1
 };

@@ -17,11 +17,11 @@ void write_log(LogLevel level, const std::string& text);
 }  // namespace perseus
 
 // PERSEUS_LOG(kWarning, "rank " << r << " is slow");
-#define PERSEUS_LOG(level, stream)                                      \
-  do {                                                                  \
-    if (::perseus::log_enabled(::perseus::LogLevel::level)) {           \
-      std::ostringstream line_;                                         \
-      line_ << stream;                                                  \
-      ::perseus::write_log(::perseus::LogLevel::level, line_.str());    \
-    }                                                                   \
+#define PERSEUS_LOG(level, stream)                                   \
+  do {                                                               \
+    if (::perseus::log_enabled(::perseus::LogLevel::level)) {        \
+      std::ostringstream line_;                                      \
+      line_ << stream;                                               \
+      ::perseus::write_log(::perseus::LogLevel::level, line_.str()); \
+    }                                                                \
   } while (0)

@@ -1,6 +1,7 @@
-// Chrome-trace timeline (chrome://tracing, Perfetto), with Horovod's vocabulary: one row ("process")
-// a tensor, NEGOTIATE_ALLREDUCE while ranks agree, then ALLREDUCE with QUEUE, PACK, each stream's
-// shards and UNPACK inside. A thread of its own writes the file, asleep when there is nothing.
+// Chrome-trace timeline (chrome://tracing, Perfetto), with Horovod's vocabulary: one row
+// ("process") a tensor, NEGOTIATE_ALLREDUCE while ranks agree, then ALLREDUCE with QUEUE, PACK,
+// each stream's shards and UNPACK inside. A thread of its own writes the file, asleep when there is
+// nothing.
 #pragma once
 
 #include <atomic>

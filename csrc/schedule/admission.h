@@ -1,12 +1,12 @@
-// Which shard may start now. Higher priority first, then the order of agreement; at most `streams` at
-// once and at most `credit` bytes of them, so that the wire stays full while something urgent that
-// is agreed later has little before it.
+// Which shard may start now. Higher priority first, then the order of agreement; at most `streams`
+// at once and at most `credit` bytes of them, so that the wire stays full while something urgent
+// that is agreed later has little before it.
 //
 // The oldest unfinished shard of each process set may always start, whatever else is under way.
 // Ranks start shards in different orders, since they learn of them at different moments; without
 // that rule two ranks could fill their streams with shards that each waits for the other to start.
-// With it, the oldest shard is under way on all ranks of its set sooner or later, so it ends, and by
-// induction all do.
+// With it, the oldest shard is under way on all ranks of its set sooner or later, so it ends, and
+// by induction all do.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 namespace perseus {
 namespace {
 
-// Cuts fall on multiples of this many elements, so that no cache line is written by two shards of an
-// aligned tensor.
+// Cuts fall on multiples of this many elements, so that no cache line is written by two shards of
+// an aligned tensor.
 constexpr uint64_t kCutElements = 64;
 
 // Tensors that travel together, in order.
@@ -103,8 +103,7 @@ class Planner {
   void cut(const Unit& unit, std::vector<Shard>& shards) const {
     const DataType dtype = tensor_of(unit.tensors.front()).dtype;
     const uint64_t elements = unit.bytes / size_of(dtype);
-    const uint64_t count =
-        (unit.bytes + granularity_.shard_bytes - 1) / granularity_.shard_bytes;
+    const uint64_t count = (unit.bytes + granularity_.shard_bytes - 1) / granularity_.shard_bytes;
     const uint64_t even = (elements + count - 1) / count;
     const uint64_t shard_elements = (even + kCutElements - 1) / kCutElements * kCutElements;
 

@@ -22,8 +22,8 @@ Tuner::Tuner(Tuning start, TunedDimensions dimensions)
 
 void Tuner::record(uint64_t bytes, std::chrono::nanoseconds busy) {
   if (is_finished() || bytes < kSmallest || samples_.size() == kBursts) return;
-  samples_.push_back(static_cast<uint64_t>(static_cast<double>(busy.count()) * kMiB /
-                                           static_cast<double>(bytes)));
+  samples_.push_back(
+      static_cast<uint64_t>(static_cast<double>(busy.count()) * kMiB / static_cast<double>(bytes)));
 }
 
 std::optional<uint64_t> Tuner::result() const {

@@ -1,6 +1,6 @@
 // Finds, in the first steps of a job, how many streams and which granularities move its tensors
-// fastest, and then keeps them. One dimension after the other: each value is tried for some bursts of
-// work, and the fastest stays (coordinate descent).
+// fastest, and then keeps them. One dimension after the other: each value is tried for some bursts
+// of work, and the fastest stays (coordinate descent).
 //
 // Every rank measures, and all move to the next trial in the same round of agreement, with the time
 // of the slowest rank as the verdict; so all ranks always plan with the same values.

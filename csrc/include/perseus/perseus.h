@@ -104,7 +104,8 @@ typedef struct {
 } perseus_init_options_t;
 
 /* Joins the other processes. Reads the settings from the environment. Blocks until all have come or
- * the start time-out ends. A second call without shutdown between does nothing. options may be NULL. */
+ * the start time-out ends. A second call without shutdown between does nothing. options may be
+ * NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
 /* Leaves. Operations under way, here and on the other ranks, end with PERSEUS_ABORTED.
  * perseus_init may be called again. Harmless when not initialised. */
@@ -179,7 +180,8 @@ typedef struct {
   const int64_t* splits;
   int32_t split_count;
   int32_t priority; /* higher goes first */
-  int32_t codec;    /* how bytes are coded on the wire: from perseus_find_codec; 0 as the settings say */
+  int32_t
+      codec; /* how bytes are coded on the wire: from perseus_find_codec; 0 as the settings say */
   perseus_callback_t callback; /* may be NULL */
   void* user;
 } perseus_submission_t;
@@ -246,7 +248,8 @@ PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t ma
 PERSEUS_API perseus_status_t perseus_stop_timeline(void);
 
 /* Calls `visit` for every counter of this process, in a fixed order. */
-PERSEUS_API perseus_status_t perseus_counters(void (*visit)(void* user, const char* name, uint64_t value),
+PERSEUS_API perseus_status_t perseus_counters(void (*visit)(void* user, const char* name,
+                                                            uint64_t value),
                                               void* user);
 
 /* One setting: a row of docs/settings.md. */
@@ -257,12 +260,14 @@ typedef struct {
   const char* default_value;
   const char* range; /* "1 .. 64", or the choices, or "" */
   const char* since;
-  const char* aliases; /* names of Horovod's or Ali-Perseus's that set it too, separated by commas */
+  const char*
+      aliases; /* names of Horovod's or Ali-Perseus's that set it too, separated by commas */
   const char* help;
   const char* value; /* in force in this process */
 } perseus_setting_t;
 
-PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user, const perseus_setting_t* setting),
+PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
+                                                            const perseus_setting_t* setting),
                                               void* user);
 
 /* ---- Rendezvous (for launchers) ------------------------------------------------------------ */
@@ -270,8 +275,8 @@ PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user, const pe
 typedef struct perseus_rendezvous perseus_rendezvous_t;
 /* Serves the exchange of addresses of a job of `size` ranks on `address` ("" for every interface)
  * and *port (0: any free one, written back). `secret` is the job's, in hexadecimal. */
-PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
-                                                      const char* secret,
+PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
+                                                      int32_t size, const char* secret,
                                                       perseus_rendezvous_t** rendezvous);
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 

@@ -22,7 +22,9 @@ struct Setting {
 class Operations : public testing::TestWithParam<Setting> {
  protected:
   int size() const { return GetParam().size; }
-  void run(const std::function<void(int)>& body) { World(size(), GetParam().environment).run(body); }
+  void run(const std::function<void(int)>& body) {
+    World(size(), GetParam().environment).run(body);
+  }
 };
 
 TEST_P(Operations, AllreduceSumsFloatsOfManySizes) {
@@ -34,7 +36,8 @@ TEST_P(Operations, AllreduceSumsFloatsOfManySizes) {
       Submission sum(PERSEUS_ALLREDUCE, "sum" + std::to_string(elements));
       REQUIRE(sum.tensor(input.data(), output.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
       const float ranks = static_cast<float>(size() * (size() + 1)) / 2;
-      for (int64_t i = 0; i < elements; ++i) REQUIRE(output[i] == ranks * static_cast<float>(i % 97));
+      for (int64_t i = 0; i < elements; ++i)
+        REQUIRE(output[i] == ranks * static_cast<float>(i % 97));
     }
   });
 }
@@ -62,7 +65,8 @@ TEST_P(Operations, ManyTensorsInFlightAreMergedAndAllRight) {
         // Each rank in an order of its own.
         Submission sum(PERSEUS_ALLREDUCE, "g" + std::to_string((t * 7 + rank * 13) % kTensors));
         auto& mine = data[(t * 7 + rank * 13) % kTensors];
-        std::fill(mine.begin(), mine.end(), static_cast<float>(rank + (t * 7 + rank * 13) % kTensors));
+        std::fill(mine.begin(), mine.end(),
+                  static_cast<float>(rank + (t * 7 + rank * 13) % kTensors));
         handles.push_back(sum.tensor(mine.data(), mine.data(), shape, PERSEUS_FLOAT32).submit());
       }
       for (perseus_handle_t handle : handles) {
@@ -101,7 +105,8 @@ TEST_P(Operations, AllgatherJoinsUnevenFirstDimensions) {
     perseus_result_t result{};
     result.struct_size = sizeof result;
     REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
-    REQUIRE(result.rank == 2 && result.shape[0] == size() * (size() - 1) / 2 && result.shape[1] == 3);
+    REQUIRE(result.rank == 2 && result.shape[0] == size() * (size() - 1) / 2 &&
+            result.shape[1] == 3);
     const auto* values = static_cast<const int16_t*>(result.data);
     for (int from = 0, at = 0; from < size(); ++from) {
       for (int i = 0; i < from * 3; ++i) REQUIRE(values[at++] == from);
@@ -134,7 +139,8 @@ TEST_P(Operations, AlltoallSwapsRowsBySplits) {
     const auto* values = static_cast<const float*>(result.data);
     for (int from = 0, at = 0; from < size(); ++from) {
       REQUIRE(result.received_splits[from] == rank + 1);
-      for (int i = 0; i <= rank; ++i) REQUIRE(values[at++] == static_cast<float>(from * 100 + rank));
+      for (int i = 0; i <= rank; ++i)
+        REQUIRE(values[at++] == static_cast<float>(from * 100 + rank));
     }
     perseus_release(handle);
   });
@@ -169,7 +175,8 @@ TEST_P(Operations, MismatchedShapesFailOnEveryRankAndTheJobGoesOn) {
     std::vector<float> data(8, 1.0f);
     const std::vector<int64_t> shape = {rank == 0 ? 8 : 4};
     Submission wrong(PERSEUS_ALLREDUCE, "wrong");
-    REQUIRE(wrong.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_MISMATCH);
+    REQUIRE(wrong.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() ==
+            PERSEUS_MISMATCH);
     const std::string message = perseus_last_error();
     REQUIRE(message.find("float32[8]") != std::string::npos);
     REQUIRE(message.find("float32[4]") != std::string::npos);
@@ -242,7 +249,8 @@ TEST_P(Operations, CodecsAreCloseToTheSum) {
       int32_t codec = 0;
       REQUIRE(perseus_find_codec(name, &codec) == PERSEUS_OK);
       std::vector<float> data(10'001);
-      for (size_t i = 0; i < data.size(); ++i) data[i] = std::sin(static_cast<float>(i)) * (rank + 1);
+      for (size_t i = 0; i < data.size(); ++i)
+        data[i] = std::sin(static_cast<float>(i)) * (rank + 1);
       Submission sum(PERSEUS_ALLREDUCE, name);
       sum.raw.codec = codec;
       REQUIRE(sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
@@ -258,14 +266,17 @@ std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (int size : {1, 2, 3, 4}) all.push_back({"shm", size, {}});
   for (int size : {2, 3, 4}) all.push_back({"tcp", size, {{"PERSEUS_TRANSPORT", "tcp"}}});
-  all.push_back({"small_shards", 3,
+  all.push_back({"small_shards",
+                 3,
                  {{"PERSEUS_ALLREDUCE_SHARD", "0.0625"}, {"PERSEUS_ALLREDUCE_FUSION", "0.01"}}});
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Operations, testing::ValuesIn(settings()), [](const auto& info) {
-  return std::string(info.param.name) + "_" + std::to_string(info.param.size) + "_ranks";
-});
+INSTANTIATE_TEST_SUITE_P(Transports, Operations, testing::ValuesIn(settings()),
+                         [](const auto& info) {
+                           return std::string(info.param.name) + "_" +
+                                  std::to_string(info.param.size) + "_ranks";
+                         });
 
 TEST(Lifecycle, InitAndShutdownRepeat) {
   World(2).run_bare([](int rank) {
@@ -313,7 +324,8 @@ TEST(Lifecycle, ADeadRankEndsTheOperationsOfAllOthersWithinASecond) {
       float value = 1;
       Submission sum(PERSEUS_ALLREDUCE, "never");
       perseus_handle_t handle = 0;
-      if (perseus_submit(&sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).raw, &handle) == PERSEUS_OK) {
+      if (perseus_submit(&sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).raw, &handle) ==
+          PERSEUS_OK) {
         REQUIRE(perseus_wait(handle, -1) == PERSEUS_ABORTED);
       }
       REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));

@@ -21,14 +21,14 @@ namespace perseus::test {
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
 // In a rank's process: ends it with a message unless the condition holds.
-#define REQUIRE(condition)                                                                  \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      std::fprintf(stderr, "%s:%d: rank %d: %s does not hold; last error: %s\n", __FILE__,  \
-                   __LINE__, perseus_rank(), #condition, perseus_last_error());             \
-      std::fflush(stderr);                                                                  \
-      _exit(1);                                                                             \
-    }                                                                                       \
+#define REQUIRE(condition)                                                                 \
+  do {                                                                                     \
+    if (!(condition)) {                                                                    \
+      std::fprintf(stderr, "%s:%d: rank %d: %s does not hold; last error: %s\n", __FILE__, \
+                   __LINE__, perseus_rank(), #condition, perseus_last_error());            \
+      std::fflush(stderr);                                                                 \
+      _exit(1);                                                                            \
+    }                                                                                      \
   } while (0)
 
 class World {
@@ -36,8 +36,8 @@ class World {
   explicit World(int size, Environment environment = {})
       : size_(size), environment_(std::move(environment)) {}
 
-  // Forks the ranks before anything in this process has a thread, serves their rendezvous, and waits
-  // for them. `body` runs between init and shutdown.
+  // Forks the ranks before anything in this process has a thread, serves their rendezvous, and
+  // waits for them. `body` runs between init and shutdown.
   void run(const std::function<void(int rank)>& body) {
     start(body, /*initialize=*/true);
     finish();
@@ -59,7 +59,8 @@ class World {
       children_.push_back(child);
     }
     int32_t port = 0;
-    ASSERT_EQ(perseus_rendezvous_start("127.0.0.1", &port, size_, kSecret, &rendezvous_), PERSEUS_OK)
+    ASSERT_EQ(perseus_rendezvous_start("127.0.0.1", &port, size_, kSecret, &rendezvous_),
+              PERSEUS_OK)
         << perseus_last_error();
     for (int rank = 0; rank < size_; ++rank) {
       ASSERT_EQ(write(port_pipe[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));

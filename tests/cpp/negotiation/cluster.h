@@ -17,7 +17,8 @@ class Cluster {
   explicit Cluster(int size, uint32_t seed = 1, size_t capacity = 1024) : random_(seed) {
     std::vector<int> ranks(size);
     for (int r = 0; r < size; ++r) ranks[r] = r;
-    for (int r = 0; r < size; ++r) members_.push_back(std::make_unique<Member>(*this, r, ranks, capacity));
+    for (int r = 0; r < size; ++r)
+      members_.push_back(std::make_unique<Member>(*this, r, ranks, capacity));
   }
 
   int size() const { return static_cast<int>(members_.size()); }
@@ -38,7 +39,8 @@ class Cluster {
     int delivered = 0;
     while (!channels_.empty()) {
       auto channel = channels_.begin();
-      std::advance(channel, std::uniform_int_distribution<size_t>(0, channels_.size() - 1)(random_));
+      std::advance(channel,
+                   std::uniform_int_distribution<size_t>(0, channels_.size() - 1)(random_));
       const int to = channel->first.second;
       const std::vector<std::byte> message = std::move(channel->second.front());
       channel->second.pop_front();

@@ -65,7 +65,8 @@ TEST_P(AnySize, EveryRankSendsTheSameLogarithmicNumberOfMessages) {
     for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "a");
     cluster.deliver_all();
   }
-  const auto hops = static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(cluster.size() - 1)));
+  const auto hops =
+      static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(cluster.size() - 1)));
   for (int r = 0; r < cluster.size(); ++r) {
     EXPECT_EQ(cluster.at(r).counters().agreements, kSteps);
     EXPECT_EQ(cluster.at(r).counters().messages_sent, hops * kSteps) << "rank " << r;
@@ -86,7 +87,9 @@ TEST_P(AnySize, DifferentShapesFailOnEveryRankNamingTheTwo) {
   Cluster cluster(GetParam());
   const int odd = cluster.size() - 1;
   for (int r = 0; r < cluster.size(); ++r) {
-    cluster.submit(r, "w", Cluster::floats(r == odd ? std::vector<int64_t>{64, 3} : std::vector<int64_t>{64, 7}));
+    cluster.submit(
+        r, "w",
+        Cluster::floats(r == odd ? std::vector<int64_t>{64, 3} : std::vector<int64_t>{64, 7}));
   }
   cluster.deliver_all();
   const std::string expected = "allreduce of 'w': rank " + std::to_string(odd) +
@@ -188,7 +191,8 @@ TEST(Negotiator, SteadyStateCostsOneBitAName) {
     for (int r = 0; r < cluster.size(); ++r) {
       for (int i = 0; i < kNames; ++i) {
         const Description description = Cluster::one_float();
-        cluster.at(r).submit(operation_key(description.kind, "layer" + std::to_string(i)), description);
+        cluster.at(r).submit(operation_key(description.kind, "layer" + std::to_string(i)),
+                             description);
       }
       cluster.at(r).advance();
     }
@@ -201,10 +205,12 @@ TEST(Negotiator, SteadyStateCostsOneBitAName) {
 TEST(Negotiator, NewNamesAreOrderedAsTheLowestRankSubmittedThem) {
   Cluster cluster(3);
   const Names order = {"z", "m", "a"};
-  for (const std::string& name : order) cluster.at(0).submit(operation_key(OperationKind::kAllreduce, name), Cluster::one_float());
+  for (const std::string& name : order)
+    cluster.at(0).submit(operation_key(OperationKind::kAllreduce, name), Cluster::one_float());
   cluster.at(0).advance();
   for (int r : {1, 2}) {
-    for (const char* name : {"a", "m", "z"}) cluster.at(r).submit(operation_key(OperationKind::kAllreduce, name), Cluster::one_float());
+    for (const char* name : {"a", "m", "z"})
+      cluster.at(r).submit(operation_key(OperationKind::kAllreduce, name), Cluster::one_float());
     cluster.at(r).advance();
   }
   cluster.deliver_all();
@@ -217,7 +223,8 @@ TEST(Negotiator, HigherPriorityComesFirst) {
     for (int priority : {1, 3, 2}) {
       Description description = Cluster::one_float();
       description.priority = priority;
-      cluster.at(r).submit(operation_key(OperationKind::kAllreduce, std::to_string(priority)), description);
+      cluster.at(r).submit(operation_key(OperationKind::kAllreduce, std::to_string(priority)),
+                           description);
     }
     cluster.at(r).advance();
   }

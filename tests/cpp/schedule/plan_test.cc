@@ -18,7 +18,8 @@ Agreement::Ready allreduce_of(uint32_t id, std::vector<int64_t> extents, int32_t
 }
 
 // Every element of every tensor is in exactly one shard, in order.
-void expect_complete(const std::vector<Agreement::Ready>& agreed, const std::vector<Shard>& shards) {
+void expect_complete(const std::vector<Agreement::Ready>& agreed,
+                     const std::vector<Shard>& shards) {
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> covered;
   for (const Shard& shard : shards) {
     uint64_t elements = 0;
@@ -71,7 +72,8 @@ TEST(Plan, LargeTensorsAreCutIntoShards) {
 }
 
 TEST(Plan, HigherPriorityShardsComeFirst) {
-  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 20}, 1), allreduce_of(1, {10}, 5)};
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 20}, 1),
+                                                allreduce_of(1, {10}, 5)};
   const auto shards = plan(agreed, {.merge_bytes = 1 << 10, .shard_bytes = 1 << 20});
   ASSERT_EQ(shards.size(), 5u);
   EXPECT_EQ(shards[0].operation, 1u);

@@ -60,7 +60,8 @@ TEST(Tuner, TheVerdictIsThatOfTheSlowestRank) {
 }
 
 TEST(Tuner, WhatTheUserHasChosenIsNeverChanged) {
-  const TunedDimensions only_streams = {.shard_bytes = false, .streams = true, .merge_bytes = false};
+  const TunedDimensions only_streams = {
+      .shard_bytes = false, .streams = true, .merge_bytes = false};
   Tuner tuner({8, 123, 456}, only_streams);
   for (uint64_t time = 1000; !tuner.is_finished(); time -= 100) {
     EXPECT_EQ(tuner.current().shard_bytes, 123u);

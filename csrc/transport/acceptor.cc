@@ -45,8 +45,7 @@ class Acceptor::Guest final : public FdHandler {
  public:
   Guest(Acceptor& acceptor, FileDescriptor fd) : acceptor_(acceptor), fd_(std::move(fd)) {
     acceptor_.loop_.watch(fd_.get(), EPOLLIN, this);
-    timer_ = acceptor_.loop_.call_at(Clock::now() + kPatience,
-                                     [this] { acceptor_.forget(this); });
+    timer_ = acceptor_.loop_.call_at(Clock::now() + kPatience, [this] { acceptor_.forget(this); });
   }
   ~Guest() {
     acceptor_.loop_.cancel_timer(timer_);
@@ -135,8 +134,9 @@ void Acceptor::let_in(int listening_fd) {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      PERSEUS_LOG(kWarning, "cannot accept a connection for want of file descriptors or memory; "
-                            "raise the limit on open files (ulimit -n)");
+      PERSEUS_LOG(kWarning,
+                  "cannot accept a connection for want of file descriptors or memory; "
+                  "raise the limit on open files (ulimit -n)");
       auto door = std::find_if(doors_.begin(), doors_.end(),
                                [&](const auto& d) { return d->fd() == listening_fd; });
       if (door != doors_.end()) (*door)->pause();

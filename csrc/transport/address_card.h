@@ -34,8 +34,8 @@ struct AddressCard {
   }
 };
 
-// All ranks' cards from what the bootstrap gathered; the same error on every rank if one cannot take
-// part, runs another version or has other settings than rank 0.
+// All ranks' cards from what the bootstrap gathered; the same error on every rank if one cannot
+// take part, runs another version or has other settings than rank 0.
 Result<std::vector<AddressCard>> unpack_cards(const std::vector<std::string>& packed);
 
 Topology make_topology(int rank, const std::vector<AddressCard>& cards);

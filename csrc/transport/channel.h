@@ -44,11 +44,11 @@ struct Frame {
 // arrived() or landed(), has been closed by then and must leave the port alone.
 class FramePort {
  public:
-  // Takes the next frame to send, of at most `room` payload bytes (a positive multiple of 64: frames
-  // hold whole elements). False if there is none now; Channel::kick tells when there may be.
+  // Takes the next frame to send, of at most `room` payload bytes (a positive multiple of 64:
+  // frames hold whole elements). False if there is none now; Channel::kick tells when there may be.
   virtual bool next(Frame& frame, uint64_t room) = 0;
-  // The frame's bytes have been copied or handed to the kernel. Frames taken must be reported in the
-  // order they were taken.
+  // The frame's bytes have been copied or handed to the kernel. Frames taken must be reported in
+  // the order they were taken.
   virtual void sent(const Frame& frame) = 0;
 
   // Two styles of handing over what arrives; a channel may mix them frame by frame.
@@ -57,7 +57,8 @@ class FramePort {
   virtual bool arrived(const FrameHeader& header, const std::byte* data) = 0;
   // 2. The bytes are still to be read: target() says where to read header.length bytes to, and
   //    landed() that they are there. A null target: read them to memory of the channel's own, then
-  //    call arrived(); this is so for reductions, for messages nobody awaits yet and for bad headers.
+  //    call arrived(); this is so for reductions, for messages nobody awaits yet and for bad
+  //    headers.
   virtual std::byte* target(const FrameHeader& header) = 0;
   virtual bool landed(const FrameHeader& header) = 0;
 

@@ -1,6 +1,6 @@
-// Where MPI plugs in: with PERSEUS_TRANSPORT=mpi the control messages, the goodbyes and the news of a
-// peer's death travel as always (shared memory or TCP), and the frames of data on a channel that a
-// DataFabric makes for each link.
+// Where MPI plugs in: with PERSEUS_TRANSPORT=mpi the control messages, the goodbyes and the news of
+// a peer's death travel as always (shared memory or TCP), and the frames of data on a channel that
+// a DataFabric makes for each link.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ using DataFabricMaker = Result<std::unique_ptr<DataFabric>> (*)(EventLoop& loop,
                                                                 const Settings& settings,
                                                                 Bootstrap& bootstrap);
 
-// Replaces the maker that PERSEUS_TRANSPORT=mpi uses; with null it is kUnsupported. For tests. Before
-// Mesh::create, from one thread.
+// Replaces the maker that PERSEUS_TRANSPORT=mpi uses; with null it is kUnsupported. For tests.
+// Before Mesh::create, from one thread.
 void set_mpi_fabric_maker(DataFabricMaker maker);
 
 }  // namespace perseus

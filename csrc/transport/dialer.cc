@@ -113,14 +113,14 @@ void Dialer::on_ready(uint32_t) {
                                                   : reader_.read(fd_.get(), welcome_);
   if (outcome == MessageReader::Outcome::kPartial) return;
   if (outcome == MessageReader::Outcome::kClosed) {
-    next_endpoint("closed during the handshake: it belongs to another job or rank, or its secret "
-                  "is another",
-                  true);
+    next_endpoint(
+        "closed during the handshake: it belongs to another job or rank, or its secret "
+        "is another",
+        true);
     return;
   }
   if (step_ == Step::kChallenged) {
-    if (!is_proof(challenge_.mac, credentials_.secret, Role::kAcceptor, hello_,
-                  challenge_.nonce)) {
+    if (!is_proof(challenge_.mac, credentials_.secret, Role::kAcceptor, hello_, challenge_.nonce)) {
       // It is whom we want, since it answered for this job and rank: no other address will help.
       finish(Status::unreachable(endpoints_[current_].to_string() +
                                  ": it does not know the job's secret"));

@@ -19,8 +19,8 @@ class Dialer final : public FdHandler {
   // Called once, with the connection or why there is none. It may destroy the dialer.
   using Done = std::function<void(Result<FileDescriptor>)>;
 
-  // `endpoints` is not empty. `sources`: addresses to connect from, one for each endpoint (length 0:
-  // any), or none at all. Job, nonce and rank of `hello` are filled in.
+  // `endpoints` is not empty. `sources`: addresses to connect from, one for each endpoint (length
+  // 0: any), or none at all. Job, nonce and rank of `hello` are filled in.
   Dialer(EventLoop& loop, const Credentials& credentials, std::vector<Endpoint> endpoints,
          std::vector<Endpoint> sources, const Hello& hello, Clock::time_point deadline, Done done);
   ~Dialer();

@@ -68,8 +68,8 @@ std::string Endpoint::to_string() const {
     inet_ntop(AF_INET6, &as_v6(*this).sin6_addr, text, sizeof text);
     return "[" + std::string(text) + "]:" + std::to_string(port());
   }
-  return "unix:" + std::string(as_unix(*this).sun_path + 1,
-                               length - offsetof(sockaddr_un, sun_path) - 1);
+  return "unix:" +
+         std::string(as_unix(*this).sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
 }
 
 std::string Endpoint::pack() const {

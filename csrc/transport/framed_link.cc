@@ -191,8 +191,7 @@ Status FramedLink::check(const Port& port, const FrameHeader& header) const {
   const bool known = (header.magic_and_kind & ~0xffu) == FrameHeader::kMagic &&
                      (kind == FrameHeader::kData || kind == FrameHeader::kGoodbye ||
                       (kind == FrameHeader::kControl && port.carries_control));
-  const bool bounded = header.length <= environment_.chunk_bytes &&
-                       header.offset <= header.size &&
+  const bool bounded = header.length <= environment_.chunk_bytes && header.offset <= header.size &&
                        header.length <= header.size - header.offset &&
                        (kind != FrameHeader::kControl || header.size <= kMaxControlBytes);
   // A frame without bytes belongs to a message without any, or it would make no progress.
@@ -215,12 +214,8 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
         status = inbox_.arrived(header, data, held);
         if (held) add(environment_.counters.unexpected_frames, 1);
         break;
-      case FrameHeader::kControl:
-        status = control_arrived(header, data);
-        break;
-      case FrameHeader::kGoodbye:
-        goodbye_arrived(port);
-        break;
+      case FrameHeader::kControl: status = control_arrived(header, data); break;
+      case FrameHeader::kGoodbye: goodbye_arrived(port); break;
     }
   }
   if (!status.is_ok()) fail(status);

@@ -103,7 +103,8 @@ Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
     last = acceptor_->listen(where);
     if (last.is_ok()) card.tcp.push_back(where);
   }
-  // One that can't be listened at (say, an IPv6 address still being probed) is no loss among others.
+  // One that can't be listened at (say, an IPv6 address still being probed) is no loss among
+  // others.
   return card.tcp.empty() && transport_ == Transport::kTcp
              ? Status::unreachable("no network address to listen at; " + last.message())
              : Status::ok();
@@ -119,8 +120,8 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   const bool several_hosts = topology_.host_names.size() > 1;
   if (transport_ == Transport::kShm && several_hosts) {
     return Status::invalid_argument(
-        "PERSEUS_TRANSPORT is shm, but the ranks are on several hosts (" +
-        topology_.host_names[0] + ", " + topology_.host_names[1] + ", ...); use auto or tcp");
+        "PERSEUS_TRANSPORT is shm, but the ranks are on several hosts (" + topology_.host_names[0] +
+        ", " + topology_.host_names[1] + ", ...); use auto or tcp");
   }
   for (int rank = 0; rank < topology_.size; ++rank) {
     if (several_hosts && cards_[rank].tcp.empty()) {
@@ -159,11 +160,11 @@ void MeshImpl::begin_connecting(int peer) {
   FramedLink& link = *peers_[peer].link;
   link.set_wanted();
   // Covers the lower rank's dialers too, which give up a little earlier with more to say.
-  peers_[peer].connect_timer = loop_.call_at(
-      Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
-        peers_[peer].link->fail(Status::unreachable(
-            "it did not connect within PERSEUS_START_TIMEOUT, " +
-            std::to_string(start_timeout_.count()) + " s"));
+  peers_[peer].connect_timer =
+      loop_.call_at(Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
+        peers_[peer].link->fail(
+            Status::unreachable("it did not connect within PERSEUS_START_TIMEOUT, " +
+                                std::to_string(start_timeout_.count()) + " s"));
       });
   if (fabric_ != nullptr) {
     const int index = link.data_channel_index();
@@ -218,9 +219,9 @@ void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
   std::vector<Endpoint> sources = sources_for(endpoints);
   Hello addressed = hello;
   addressed.to = static_cast<uint32_t>(peer);
-  peers_[peer].dialers.push_back(std::make_unique<Dialer>(
-      loop_, credentials_, std::move(endpoints), std::move(sources), addressed,
-      Clock::now() + start_timeout_, std::move(done)));
+  peers_[peer].dialers.push_back(
+      std::make_unique<Dialer>(loop_, credentials_, std::move(endpoints), std::move(sources),
+                               addressed, Clock::now() + start_timeout_, std::move(done)));
   peers_[peer].dialers.back()->start();
 }
 
@@ -256,8 +257,8 @@ void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
   FramedLink& link = *peers_[peer].link;
   std::unique_ptr<Channel> channel;
   if (uses_shm(peer)) {
-    channel = std::make_unique<ShmChannel>(loop_, std::move(fd), link.port(index),
-                                           topology_.rank < peer);
+    channel =
+        std::make_unique<ShmChannel>(loop_, std::move(fd), link.port(index), topology_.rank < peer);
   } else {
     channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(fd), link.port(index),
                                            peer_timeout_);

@@ -17,9 +17,9 @@ struct IncomingMessage {
 
   Tag tag;
   Transfer* posted = nullptr;
-  uint64_t size = 0;         // known once `begun`
-  uint64_t claimed = 0;      // bytes that have arrived or are being read into place
-  uint64_t got = 0;          // bytes that have arrived
+  uint64_t size = 0;            // known once `begun`
+  uint64_t claimed = 0;         // bytes that have arrived or are being read into place
+  uint64_t got = 0;             // bytes that have arrived
   uint32_t first_held = kNone;  // frames that came before the receive was posted
   uint32_t last_held = kNone;
   bool begun = false;

@@ -8,9 +8,7 @@ namespace {
 constexpr uint64_t kLargestSlot = kRingSlotHeader + kMaxRingFrame;
 static_assert(kRingBytes >= 4 * kLargestSlot);
 
-constexpr uint64_t slot_bytes(uint64_t length) {
-  return kRingSlotHeader + (length + 63) / 64 * 64;
-}
+constexpr uint64_t slot_bytes(uint64_t length) { return kRingSlotHeader + (length + 63) / 64 * 64; }
 
 // A frame starts here or, if a largest one would reach over the end, at the beginning. Both sides
 // work this out alike, so the gap needs no mark.

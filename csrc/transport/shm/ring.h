@@ -17,10 +17,10 @@ namespace perseus {
 // Lies in the shared memory, zeroed. One cache line a writer, two apart because processors fetch
 // lines in pairs.
 struct RingControl {
-  alignas(128) std::atomic<uint64_t> produced;   // written by the producer
-  std::atomic<uint32_t> producer_wants_bell;     // set by the producer when it waits for room
-  alignas(128) std::atomic<uint64_t> consumed;   // written by the consumer
-  std::atomic<uint32_t> consumer_wants_bell;     // set by the consumer when it is about to sleep
+  alignas(128) std::atomic<uint64_t> produced;  // written by the producer
+  std::atomic<uint32_t> producer_wants_bell;    // set by the producer when it waits for room
+  alignas(128) std::atomic<uint64_t> consumed;  // written by the consumer
+  std::atomic<uint32_t> consumer_wants_bell;    // set by the consumer when it is about to sleep
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(RingControl) == 256);

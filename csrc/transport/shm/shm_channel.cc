@@ -126,7 +126,7 @@ void ShmChannel::receive_descriptors() {
   }
   peer_doorbell_ = std::move(received[count - 1]);
   if (!is_initiator_) {
-    struct stat about {};
+    struct stat about{};
     const int memory = received[0].get();
     if (fstat(memory, &about) != 0 || about.st_size != static_cast<off_t>(kMemoryBytes) ||
         (fcntl(memory, F_GET_SEALS) & F_SEAL_SHRINK) == 0 || !map(memory)) {
@@ -149,7 +149,8 @@ void ShmChannel::on_ready(uint32_t) {
     receive_descriptors();
     return;
   }
-  // Nothing is sent here once open, so this is the end. What the peer left in the ring still counts.
+  // Nothing is sent here once open, so this is the end. What the peer left in the ring still
+  // counts.
   while (state_ == State::kOpen && drain(kFramesPerTurn)) {
   }
   if (state_ == State::kOpen) port_.failed(Status::aborted("its process has ended"));

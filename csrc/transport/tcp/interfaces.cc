@@ -75,8 +75,8 @@ Result<std::vector<LocalAddress>> local_addresses(const std::string& interfaces)
     present.insert(entry->ifa_name);
     if (!is_usable(*entry)) continue;
     const socklen_t length = length_of(entry->ifa_addr->sa_family);
-    all.push_back({entry->ifa_name, copy_of(entry->ifa_addr, length),
-                   copy_of(entry->ifa_netmask, length)});
+    all.push_back(
+        {entry->ifa_name, copy_of(entry->ifa_addr, length), copy_of(entry->ifa_netmask, length)});
     all.back().address.set_port(0);
   }
   if (interfaces.empty()) return all;

@@ -109,8 +109,7 @@ bool TcpChannel::write_batch() {
     const size_t skipped = std::min(skip, size);
     skip -= skipped;
     if (size == skipped) return;
-    pieces[piece_count++] = {static_cast<char*>(const_cast<void*>(data)) + skipped,
-                             size - skipped};
+    pieces[piece_count++] = {static_cast<char*>(const_cast<void*>(data)) + skipped, size - skipped};
   };
   for (size_t i = first_; i < count_; ++i) {
     add(&batch_[i].header, sizeof(FrameHeader));

@@ -19,7 +19,8 @@ namespace perseus {
 
 class TcpChannel final : public Channel, private FdHandler {
  public:
-  // `fd` is connected and authenticated. A peer that acknowledges nothing for `silence` is given up.
+  // `fd` is connected and authenticated. A peer that acknowledges nothing for `silence` is given
+  // up.
   TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
              std::chrono::seconds silence);
   ~TcpChannel() override;

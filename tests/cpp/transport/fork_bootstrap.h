@@ -24,8 +24,8 @@ class ForkBootstrap final : public Bootstrap {
   };
   // Unmapped when the test program ends.
   static Shared* make_shared_memory() {
-    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+    void* memory =
+        mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? nullptr : new (memory) Shared;
   }
 

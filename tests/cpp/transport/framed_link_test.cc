@@ -94,15 +94,15 @@ struct BadFrame {
 
 TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
   const std::vector<BadFrame> bad = {
-      {0, 0, 8, 0, 8},                                             // no such kind
-      {0, 77, 8, 0, 8},                                            // nor this
-      {0, FrameHeader::kData, 8, 4, 8},                            // beyond the message
-      {0, FrameHeader::kData, 8, ~0ull - 3, 8},                    // the sum overflows
-      {0, FrameHeader::kData, 1 << 20, 0, kChunk + 1},             // beyond the chunk
-      {0, FrameHeader::kData, 8, 0, 0},                            // makes no progress
-      {1, FrameHeader::kControl, 8, 0, 8},                         // control on a second channel
-      {0, FrameHeader::kControl, (64u << 20) + 1, 0, 8},           // beyond the bound
-      {0, FrameHeader::kControl, 100, 50, 8},                      // its beginning never came
+      {0, 0, 8, 0, 8},                                    // no such kind
+      {0, 77, 8, 0, 8},                                   // nor this
+      {0, FrameHeader::kData, 8, 4, 8},                   // beyond the message
+      {0, FrameHeader::kData, 8, ~0ull - 3, 8},           // the sum overflows
+      {0, FrameHeader::kData, 1 << 20, 0, kChunk + 1},    // beyond the chunk
+      {0, FrameHeader::kData, 8, 0, 0},                   // makes no progress
+      {1, FrameHeader::kControl, 8, 0, 8},                // control on a second channel
+      {0, FrameHeader::kControl, (64u << 20) + 1, 0, 8},  // beyond the bound
+      {0, FrameHeader::kControl, 100, 50, 8},             // its beginning never came
   };
   for (const BadFrame& frame : bad) {
     FramedLink victim(environment, 3, "rank 3 on host", false, 2, false);

@@ -42,8 +42,8 @@ TEST(MeshTest, HundredsOfMeshesLeaveNoDescriptorsBehind) {
   const int before = open_descriptors();
   for (int i = 0; i < 150; ++i) {
     for (const char* transport : {"shm", "tcp"}) {
-      const Settings settings = test_settings(
-          {{"PERSEUS_TRANSPORT", transport}, {"PERSEUS_ALLREDUCE_STREAMS", "2"}});
+      const Settings settings =
+          test_settings({{"PERSEUS_TRANSPORT", transport}, {"PERSEUS_ALLREDUCE_STREAMS", "2"}});
       expect_world_ok(2, settings, say_hello_to_all);
     }
   }
@@ -76,8 +76,8 @@ void expect_all(const std::vector<Status>& outcomes, StatusCode code, const std:
 }
 
 TEST(MeshTest, ASettingThatDiffersIsNamedOnEveryRank) {
-  const auto outcomes = run_with({test_settings(), test_settings({{"PERSEUS_CHUNK", "64"}})},
-                                 say_hello_to_all);
+  const auto outcomes =
+      run_with({test_settings(), test_settings({{"PERSEUS_CHUNK", "64"}})}, say_hello_to_all);
   expect_all(outcomes, StatusCode::kInvalidArgument, "PERSEUS_CHUNK");
   expect_all(outcomes, StatusCode::kInvalidArgument, "rank 1");
 }

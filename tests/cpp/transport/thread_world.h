@@ -127,8 +127,8 @@ inline Status run_rank(ThreadRendezvous& rendezvous, Bootstrap& bootstrap, const
   TestListener listener(loop);
   Result<std::unique_ptr<Mesh>> mesh = Mesh::create(loop, settings, bootstrap, listener);
   if (!mesh.is_ok()) return mesh.status();
-  RankContext context{bootstrap.rank(), bootstrap.size(), loop, *mesh.value(), listener,
-                      rendezvous};
+  RankContext context{bootstrap.rank(), bootstrap.size(), loop,
+                      *mesh.value(),    listener,         rendezvous};
   RankRun run(loop, *mesh.value(), std::chrono::seconds(10));
   loop.post([&] { body(context).start(&run); });
   loop.run();
@@ -150,8 +150,8 @@ inline std::vector<Status> run_world_of_threads(int size, const Settings& settin
   return outcomes;
 }
 
-// How a program makes worlds: of threads, unless it says otherwise. Under mpirun ranks are processes,
-// each of which runs its own and knows only its own outcome.
+// How a program makes worlds: of threads, unless it says otherwise. Under mpirun ranks are
+// processes, each of which runs its own and knows only its own outcome.
 struct WorldMaker {
   int largest = 8;
   std::vector<Status> (*run)(int size, const Settings& settings,

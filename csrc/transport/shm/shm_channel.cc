@@ -164,7 +164,7 @@ void ShmChannel::ring_peer() {
 
 bool ShmChannel::poll() {
   bool moved = drain(kFramesPerTurn);
-  if (blocked_ && state_ == State::kOpen) moved |= fill();
+  if ((blocked_ || has_more_) && state_ == State::kOpen) moved |= fill();
   return moved;
 }
 
@@ -188,11 +188,14 @@ bool ShmChannel::drain(int most) {
 bool ShmChannel::fill() {
   bool moved = false;
   Frame frame;
-  while (state_ == State::kOpen) {
+  // A peer that empties the ring as fast as it fills must not keep us here: something more urgent may
+  // be on its way to the queue.
+  has_more_ = true;
+  for (int frames = 0; frames < kFramesPerTurn && state_ == State::kOpen; ++frames) {
     std::byte* place = out_.reserve();
     blocked_ = place == nullptr;
-    if (blocked_) break;
-    if (!port_.next(frame, std::min(port_.max_length(), kMaxRingFrame))) break;
+    has_more_ = !blocked_ && port_.next(frame, std::min(port_.max_length(), kMaxRingFrame));
+    if (!has_more_) break;
     if (out_.commit(place, frame)) ring_peer();
     port_.sent(frame);
     moved = true;
@@ -202,7 +205,7 @@ bool ShmChannel::fill() {
 
 bool ShmChannel::prepare_to_sleep() {
   if (state_ != State::kOpen) return true;
-  if (in_.wait_for_frame()) return false;
+  if (has_more_ || in_.wait_for_frame()) return false;
   return !blocked_ || !out_.wait_for_room();
 }
 

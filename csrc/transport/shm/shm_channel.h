@@ -52,7 +52,8 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   std::byte* memory_ = nullptr;  // until destruction: a caller up the stack may be reading from it
   RingProducer out_;
   RingConsumer in_;
-  bool blocked_ = false;  // there may be frames to send, and no room
+  bool blocked_ = false;   // there may be frames to send, and no room
+  bool has_more_ = false;  // there may be frames to send, and room
 };
 
 }  // namespace perseus

@@ -17,6 +17,7 @@ namespace {
 constexpr int kUnsentBytes = 256 << 10;
 // Then others have a turn.
 constexpr int kReadsPerTurn = 16;
+constexpr int kWritesPerTurn = 4;
 
 void set_option(int fd, int level, int name, int value) {
   // Best effort: a connection works without any of these.
@@ -84,7 +85,8 @@ void TcpChannel::kick() {
 }
 
 void TcpChannel::flush() {
-  while (open_ && refill()) {
+  for (int writes = 0; open_ && refill(); ++writes) {
+    if (writes == kWritesPerTurn) return want_write(true);
     if (!write_batch()) return;
   }
   want_write(false);

@@ -188,8 +188,8 @@ bool ShmChannel::drain(int most) {
 bool ShmChannel::fill() {
   bool moved = false;
   Frame frame;
-  // A peer that empties the ring as fast as it fills must not keep us here: something more urgent may
-  // be on its way to the queue.
+  // A peer that empties the ring as fast as it fills must not keep us here: something more urgent
+  // may be on its way to the queue.
   has_more_ = true;
   for (int frames = 0; frames < kFramesPerTurn && state_ == State::kOpen; ++frames) {
     std::byte* place = out_.reserve();

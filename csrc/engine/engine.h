@@ -93,6 +93,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
   void break_world(const Broken& broken);
   void tell_neighbours(std::span<const std::byte> message);
+  void tell_launcher();
 
   // ExecutorHost.
   void operation_done(const OperationPtr& operation, const Status& status) override;
@@ -139,6 +140,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_ballots_;
   std::map<int, Leaving> left_;  // by rank
   std::vector<int> neighbours_;
+  int blamed_ = -1;             // the rank whose end made operations fail here
+  bool blame_is_told_ = false;  // to the launcher
   Status broken_;
   bool closing_ = false;
   bool closed_ = false;

@@ -1,5 +1,9 @@
 // The engine's dealings with other ranks: control messages, leaving, death.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "engine/engine.h"
@@ -12,9 +16,11 @@ namespace {
 constexpr std::chrono::milliseconds kNewsTime{100};
 
 Status left_status(int rank) {
-  return Status::aborted("rank " + std::to_string(rank) +
-                         " has shut down, so operations with it cannot complete; every rank must "
-                         "submit the same operations before it shuts down");
+  return Status::aborted(
+      "rank " + std::to_string(rank) +
+      " has shut down or ended, so operations with it cannot complete: look at what "
+      "that rank printed, and let every rank submit the same operations before it "
+      "shuts down");
 }
 
 }  // namespace
@@ -88,7 +94,10 @@ void Engine::apply_leaving(ProcessSet& set, const Leaving& leaving) {
                                   [&](const auto& entry) { return entry.first == set.id; });
   set.negotiator->limit_rounds(round == leaving.rounds.end() ? set.negotiator->completed_rounds()
                                                              : round->second);
-  if (set.broken.is_ok()) set.broken = left_status(leaving.rank);
+  if (set.broken.is_ok()) {
+    set.broken = left_status(leaving.rank);
+    if (blamed_ < 0) blamed_ = leaving.rank;
+  }
   advance(set);
 }
 
@@ -96,6 +105,8 @@ void Engine::break_world(const Broken& broken) {
   if (!broken_.is_ok()) return;
   broken_ = Status::aborted(broken.why);
   PERSEUS_LOG(kError, broken.why);
+  blamed_ = broken.rank;
+  tell_launcher();
   {
     std::lock_guard lock(queue_mutex_);
     if (refusal_.is_ok()) refusal_ = broken_;
@@ -106,6 +117,17 @@ void Engine::break_world(const Broken& broken) {
   loop_.call_at(Clock::now() + kNewsTime, [this] { mesh_->fail_all(broken_); });
   executor_->cancel_waiting(broken_);
   for (const auto& [id, set] : sets_) fail_pending(*set, broken_);
+}
+
+// A rank that fails because another ended must not be taken for the culprit, though it may well be
+// the first to exit.
+void Engine::tell_launcher() {
+  if (blamed_ < 0 || blamed_ == rank_ || std::exchange(blame_is_told_, true)) return;
+  const char* fd = std::getenv("PERSEUS_BLAME_FD");
+  if (fd == nullptr) return;
+  const std::string line = std::to_string(blamed_) + "\n";
+  // Nobody may be listening any more, and then nothing is lost.
+  [[maybe_unused]] const ssize_t n = write(std::atoi(fd), line.data(), line.size());
 }
 
 void Engine::send_to(int rank, std::span<const std::byte> message) {

@@ -36,7 +36,10 @@ class StallWatch {
   void watch(const ProcessSetPtr& set);
   void answer(int from, const StallQuery& query, const ProcessSet* set);
   void on_answer(int from, const StallAnswer& answer);
-  void note_submission(const Operation& operation) { last_submitted_ = operation.key; }
+  void note_submission(const Operation& operation) {
+    const bool is_users = operation.name_id >= 0;
+    if (is_users) last_submitted_ = operation.key;
+  }
 
  private:
   struct Suspect {

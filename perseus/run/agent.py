@@ -28,9 +28,10 @@ from typing import IO, Any
 
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
-STDOUT, STDERR, RESULT, EXIT, ERROR = range(5)
+STDOUT, STDERR, RESULT, EXIT, ERROR, BLAME = range(6)
 TERMINATE = b"T"
 RESULT_FD = "PERSEUS_RESULT_FD"
+BLAME_FD = "PERSEUS_BLAME_FD"  # where the engine names the rank whose end made it fail
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -95,10 +96,12 @@ class Agent:
 
     def _start_rank(self, number: int, environment: dict[str, str], payload: bytes) -> None:
         result_read, result_write = os.pipe()
+        blame_read, blame_write = os.pipe()
         stdin = os.memfd_create("perseus-stdin")
         os.write(stdin, payload)
         os.lseek(stdin, 0, os.SEEK_SET)
         whole = {**os.environ, **self._job["environment"], **environment}
+        whole[BLAME_FD] = str(blame_write)
         if payload:
             whole[RESULT_FD] = str(result_write)
         try:
@@ -109,22 +112,24 @@ class Agent:
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=[result_write] if payload else [],
+                pass_fds=[blame_write, result_write] if payload else [blame_write],
                 start_new_session=True,
                 preexec_fn=self._die_with_agent,
             )
         except OSError:
             os.close(result_read)
+            os.close(blame_read)
             raise
         finally:
             os.close(stdin)
             os.close(result_write)
+            os.close(blame_write)
         assert process.stdout and process.stderr
-        result = os.fdopen(result_read, "rb")
         pipes: dict[int, IO[bytes]] = {
             STDOUT: process.stdout,
             STDERR: process.stderr,
-            RESULT: result,
+            RESULT: os.fdopen(result_read, "rb"),
+            BLAME: os.fdopen(blame_read, "rb"),
         }
         rank = self._ranks[process.pid] = Rank(number, process, pipes)
         for kind, pipe in pipes.items():

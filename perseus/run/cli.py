@@ -217,7 +217,7 @@ def settings_table() -> str:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isdecimal() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not above 0")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
     return number

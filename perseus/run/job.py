@@ -60,6 +60,10 @@ class Launcher:
         self._terminate_at: float | None = None
         self._give_up_at: float | None = None
         self._signals: list[int] = []
+        # Ranks that failed since another ended: by rank, whom they blame; and the first of them to exit.
+        self._blames: dict[int, int] = {}
+        self._victim: Failure | None = None
+        self._statuses: dict[int, int] = {}  # of ranks that have exited
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
 
@@ -129,9 +133,11 @@ class Launcher:
                 self._check_started()
             if self._terminate_at is not None and now >= self._terminate_at:
                 self._terminate_at = None
+                self._convict_victim()
                 self._terminate()
             if self._give_up_at is not None and now >= self._give_up_at:
-                return
+                break
+        self._convict_victim()
 
     def _terminate(self) -> None:
         for host in self._hosts:
@@ -169,6 +175,8 @@ class Launcher:
             self._output.write(
                 frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
             )
+        elif frame.kind == agent.BLAME:
+            self._blames[frame.rank] = int(frame.payload.split()[0])
         elif frame.kind == agent.RESULT:
             self.results[frame.rank] += frame.payload
         elif frame.kind == agent.EXIT:
@@ -182,11 +190,32 @@ class Launcher:
     def _exited(self, host: HostConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
+        self._statuses[rank] = status
+        if status == 0:
+            return
         if status > 0:
-            self._fail(rank, f"rank {rank} on host {host.host} exited with code {status}", status)
-        elif status < 0:
+            how, code = f"exited with code {status}", status
+        else:
             name = f"{_signal_name(-status)} ({signal.strsignal(-status)})"
-            self._fail(rank, f"rank {rank} on host {host.host} was killed by {name}", 128 - status)
+            how, code = f"was killed by {name}", 128 - status
+        failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
+        if self.failure or rank not in self._blames:
+            self._fail(failure.rank, failure.message, failure.exit_code)
+        elif self._victim is None:
+            # Somebody else ended first and is about to exit: wait for that.
+            self._victim = failure
+            self._end_in(LAST_WORDS_SECONDS)
+
+    def _convict_victim(self) -> None:
+        """Nobody else has failed in time: the rank that failed first it is, and why it did."""
+        victim, self._victim = self._victim, None
+        if victim is None or victim.rank is None or self.failure:
+            return
+        blamed = self._blames[victim.rank]
+        status = self._statuses.get(blamed)
+        ended = "is still running" if status is None else f"had ended before with code {status}"
+        message = f"{victim.message}, for want of rank {blamed}, which {ended}"
+        self._fail(victim.rank, message, victim.exit_code)
 
     def _lost(self, host: HostConnection) -> None:
         lost = [slot.rank for slot in self._running.values() if slot.host == host.host]

@@ -66,7 +66,9 @@ def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
     arguments = ["-np", str(job.size)]
     arguments += ["--allow-run-as-root"] if job.root else []
     arguments += _hosts("-H", job)
-    arguments += job.binding or ["--bind-to", "none", "--map-by", "slot"]
+    # Without hosts that name their slots, as many ranks as were asked for run here, as without --mpi.
+    by = "slot" if job.hosts else "slot:OVERSUBSCRIBE"
+    arguments += job.binding or ["--bind-to", "none", "--map-by", by]
     if mpirun.major >= 5:
         tags = ["tag", "timestamp"] if job.timestamps else ["tag"]
         arguments += ["--output", ",".join(tags)]

@@ -127,3 +127,48 @@ def test_a_function_that_raises_is_an_error_naming_the_rank() -> None:
 def test_hosts_and_hostfile_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="exclude each other"):
         perseus.run.run(print, hosts="a:1", hostfile="f")
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "message"),
+    [
+        ("raise SystemExit(3)", 3, "rank 1 on host localhost exited with code 3"),
+        ("raise RuntimeError('my own bug')", 1, "rank 1 on host localhost exited with code 1"),
+        ("raise SystemExit(0)", 1, "for want of rank 1, which had ended before with code 0"),
+    ],
+)
+def test_the_rank_that_ended_first_is_named_and_not_those_that_waited_for_it(
+    run_ranks: RunRanks, ending: str, code: int, message: str
+) -> None:
+    script = f"""
+import numpy, perseus_core
+perseus_core.init()
+for step in range(1000):
+    perseus_core.allreduce(numpy.ones(100), name="gradient")
+    if perseus_core.rank() == 1 and step == 20:
+        {ending}
+"""
+    result = run_ranks(4, script)
+    assert result.returncode == code
+    assert message in result.stderr
+
+
+def test_a_stalled_operation_is_reported_with_the_ranks_that_it_waits_for(
+    run_ranks: RunRanks,
+) -> None:
+    script = """
+import time, numpy, perseus_core
+perseus_core.init()
+if perseus_core.rank() == 2:
+    another = perseus_core.allreduce_async(numpy.ones(1), name="another")
+    time.sleep(4)
+perseus_core.allreduce(numpy.ones(1), name="lonely")
+if perseus_core.rank() != 2:
+    another = perseus_core.allreduce_async(numpy.ones(1), name="another")
+another.wait()
+"""
+    result = run_ranks(3, script, environment={"PERSEUS_STALL_CHECK_TIME_SECONDS": "1"})
+    assert result.returncode == 0, result.stderr
+    reports = [line for line in result.stderr.splitlines() if "lonely" in line]
+    assert any("2" in line for line in reports), result.stderr
+    assert "rank 2 last submitted allreduce.another" in result.stderr

@@ -2,9 +2,9 @@
 
 python benchmarks/agreement.py [--ranks 2 4 8 16 32] [--names 100] [--rounds 200]
 
-Each round submits one allreduce of four bytes under a known name and waits for it. The messages are
-counted by the engine where it hands them to the links; the table gives the smallest and the largest
-count over the ranks, so that a rank with more to do than the others would show. The bound is
+Each round submits allreduces of four bytes under known names and waits for them. The engine counts
+the messages where it hands them to the links; the table gives the smallest and the largest count
+over the ranks, so that a rank with more to do than the others would show. The bound is
 ceil(log2 N): dissemination (Hensgen, Finkel, Manber 1988).
 """
 
@@ -15,7 +15,7 @@ import perseus.run
 
 
 def measure(rounds: int, names: int) -> tuple[int, int, int]:
-    """(agreements, messages sent, bytes sent) of this rank over `rounds` rounds of `names` names."""
+    """(agreements, messages sent, bytes sent) of this rank over rounds of `names` operations."""
     import numpy as np
 
     import perseus_core as core

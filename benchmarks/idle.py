@@ -2,8 +2,8 @@
 
 python benchmarks/idle.py [--ranks 4] [--seconds 20]
 
-Each rank initialises, runs one allreduce, and sleeps; the figure is the process's CPU time (user and
-system, all threads) over the sleep.
+Each rank initialises, runs one allreduce, and sleeps; the figure is the process's CPU time (user
+and system, all threads) over the sleep.
 """
 
 import argparse

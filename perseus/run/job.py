@@ -60,7 +60,7 @@ class Launcher:
         self._terminate_at: float | None = None
         self._give_up_at: float | None = None
         self._signals: list[int] = []
-        # Ranks that failed since another ended: by rank, whom they blame; and the first of them to exit.
+        # Whom ranks blame for their failure, by rank; and the first of those ranks to exit.
         self._blames: dict[int, int] = {}
         self._victim: Failure | None = None
         self._statuses: dict[int, int] = {}  # of ranks that have exited

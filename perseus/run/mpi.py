@@ -66,7 +66,7 @@ def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
     arguments = ["-np", str(job.size)]
     arguments += ["--allow-run-as-root"] if job.root else []
     arguments += _hosts("-H", job)
-    # Without hosts that name their slots, as many ranks as were asked for run here, as without --mpi.
+    # Without hosts and their slots, as many ranks as were asked for run here, as without --mpi.
     by = "slot" if job.hosts else "slot:OVERSUBSCRIBE"
     arguments += job.binding or ["--bind-to", "none", "--map-by", by]
     if mpirun.major >= 5:

@@ -217,7 +217,10 @@ def settings_table() -> str:
 
 
 def _positive(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
     if number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{number} is not above 0")
     return number

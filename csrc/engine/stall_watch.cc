@@ -47,16 +47,21 @@ void StallWatch::arm() {
   timer_ = loop_.call_at(Clock::now() + report_after_, [this] { check(); });
 }
 
+bool StallWatch::has_pending() const {
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+    const ProcessSetPtr set = entry.second.lock();
+    return set != nullptr && !set->pending.empty();
+  });
+}
+
 void StallWatch::check() {
   armed_ = false;
   const auto now = Clock::now();
-  bool any_pending = false;
   for (auto& [id, weak] : sets_) {
     const ProcessSetPtr set = weak.lock();
     if (set == nullptr) continue;
     std::vector<const Operation*> late;
     for (const auto& [key, operation] : set->pending) {
-      any_pending = true;
       // Others may compute for as long as they like while this rank has joined.
       const bool may_wait = operation->description.kind == OperationKind::kJoin;
       if (!may_wait && now - operation->submitted_at >= report_after_)
@@ -69,7 +74,7 @@ void StallWatch::check() {
     const auto set = sets_.contains(entry.first.first) ? sets_[entry.first.first].lock() : nullptr;
     return set == nullptr || !set->pending.contains(entry.first.second);
   });
-  if (any_pending || !suspects_.empty()) {
+  if (has_pending() || !suspects_.empty()) {
     armed_ = true;
     timer_ = loop_.call_at(now + kAnswerTime, [this] { report(); });
   } else {
@@ -150,12 +155,7 @@ void StallWatch::report() {
   }
   if (!report.cleared.empty()) PERSEUS_LOG(kWarning, report.cleared);
 
-  bool any_pending = false;
-  for (const auto& [id, weak] : sets_) {
-    const auto set = weak.lock();
-    any_pending = any_pending || (set != nullptr && !set->pending.empty());
-  }
-  if (any_pending) arm();
+  if (has_pending()) arm();
   if (!report.shut_down.is_ok()) host_.end_stalled(report.shut_down);
 }
 

@@ -49,6 +49,7 @@ class StallWatch {
   };
 
   void arm();
+  bool has_pending() const;
   void check();
   void ask(const ProcessSet& set, const std::vector<const Operation*>& late);
   void report();

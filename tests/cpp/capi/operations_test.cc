@@ -100,10 +100,7 @@ TEST_P(Operations, AllgatherJoinsUnevenFirstDimensions) {
     Submission gather(PERSEUS_ALLGATHER, "gather");
     const perseus_handle_t handle =
         gather.tensor(data.data(), nullptr, shape, PERSEUS_INT16).submit();
-    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
-    perseus_result_t result{};
-    result.struct_size = sizeof result;
-    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    const perseus_result_t result = wait_for_result(handle);
     REQUIRE(result.rank == 2 && result.shape[0] == size() * (size() - 1) / 2 &&
             result.shape[1] == 3);
     const auto* values = static_cast<const int16_t*>(result.data);
@@ -129,10 +126,7 @@ TEST_P(Operations, AlltoallSwapsRowsBySplits) {
     alltoall.raw.split_count = size();
     const perseus_handle_t handle =
         alltoall.tensor(rows.data(), nullptr, shape, PERSEUS_FLOAT32).submit();
-    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
-    perseus_result_t result{};
-    result.struct_size = sizeof result;
-    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    const perseus_result_t result = wait_for_result(handle);
     REQUIRE(result.shape[0] == size() * (rank + 1));
     REQUIRE(result.received_split_count == size());
     const auto* values = static_cast<const float*>(result.data);
@@ -154,10 +148,7 @@ TEST_P(Operations, ReduceScatterGivesTheFirstRanksOneRowMore) {
     Submission scatter(PERSEUS_REDUCESCATTER, "scatter");
     const perseus_handle_t handle =
         scatter.tensor(input.data(), nullptr, shape, PERSEUS_FLOAT32).submit();
-    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
-    perseus_result_t result{};
-    result.struct_size = sizeof result;
-    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    const perseus_result_t result = wait_for_result(handle);
     REQUIRE(result.shape[0] == 2 + (rank == 0 ? 1 : 0));
     const int64_t first = rank == 0 ? 0 : (2 * rank + 1) * 4;
     const auto* values = static_cast<const float*>(result.data);
@@ -230,10 +221,7 @@ TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
     }
     Submission join(PERSEUS_JOIN, "join");
     const perseus_handle_t handle = join.submit();
-    REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
-    perseus_result_t result{};
-    result.struct_size = sizeof result;
-    REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+    const perseus_result_t result = wait_for_result(handle);
     REQUIRE(result.last_rank == size() - 1);
     perseus_release(handle);
     Submission barrier(PERSEUS_BARRIER, "after");

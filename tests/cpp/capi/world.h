@@ -142,4 +142,13 @@ class Submission {
   std::vector<perseus_tensor_t> tensors_;
 };
 
+// Waits for an operation to end well, and describes its first result.
+inline perseus_result_t wait_for_result(perseus_handle_t handle) {
+  REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+  perseus_result_t result{};
+  result.struct_size = sizeof result;
+  REQUIRE(perseus_result(handle, 0, &result) == PERSEUS_OK);
+  return result;
+}
+
 }  // namespace perseus::test

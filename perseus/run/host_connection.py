@@ -101,6 +101,7 @@ class HostConnection:
             return
         if not data:
             self.ended = True
+            self.read_complaint()  # what it said last was written before it closed its side
             return
         self._incoming += data
         if not self.ready:
@@ -120,13 +121,13 @@ class HostConnection:
             yield Frame(kind, rank, payload)
 
     def read_complaint(self) -> bool:
-        """Keeps what came on stderr; whether more may come."""
+        """Keeps what has come on stderr; whether more may come."""
         try:
-            data = os.read(self.stderr.fileno(), 65536)
+            while data := os.read(self.stderr.fileno(), 65536):
+                self.complaint = (self.complaint + data)[-4096:]
         except BlockingIOError:
             return True
-        self.complaint = (self.complaint + data)[-4096:]
-        return bool(data)
+        return False
 
     def close(self, wait_seconds: float) -> int:
         """Lets go of the agent, which then ends whatever is left; gives its exit status."""

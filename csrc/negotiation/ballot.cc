@@ -11,12 +11,18 @@ constexpr uint32_t kMaxWords = 1u << 16;  // ids below 4 million
 constexpr uint32_t kMaxRecords = 1u << 22;
 constexpr size_t kMaxStatements = 2;
 
+constexpr uint8_t kEverywhere = 1, kOverdue = 2;  // a record's flags
+
+bool alike(const Ballot::Statement& a, const Ballot::Statement& b) {
+  if (a.refusal || b.refusal) return a.refusal && b.refusal;
+  return compatible(a.description, b.description);
+}
+
 // Joins two ranks' words on one key, keeping the statements of the lowest ranks.
 void merge_statements(std::vector<Ballot::Statement>& into, std::vector<Ballot::Statement>&& from) {
   for (Ballot::Statement& statement : from) {
-    const auto same = std::find_if(into.begin(), into.end(), [&](const Ballot::Statement& s) {
-      return compatible(s.description, statement.description);
-    });
+    const auto same = std::find_if(into.begin(), into.end(),
+                                   [&](const Ballot::Statement& s) { return alike(s, statement); });
     if (same == into.end()) {
       into.push_back(std::move(statement));
     } else if (statement.rank < same->rank) {
@@ -32,8 +38,32 @@ void turn_bits_to_records(Ballot& ours, const Ballot& theirs, const KnownOperati
   for (const auto& [key, record] : theirs.records) {
     const uint32_t id = known.find(key);
     if (id == kNoId || !ours.has(id) || ours.records.contains(key)) continue;
-    ours.records[key] = {true, {{ours.speaker, id, known.description(id)}}};
+    ours.records[key] = {true, false, {{ours.speaker, id, known.description(id), {}}}};
   }
+}
+
+void write_statement(ByteWriter& writer, const Ballot::Statement& statement) {
+  writer.put(statement.rank);
+  writer.put(statement.ordinal);
+  writer.put<uint8_t>(statement.refusal.has_value());
+  if (statement.refusal) {
+    writer.put_string(statement.refusal->reason);
+    writer.put(statement.refusal->instead_set);
+    writer.put_string(statement.refusal->instead_key);
+  } else {
+    statement.description.write(writer);
+  }
+}
+
+bool read_statement(ByteReader& reader, Ballot::Statement& statement) {
+  statement.rank = reader.get<int32_t>();
+  statement.ordinal = reader.get<uint32_t>();
+  if (reader.get<uint8_t>() == 0) return statement.description.read(reader);
+  Refusal& refusal = statement.refusal.emplace();
+  refusal.reason = reader.get_string();
+  refusal.instead_set = reader.get<int32_t>();
+  refusal.instead_key = reader.get_string();
+  return !reader.failed();
 }
 
 }  // namespace
@@ -74,6 +104,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
       ours->second.everywhere = false;
     } else {
       ours->second.everywhere = ours->second.everywhere && theirs.everywhere;
+      ours->second.is_overdue = ours->second.is_overdue || theirs.is_overdue;
       merge_statements(ours->second.statements, std::move(theirs.statements));
     }
   }
@@ -96,13 +127,10 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put<uint32_t>(static_cast<uint32_t>(records.size()));
   for (const auto& [key, record] : records) {
     writer.put_string(key);
-    writer.put<uint8_t>(record.everywhere);
+    writer.put<uint8_t>(static_cast<uint8_t>((record.everywhere ? kEverywhere : 0) |
+                                             (record.is_overdue ? kOverdue : 0)));
     writer.put<uint8_t>(static_cast<uint8_t>(record.statements.size()));
-    for (const Statement& statement : record.statements) {
-      writer.put(statement.rank);
-      writer.put(statement.ordinal);
-      statement.description.write(writer);
-    }
+    for (const Statement& statement : record.statements) write_statement(writer, statement);
   }
 }
 
@@ -127,15 +155,15 @@ bool Ballot::read(ByteReader& reader) {
   for (uint32_t i = 0; i < record_count; ++i) {
     std::string key = reader.get_string();
     Record record;
-    record.everywhere = reader.get<uint8_t>() != 0;
+    const auto flags = reader.get<uint8_t>();
+    record.everywhere = (flags & kEverywhere) != 0;
+    record.is_overdue = (flags & kOverdue) != 0;
     record.statements.resize(reader.get<uint8_t>());
     if (key.empty() || record.statements.empty() || record.statements.size() > kMaxStatements) {
       return false;
     }
     for (Statement& statement : record.statements) {
-      statement.rank = reader.get<int32_t>();
-      statement.ordinal = reader.get<uint32_t>();
-      if (!statement.description.read(reader)) return false;
+      if (!read_statement(reader, statement)) return false;
     }
     records.emplace(std::move(key), std::move(record));
   }

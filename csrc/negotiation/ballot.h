@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,14 +32,24 @@ class KnownOperations {
 };
 inline constexpr uint32_t kNoId = UINT32_MAX;
 
+// Why a rank that was to submit an operation will not: the operation then fails on all ranks.
+struct Refusal {
+  std::string reason;
+  // What the rank has submitted under the same name instead, if that is the reason.
+  int32_t instead_set = -1;
+  std::string instead_key;
+};
+
 struct Ballot {
   struct Statement {
     int32_t rank = 0;      // lowest rank that says so
     uint32_t ordinal = 0;  // place in that rank's order of submission
     Description description;
+    std::optional<Refusal> refusal;  // in place of the description
   };
   struct Record {
-    bool everywhere = true;             // every rank covered has it ready
+    bool everywhere = true;             // every rank covered has it ready, or refuses it
+    bool is_overdue = false;            // a rank has waited long for it
     std::vector<Statement> statements;  // one or two, by rank
   };
 

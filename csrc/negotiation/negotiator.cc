@@ -4,6 +4,29 @@
 #include <bit>
 
 namespace perseus {
+namespace {
+
+// What all ranks are told of an operation that a rank refused, or that two describe differently.
+Agreement::Failure failure_of(const std::string& key, const Ballot::Record& record) {
+  Agreement::Failure failure;
+  failure.key = key;
+  for (const Ballot::Statement& statement : record.statements) {
+    if (!statement.refusal) continue;
+    failure.message = "rank " + std::to_string(statement.rank) +
+                      " could not take part: " + statement.refusal->reason;
+    failure.instead_set = statement.refusal->instead_set;
+    failure.instead_key = statement.refusal->instead_key;
+    return failure;
+  }
+  const Ballot::Statement& first = record.statements.front();
+  const Ballot::Statement& second = record.statements.back();
+  failure.message =
+      std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) +
+      "': " + explain_difference(first.description, first.rank, second.description, second.rank);
+  return failure;
+}
+
+}  // namespace
 
 Negotiator::Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
                        std::vector<std::byte> prefix, NegotiatorHost& host)
@@ -21,8 +44,48 @@ uint32_t Negotiator::find(const std::string& key) const {
 }
 
 void Negotiator::submit(const std::string& key, const Description& description) {
-  pending_.emplace(key, Pending{next_ordinal_++, description});
+  add(key, {next_ordinal_++, description, {}});
+}
+
+void Negotiator::refuse(const std::string& key, Refusal refusal) {
+  add(key, {next_ordinal_++, {}, std::move(refusal)});
+}
+
+void Negotiator::add(const std::string& key, Pending pending) {
+  if (pending_.contains(key)) {
+    behind_refusals_.emplace_back(key, std::move(pending));
+    return;
+  }
+  refusals_ += pending.refusal.has_value();
+  pending_.emplace(key, std::move(pending));
   has_news_ = true;
+}
+
+bool Negotiator::conclude(const std::string& key) {
+  const auto concluded = pending_.extract(key);
+  const bool is_refusal = !concluded.empty() && concluded.mapped().refusal;
+  if (!is_refusal) return false;
+  refusals_ -= 1;
+  const auto next = std::find_if(behind_refusals_.begin(), behind_refusals_.end(),
+                                 [&](const auto& entry) { return entry.first == key; });
+  if (next != behind_refusals_.end()) {
+    Pending pending = std::move(next->second);
+    behind_refusals_.erase(next);
+    add(key, std::move(pending));
+  }
+  return true;
+}
+
+void Negotiator::mark_overdue(const std::string& key) {
+  const auto found = pending_.find(key);
+  if (found == pending_.end()) return;
+  found->second.is_overdue = true;
+  has_news_ = true;
+}
+
+// What this rank has refused and nobody else has asked for does not keep it.
+bool Negotiator::can_join() const {
+  return joining_ && pending_.size() == refusals_ && behind_refusals_.empty();
 }
 
 void Negotiator::join() {
@@ -62,7 +125,7 @@ bool Negotiator::should_begin() const {
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
                                  [](const auto& ballot) { return ballot.has_value(); });
-  return asked && (joined_ || !pending_.empty());
+  return asked && (joined_ || attends_ || !pending_.empty());
 }
 
 void Negotiator::advance() {
@@ -79,7 +142,9 @@ void Negotiator::begin_round() {
   in_round_ = true;
   hop_ = 0;
   has_news_ = false;
-  if (joining_ && pending_.empty()) {
+  if (can_join()) {
+    pending_.clear();
+    refusals_ = 0;
     joining_ = false;
     joined_ = true;
     join_round_ = completed_rounds_ + 1;
@@ -96,11 +161,15 @@ void Negotiator::begin_round() {
     ballot_.slowest = result_;
     for (const auto& [key, pending] : pending_) {
       const uint32_t id = find(key);
-      if (id != kNoId && compatible(known_[id].description, pending.description) &&
+      const bool is_usual = !pending.refusal && !pending.is_overdue;
+      if (is_usual && id != kNoId && compatible(known_[id].description, pending.description) &&
           known_[id].description.priority == pending.description.priority) {
         ballot_.set(id);
       } else {
-        ballot_.records[key] = {true, {{ranks_[index_], pending.ordinal, pending.description}}};
+        ballot_.records[key] = {
+            true,
+            pending.is_overdue,
+            {{ranks_[index_], pending.ordinal, pending.description, pending.refusal}}};
         counters_.descriptions_sent += 1;
       }
     }
@@ -158,8 +227,8 @@ void Negotiator::complete_round() {
       return a.id < b.id;
     });
     for (const auto& ready : agreement.ready) pending_.erase(ready.key);
-    for (const auto& failure : agreement.failures) pending_.erase(failure.key);
-    if (joining_ && pending_.empty()) has_news_ = true;
+    for (auto& failure : agreement.failures) failure.is_refused_here = conclude(failure.key);
+    if (can_join()) has_news_ = true;
     forget_unused();
   }
   host_.agreed(agreement);
@@ -200,14 +269,16 @@ void Negotiator::conclude_records(Agreement& agreement) {
     const auto& [key, record] = *entry;
     const Ballot::Statement& first = record.statements.front();
     if (!record.everywhere) {
+      if (record.is_overdue) agreement.overdue.push_back({key, first.rank});
       // Known names keep their description: whether ranks still differ is seen when all have come.
-      if (find(key) == kNoId) learn(key, first.description);
-    } else if (record.statements.size() > 1) {
-      const Ballot::Statement& second = record.statements.back();
-      agreement.failures.push_back({key, std::string(to_string(kind_of_key(key))) + " of '" +
-                                             std::string(name_of_key(key)) + "': " +
-                                             explain_difference(first.description, first.rank,
-                                                                second.description, second.rank)});
+      const auto described =
+          std::find_if(record.statements.begin(), record.statements.end(),
+                       [](const Ballot::Statement& statement) { return !statement.refusal; });
+      if (described != record.statements.end() && find(key) == kNoId) {
+        learn(key, described->description);
+      }
+    } else if (record.statements.size() > 1 || first.refusal) {
+      agreement.failures.push_back(failure_of(key, record));
     } else {
       agreement.ready.push_back({learn(key, first.description), key, first.description});
     }

@@ -36,14 +36,23 @@ struct Agreement {
   struct Failure {
     std::string key;
     std::string message;
+    bool is_refused_here = false;  // this rank has nothing under way that fails with it
+    // What a rank submitted under the same name instead, if that is why; see Refusal.
+    int32_t instead_set = -1;
+    std::string instead_key;
+  };
+  struct Overdue {
+    std::string key;
+    int32_t rank = 0;  // the lowest that has it ready
   };
   uint64_t round = 0;
   std::vector<Ready> ready;  // in the order in which they are to run
   std::vector<Failure> failures;
-  int32_t trial = -1;           // of the tuner: every rank has measured it
-  uint64_t slowest = 0;         // and this is the largest result
-  std::vector<int32_t> joined;  // ranks that take part without having submitted
-  int32_t last_joined = -1;     // a rank when all have joined, else -1
+  std::vector<Overdue> overdue;  // not ready everywhere though a rank has waited long
+  int32_t trial = -1;            // of the tuner: every rank has measured it
+  uint64_t slowest = 0;          // and this is the largest result
+  std::vector<int32_t> joined;   // ranks that take part without having submitted
+  int32_t last_joined = -1;      // a rank when all have joined, else -1
 };
 
 // What a Negotiator needs of its surroundings.
@@ -63,9 +72,16 @@ class Negotiator : private KnownOperations {
   Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
              std::vector<std::byte> prefix, NegotiatorHost& host);
 
-  // This rank has the operation ready. The key must not be pending here already. Nothing is sent
-  // before advance().
+  // This rank has the operation ready. The key must not be pending here already, unless it is
+  // refused: then this waits its turn. Nothing is sent before advance().
   void submit(const std::string& key, const Description& description);
+  // This rank was to submit the operation and cannot: what the others submit under the key, once,
+  // fails. The key must not be pending here, unless it is refused.
+  void refuse(const std::string& key, Refusal refusal);
+  // This rank has waited long for the pending operation, and wants the others to know.
+  void mark_overdue(const std::string& key);
+  // Whether this rank takes part in rounds that others begin though it has nothing ready.
+  void attend(bool always) { attends_ = always; }
   // Once what is pending is done, this rank has everything ready that others submit, until all have
   // joined.
   void join();
@@ -105,13 +121,20 @@ class Negotiator : private KnownOperations {
     uint64_t last_used = 0;  // round
   };
   struct Pending {
-    uint32_t ordinal;
+    uint32_t ordinal = 0;
     Description description;
+    std::optional<Refusal> refusal;  // in place of the description
+    bool is_overdue = false;
   };
 
   const Description& description(uint32_t id) const override { return known_[id].description; }
   uint32_t find(const std::string& key) const override;
 
+  void add(const std::string& key, Pending pending);
+  // Forgets what is pending under the key, and gives its turn to what waits behind it. Whether it
+  // was a refusal.
+  bool conclude(const std::string& key);
+  bool can_join() const;
   bool should_begin() const;
   void begin_round();
   void send_hop();
@@ -130,8 +153,12 @@ class Negotiator : private KnownOperations {
   NegotiatorHost& host_;
 
   std::unordered_map<std::string, Pending> pending_;
+  size_t refusals_ = 0;  // of what is pending
+  // What came under a key that is pending as a refusal, in order.
+  std::vector<std::pair<std::string, Pending>> behind_refusals_;
   uint32_t next_ordinal_ = 0;
   bool has_news_ = false;  // something is pending that no ballot of ours has said
+  bool attends_ = false;
   bool joining_ = false;
   bool joined_ = false;
   uint64_t join_round_ = 0;

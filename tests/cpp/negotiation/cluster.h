@@ -29,6 +29,10 @@ class Cluster {
     at(rank).submit(operation_key(description.kind, name), description);
     at(rank).advance();
   }
+  void refuse(int rank, const std::string& name, const std::string& reason) {
+    at(rank).refuse(operation_key(OperationKind::kAllreduce, name), {reason, -1, ""});
+    at(rank).advance();
+  }
   void join(int rank) {
     at(rank).join();
     at(rank).advance();

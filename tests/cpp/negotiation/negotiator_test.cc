@@ -122,6 +122,97 @@ TEST_P(AnySize, OneRankThatRedescribesAKnownNameFailsOnEveryRankAlike) {
   }
 }
 
+TEST_P(AnySize, WhatOneRankRefusesFailsOnAllAndItsNextSubmissionIsTheNextOfAll) {
+  for (int odd = 0; odd < GetParam(); ++odd) {
+    for (const bool is_known : {false, true}) {
+      Cluster cluster(GetParam(), 7);
+      const auto submit_everywhere = [&] {
+        for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "w");
+        cluster.deliver_all();
+      };
+      if (is_known) submit_everywhere();
+      // Twice wrong, then right, before anybody else has come.
+      cluster.refuse(odd, "w", "its splits are wrong");
+      cluster.refuse(odd, "w", "its root is wrong");
+      cluster.submit(odd, "w");
+      cluster.deliver_all();
+      for (int call = 0; call < 3; ++call) {
+        for (int r = 0; r < cluster.size(); ++r) {
+          if (r != odd) cluster.submit(r, "w");
+        }
+        cluster.deliver_all();
+      }
+      const std::string who = "rank " + std::to_string(odd) + " could not take part: ";
+      const Names expected{who + "its splits are wrong", who + "its root is wrong"};
+      for (int r = 0; r < cluster.size(); ++r) {
+        EXPECT_EQ(cluster.failures(r), expected) << "rank " << r << ", odd " << odd;
+        EXPECT_EQ(cluster.ready(r).size(), is_known ? 2u : 1u) << "rank " << r << ", odd " << odd;
+        for (const Agreement& agreement : cluster.agreements(r)) {
+          for (const auto& failure : agreement.failures) {
+            EXPECT_EQ(failure.is_refused_here, r == odd);
+          }
+        }
+      }
+      submit_everywhere();
+      EXPECT_EQ(cluster.ready(odd).size(), is_known ? 3u : 2u);
+    }
+  }
+}
+
+TEST_P(AnySize, WhatAllRanksRefuseLeavesNothingBehind) {
+  Cluster cluster(GetParam());
+  for (int r = 0; r < cluster.size(); ++r) cluster.refuse(r, "w", "its type is wrong");
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.failures(r), Names{"rank 0 could not take part: its type is wrong"});
+    cluster.submit(r, "w");
+  }
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) EXPECT_EQ(cluster.ready(r), Names{"w"});
+}
+
+TEST_P(AnySize, ARefusalThatNobodyAskedForDoesNotKeepARankFromJoining) {
+  Cluster cluster(GetParam());
+  cluster.refuse(0, "w", "its type is wrong");
+  for (int r = 0; r < cluster.size(); ++r) cluster.join(r);
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    ASSERT_FALSE(cluster.agreements(r).empty());
+    EXPECT_GE(cluster.agreements(r).back().last_joined, 0);
+  }
+}
+
+TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatAttend) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank waits for nobody";
+  Cluster cluster(GetParam());
+  const int late = cluster.size() - 1;
+  for (int r = 0; r < late; ++r) cluster.submit(r, "w");
+  cluster.deliver_all();
+  const std::string key = operation_key(OperationKind::kAllreduce, "w");
+  cluster.at(0).mark_overdue(key);
+  cluster.at(late).attend(true);
+  cluster.at(late).advance();
+  cluster.deliver_all();
+  cluster.at(0).advance();
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    bool is_known = false;
+    for (const Agreement& agreement : cluster.agreements(r)) {
+      for (const auto& overdue : agreement.overdue) {
+        EXPECT_EQ(overdue.key, key);
+        EXPECT_EQ(overdue.rank, 0);
+        is_known = true;
+      }
+    }
+    EXPECT_TRUE(is_known) << "rank " << r;
+    EXPECT_TRUE(cluster.ready(r).empty());
+  }
+  cluster.at(late).attend(false);
+  cluster.submit(late, "w");
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) EXPECT_EQ(cluster.ready(r), Names{"w"}) << r;
+}
+
 TEST_P(AnySize, AShapeThatChangesOnAllRanksIsAgreedOn) {
   Cluster cluster(GetParam());
   for (int64_t extent : {3, 5, 5, 2}) {

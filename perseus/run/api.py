@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
+from perseus.run.environment import start_timeout as seconds_to_start
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, assign, parse_hosts, read_hostfile
 from perseus.run.job import Job, Launcher
@@ -28,7 +30,7 @@ def run(
     np: int | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
-    start_timeout: int = 30,
+    start_timeout: int | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
     output_filename: str | None = None,
@@ -44,7 +46,8 @@ def run(
       num_proc: ranks to start (`np` is the same); all slots of the hosts by default, else 1.
       hosts: "host:slots,host:slots"; this machine by default.
       hostfile: a file of lines `host slots=N`, instead of `hosts`.
-      start_timeout: seconds until all ranks must have started and met.
+      start_timeout: seconds until all ranks must have started and met; PERSEUS_START_TIMEOUT by
+        default, else 30.
       environment: more environment variables for the ranks, such as settings.
 
     Raises ValueError for wrong arguments, RuntimeError naming the rank if one fails.
@@ -56,15 +59,21 @@ def run(
     slots = assign(named or [Host("localhost", size)], size)
     secret = secrets.token_hex(32)
     output = Output(size, folder=Path(output_filename) if output_filename else None)
-    with serve_rendezvous([slot.host for slot in slots], secret, []) as rendezvous:
+    settings = dict(environment or {})
+    if start_timeout is not None:
+        settings["PERSEUS_START_TIMEOUT"] = str(start_timeout)
+    whole = {**os.environ, **settings}
+    shell = RemoteShell.from_environment(ssh_port, ssh_identity_file)
+    names = [slot.host for slot in slots]
+    with serve_rendezvous(names, secret, whole, shell) as rendezvous:
         job = Job(
             command=[sys.executable, "-m", "perseus.run.task"],
             slots=slots,
             secret=secret,
             rendezvous=rendezvous,
-            environment={"PERSEUS_START_TIMEOUT": str(start_timeout), **(environment or {})},
-            remote_shell=RemoteShell(ssh_port, ssh_identity_file),
-            start_timeout=start_timeout,
+            environment=settings,
+            remote_shell=shell,
+            start_timeout=seconds_to_start(whole),
             stdin=cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))),
             verbose=verbose,
         )

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from perseus.run.environment import exported
+from perseus.run.environment import exported, start_timeout
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, assign, is_local, parse_hosts, read_hostfile
 from perseus.run.job import Job, Launcher
@@ -21,9 +21,6 @@ from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command
 from perseus.run.output import Output
 from perseus.run.rendezvous import serve_rendezvous
 from perseus.run.setting_options import DEST, add_setting_options
-
-# A command that runs another on a host, as `ssh host command` does, to be used instead of ssh.
-REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("there is no command to run: perseusrun -np 4 python train.py")
+    if options.start_timeout is not None:
+        options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
     try:
         hosts = named_hosts(options)
         size = options.num_proc or sum(host.slots for host in hosts or [])
@@ -54,26 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, hosts: Sequence[Host], size: int, command: list[str]) -> int:
     slots = assign(hosts, size)
-    if options.start_timeout is not None:
-        options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
     secret = secrets.token_hex(32)
-    interfaces = [
-        name for name in options.settings.get("PERSEUS_INTERFACES", "").split(",") if name
-    ]
+    environment = {**os.environ, **options.settings}
+    shell = RemoteShell.from_environment(options.ssh_port, options.ssh_identity_file)
     output = Output(
         size,
         timestamps=options.timestamps,
         folder=Path(options.output_filename) if options.output_filename else None,
     )
-    with serve_rendezvous([slot.host for slot in slots], secret, interfaces) as rendezvous:
+    names = [slot.host for slot in slots]
+    with serve_rendezvous(names, secret, environment, shell) as rendezvous:
         job = Job(
             command=command,
             slots=slots,
             secret=secret,
             rendezvous=rendezvous,
             environment=options.settings,
-            remote_shell=remote_shell(options),
-            start_timeout=options.start_timeout or 30,
+            remote_shell=shell,
+            start_timeout=start_timeout(environment),
             verbose=options.verbose,
         )
         return Launcher(job, output).run()
@@ -84,8 +81,6 @@ def run_with_mpi(
 ) -> int:
     """Becomes mpirun; does not return unless that cannot be started."""
     assign(hosts or [Host("localhost", size)], size)
-    if options.start_timeout is not None:
-        options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
     environment = {**os.environ, **options.settings, "PYTHONUNBUFFERED": "1"}
     several = any(not is_local(host.name) for host in hosts or [])
     mpirun = find_mpirun()
@@ -116,11 +111,6 @@ def named_hosts(options: argparse.Namespace) -> list[Host] | None:
     if options.hosts:
         return parse_hosts(options.hosts)
     return read_hostfile(options.hostfile) if options.hostfile else None
-
-
-def remote_shell(options: argparse.Namespace) -> RemoteShell:
-    command = shlex.split(os.environ.get(REMOTE_SHELL_VARIABLE, "")) or ["ssh"]
-    return RemoteShell(options.ssh_port, options.ssh_identity_file, command)
 
 
 def check_build() -> int:

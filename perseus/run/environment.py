@@ -21,6 +21,20 @@ def exported(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def first_set(environment: Mapping[str, str], *names: str) -> str:
+    """The value of the first of these variables that has one, or the empty string."""
+    return next((environment[name] for name in names if environment.get(name)), "")
+
+
+def start_timeout(environment: Mapping[str, str]) -> int:
+    """Seconds until all ranks must have started and met. Raises ValueError for a malformed one."""
+    names = ("PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")
+    text = first_set(environment, *names) or "30"
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"the start time-out (PERSEUS_START_TIMEOUT) is '{text}', not seconds")
+    return int(text)
+
+
 def job_environment(secret: str) -> dict[str, str]:
     """What all ranks of a job have in common."""
     # Output goes through a pipe, which Python would else fill before it lets go of a line.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import struct
 import subprocess
@@ -13,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perseus.run import agent
+
+# A command that runs another on a host, as `ssh host command` does, to be used instead of ssh.
+REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
 
 # -I and -S: the agent needs only the standard library, and so starts twice as fast.
 AGENT = [sys.executable, "-I", "-S", os.path.abspath(agent.__file__)]
@@ -26,16 +30,50 @@ class RemoteShell:
     identity_file: str | None = None
     command: list[str] = field(default_factory=lambda: ["ssh"])
 
+    def __post_init__(self) -> None:
+        if not self._is_ssh and (self.port or self.identity_file):
+            raise ValueError(
+                f"a port or an identity file is for ssh; '{self.command[0]}' must know by itself "
+                "how to reach a host"
+            )
+
+    @classmethod
+    def from_environment(cls, port: int | None, identity_file: str | None) -> RemoteShell:
+        """The one that PERSEUSRUN_RSH names, else ssh. Raises ValueError for what it cannot do."""
+        command = shlex.split(os.environ.get(REMOTE_SHELL_VARIABLE, ""))
+        return cls(port, identity_file, command or ["ssh"])
+
     def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
         line = shlex.join(["exec", *command])
-        if self.command != ["ssh"]:
+        if not self._is_ssh:
             return [*self.command, host, line]
         # Nobody is there to type a password; a host's key is taken on first sight, never changed.
+        # ssh heeds the first of two options, so those that came with the command win.
         options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
         options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
-        options += ["-p", str(self.port)] if self.port else []
-        options += ["-i", self.identity_file] if self.identity_file else []
-        return ["ssh", *options, host, line]
+        # Without it, what a host greets with would stand before the reason why it cannot be used.
+        options += ["-o", "LogLevel=ERROR"]
+        return [*self.command, *options, *self._address_options(), host, line]
+
+    def name_on_network(self, host: str) -> str:
+        """What `host` stands for: it may be a name that only ssh's configuration knows."""
+        if not self._is_ssh:
+            return host
+        query = [*self.command, "-G", *self._address_options(), host]
+        try:
+            answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        except OSError:
+            return host  # without ssh, starting the agent fails and says so
+        match = re.search(r"^hostname (\S+)$", answer.stdout, re.MULTILINE)
+        return match[1] if match else host
+
+    @property
+    def _is_ssh(self) -> bool:
+        return os.path.basename(self.command[0]) == "ssh"
+
+    def _address_options(self) -> list[str]:
+        options = ["-p", str(self.port)] if self.port else []
+        return options + (["-i", self.identity_file] if self.identity_file else [])
 
 
 @dataclass(frozen=True)

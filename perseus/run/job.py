@@ -224,9 +224,11 @@ class Launcher:
         for rank in lost:
             del self._running[rank]
         words = host.complaint.decode(errors="replace").strip() or "it gave no reason"
-        what = "the connection to" if host.ready else "no rank could be started on"
-        ranks = "rank " + ", ".join(map(str, lost))
-        self._fail(None, f"{what} host {host.host} ({ranks}) ended: {words}", 1)
+        where = f"host {host.host} ({_name_ranks(lost)})"
+        if host.ready:
+            self._fail(None, f"the connection to {where} ended: {words}", 1)
+        else:
+            self._fail(None, f"no rank could be started on {where}: {words}", 1)
 
     def _read_complaint(self, host: HostConnection) -> None:
         if not host.read_complaint():
@@ -293,6 +295,11 @@ class Launcher:
 
     def _say(self, message: str) -> None:
         print(f"perseusrun: {message}", file=sys.stderr, flush=True)
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
 def _signal_name(number: int) -> str:

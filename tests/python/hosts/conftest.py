@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from netlab import Hosts, netlab
+from sshd import SshHosts, serve_ssh
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +32,9 @@ def lab() -> Iterator[None]:
 @pytest.fixture
 def hosts(lab: None, tmp_path: Path) -> Hosts:
     return Hosts(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ssh_hosts(lab: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    with serve_ssh(tmp_path_factory.mktemp("ssh")) as hosts:
+        yield hosts

@@ -186,7 +186,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_the_reason() -> None:
     assert launcher.run() == 1
     assert launcher.failure
     assert launcher.failure.message == (
-        "no rank could be started on host 192.0.2.1 (rank 0) ended: no route to 192.0.2.1"
+        "no rank could be started on host 192.0.2.1 (rank 0): no route to 192.0.2.1"
     )
 
 

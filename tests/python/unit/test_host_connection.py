@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from perseus.run.environment import start_timeout
+from perseus.run.host_connection import RemoteShell
+from perseus.run.rendezvous import serve_rendezvous
+
+RSH = "PERSEUSRUN_RSH"
+
+
+def test_ssh_is_told_port_and_key_and_asks_nobody() -> None:
+    command = RemoteShell(2222, "my key").wrap("node1", ["python", "a b.py"], 7)
+    assert command[0] == "ssh"
+    assert command[-2:] == ["node1", "exec python 'a b.py'"]
+    pairs = list(zip(command[1:-2:2], command[2:-2:2], strict=True))
+    assert ("-p", "2222") in pairs
+    assert ("-i", "my key") in pairs
+    assert ("-o", "BatchMode=yes") in pairs
+    assert ("-o", "ConnectTimeout=7") in pairs
+
+
+def test_options_that_the_user_gives_ssh_come_before_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RSH, "/opt/bin/ssh -o 'StrictHostKeyChecking yes'")
+    command = RemoteShell.from_environment(22, None).wrap("node1", ["true"], 30)
+    assert command[:3] == ["/opt/bin/ssh", "-o", "StrictHostKeyChecking yes"]
+    assert command.index("StrictHostKeyChecking=accept-new") > 3
+    assert command[-4:] == ["-p", "22", "node1", "exec true"]
+
+
+def test_another_remote_shell_is_called_with_host_and_line_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(RSH, "kubectl-exec --quiet")
+    shell = RemoteShell.from_environment(None, None)
+    assert shell.wrap("pod1", ["true"], 30) == ["kubectl-exec", "--quiet", "pod1", "exec true"]
+
+
+def test_a_port_for_a_remote_shell_that_is_not_ssh_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(RSH, "kubectl-exec")
+    with pytest.raises(ValueError, match="a port or an identity file is for ssh; 'kubectl-exec'"):
+        RemoteShell.from_environment(22, None)
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="the program ssh is missing")
+def test_a_name_that_only_ssh_knows_is_looked_up_there(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host big-one\n  HostName 192.0.2.7\n")
+    shell = RemoteShell(command=["ssh", "-F", str(tmp_path / "config")])
+    assert shell.name_on_network("big-one") == "192.0.2.7"
+    assert shell.name_on_network("another") == "another"
+
+
+def test_without_ssh_a_name_stands_for_itself() -> None:
+    assert RemoteShell(command=["/nowhere/ssh"]).name_on_network("node1") == "node1"
+
+
+def test_the_interface_that_the_ranks_are_given_is_the_one_they_are_called_over() -> None:
+    shell = RemoteShell(command=["no-shell"])
+    for variable in ("PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE"):
+        with serve_rendezvous(["192.0.2.1"], "5ec4e7", {variable: "no0, lo"}, shell) as address:
+            assert address("192.0.2.1").startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS"],
+)
+def test_the_launcher_waits_as_long_as_the_ranks_do(variable: str) -> None:
+    assert start_timeout({variable: "90"}) == 90
+
+
+def test_a_start_timeout_is_30_s_unless_said_otherwise() -> None:
+    assert start_timeout({"PERSEUS_START_TIMEOUT": ""}) == 30
+
+
+def test_a_malformed_start_timeout_is_named() -> None:
+    with pytest.raises(ValueError, match=r"PERSEUS_START_TIMEOUT.* is 'soon'"):
+        start_timeout({"PERSEUS_START_TIMEOUT": "soon"})

@@ -17,6 +17,7 @@ using perseus::to_c;
 namespace {
 
 constexpr size_t kMaxName = 4096;
+constexpr size_t kMaxReason = 1024;
 
 Status unknown_handle(perseus_handle_t handle) {
   return Status::invalid_argument("handle " + std::to_string(handle) +
@@ -34,25 +35,57 @@ perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
   return operation;
 }
 
+// What an operation of a registered name needs.
+struct Place {
+  std::shared_ptr<perseus::Engine> engine;
+  perseus::Names::Entry name;
+  std::vector<int> ranks;  // of its process set
+};
+
+perseus::Result<Place> find_place(int32_t id) {
+  Process& process = Process::instance();
+  Place place;
+  place.engine = process.engine();
+  if (place.engine == nullptr) return perseus::not_initialized();
+  auto name = process.names.find(id);
+  if (!name.is_ok()) return name.status();
+  place.name = std::move(name).value();
+  auto ranks = place.engine->process_set_ranks(place.name.process_set);
+  if (!ranks.is_ok()) return ranks.status();
+  place.ranks = std::move(ranks).value();
+  PERSEUS_RETURN_IF_ERROR(
+      perseus::check_membership(place.name, place.ranks, place.engine->topology().rank));
+  return place;
+}
+
+Status in_flight(const perseus::Names::Entry& name) {
+  return Status::duplicate_name(
+      std::string(perseus::to_string(name.kind)) + " of '" +
+      std::string(perseus::name_of_key(name.key)) +
+      "': an operation of the same name is still in flight; wait for it, or use another name");
+}
+
+// The other ranks must not wait for a call that has failed here.
+Status refuse(const Place& place, int32_t id, const std::string& reason) {
+  if (Process::instance().names.is_in_flight(id)) return in_flight(place.name);
+  place.engine->refuse(place.name.process_set, place.name.key, reason.substr(0, kMaxReason));
+  return {};
+}
+
 perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission) {
   Process& process = Process::instance();
-  const auto engine = process.engine();
-  if (engine == nullptr) return perseus::not_initialized();
-  const auto name = process.names.find(submission.id);
-  if (!name.is_ok()) return name.status();
-  const auto ranks = engine->process_set_ranks(name.value().process_set);
-  if (!ranks.is_ok()) return ranks.status();
-  auto made =
-      perseus::make_operation(submission, name.value(), ranks.value(), engine->topology().rank);
-  if (!made.is_ok()) return made.status();
+  const auto found = find_place(submission.id);
+  if (!found.is_ok()) return found.status();
+  const Place& place = found.value();
+  auto made = perseus::make_operation(submission, place.name, place.ranks);
+  if (!made.is_ok()) {
+    // In flight under the same name, it has no call that the others could wait for.
+    [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
+    return made.status();
+  }
   const OperationPtr operation = std::move(made).value();
 
-  if (!process.names.take(submission.id)) {
-    return Status::duplicate_name(
-        std::string(perseus::to_string(name.value().kind)) + " of '" +
-        std::string(operation->name()) +
-        "': an operation of the same name is still in flight; wait for it, or use another name");
-  }
+  if (!process.names.take(submission.id)) return in_flight(place.name);
   const perseus_handle_t handle = process.handles.add(operation);
   if (submission.callback != nullptr) {
     operation->callback = [callback = submission.callback, user = submission.user,
@@ -61,7 +94,7 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
                done.status.message().c_str());
     };
   }
-  const Status status = engine->submit(operation);
+  const Status status = place.engine->submit(operation);
   if (!status.is_ok()) {
     process.handles.remove(handle);
     return status;
@@ -98,6 +131,12 @@ perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_
   const auto submitted = submit(*submission);
   if (submitted.is_ok()) *handle = submitted.value();
   return to_c(submitted.status());
+}
+
+perseus_status_t perseus_refuse(int32_t id, const char* reason) {
+  const auto place = find_place(id);
+  if (!place.is_ok()) return to_c(place.status());
+  return to_c(refuse(place.value(), id, reason == nullptr ? "it gave no reason" : reason));
 }
 
 int32_t perseus_poll(perseus_handle_t handle) {

@@ -9,14 +9,18 @@
 namespace perseus {
 namespace {
 
+Status wrong_call(const Names::Entry& name, const std::string& what) {
+  return Status::invalid_argument(std::string(to_string(name.kind)) + " of '" +
+                                  std::string(name_of_key(name.key)) + "': " + what);
+}
+
 class Checker {
  public:
   Checker(const perseus_submission_t& submission, const Names::Entry& name,
-          const std::vector<int>& set_ranks, int rank)
-      : submission_(submission), name_(name), set_ranks_(set_ranks), rank_(rank) {}
+          const std::vector<int>& set_ranks)
+      : submission_(submission), name_(name), set_ranks_(set_ranks) {}
 
   Result<OperationPtr> run() {
-    PERSEUS_RETURN_IF_ERROR(check_membership());
     operation_->name_id = submission_.id;
     operation_->process_set = name_.process_set;
     operation_->key = name_.key;
@@ -34,16 +38,7 @@ class Checker {
   }
 
  private:
-  Status wrong(const std::string& what) const {
-    return Status::invalid_argument(std::string(to_string(name_.kind)) + " of '" +
-                                    std::string(name_of_key(name_.key)) + "': " + what);
-  }
-
-  Status check_membership() const {
-    if (std::binary_search(set_ranks_.begin(), set_ranks_.end(), rank_)) return {};
-    return wrong("rank " + std::to_string(rank_) + " does not belong to process set " +
-                 std::to_string(name_.process_set));
-  }
+  Status wrong(const std::string& what) const { return wrong_call(name_, what); }
 
   Status take_tensors() {
     if (submission_.tensor_count < 1 || submission_.tensors == nullptr) {
@@ -149,16 +144,20 @@ class Checker {
   const perseus_submission_t& submission_;
   const Names::Entry& name_;
   const std::vector<int>& set_ranks_;
-  const int rank_;
   OperationPtr operation_ = std::make_shared<Operation>();
 };
 
 }  // namespace
 
+Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank) {
+  if (std::binary_search(set_ranks.begin(), set_ranks.end(), rank)) return {};
+  return wrong_call(name, "rank " + std::to_string(rank) + " does not belong to process set " +
+                              std::to_string(name.process_set));
+}
+
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,
-                                    const Names::Entry& name, const std::vector<int>& set_ranks,
-                                    int rank) {
-  return Checker(submission, name, set_ranks, rank).run();
+                                    const Names::Entry& name, const std::vector<int>& set_ranks) {
+  return Checker(submission, name, set_ranks).run();
 }
 
 }  // namespace perseus

@@ -8,10 +8,9 @@
 
 namespace perseus {
 
-// `set_ranks`: of the operation's process set. Errors are kInvalidArgument (kUnsupported for what
-// no version of the call could do) and name the operation.
+// Errors are kInvalidArgument and name the operation. `set_ranks`: of its process set.
+Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank);
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,
-                                    const Names::Entry& name, const std::vector<int>& set_ranks,
-                                    int rank);
+                                    const Names::Entry& name, const std::vector<int>& set_ranks);
 
 }  // namespace perseus

@@ -157,13 +157,26 @@ Status Engine::submit(OperationPtr operation) {
   return {};
 }
 
+void Engine::refuse(int32_t set, std::string key, std::string reason) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    refused_.push_back({set, std::move(key), std::move(reason)});
+    if (has_submissions_.exchange(true, std::memory_order_acq_rel)) return;
+  }
+  loop_.wake();
+}
+
 bool Engine::poll() {
   if (!has_submissions_.load(std::memory_order_acquire)) return false;
+  std::vector<Refused> refused;
   {
     std::lock_guard lock(queue_mutex_);
     has_submissions_.store(false, std::memory_order_release);
     accepted_.swap(queue_);
+    refused.swap(refused_);
   }
+  // First, since an operation of the same name can only have come after.
+  for (const Refused& refusal : refused) accept(refusal);
   for (const OperationPtr& operation : accepted_) accept(operation);
   // One round speaks for all that came together.
   for (const OperationPtr& operation : accepted_) {
@@ -171,6 +184,13 @@ bool Engine::poll() {
   }
   accepted_.clear();
   return true;
+}
+
+void Engine::accept(const Refused& refused) {
+  const ProcessSetPtr set = find_set(refused.set);
+  if (!broken_.is_ok() || set == nullptr || !set->broken.is_ok()) return;
+  set->negotiator->refuse(refused.key, {refused.reason, -1, ""});
+  advance(*set);
 }
 
 void Engine::accept(const OperationPtr& operation) {

@@ -40,6 +40,9 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   // Hands the operation over. Its name must have been taken from `names`; it is given back when the
   // operation completes, or at once if this returns an error.
   Status submit(OperationPtr operation);
+  // This rank's call of an operation has failed before it could be submitted: the other ranks are
+  // told why. Not for a name that is in flight.
+  void refuse(int32_t set, std::string key, std::string reason);
 
   const Topology& topology() const { return mesh_->topology(); }
   const Settings& settings() const { return settings_; }
@@ -71,6 +74,11 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   bool prepare_to_sleep() override { return !has_submissions_.load(std::memory_order_acquire); }
   void awake() override {}
 
+  struct Refused {
+    int32_t set = 0;
+    std::string key, reason;
+  };
+  void accept(const Refused& refused);
   void accept(const OperationPtr& operation);
   void complete(const OperationPtr& operation, Status status);
 
@@ -125,6 +133,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   // Between the callers' threads and the engine's.
   std::mutex queue_mutex_;
   std::vector<OperationPtr> queue_;
+  std::vector<Refused> refused_;
   Status refusal_;  // why nothing more is accepted; ok while it is
   std::atomic<bool> has_submissions_{false};
   std::mutex admin_mutex_;

@@ -102,6 +102,7 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   }
   if (timeline_.marks_cycles()) timeline_.instant({}, "CYCLE_START");
   for (const Agreement::Failure& failure : agreement.failures) {
+    if (failure.is_refused_here) continue;  // what is pending under the name is a later call
     if (auto found = set.pending.extract(failure.key); !found.empty()) {
       complete(found.mapped(), Status::mismatch(failure.message));
     }

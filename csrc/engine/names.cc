@@ -30,4 +30,9 @@ void Names::give_back(int32_t id) {
   slots_[id].in_flight = false;
 }
 
+bool Names::is_in_flight(int32_t id) const {
+  std::lock_guard lock(mutex_);
+  return slots_[id].in_flight;
+}
+
 }  // namespace perseus

@@ -30,6 +30,7 @@ class Names {
   // Marks the name as in flight; false if it is already.
   bool take(int32_t id);
   void give_back(int32_t id);
+  bool is_in_flight(int32_t id) const;
 
  private:
   struct Slot {

@@ -180,6 +180,10 @@ void bind_operations(py::module_& module) {
              py::arg("reduce_op") = perseus_reduce_op_t{PERSEUS_SUM}, py::arg("root") = 0,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(),
              py::arg("priority") = 0, py::arg("codec") = 0, py::arg("callback") = py::none());
+  module.def(
+      "refuse",
+      [](int32_t id, const std::string& reason) { check(perseus_refuse(id, reason.c_str())); },
+      py::arg("id"), py::arg("reason"));
   module.def("poll", &perseus_poll, py::arg("handle"));
   module.def("wait", &wait, py::arg("handle"), py::arg("time_out_ms") = -1);
   module.def("finish", &finish, py::arg("handle"));

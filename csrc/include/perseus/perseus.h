@@ -187,10 +187,17 @@ typedef struct {
 } perseus_submission_t;
 
 /* Hands an operation over and returns at once. On success *handle must be given to perseus_release
- * in the end. A mistake seen here (unknown id, wrong splits, name already in flight, ...) is
- * returned; what only the ranks together can see (shapes that differ, ...) ends the operation. */
+ * in the end. A mistake seen here (wrong splits, unknown root, name already in flight, ...) is
+ * returned; what only the ranks together can see (shapes that differ, ...) ends the operation.
+ *
+ * Ranks match their calls of a name in order, and a call whose arguments are wrong counts: what the
+ * other ranks submit for it ends there with PERSEUS_MISMATCH, and with this rank's message. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
+/* For those who check arguments of their own before they submit: this rank's call of the name has
+ * failed, as if perseus_submit had refused it. The other ranks are told the reason, a sentence of
+ * at most 1024 bytes. PERSEUS_DUPLICATE_NAME, and nothing is told, while the name is in flight. */
+PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
 /* Whether the operation is complete: 1, 0, or -1 for an unknown handle. */
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
 /* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it ends

@@ -177,6 +177,39 @@ TEST_P(Operations, MismatchedShapesFailOnEveryRankAndTheJobGoesOn) {
   });
 }
 
+TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
+  if (size() < 2) GTEST_SKIP() << "one rank has nobody to tell";
+  const int odd = size() - 1;
+  run([&](int rank) {
+    std::vector<float> data(8, 1.0f);
+    const std::vector<int64_t> shape = {8};
+    for (int time = 0; time < 3; ++time) {
+      Submission broadcast(PERSEUS_BROADCAST, "b");
+      broadcast.raw.root = rank == odd ? 1000 : 0;
+      REQUIRE(broadcast.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() ==
+              (rank == odd ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
+      const std::string message = perseus_last_error();
+      REQUIRE(message.find("root rank 1000 does not belong to process set 0") != std::string::npos);
+      REQUIRE(rank == odd || message.find("rank " + std::to_string(odd) + " could not take part") !=
+                                 std::string::npos);
+    }
+    // What an adapter finds wrong by itself; and the same name, used well by all at once after.
+    Submission reduce(PERSEUS_ALLREDUCE, "a");
+    reduce.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
+    if (rank == odd) {
+      REQUIRE(perseus_refuse(reduce.raw.id, "the gradient is sparse") == PERSEUS_OK);
+    } else {
+      REQUIRE(reduce.run() == PERSEUS_MISMATCH);
+      REQUIRE(std::string(perseus_last_error()).find("the gradient is sparse") !=
+              std::string::npos);
+    }
+    REQUIRE(reduce.run() == PERSEUS_OK);
+    REQUIRE(data[0] == static_cast<float>(size()));
+    Submission broadcast(PERSEUS_BROADCAST, "b");
+    REQUIRE(broadcast.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+  });
+}
+
 TEST_P(Operations, ProcessSetsRunSideBySide) {
   run([&](int rank) {
     std::vector<perseus_process_set_t> sets;

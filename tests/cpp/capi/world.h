@@ -130,8 +130,10 @@ class Submission {
   }
   // Submits, waits and releases.
   perseus_status_t run() {
-    const perseus_handle_t handle = submit();
-    const perseus_status_t status = perseus_wait(handle, -1);
+    perseus_handle_t handle = 0;
+    perseus_status_t status = perseus_submit(&raw, &handle);
+    if (status != PERSEUS_OK) return status;
+    status = perseus_wait(handle, -1);
     perseus_release(handle);
     return status;
   }

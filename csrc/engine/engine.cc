@@ -81,6 +81,8 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
       static_cast<ExecutorHost&>(*this));
   stall_watch_ = std::make_unique<StallWatch>(loop_, settings_, rank_, counters_,
                                               static_cast<StallWatchHost&>(*this));
+  mix_ups_ = std::make_unique<MixUps>(loop_, std::chrono::seconds(settings_.mix_up_time),
+                                      static_cast<MixUpHost&>(*this));
   std::vector<int> everyone(size_);
   for (int r = 0; r < size_; ++r) everyone[r] = r;
   open_set(next_set_++, everyone);
@@ -207,6 +209,7 @@ void Engine::accept(const OperationPtr& operation) {
   set->pending.emplace(operation->key, operation);
   stall_watch_->note_submission(*operation);
   stall_watch_->watch(set);
+  mix_ups_->watch();
   trace_negotiation(timeline_, *operation);
   if (operation->description.kind == OperationKind::kJoin) {
     set->negotiator->join();

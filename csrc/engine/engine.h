@@ -17,6 +17,7 @@
 #include "base/settings.h"
 #include "engine/control.h"
 #include "engine/executor.h"
+#include "engine/mix_ups.h"
 #include "engine/names.h"
 #include "engine/process_set.h"
 #include "engine/stall_watch.h"
@@ -24,7 +25,7 @@
 
 namespace perseus {
 
-class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
+class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHost {
  public:
   static constexpr int32_t kWorld = 0;
 
@@ -88,7 +89,6 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   ProcessSetPtr find_set(int32_t id) const;
   Status conclude_admin(const Agreement::Ready& ready, Operation* operation);
   void on_agreement(ProcessSet& set, const Agreement& agreement);
-  void advance(ProcessSet& set);
   void fail_pending(ProcessSet& set, const Status& why);
 
   // Peers.
@@ -105,6 +105,10 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   // ExecutorHost.
   void operation_done(const OperationPtr& operation, const Status& status) override;
   void shard_ended(const Status& status) override;
+
+  // MixUpHost.
+  const std::map<int32_t, ProcessSetPtr>& process_sets_here() const override { return sets_; }
+  void advance(ProcessSet& set) override;
 
   // StallWatchHost.
   void send_to(int rank, std::span<const std::byte> message) override;
@@ -126,6 +130,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost {
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StallWatch> stall_watch_;
+  std::unique_ptr<MixUps> mix_ups_;
   std::thread thread_;
   int rank_ = 0;
   int size_ = 1;

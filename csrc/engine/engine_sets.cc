@@ -101,6 +101,7 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     executor_->conclude_trial(agreement.slowest);
   }
   if (timeline_.marks_cycles()) timeline_.instant({}, "CYCLE_START");
+  mix_ups_->on_agreement(set, agreement);
   for (const Agreement::Failure& failure : agreement.failures) {
     if (failure.is_refused_here) continue;  // what is pending under the name is a later call
     if (auto found = set.pending.extract(failure.key); !found.empty()) {

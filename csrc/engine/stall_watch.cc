@@ -10,13 +10,6 @@ namespace {
 // What a rank needs to answer a question: far more than a busy engine's turn.
 constexpr std::chrono::milliseconds kAnswerTime{500};
 
-// "allreduce.layer1.weight"; adapters begin their names with the kind already.
-std::string display_name(std::string_view key) {
-  const std::string kind = std::string(to_string(kind_of_key(key))) + ".";
-  const std::string_view name = name_of_key(key);
-  return name.starts_with(kind) ? std::string(name) : kind + std::string(name);
-}
-
 }  // namespace
 
 StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,

@@ -117,6 +117,21 @@ OperationKind kind_of_key(std::string_view key) {
 
 std::string_view name_of_key(std::string_view key) { return key.substr(1); }
 
+std::string_view users_name(std::string_view key) {
+  const std::string_view name = name_of_key(key);
+  std::string_view rest = name;
+  if (rest.starts_with("grouped_")) rest.remove_prefix(sizeof("grouped_") - 1);
+  const std::string_view kind = to_string(kind_of_key(key));
+  const bool has_kind = rest.starts_with(kind) && rest.substr(kind.size()).starts_with('.');
+  return has_kind ? rest.substr(kind.size() + 1) : name;
+}
+
+std::string display_name(std::string_view key) {
+  const std::string_view name = name_of_key(key);
+  if (users_name(key) != name) return std::string(name);
+  return std::string(to_string(kind_of_key(key))) + '.' + std::string(name);
+}
+
 std::string to_string(const TensorDescription& tensor) {
   std::string text(to_string(tensor.dtype));
   text.push_back('[');

@@ -65,6 +65,11 @@ std::string operation_key(OperationKind kind, std::string_view name);
 OperationKind kind_of_key(std::string_view key);
 std::string_view name_of_key(std::string_view key);
 
+// What the user named it: adapters put the kind first, as in "grouped_allreduce.layer1".
+std::string_view users_name(std::string_view key);
+// "allreduce.layer1", for messages
+std::string display_name(std::string_view key);
+
 // "float32[64,3,7,7]"
 std::string to_string(const TensorDescription& tensor);
 

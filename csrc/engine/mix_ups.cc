@@ -1,0 +1,132 @@
+#include "engine/mix_ups.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+// Adapters number the operations that the user has not named. Such numbers mean nothing across
+// kinds.
+bool is_named(std::string_view users_name) { return !users_name.starts_with("noname."); }
+
+bool is_watched(const Operation& operation) {
+  const bool is_users = operation.name_id >= 0;
+  return is_users && operation.description.kind != OperationKind::kJoin &&
+         is_named(users_name(operation.key));
+}
+
+}  // namespace
+
+MixUps::MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host)
+    : loop_(loop), overdue_after_(overdue_after), host_(host) {}
+
+MixUps::~MixUps() {
+  if (armed_) loop_.cancel_timer(timer_);
+}
+
+void MixUps::arm(std::chrono::nanoseconds from_now) {
+  armed_ = true;
+  timer_ = loop_.call_at(Clock::now() + from_now, [this] { check(); });
+}
+
+// One timer stands for all that is pending; it dies with the last of it.
+void MixUps::check() {
+  armed_ = false;
+  const bool any_pending = find_overdue();
+  const bool attended = std::exchange(attends_, !overdue_.empty());
+  if (attends_ || attended) {
+    for (const auto& [id, set] : host_.process_sets_here()) {
+      if (set->negotiator) set->negotiator->attend(attends_);
+    }
+    refuse_heard();
+    advance_all();
+  }
+  if (any_pending || attends_) arm(overdue_after_ / 2);
+}
+
+bool MixUps::find_overdue() {
+  bool any_pending = false;
+  std::map<std::string_view, std::vector<const Operation*>> by_name;
+  for (const auto& [id, set] : host_.process_sets_here()) {
+    for (const auto& [key, operation] : set->pending) {
+      any_pending = true;
+      if (is_watched(*operation)) by_name[users_name(key)].push_back(operation.get());
+    }
+  }
+  std::set<Place> overdue;
+  const auto latest = Clock::now() - overdue_after_;
+  for (const auto& [name, operations] : by_name) {
+    const Operation& operation = *operations.front();
+    if (operations.size() > 1 || operation.submitted_at > latest) continue;
+    Place place{operation.process_set, operation.key};
+    if (!overdue_.contains(place)) {
+      host_.process_sets_here().at(place.first)->negotiator->mark_overdue(place.second);
+    }
+    overdue.insert(std::move(place));
+  }
+  overdue_ = std::move(overdue);
+  return any_pending;
+}
+
+void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
+  for (const Agreement::Failure& failure : agreement.failures) {
+    const bool has_failed_here = !failure.is_refused_here && set.pending.contains(failure.key);
+    if (has_failed_here && !failure.instead_key.empty()) {
+      refuse({failure.instead_set, failure.instead_key}, {set.id, failure.key});
+      loop_.post([this] { advance_all(); });
+    }
+    forget({set.id, failure.key});
+  }
+  if (!overdue_.empty() || !heard_.empty()) {
+    for (const Agreement::Ready& ready : agreement.ready) forget({set.id, ready.key});
+  }
+  for (const Agreement::Overdue& overdue : agreement.overdue) {
+    if (!set.pending.contains(overdue.key)) heard_.emplace(set.id, overdue.key);
+  }
+  if (!agreement.overdue.empty()) {
+    refuse_heard();
+    loop_.post([this] { advance_all(); });
+  }
+}
+
+void MixUps::refuse_heard() {
+  for (const Place& theirs : heard_) {
+    for (const Place& ours : overdue_) {
+      if (users_name(theirs.second) == users_name(ours.second)) refuse(theirs, ours);
+    }
+  }
+}
+
+void MixUps::refuse(const Place& theirs, const Place& ours) {
+  const auto& sets = host_.process_sets_here();
+  const auto set = sets.find(theirs.first);
+  if (set == sets.end() || set->second->negotiator == nullptr ||
+      set->second->pending.contains(theirs.second) || !refused_.emplace(ours, theirs).second) {
+    return;
+  }
+  const auto describe = [&](const Place& place) {
+    const std::string text = "'" + display_name(place.second) + "'";
+    return theirs.first == ours.first ? text
+                                      : text + " in process set " + std::to_string(place.first);
+  };
+  set->second->negotiator->refuse(
+      theirs.second,
+      {"it waits for " + describe(ours) + " instead of " + describe(theirs) +
+           "; every rank must submit a name for the same operation in the same process set",
+       ours.first, ours.second});
+}
+
+void MixUps::forget(const Place& place) {
+  overdue_.erase(place);
+  heard_.erase(place);
+  std::erase_if(refused_, [&](const auto& entry) { return entry.first == place; });
+}
+
+void MixUps::advance_all() {
+  // Agreements may open and close sets.
+  for (const auto& [id, set] : std::map(host_.process_sets_here())) host_.advance(*set);
+}
+
+}  // namespace perseus

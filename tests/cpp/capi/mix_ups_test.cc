@@ -1,0 +1,97 @@
+// One name that stands for different operations on different ranks: an error on all of them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "capi/world.h"
+
+namespace perseus::test {
+namespace {
+
+const Environment kImpatient = {{"PERSEUS_MIX_UP_TIME_SECONDS", "1"}};
+const std::vector<int64_t> kShape = {4};
+
+perseus_status_t run_one(perseus_operation_t operation, const std::string& name,
+                         perseus_process_set_t set = PERSEUS_WORLD) {
+  std::vector<float> data(4, 1.0f);
+  Submission submission(operation, name, set);
+  return submission.tensor(data.data(), data.data(), kShape, PERSEUS_FLOAT32).run();
+}
+
+bool last_error_says(const std::string& text) {
+  return std::string(perseus_last_error()).find(text) != std::string::npos;
+}
+
+class MixUps : public testing::TestWithParam<int> {};
+
+TEST_P(MixUps, TwoKindsOfOperation) {
+  World(GetParam(), kImpatient).run([&](int rank) {
+    for (int time = 0; time < 2; ++time) {
+      REQUIRE(run_one(rank == 0 ? PERSEUS_BROADCAST : PERSEUS_ALLREDUCE, "x") == PERSEUS_MISMATCH);
+      REQUIRE(last_error_says("broadcast.x"));
+      REQUIRE(last_error_says("allreduce.x"));
+      REQUIRE(last_error_says(rank == 0 ? "rank 1 could not" : "rank 0 could not"));
+    }
+    // And the job goes on, also under that name.
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "x") == PERSEUS_OK);
+    REQUIRE(run_one(PERSEUS_BROADCAST, "x") == PERSEUS_OK);
+  });
+}
+
+TEST_P(MixUps, AGroupAndATensorAlone) {
+  World(GetParam(), kImpatient).run([&](int rank) {
+    const std::string name = rank == 0 ? "grouped_allreduce.x" : "allreduce.x";
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, name) == PERSEUS_MISMATCH);
+    REQUIRE(last_error_says("'grouped_allreduce.x'"));
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "x") == PERSEUS_OK);
+  });
+}
+
+TEST_P(MixUps, TwoProcessSets) {
+  if (GetParam() < 3) GTEST_SKIP() << "two ranks have one set of two";
+  World(GetParam(), kImpatient).run([&](int rank) {
+    const std::vector<int32_t> pair = {0, 1};
+    perseus_process_set_t set = -1;
+    REQUIRE(perseus_add_process_set(pair.data(), 2, &set) == PERSEUS_OK);
+    // Rank 0 takes the pair for the world.
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "x", rank == 0 ? set : PERSEUS_WORLD) == PERSEUS_MISMATCH);
+    REQUIRE(last_error_says("in process set " + std::to_string(set)));
+    REQUIRE(last_error_says("in process set 0"));
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "x") == PERSEUS_OK);
+    if (rank < 2) REQUIRE(run_one(PERSEUS_ALLREDUCE, "x", set) == PERSEUS_OK);
+  });
+}
+
+TEST_P(MixUps, ARankThatComesLateIsNone) {
+  World(GetParam(), kImpatient).run([&](int rank) {
+    // Both operations of the name are under way on the others; one rank is late for both, and
+    // takes them in the other order.
+    std::vector<float> a(4, 1.0f), b(4, 1.0f);
+    Submission reduce(PERSEUS_ALLREDUCE, "x");
+    reduce.tensor(a.data(), a.data(), kShape, PERSEUS_FLOAT32);
+    Submission broadcast(PERSEUS_BROADCAST, "x");
+    broadcast.tensor(b.data(), b.data(), kShape, PERSEUS_FLOAT32);
+    perseus_handle_t handles[2];
+    if (rank == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      handles[1] = broadcast.submit();
+      handles[0] = reduce.submit();
+    } else {
+      handles[0] = reduce.submit();
+      handles[1] = broadcast.submit();
+    }
+    for (perseus_handle_t handle : handles) {
+      REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+      perseus_release(handle);
+    }
+    REQUIRE(a[0] == static_cast<float>(GetParam()));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, MixUps, testing::Values(2, 3, 4));
+
+}  // namespace
+}  // namespace perseus::test

@@ -198,9 +198,11 @@ Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
       std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    return Status::invalid_argument(
-        "the ranks of a process set must be different numbers from 0 to " +
-        std::to_string(size_ - 1));
+    const Status wrong =
+        Status::invalid_argument("the ranks of a process set must be different numbers from 0 to " +
+                                 std::to_string(size_ - 1));
+    refuse(kWorld, operation_key(OperationKind::kAddProcessSet, kAdmin), wrong.message());
+    return wrong;
   }
   std::lock_guard lock(admin_mutex_);
   OperationPtr operation;

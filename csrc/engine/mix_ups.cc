@@ -11,10 +11,12 @@ namespace {
 // kinds.
 bool is_named(std::string_view users_name) { return !users_name.starts_with("noname."); }
 
+// Init has a time-out of its own, and who has joined waits for as long as the others like.
 bool is_watched(const Operation& operation) {
-  const bool is_users = operation.name_id >= 0;
-  return is_users && operation.description.kind != OperationKind::kJoin &&
-         is_named(users_name(operation.key));
+  const OperationKind kind = operation.description.kind;
+  const bool is_users = operation.name_id >= 0 || kind == OperationKind::kAddProcessSet ||
+                        kind == OperationKind::kRemoveProcessSet;
+  return is_users && kind != OperationKind::kJoin && is_named(users_name(operation.key));
 }
 
 }  // namespace

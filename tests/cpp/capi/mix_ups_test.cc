@@ -65,6 +65,18 @@ TEST_P(MixUps, TwoProcessSets) {
   });
 }
 
+TEST_P(MixUps, AProcessSetAddedHereAndAnotherRemovedThere) {
+  if (GetParam() < 3) GTEST_SKIP() << "two ranks have no set of some of them";
+  World(GetParam(), kImpatient).run([&](int rank) {
+    const int32_t first[] = {0, 1}, second[] = {1, 2};
+    perseus_process_set_t set = -1, other = -1;
+    REQUIRE(perseus_add_process_set(first, 2, &set) == PERSEUS_OK);
+    REQUIRE((rank == 0 ? perseus_remove_process_set(set)
+                       : perseus_add_process_set(second, 2, &other)) == PERSEUS_MISMATCH);
+    REQUIRE(perseus_add_process_set(second, 2, &other) == PERSEUS_OK);
+  });
+}
+
 TEST_P(MixUps, ARankThatComesLateIsNone) {
   World(GetParam(), kImpatient).run([&](int rank) {
     // Both operations of the name are under way on the others; one rank is late for both, and

@@ -210,6 +210,21 @@ TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
   });
 }
 
+TEST_P(Operations, AProcessSetThatOneRankGetsWrongFailsOnAll) {
+  if (size() < 3) GTEST_SKIP() << "a set of some of the ranks needs more";
+  run([&](int rank) {
+    const int32_t ranks[] = {0, rank == 1 ? 1000 : 1};
+    perseus_process_set_t set = -1;
+    REQUIRE(perseus_add_process_set(ranks, 2, &set) ==
+            (rank == 1 ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
+    REQUIRE(std::string(perseus_last_error()).find("different numbers from 0 to") !=
+            std::string::npos);
+    const int32_t right[] = {0, 1};
+    REQUIRE(perseus_add_process_set(right, 2, &set) == PERSEUS_OK);
+    REQUIRE(perseus_remove_process_set(set) == PERSEUS_OK);
+  });
+}
+
 TEST_P(Operations, ProcessSetsRunSideBySide) {
   run([&](int rank) {
     std::vector<perseus_process_set_t> sets;

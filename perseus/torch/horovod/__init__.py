@@ -80,6 +80,7 @@ from perseus.torch.horovod.mpi_ops import (
     synchronize,
 )
 from perseus.torch.horovod.optimizer import DistributedOptimizer
+from perseus.torch.horovod.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -92,6 +93,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

@@ -16,6 +16,7 @@ from perseus.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from perseus.torch.horovod import elastic
 from perseus.torch.horovod.compression import Compression
 from perseus.torch.horovod.functions import (
     allgather_object,
@@ -117,6 +118,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -1,0 +1,140 @@
+"""Training that survives the loss of ranks: state that can go back, and the loop around a function.
+
+Follows Horovod's elastic API. Without an elastic launcher no host is ever reported as new or gone,
+and a reset leads to the world that the launcher's environment names.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
+
+#: Gives all ranks rank 0's object.
+BroadcastObject: TypeAlias = Callable[[Any], Any]
+
+
+class HostUpdateResult:
+    """What became of the hosts: bits that add up."""
+
+    no_update = 0
+    removed = 1
+    added = 2
+    mixed = removed | added
+
+
+class State(ABC):
+    """What must be the same on all ranks, and can be put back to the last commit."""
+
+    def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._last_updated_timestamp: float = 0
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Calls these after each reset, once rank and size are those of the new world."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Notes that the hosts have changed; any thread."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Saves, and lets changes of the hosts interrupt. Every rank calls it."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises HostsUpdatedInterrupt, on all ranks alike, if rank 0 has heard of a change."""
+        before = last = self._last_updated_timestamp
+        changes = HostUpdateResult.no_update
+        while not self._host_messages.empty():
+            timestamp, change = self._host_messages.get()
+            if timestamp > last:
+                last = timestamp
+                changes |= change
+        before, last, changes = self._bcast_object((before, last, changes))
+        self._last_updated_timestamp = last
+        if last > before:
+            raise HostsUpdatedInterrupt(changes == HostUpdateResult.removed)
+
+    @abstractmethod
+    def save(self) -> None:
+        """Keeps a copy in memory."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Goes back to what was saved last."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Gives all ranks rank 0's state."""
+
+    def reset(self) -> None:  # noqa: B027 (nothing to do unless a subclass has)
+        """A hook: the world has changed."""
+
+
+class ObjectState(State):
+    """Plain attributes. They are kept as they are, so change them by assignment."""
+
+    def __init__(
+        self, bcast_object: BroadcastObject, get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        self._saved_state = kwargs
+        self._set_attrs()
+        super().__init__(bcast_object, get_rank)
+
+    def save(self) -> None:
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        self._set_attrs()
+
+    def sync(self) -> None:
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._set_attrs()
+
+    def _set_attrs(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
+    """`func(state, ...)`, begun again from the last commit whenever ranks are lost or join.
+
+    A HorovodInternalError puts the state back, a HostsUpdatedInterrupt keeps it; any other
+    exception goes through. `reset` leaves the job and joins it anew.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        skip_sync = False
+        while True:
+            if not skip_sync:
+                state.sync()
+            try:
+                return func(state, *args, **kwargs)
+            except HorovodInternalError:
+                state.restore()
+                skip_sync = False
+            except HostsUpdatedInterrupt as interrupt:
+                skip_sync = interrupt.skip_sync
+            reset()
+            state.on_reset()
+
+    return wrapper

@@ -1,0 +1,23 @@
+"""Training that survives the loss of ranks: see perseus.common.elastic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perseus.common.elastic import run_fn
+from perseus.torch.horovod.elastic.sampler import ElasticSampler
+from perseus.torch.horovod.elastic.state import TorchState
+from perseus.torch.horovod.mpi_ops import init, shutdown
+
+__all__ = ["ElasticSampler", "TorchState", "run"]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates `train(state, ...)`: it is begun again from the last commit when ranks are lost."""
+    return run_fn(func, _reset)
+
+
+def _reset() -> None:
+    shutdown()
+    init()

@@ -1,0 +1,175 @@
+"""State of a PyTorch job: models, optimizers, samplers, and plain attributes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import torch
+
+from perseus.common.elastic import ObjectState
+from perseus.torch.horovod.elastic.sampler import ElasticSampler
+from perseus.torch.horovod.functions import (
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from perseus_core import rank
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+T = TypeVar("T")
+
+
+class StateHandler(Generic[T]):
+    """How one kind of value is saved, put back, and made the same on all ranks."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        raise NotImplementedError
+
+    def set_value(self, value: T) -> None:
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler[torch.nn.Module]):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        # load_state_dict keeps what it is given.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def sync(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(StateHandler[ElasticSampler]):
+    def __init__(self, sampler: ElasticSampler) -> None:
+        super().__init__(sampler)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
+        self.save()
+
+
+#: Kinds of values and their handlers; the first that fits is taken.
+Registry: TypeAlias = list[tuple[type, type[StateHandler[Any]]]]
+
+_registry: Registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    return _registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    global _registry
+    _registry = registry
+
+
+class TorchState(ObjectState):
+    """`model`, `optimizer`, samplers and what else is given by name, as attributes.
+
+    Values that the registry has a handler for are synced from rank 0's present state. The others
+    are plain: sync gives rank 0's last saved ones.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        values = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: _handler_of(value) for name, value in values.items()}
+        # Before any attribute is set: __setattr__ looks here.
+        super().__setattr__(
+            "_handlers", {name: handler for name, handler in handlers.items() if handler}
+        )
+        for name, handler in self._handlers.items():
+            super().__setattr__(name, handler.value)
+        plain = {name: value for name, value in values.items() if name not in self._handlers}
+        super().__init__(broadcast_object, rank, **plain)
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        for handler in self._handlers.values():
+            if isinstance(handler, SamplerStateHandler):
+                handler.value.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handlers = self.__dict__.get("_handlers", {})
+        if name in handlers:
+            handlers[name].set_value(value)
+        super().__setattr__(name, value)
+
+
+def _handler_of(value: Any) -> StateHandler[Any] | None:
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None

@@ -1,0 +1,176 @@
+"""hvd.elastic without an elastic launcher: commits, restores, resets, and the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import perseus.torch.horovod as hvd
+from perseus.common.elastic import HostUpdateResult
+from perseus.common.exceptions import HostsUpdatedInterrupt
+from perseus.torch.horovod.elastic.state import (
+    ModelStateHandler,
+    StateHandler,
+    get_handler_registry,
+    set_handler_registry,
+)
+
+
+@pytest.fixture(autouse=True)
+def ranks() -> Iterator[None]:
+    hvd.init()
+    yield
+
+
+def model_of(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(4, 2)
+
+
+def trained(steps: int, fail_at: tuple[int, ...] = ()) -> torch.nn.Module:
+    """SGD with momentum on data of the step and rank, through failures and resets."""
+    model = model_of(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+    failures = set(fail_at)
+    resets = []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> int:
+        while state.step < steps:
+            generator = torch.Generator().manual_seed(100 * state.step + hvd.rank())
+            x = torch.randn(8, 4, generator=generator)
+            state.optimizer.zero_grad()
+            state.model(x).square().sum().backward()
+            state.optimizer.step()
+            if state.step in failures:
+                # After the parameters have changed: the step must be undone.
+                failures.remove(state.step)
+                raise hvd.HorovodInternalError("a rank was lost")
+            state.step += 1
+            state.commit()
+        return state.step
+
+    assert train(state) == steps
+    assert resets == [hvd.size()] * len(fail_at)
+    return model
+
+
+def test_training_through_failures_ends_as_without() -> None:
+    through, without = trained(6, fail_at=(0, 3, 5)), trained(6)
+    for ours, expected in zip(through.parameters(), without.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
+def test_other_exceptions_go_through() -> None:
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        train(hvd.elastic.TorchState())
+
+
+def test_sync_gives_rank_0_s_model_and_saved_attributes() -> None:
+    model = model_of(hvd.rank())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (hvd.rank() + 1))
+    state = hvd.elastic.TorchState(model, optimizer, epoch=hvd.rank(), batch=[hvd.rank()])
+    state.epoch = 10 + hvd.rank()
+    state.save()
+    state.epoch = 20
+    state.sync()
+    assert (state.epoch, state.batch) == (10, [0])
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    for ours, expected in zip(model.parameters(), model_of(0).parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+    # What was synced is what restore goes back to.
+    with torch.no_grad():
+        model.weight.zero_()
+    state.restore()
+    torch.testing.assert_close(model.weight, model_of(0).weight, rtol=0, atol=0)
+
+
+def test_an_assigned_model_takes_the_place_of_the_old_one() -> None:
+    state = hvd.elastic.TorchState(model_of(1))
+    state.model = model_of(2)
+    with torch.no_grad():
+        state.model.weight.zero_()
+    state.restore()
+    torch.testing.assert_close(state.model.weight, model_of(2).weight)
+
+
+def test_changes_of_the_hosts_that_rank_0_hears_of_interrupt_all_ranks() -> None:
+    state = hvd.elastic.TorchState(step=0)
+    state.commit()
+    state.on_hosts_updated(1 if hvd.rank() == 0 else 5, HostUpdateResult.removed)
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.commit()
+    assert caught.value.skip_sync
+    state.commit()  # heard once
+    if hvd.rank() == 0:
+        state.on_hosts_updated(2, HostUpdateResult.removed)
+        state.on_hosts_updated(3, HostUpdateResult.added)
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.check_host_updates()
+    assert not caught.value.skip_sync
+    state.on_reset()
+
+
+def test_handlers_can_be_registered() -> None:
+    class Counter:
+        value = 0
+
+    class CounterHandler(StateHandler[Counter]):
+        def save(self) -> None:
+            self.saved = self.value.value
+
+        def restore(self) -> None:
+            self.value.value = self.saved
+
+        def sync(self) -> None:
+            self.value.value = hvd.broadcast_object(self.value.value)
+
+    before = get_handler_registry()
+    set_handler_registry([*before, (Counter, CounterHandler)])
+    try:
+        counter = Counter()
+        counter.value = hvd.rank() + 7
+        state = hvd.elastic.TorchState(counter=counter)
+        state.sync()
+        assert counter.value == 7
+        state.save()
+        counter.value = 9
+        state.restore()
+        assert counter.value == 7
+    finally:
+        set_handler_registry(before)
+    assert get_handler_registry()[0] == (torch.nn.Module, ModelStateHandler)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 24, 31])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_sampler_deals_everything_that_is_left(length: int, shuffle: bool) -> None:
+    data = list(range(length))
+    sampler = hvd.elastic.ElasticSampler(data, shuffle=shuffle)
+    assert len(sampler) == -(-length // hvd.size())
+    parts = hvd.allgather_object(list(sampler))
+    assert len({len(part) for part in parts}) == 1
+    assert sorted({i for part in parts for i in part}) == data
+    # In the middle of the epoch, as if begun anew.
+    sampler.record_batch(0, 2)
+    done = min(2 * hvd.size(), length)
+    again = hvd.elastic.ElasticSampler(data, shuffle=shuffle)
+    again.load_state_dict(sampler.state_dict())
+    left = {i for part in hvd.allgather_object(list(again)) for i in part}
+    assert len(left) == length - done
+    first = {i for part in parts for i in part[:2]}
+    if length >= 2 * hvd.size():
+        assert left.isdisjoint(first)
+    again.set_epoch(1)
+    assert len(again.remaining_indices) == length
+    if shuffle and length > 4:
+        assert again.remaining_indices != sampler.remaining_indices

@@ -60,6 +60,9 @@ def submit(
 ) -> int:
     """`callback(handle, status, message)` runs on the thread in dispatch_callbacks."""
 
+def refuse(id: int, reason: str) -> None:
+    """This rank's call of the name has failed before it was submitted; tells the others why."""
+
 def poll(handle: int) -> int: ...
 def wait(handle: int, time_out_ms: int = -1) -> bool:
     """Whether the operation is complete; raises if it failed. Python's signal handlers run."""

@@ -11,6 +11,7 @@ import ctypes
 from typing import Any, TypeAlias
 
 from perseus_core import _engine
+from perseus_core.arguments import plain_text
 
 __all__ = ["CFunction", "find_codec", "register_codec"]
 
@@ -39,7 +40,7 @@ def register_codec(
       user: an address that the functions are given.
     """
     number = _engine.register_codec(
-        name,
+        plain_text("name", name),
         _address(encoded_size),
         _address(encode),
         _address(decode),
@@ -54,7 +55,7 @@ def register_codec(
 
 def find_codec(name: str) -> int:
     """The id of a codec; built in are "none", "fp16" and "bf16". ValueError if there is none."""
-    return _engine.find_codec(name)
+    return _engine.find_codec(plain_text("name", name))
 
 
 def _address(function: CFunction) -> int:

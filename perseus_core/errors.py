@@ -14,6 +14,8 @@ __all__ = [
     "TimedOutError",
     "UnreachableError",
     "from_status",
+    "is_settled",
+    "settle",
 ]
 
 
@@ -55,4 +57,16 @@ _CLASSES: dict[int, type[Exception]] = {
 
 def from_status(status: int, message: str) -> Exception:
     """The exception for a status of perseus.h other than PERSEUS_OK."""
-    return _CLASSES.get(status, HorovodInternalError)(message)
+    error = _CLASSES.get(status, HorovodInternalError)(message)
+    settle(error)
+    return error
+
+
+def settle(error: Exception) -> None:
+    """Marks that the other ranks know of this error, or have nothing to learn from it."""
+    error._perseus_settled = True  # type: ignore[attr-defined]
+
+
+def is_settled(error: Exception) -> bool:
+    """Whether the other ranks need not be told of this error. What the engine raises, it told."""
+    return hasattr(error, "_perseus_settled")

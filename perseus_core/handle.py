@@ -85,12 +85,18 @@ class Handle(Generic[T]):
 
 def poll(handle: Handle[T]) -> bool:
     """Whether the operation is complete."""
-    return handle.poll()
+    return _checked(handle).poll()
 
 
 def wait(handle: Handle[T], timeout: float | None = None) -> T:
     """Waits for the operation and gives its result; see Handle.wait."""
-    return handle.wait(timeout)
+    return _checked(handle).wait(timeout)
+
+
+def _checked(handle: Handle[T]) -> Handle[T]:
+    if not isinstance(handle, Handle):
+        raise TypeError(f"a Handle is needed, not {type(handle).__name__}")
+    return handle
 
 
 def _release_abandoned() -> None:

@@ -4,6 +4,9 @@ Ranks match operations by set, kind and name. Unnamed ones are numbered in the o
 for each set and prefix apart, so ranks need to agree only on the order of unnamed calls of one kind
 on one set. The numbers go round, because the engine remembers every name it has seen and agrees
 on a known one by a single bit.
+
+A call that fails here, before the engine has it, is a call all the same: it takes its number, and
+the engine tells the other ranks, so that theirs fail with it and nobody waits or falls out of step.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
 
 from perseus_core import _engine
+from perseus_core.arguments import plain_text
 from perseus_core.constants import OperationKind
-from perseus_core.errors import HorovodInternalError
+from perseus_core.errors import HorovodInternalError, is_settled, settle
 
 #: Unnamed operations of one prefix and set that may be in flight at once without waiting.
 ROUND = 2048
+
+_MAX_REASON = 300
 
 _lock = threading.Lock()
 _counters: dict[tuple[str, int], itertools.count[int]] = {}
@@ -32,6 +39,15 @@ def restart() -> None:
         _last_handle.clear()
 
 
+def restart_set(process_set: int) -> None:
+    """Forgets the counts of a set that is new: calls that came before it counted on no rank."""
+    with _lock:
+        for key in [key for key in _counters if key[1] == process_set]:
+            del _counters[key]
+        for key in [key for key in _last_handle if key[1] == process_set]:
+            del _last_handle[key]
+
+
 def submit(
     kind: OperationKind,
     prefix: str,
@@ -39,9 +55,108 @@ def submit(
     process_set: int,
     send: Callable[[int], int],
 ) -> int:
-    """Registers ``<prefix>.<name>``, gives the id to `send`, and returns the handle from it."""
+    """Registers ``<prefix>.<name>``, gives the id to `send`, and returns the handle from it.
+
+    Where `send` raises what the engine does not know of, the other ranks are told.
+    """
     if name is not None:
-        return send(_engine.register(process_set, kind, f"{prefix}.{name}"))
+        text = f"{prefix}.{plain_text('name', name)}"
+    else:
+        text = _next_unnamed(prefix, process_set)
+    id = _engine.register(process_set, kind, text)
+    try:
+        handle = send(id)
+    except Exception as error:
+        refuse(id, kind, text, error)
+        raise
+    if name is None:
+        with _lock:
+            _last_handle[text, process_set] = handle
+    return handle
+
+
+def refuse(id: int, kind: OperationKind, text: str, error: Exception) -> None:
+    """Tells the other ranks, if need be, that this rank's call of a name has failed.
+
+    `id` is that of the name, `text`. Without effect where they wait for no such call: before init,
+    after shutdown, on a set that this rank is not in, or while an earlier operation of the name is
+    in flight.
+    """
+    if not is_settled(error):
+        _tell(id, kind, text, error)
+        settle(error)
+
+
+class refusing:
+    """A context manager for what a call does before it submits, such as checks and conversions.
+
+        with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, process_set):
+            source = as_input(array)
+        names.submit(OperationKind.ALLREDUCE, "allreduce", name, process_set, ...)
+
+    An exception counts as the call of that name, as if submit had been refused. It must not hold
+    the submission itself, nor what comes after it.
+    """
+
+    __slots__ = ("_kind", "_name", "_prefix", "_process_set")
+
+    def __init__(
+        self, kind: OperationKind, prefix: str, name: str | None, process_set: int
+    ) -> None:
+        self._kind = kind
+        self._prefix = prefix
+        self._name = name
+        self._process_set = process_set
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception) and not is_settled(error) and _engine.is_initialized():
+            _tell_by_name(self._kind, self._prefix, self._name, self._process_set, error)
+            settle(error)
+
+
+@contextlib.contextmanager
+def refusing_all(
+    kind: OperationKind, prefix: str, names: Iterable[str], process_set: int
+) -> Iterator[None]:
+    """refusing for a call that makes operations of several names."""
+    try:
+        yield
+    except Exception as error:
+        if not is_settled(error) and _engine.is_initialized():
+            for name in names:
+                _tell_by_name(kind, prefix, name, process_set, error)
+            settle(error)
+        raise
+
+
+def _tell_by_name(
+    kind: OperationKind, prefix: str, name: str | None, process_set: int, error: Exception
+) -> None:
+    # A name or set that is wrong as well is one that no other rank can be waiting under.
+    with contextlib.suppress(TypeError, ValueError):
+        if name is not None:
+            text = f"{prefix}.{plain_text('name', name)}"
+        else:
+            text = _next_unnamed(prefix, process_set)
+        _tell(_engine.register(process_set, kind, text), kind, text, error)
+
+
+def _tell(id: int, kind: OperationKind, text: str, error: Exception) -> None:
+    # The caller's own error is what it must see, whatever becomes of this.
+    with contextlib.suppress(Exception):
+        _engine.refuse(id, f"{kind.name.lower()} of '{text}': {_reason(error)}")
+
+
+def _next_unnamed(prefix: str, process_set: int) -> str:
+    """The name of the next unnamed call."""
     with _lock:
         counter = _counters.setdefault((prefix, process_set), itertools.count())
         text = f"{prefix}.noname.{next(counter) % ROUND}"
@@ -50,7 +165,11 @@ def submit(
         # More than ROUND unnamed operations are in flight. Its own caller will see a failure.
         with contextlib.suppress(HorovodInternalError):
             _engine.wait(before)
-    handle = send(_engine.register(process_set, kind, text))
-    with _lock:
-        _last_handle[text, process_set] = handle
-    return handle
+    return text
+
+
+def _reason(error: Exception) -> str:
+    first_line = str(error).partition("\n")[0].strip()
+    reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    text = reason if len(reason) <= _MAX_REASON else reason[: _MAX_REASON - 3] + "..."
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")

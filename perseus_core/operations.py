@@ -2,8 +2,8 @@
 
 Every rank of the process set makes the call, under the same name; unnamed calls are matched in
 their order. `<collective>_async` gives a Handle at once, the plain form waits. A mistake seen here
-raises ValueError or TypeError; one that only the ranks together can see (shapes that differ, ...)
-raises HorovodInternalError on all of them, and the job can go on.
+raises ValueError or TypeError, and MismatchError on the other ranks; one that only the ranks
+together can see (shapes that differ, ...) raises MismatchError on all. The job can go on.
 
 Common arguments:
   name: what ranks match operations by; must not be in flight already.
@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from perseus_core import _engine, callbacks, names
+from perseus_core.arguments import real_number, row_counts, whole_number
 from perseus_core.arrays import (
     Array,
     ArrayLike,
@@ -96,7 +97,10 @@ def allreduce_async(
     codec: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    pair = _Pair(array, out)
+    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, process_set):
+        pair = _Pair(array, out)
+        options = _reduction(op, prescale, postscale, priority)
+        options["codec"] = whole_number("codec", codec)
     return _submit(
         OperationKind.ALLREDUCE,
         "allreduce",
@@ -105,11 +109,7 @@ def allreduce_async(
         Handle(pair, lambda number: pair.finish()),
         [pair.described()],
         callback,
-        reduce_op=op,
-        prescale=prescale,
-        postscale=postscale,
-        priority=priority,
-        codec=codec,
+        **options,
     )
 
 
@@ -146,7 +146,9 @@ def grouped_allreduce_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[list[Array]]:
-    pairs = [_Pair(array, None) for array in arrays]
+    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, process_set):
+        pairs = [_Pair(array, None) for array in arrays]
+        options = _reduction(op, prescale, postscale, priority)
     return _submit(
         OperationKind.ALLREDUCE,
         "grouped_allreduce",
@@ -155,10 +157,7 @@ def grouped_allreduce_async(
         Handle(pairs, lambda number: [pair.finish() for pair in pairs]),
         [pair.described() for pair in pairs],
         callback,
-        reduce_op=op,
-        prescale=prescale,
-        postscale=postscale,
-        priority=priority,
+        **options,
     )
 
 
@@ -187,7 +186,10 @@ def broadcast_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    pair = _Pair(array, out)
+    with names.refusing(OperationKind.BROADCAST, "broadcast", name, process_set):
+        pair = _Pair(array, out)
+        root = whole_number("root", root)
+        priority = whole_number("priority", priority)
     return _submit(
         OperationKind.BROADCAST,
         "broadcast",
@@ -213,7 +215,8 @@ def allgather_async(
     process_set: int = WORLD,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    source = as_input(array)
+    with names.refusing(OperationKind.ALLGATHER, "allgather", name, process_set):
+        source = as_input(array)
     return _submit(
         OperationKind.ALLGATHER,
         "allgather",
@@ -250,7 +253,9 @@ def alltoall_async(
     process_set: int = WORLD,
     callback: Callback | None = None,
 ) -> Handle[tuple[Array, list[int]]]:
-    source = as_input(array)
+    with names.refusing(OperationKind.ALLTOALL, "alltoall", name, process_set):
+        source = as_input(array)
+        rows = None if splits is None else row_counts(splits)
 
     def finish(number: int) -> tuple[Array, list[int]]:
         result = _engine.Result(number)
@@ -264,7 +269,7 @@ def alltoall_async(
         Handle(source, finish),
         [_described(source)],
         callback,
-        splits=None if splits is None else [int(rows) for rows in splits],
+        splits=rows,
     )
 
 
@@ -304,7 +309,9 @@ def reducescatter_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    source = as_input(array)
+    with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, process_set):
+        source = as_input(array)
+        options = _reduction(op, prescale, postscale, priority)
     return _submit(
         OperationKind.REDUCESCATTER,
         "reducescatter",
@@ -313,15 +320,13 @@ def reducescatter_async(
         Handle(source, lambda number: from_result(_engine.Result(number), source.dtype)),
         [_described(source)],
         callback,
-        reduce_op=op,
-        prescale=prescale,
-        postscale=postscale,
-        priority=priority,
+        **options,
     )
 
 
 def barrier(*, process_set: int = WORLD) -> None:
     """Returns once all ranks of the set have called it."""
+    process_set = whole_number("process_set", process_set)
     number = _engine.register(process_set, OperationKind.BARRIER, "barrier.noname")
     _engine.finish(_engine.submit(number, []))
 
@@ -373,6 +378,15 @@ class _Pair:
         return self.wanted
 
 
+def _reduction(op: int, prescale: float, postscale: float, priority: int) -> dict[str, Any]:
+    return {
+        "reduce_op": whole_number("op", op),
+        "prescale": real_number("prescale", prescale),
+        "postscale": real_number("postscale", postscale),
+        "priority": whole_number("priority", priority),
+    }
+
+
 def _empty_like(array: Array) -> Array:
     return np.empty(array.shape, array.dtype)
 
@@ -392,8 +406,12 @@ def _submit(
     callback: Callback | None,
     **options: Any,
 ) -> Handle[T]:
+    process_set = whole_number("process_set", process_set)
     if callback is not None:
-        callbacks.start()
+        with names.refusing(kind, prefix, name, process_set):
+            if not callable(callback):
+                raise TypeError(f"callback is {type(callback).__name__}, which cannot be called")
+            callbacks.start()
 
         def complete(number: int, status: int, message: str) -> None:
             handle.submitted(number)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import warnings
 from collections.abc import Callable, Sequence
 
 from perseus_core import _engine, callbacks, names
+from perseus_core.arguments import whole_number
 
 __all__ = [
     "add_process_set",
@@ -29,6 +31,9 @@ __all__ = [
 # Scripts written for Horovod look for this text.
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
+# What init was given, to tell who asks for another world.
+_world: list[int] | None = None
+
 
 def init(ranks: Sequence[int] | None = None) -> None:
     """Joins the other processes of the job; blocks until all have come.
@@ -37,12 +42,23 @@ def init(ranks: Sequence[int] | None = None) -> None:
       ranks: the launched ranks that form the world; None for all. A rank left out gets a world of
         its own.
 
-    A second call without shutdown between does nothing. Raises ValueError for a malformed setting,
-    UnreachableError or TimedOutError if the others cannot be found.
+    A second call without shutdown between does nothing, and warns if it asks for another world.
+    Raises ValueError for a malformed setting, UnreachableError or TimedOutError if the others
+    cannot be found.
     """
+    global _world
+    asked = None if ranks is None else [whole_number("a rank of the world", r) for r in ranks]
     if _engine.is_initialized():
+        made = list(range(size())) if _world is None else _world
+        if asked is not None and asked != made:
+            warnings.warn(
+                f"init was called again, with ranks {asked}: they are ignored, for the world was "
+                f"made of ranks {made}",
+                stacklevel=2,
+            )
         return
-    _engine.init(ranks)
+    _engine.init(asked)
+    _world = asked
     names.restart()
     _at_exit()
 
@@ -100,12 +116,23 @@ def add_process_set(ranks: Sequence[int]) -> int:
     Called by all ranks of the world, members or not, with the same ranks; blocks until all have.
     ValueError if a set of these ranks exists.
     """
-    return _engine.add_process_set(ranks)
+    members = sorted(whole_number("a rank of a process set", rank) for rank in ranks)
+    try:
+        number = _engine.add_process_set(members)
+    except ValueError:
+        if members == list(range(_engine.size())):
+            raise ValueError(
+                f"a process set of these ranks exists already: all of them, {members}, are the "
+                "global process set"
+            ) from None
+        raise
+    names.restart_set(number)
+    return number
 
 
 def remove_process_set(process_set: int) -> None:
     """Takes a set away. Called by all ranks of the world; blocks until all have."""
-    _engine.remove_process_set(process_set)
+    _engine.remove_process_set(whole_number("process_set", process_set))
 
 
 def process_set_rank(process_set: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from perseus_core import ReduceOp
+from perseus_core.arguments import whole_number
 
 # Plain ints, as scripts compare and print them.
 Average = int(ReduceOp.AVERAGE)
@@ -20,16 +21,18 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     if op is not None:
         if average is not None:
             raise ValueError("The op parameter supersedes average; give only one of them.")
-        reject_adasum(op)
-        return op
+        return checked_op(op)
     if average is None:
         return Average
     warnings.warn("average is deprecated; give op instead", DeprecationWarning, stacklevel=3)
     return Average if average else Sum
 
 
-def reject_adasum(op: int) -> None:
+def checked_op(op: int) -> int:
+    """The number of a reduction that is served; TypeError or NotImplementedError for others."""
+    op = whole_number("op", op)
     if op == Adasum:
         raise NotImplementedError(
             "Perseus has no Adasum reduction in this version; use Average or Sum"
         )
+    return op

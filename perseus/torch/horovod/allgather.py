@@ -11,7 +11,14 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, grouped_allreduce
-from perseus.torch.horovod.tensors import contiguous, described, set_id, take_result
+from perseus.torch.horovod.tensors import (
+    checked_list,
+    contiguous,
+    contiguous_list,
+    described,
+    set_id,
+    take_result,
+)
 from perseus_core import OperationKind, _engine, names
 
 
@@ -21,8 +28,10 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allgather; gives a handle for poll and synchronize."""
-    source = contiguous(tensor)
-    handle = _submit([source], "allgather", name, process_set)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLGATHER, "allgather", name, set_number):
+        source = contiguous(tensor)
+    handle = _submit([source], "allgather", name, set_number)
     return handles.track(handle, source, take_result)
 
 
@@ -44,8 +53,10 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts allgathers that are agreed on, and complete, as one, under a single handle."""
-    sources = [contiguous(tensor) for tensor in tensors]
-    handle = _submit(sources, "grouped_allgather", name, process_set)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_number):
+        sources = contiguous_list(tensors)
+    handle = _submit(sources, "grouped_allgather", name, set_number)
     return handles.track(
         handle, sources, lambda done: tuple(take_result(done, i) for i in range(len(sources)))
     )
@@ -57,18 +68,18 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """allgather of several tensors as one operation. Differentiable."""
+    with names.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_id(process_set)):
+        tensors = checked_list(tensors)
     return _GroupedAllgather.apply(name, process_set, *tensors)
 
 
-def _submit(
-    sources: Sequence[torch.Tensor], prefix: str, name: str | None, process_set: ProcessSet
-) -> int:
+def _submit(sources: Sequence[torch.Tensor], prefix: str, name: str | None, set_number: int) -> int:
     tensors = [described(source) for source in sources]
     return names.submit(
         OperationKind.ALLGATHER,
         prefix,
         name,
-        set_id(process_set),
+        set_number,
         lambda id: _engine.submit(id, tensors),
     )
 

@@ -22,8 +22,18 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import resolve_op
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compression, Compressor
-from perseus.torch.horovod.tensors import contiguous, described, dtype_number, empty_like, set_id
+from perseus.torch.horovod.tensors import (
+    checked,
+    checked_list,
+    contiguous,
+    contiguous_list,
+    described,
+    dtype_number,
+    empty_like,
+    set_id,
+)
 from perseus_core import OperationKind, _engine, names
+from perseus_core.arguments import real_number
 
 
 def allreduce_async(
@@ -36,10 +46,13 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce into a new tensor; gives a handle for poll and synchronize."""
-    op = resolve_op(op, average)
-    source = contiguous(tensor)
-    output = empty_like(source)
-    handle = _submit(source, output, name, op, prescale_factor, postscale_factor, process_set)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_number):
+        op = resolve_op(op, average)
+        scales = checked_scales(prescale_factor, postscale_factor)
+        source = contiguous(tensor)
+        output = empty_like(source)
+    handle = _submit(source, output, name, op, scales, set_number)
     return handles.track(handle, (source, output), lambda _: output)
 
 
@@ -53,9 +66,12 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce in place; gives a handle for poll and synchronize."""
-    op = resolve_op(op, average)
-    buffer = contiguous(tensor)
-    handle = _submit(buffer, buffer, name, op, prescale_factor, postscale_factor, process_set)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_number):
+        op = resolve_op(op, average)
+        scales = checked_scales(prescale_factor, postscale_factor)
+        buffer = contiguous(tensor)
+    handle = _submit(buffer, buffer, name, op, scales, set_number)
     return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
 
 
@@ -70,8 +86,9 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces the ranks' tensors element by element into a new tensor. Differentiable."""
-    op = resolve_op(op, average)
-    compressed, ctx = compression.compress(tensor)
+    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_id(process_set)):
+        op = resolve_op(op, average)
+        compressed, ctx = compression.compress(checked(tensor))
     reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
 
@@ -101,12 +118,13 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts allreduces that are agreed on, and complete, as one, under a single handle."""
-    op = resolve_op(op, average)
-    sources = [contiguous(tensor) for tensor in tensors]
-    outputs = [empty_like(source) for source in sources]
-    handle = _submit_group(
-        sources, outputs, name, op, prescale_factor, postscale_factor, process_set
-    )
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
+        op = resolve_op(op, average)
+        scales = checked_scales(prescale_factor, postscale_factor)
+        sources = contiguous_list(tensors)
+        outputs = [empty_like(source) for source in sources]
+    handle = _submit_group(sources, outputs, name, op, scales, set_number)
     return handles.track(handle, (sources, outputs), lambda _: outputs)
 
 
@@ -120,14 +138,16 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts a group's allreduces in place."""
-    op = resolve_op(op, average)
-    buffers = [contiguous(tensor) for tensor in tensors]
-    handle = _submit_group(
-        buffers, buffers, name, op, prescale_factor, postscale_factor, process_set
-    )
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
+        op = resolve_op(op, average)
+        scales = checked_scales(prescale_factor, postscale_factor)
+        targets = checked_list(tensors)
+        buffers = contiguous_list(targets)
+    handle = _submit_group(buffers, buffers, name, op, scales, set_number)
 
     def finish(_: int) -> Sequence[torch.Tensor]:
-        for buffer, tensor in zip(buffers, tensors, strict=True):
+        for buffer, tensor in zip(buffers, targets, strict=True):
             copied_back(buffer, tensor)
         return tensors
 
@@ -145,8 +165,9 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """allreduce of several tensors as one operation. Differentiable."""
-    op = resolve_op(op, average)
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_id(process_set)):
+        op = resolve_op(op, average)
+        compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
     reduced = _GroupedAllreduce.apply(
         name,
         op,
@@ -185,20 +206,24 @@ def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def checked_scales(prescale: float, postscale: float) -> tuple[float, float]:
+    """The scale factors as floats; TypeError for what is no number."""
+    return real_number("prescale_factor", prescale), real_number("postscale_factor", postscale)
+
+
 def _submit(
     source: torch.Tensor,
     target: torch.Tensor,
     name: str | None,
     op: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
+    scales: tuple[float, float],
+    set_number: int,
 ) -> int:
     return names.submit(
         OperationKind.ALLREDUCE,
         "allreduce",
         name,
-        set_id(process_set),
+        set_number,
         lambda id: _engine.submit_allreduce(
             id,
             source.data_ptr(),
@@ -206,8 +231,7 @@ def _submit(
             source.shape,
             dtype_number(source),
             op,
-            prescale,
-            postscale,
+            *scales,
         ),
     )
 
@@ -217,16 +241,16 @@ def _submit_group(
     targets: Sequence[torch.Tensor],
     name: str | None,
     op: int,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
+    scales: tuple[float, float],
+    set_number: int,
 ) -> int:
     pairs = [described(source, target) for source, target in zip(sources, targets, strict=True)]
+    prescale, postscale = scales
     return names.submit(
         OperationKind.ALLREDUCE,
         "grouped_allreduce",
         name,
-        set_id(process_set),
+        set_number,
         lambda id: _engine.submit(id, pairs, reduce_op=op, prescale=prescale, postscale=postscale),
     )
 

@@ -11,6 +11,7 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.tensors import contiguous, described, set_id
 from perseus_core import OperationKind, _engine, names
+from perseus_core.arguments import row_counts
 
 
 def alltoall_async(
@@ -20,14 +21,16 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an alltoall; synchronize gives the rows received and how many came from each rank."""
-    source = contiguous(tensor)
-    rows = None if splits is None else _as_rows(splits)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.ALLTOALL, "alltoall", name, set_number):
+        source = contiguous(tensor)
+        rows = None if splits is None else _as_rows(splits)
     described_source = [described(source)]
     handle = names.submit(
         OperationKind.ALLTOALL,
         "alltoall",
         name,
-        set_id(process_set),
+        set_number,
         lambda id: _engine.submit(id, described_source, splits=rows),
     )
 
@@ -59,10 +62,10 @@ def alltoall(
 
 def _as_rows(splits: torch.Tensor | Sequence[int]) -> list[int]:
     if not isinstance(splits, torch.Tensor):
-        splits = torch.as_tensor(splits)
+        return row_counts(splits)
     if splits.dim() != 1:
         raise ValueError(f"splits has {splits.dim()} dimensions; it takes one number a rank")
-    if splits.is_floating_point() and splits.numel():
+    if splits.numel() and (splits.is_floating_point() or splits.is_complex()):
         raise ValueError(f"splits is {splits.dtype}; it takes whole numbers")
     return splits.tolist()
 

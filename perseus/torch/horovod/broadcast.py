@@ -12,6 +12,7 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, copied_back
 from perseus.torch.horovod.tensors import contiguous, described, empty_like, set_id
 from perseus_core import OperationKind, _engine, names, rank
+from perseus_core.arguments import whole_number
 
 
 def broadcast_async(
@@ -21,9 +22,12 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts a broadcast into a new tensor; gives a handle for poll and synchronize."""
-    source = contiguous(tensor)
-    output = empty_like(source)
-    handle = _submit(source, output, root_rank, name, process_set)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
+        root_rank = whole_number("root_rank", root_rank)
+        source = contiguous(tensor)
+        output = empty_like(source)
+    handle = _submit(source, output, root_rank, name, set_number)
     return handles.track(handle, (source, output), lambda _: output)
 
 
@@ -34,8 +38,11 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts a broadcast in place; gives a handle for poll and synchronize."""
-    buffer = contiguous(tensor)
-    handle = _submit(buffer, buffer, root_rank, name, process_set)
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
+        root_rank = whole_number("root_rank", root_rank)
+        buffer = contiguous(tensor)
+    handle = _submit(buffer, buffer, root_rank, name, set_number)
     return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
 
 
@@ -64,14 +71,14 @@ def _submit(
     target: torch.Tensor,
     root_rank: int,
     name: str | None,
-    process_set: ProcessSet,
+    set_number: int,
 ) -> int:
     tensors = [described(source, target)]
     return names.submit(
         OperationKind.BROADCAST,
         "broadcast",
         name,
-        set_id(process_set),
+        set_number,
         lambda id: _engine.submit(id, tensors, root=root_rank),
     )
 

@@ -14,7 +14,9 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather
 from perseus.torch.horovod.broadcast import broadcast_, broadcast_async_
-from perseus_core import rank
+from perseus.torch.horovod.tensors import set_id
+from perseus_core import OperationKind, names, rank
+from perseus_core.arguments import plain_text
 
 
 def broadcast_parameters(
@@ -28,17 +30,26 @@ def broadcast_parameters(
       params: a dict, or tensors, or pairs of a name and a tensor. What is None is passed over.
       root_rank: a rank of the world.
     """
-    named = []
-    for name, tensor in _named(params):
-        if tensor is None:
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"invalid params: {name or 'an entry'} is {type(tensor).__name__}")
-        named.append((name, tensor))
+    set_number = set_id(process_set)
+    named = [(name, tensor) for name, tensor in _named(params) if tensor is not None]
+    started: list[int] = []
+    error: Exception | None = None
+    # One that fails must not keep back the others, which other ranks wait for.
     with torch.no_grad():
-        started = [broadcast_async_(tensor, root_rank, name, process_set) for name, tensor in named]
+        for name, tensor in named:
+            try:
+                with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
+                    _check_param(name, tensor)
+                started.append(broadcast_async_(tensor, root_rank, name, process_set))
+            except Exception as failure:
+                error = error or failure
         for handle in started:
-            handles.synchronize(handle)
+            try:
+                handles.synchronize(handle)
+            except Exception as failure:
+                error = error or failure
+    if error is not None:
+        raise error
 
 
 def broadcast_optimizer_state(
@@ -53,23 +64,27 @@ def broadcast_optimizer_state(
     is taken for it, so gradients and parameters stay as they are. `model` is not needed; Horovod
     has the argument.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    params = [param for group in optimizer.param_groups for param in group["params"]]
+    set_number = set_id(process_set)
     tensors: list[torch.Tensor] = []
     outline = None
-    if rank() == root_rank:
-        outline = (
-            [_without_params(group) for group in optimizer.param_groups],
-            [_outline(optimizer.state.get(param, {}), tensors) for param in params],
-        )
+    with names.refusing(OperationKind.BROADCAST, "broadcast", None, set_number):
+        _check_optimizer(optimizer)
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        if rank() == root_rank:
+            outline = (
+                [_without_params(group) for group in optimizer.param_groups],
+                [_outline(optimizer.state.get(param, {}), tensors) for param in params],
+            )
     options, states = broadcast_object(outline, root_rank, process_set=process_set)
     if rank() != root_rank:
-        if len(options) != len(optimizer.param_groups) or len(states) != len(params):
-            raise ValueError(
-                f"rank {root_rank}'s optimizer has {len(options)} groups of {len(states)} "
-                f"parameters in all, this one {len(optimizer.param_groups)} of {len(params)}"
-            )
+        count = len(_places(states))
+        numbered = [f"optimizer_state.{i}" for i in range(count)]
+        with names.refusing_all(OperationKind.BROADCAST, "broadcast", numbered, set_number):
+            if len(options) != len(optimizer.param_groups) or len(states) != len(params):
+                raise ValueError(
+                    f"rank {root_rank}'s optimizer has {len(options)} groups of {len(states)} "
+                    f"parameters in all, this one {len(optimizer.param_groups)} of {len(params)}"
+                )
         for group, root_options in zip(optimizer.param_groups, options, strict=True):
             group.update(root_options)
         optimizer.state.clear()
@@ -87,13 +102,17 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle."""
+    size_name, data_name = _names_of_parts(name)
+    set_number = set_id(process_set)
     is_root = rank() == root_rank
-    payload = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
+    with names.refusing(OperationKind.BROADCAST, "broadcast", size_name, set_number):
+        payload = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
     length = torch.tensor([payload.numel()], dtype=torch.int64)
-    broadcast_(length, root_rank, name and f"{name}.sz", process_set)
-    if not is_root:
-        payload = torch.empty(int(length), dtype=torch.uint8)
-    broadcast_(payload, root_rank, name and f"{name}.t", process_set)
+    broadcast_(length, root_rank, size_name, process_set)
+    with names.refusing(OperationKind.BROADCAST, "broadcast", data_name, set_number):
+        if not is_root:
+            payload = torch.empty(int(length), dtype=torch.uint8)
+    broadcast_(payload, root_rank, data_name, process_set)
     return obj if is_root else _unpickled(payload)
 
 
@@ -103,10 +122,12 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
-    payload = _pickled(obj)
+    size_name, data_name = _names_of_parts(name)
+    with names.refusing(OperationKind.ALLGATHER, "allgather", size_name, set_id(process_set)):
+        payload = _pickled(obj)
     length = torch.tensor([payload.numel()], dtype=torch.int64)
-    lengths = allgather(length, name and f"{name}.sz", process_set)
-    gathered = allgather(payload, name and f"{name}.t", process_set)
+    lengths = allgather(length, size_name, process_set)
+    gathered = allgather(payload, data_name, process_set)
     return [_unpickled(part) for part in gathered.split(lengths.tolist())]
 
 
@@ -114,10 +135,31 @@ def _named(params: Mapping[str, Any] | Iterable[Any]) -> Iterator[tuple[str | No
     if isinstance(params, torch.Tensor) or not isinstance(params, Iterable):
         raise ValueError(f"invalid params of type: {type(params)}")
     if isinstance(params, Mapping):
-        yield from sorted(params.items(), key=lambda item: str(item[0]))
+        by_name = {str(key): value for key, value in params.items()}
+        yield from sorted(by_name.items(), key=lambda item: item[0])
         return
     for entry in params:
         yield entry if isinstance(entry, tuple) else (None, entry)
+
+
+def _check_param(name: str | None, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"invalid params: {name or 'an entry'} is {type(tensor).__name__}")
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes an Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+
+
+def _names_of_parts(name: str | None) -> tuple[str | None, str | None]:
+    """An object travels as two operations: its size, and its bytes."""
+    if name is None:
+        return None, None
+    plain_text("name", name)
+    return f"{name}.sz", f"{name}.t"
 
 
 def _pickled(obj: Any) -> torch.Tensor:
@@ -146,6 +188,17 @@ def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_outline(inner, tensors) for inner in value)
     return value
+
+
+def _places(outline: Any) -> list[_Place]:
+    """The places in an outline."""
+    if isinstance(outline, _Place):
+        return [outline]
+    if isinstance(outline, dict):
+        outline = list(outline.values())
+    if type(outline) in (list, tuple):
+        return [place for inner in outline for place in _places(inner)]
+    return []
 
 
 def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:

@@ -19,6 +19,7 @@ from perseus.torch.horovod.compression import Compressor, NoneCompressor
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import described, dtype_number, set_id
 from perseus_core import OperationKind, _engine
+from perseus_core.names import refuse
 
 
 class Bucket:
@@ -151,13 +152,25 @@ class Gradients:
         return hook
 
     def _reduce(self, bucket: Bucket) -> None:
+        """Starts a bucket's reduction.
+
+        What goes wrong is kept for synchronize to raise: backward must hand over the other
+        gradients, which the other ranks wait for.
+        """
+        try:
+            self._start(bucket)
+        except Exception as error:
+            refuse(bucket.id, OperationKind.ALLREDUCE, bucket.name, error)
+            bucket.finish = _raising(error)
+
+    def _start(self, bucket: Bucket) -> None:
         if self._registered_for != self._process_set.process_set_id:
             self._register()
         for param in bucket.params:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
         if len(bucket.params) > 1 or bucket.params[0].grad.is_sparse:
-            self._reduce_special(bucket)
+            self._start_special(bucket)
             return
         param = bucket.params[0]
         grad = param.grad
@@ -186,7 +199,7 @@ class Gradients:
 
         bucket.finish = finish
 
-    def _reduce_special(self, bucket: Bucket) -> None:
+    def _start_special(self, bucket: Bucket) -> None:
         grads = [param.grad for param in bucket.params]
         if len(grads) == 1 and not self._sparse_as_dense:
             name = bucket.name.removeprefix("allreduce.")
@@ -228,6 +241,13 @@ class Gradients:
 
 def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:
     grad.zero_().add_(reduced)
+
+
+def _raising(error: Exception) -> Callable[[], None]:
+    def finish() -> None:
+        raise error
+
+    return finish
 
 
 def _nothing(_: int) -> None:

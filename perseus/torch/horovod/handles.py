@@ -25,7 +25,7 @@ def poll(handle: int) -> bool:
 
     ValueError for a handle that was not created or has been synchronized.
     """
-    if handle not in _pending:
+    if _checked(handle) not in _pending:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
     return _engine.poll(handle) != 0
 
@@ -36,7 +36,7 @@ def synchronize(handle: int) -> Any:
     A handle can be synchronized once. Other Python threads run meanwhile. Raises
     HorovodInternalError if the operation failed.
     """
-    entry = _pending.get(handle)
+    entry = _pending.get(_checked(handle))
     if entry is None:
         return None
     try:
@@ -52,6 +52,12 @@ def reset() -> None:
     """Forgets the operations of an engine that has shut down."""
     for handle in list(_pending):
         _forget(handle)
+
+
+def _checked(handle: int) -> int:
+    if not isinstance(handle, int):
+        raise TypeError(f"handle is {type(handle).__name__}; it takes what an _async call gave")
+    return handle
 
 
 def _forget(handle: int) -> None:

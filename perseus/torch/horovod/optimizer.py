@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from perseus.common.process_sets import ProcessSet, global_process_set
-from perseus.common.reduce_ops import Average, reject_adasum
+from perseus.common.reduce_ops import Average, checked_op
 from perseus.torch.horovod.compression import Compression, Compressor
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
@@ -56,7 +56,7 @@ def DistributedOptimizer(
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    reject_adasum(op)
+    op = checked_op(op)
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     if num_groups != 0:

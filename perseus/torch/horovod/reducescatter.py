@@ -12,11 +12,20 @@ from typing import Any
 import torch
 
 from perseus.common.process_sets import ProcessSet, global_process_set
-from perseus.common.reduce_ops import Average, Sum, reject_adasum
+from perseus.common.reduce_ops import Average, Sum, checked_op
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather, grouped_allgather
+from perseus.torch.horovod.allreduce import checked_scales
 from perseus.torch.horovod.compression import Compression, Compressor
-from perseus.torch.horovod.tensors import contiguous, described, set_id, take_result
+from perseus.torch.horovod.tensors import (
+    checked,
+    checked_list,
+    contiguous,
+    contiguous_list,
+    described,
+    set_id,
+    take_result,
+)
 from perseus_core import OperationKind, _engine, names
 
 
@@ -29,10 +38,12 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts a reduce-scatter; gives a handle for poll and synchronize."""
-    source = contiguous(tensor)
-    handle = _submit(
-        [source], "reducescatter", name, op, process_set, prescale_factor, postscale_factor
-    )
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_number):
+        op = checked_op(op)
+        scales = checked_scales(prescale_factor, postscale_factor)
+        source = _scatterable(contiguous(tensor))
+    handle = _submit([source], "reducescatter", name, set_number, op, scales)
     return handles.track(handle, source, take_result)
 
 
@@ -46,7 +57,8 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduces the ranks' tensors and gives this rank its rows of the result. Differentiable."""
-    compressed, ctx = compression.compress(tensor)
+    with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_id(process_set)):
+        compressed, ctx = compression.compress(checked(tensor))
     reduced = _Reducescatter.apply(
         compressed, name, op, process_set, prescale_factor, postscale_factor
     )
@@ -62,10 +74,12 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts reduce-scatters that are agreed on, and complete, as one, under a single handle."""
-    sources = [contiguous(tensor) for tensor in tensors]
-    handle = _submit(
-        sources, "grouped_reducescatter", name, op, process_set, prescale_factor, postscale_factor
-    )
+    set_number = set_id(process_set)
+    with names.refusing(OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_number):
+        op = checked_op(op)
+        scales = checked_scales(prescale_factor, postscale_factor)
+        sources = [_scatterable(source) for source in contiguous_list(tensors)]
+    handle = _submit(sources, "grouped_reducescatter", name, set_number, op, scales)
     return handles.track(
         handle, sources, lambda done: [take_result(done, i) for i in range(len(sources))]
     )
@@ -81,7 +95,10 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """reducescatter of several tensors as one operation. Differentiable."""
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    with names.refusing(
+        OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_id(process_set)
+    ):
+        compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
     reduced = _GroupedReducescatter.apply(
         name,
         op,
@@ -100,25 +117,27 @@ def _submit(
     sources: Sequence[torch.Tensor],
     prefix: str,
     name: str | None,
+    set_number: int,
     op: int,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
+    scales: tuple[float, float],
 ) -> int:
-    reject_adasum(op)
-    for source in sources:
-        if source.dim() == 0:
-            raise ValueError("reducescatter needs a tensor with at least one dimension")
+    prescale, postscale = scales
     tensors = [described(source) for source in sources]
     return names.submit(
         OperationKind.REDUCESCATTER,
         prefix,
         name,
-        set_id(process_set),
+        set_number,
         lambda id: _engine.submit(
             id, tensors, reduce_op=op, prescale=prescale, postscale=postscale
         ),
     )
+
+
+def _scatterable(source: torch.Tensor) -> torch.Tensor:
+    if source.dim() == 0:
+        raise ValueError("reducescatter needs a tensor with at least one dimension")
+    return source
 
 
 def _gradient_scale(op: int, process_set: ProcessSet, prescale: float, postscale: float) -> float:
@@ -137,11 +156,12 @@ class _Reducescatter(torch.autograd.Function):
         prescale: float,
         postscale: float,
     ) -> torch.Tensor:
-        ctx.process_set = process_set
-        ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
-        return handles.synchronize(
+        rows = handles.synchronize(
             reducescatter_async(tensor, name, op, process_set, prescale, postscale)
         )
+        ctx.process_set = process_set
+        ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
+        return rows
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -160,13 +180,12 @@ class _GroupedReducescatter(torch.autograd.Function):
         postscale: float,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
+        rows = handles.synchronize(
+            grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
+        )
         ctx.process_set = process_set
         ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
-        return tuple(
-            handles.synchronize(
-                grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
-            )
-        )
+        return tuple(rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

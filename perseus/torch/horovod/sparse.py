@@ -10,6 +10,9 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average, Sum
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather_async
+from perseus.torch.horovod.tensors import checked, contiguous, set_id
+from perseus_core import OperationKind, names
+from perseus_core.arguments import plain_text
 
 
 def sparse_allreduce_async(
@@ -22,18 +25,25 @@ def sparse_allreduce_async(
 
     The result is not coalesced: an index that several ranks have is there several times.
     """
-    if op not in (Average, Sum):
-        raise ValueError("a sparse tensor can be reduced with op Average or Sum")
-    if tensor.layout is not torch.sparse_coo:
-        raise ValueError(f"sparse_allreduce_async takes a sparse COO tensor, not {tensor.layout}")
-    indices = allgather_async(
-        tensor._indices().transpose(0, 1), name=f"{name}.indices", process_set=process_set
-    )
-    values = allgather_async(tensor._values(), name=f"{name}.values", process_set=process_set)
+    set_number = set_id(process_set)
+    parts = [f"{plain_text('name', name)}.indices", f"{name}.values"]
+    with names.refusing_all(OperationKind.ALLGATHER, "allgather", parts, set_number):
+        if op not in (Average, Sum):
+            raise ValueError("a sparse tensor can be reduced with op Average or Sum")
+        if checked(tensor).layout is not torch.sparse_coo:
+            raise ValueError(
+                f"sparse_allreduce_async takes a sparse COO tensor, not {tensor.layout}"
+            )
+        own_indices = contiguous(tensor._indices().transpose(0, 1))
+        own_values = contiguous(tensor._values())
+    indices = allgather_async(own_indices, parts[0], process_set)
+    values = allgather_async(own_values, parts[1], process_set)
 
     def result() -> torch.Tensor:
-        all_values = handles.synchronize(values)
-        all_indices = handles.synchronize(indices)
+        try:
+            all_values = handles.synchronize(values)
+        finally:
+            all_indices = handles.synchronize(indices)
         if op == Average:
             all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(

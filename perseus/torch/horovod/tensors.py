@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from perseus.common.process_sets import ProcessSet
@@ -28,9 +30,31 @@ def dtype_number(tensor: torch.Tensor) -> int:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if it can be sent from where it is, else a row-major copy."""
-    dtype_number(tensor)
+    """The tensor itself if it can be sent from where it is, else a row-major copy.
+
+    TypeError or ValueError for what cannot be sent.
+    """
+    dtype_number(checked(tensor))
     return tensor.detach().contiguous()
+
+
+def contiguous_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """contiguous of each of a group."""
+    return [contiguous(tensor) for tensor in checked_list(tensors)]
+
+
+def checked(tensor: torch.Tensor, argument: str = "tensor") -> torch.Tensor:
+    """The tensor; TypeError if it is none."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{argument} is {type(tensor).__name__}; it takes a torch.Tensor")
+    return tensor
+
+
+def checked_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a group as a list; TypeError if there is something else among them."""
+    if not isinstance(tensors, Iterable):
+        raise TypeError(f"tensors is {type(tensors).__name__}; it takes a list of torch.Tensor")
+    return [checked(tensor, f"tensors[{i}]") for i, tensor in enumerate(tensors)]
 
 
 def described(
@@ -53,6 +77,8 @@ def take_result(handle: int, index: int = 0) -> torch.Tensor:
 
 def set_id(process_set: ProcessSet) -> int:
     """The engine's number of the set; ValueError if it is not registered."""
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
     if process_set.process_set_id is None:
         raise ValueError(f"{process_set} is not registered; give it to init or add_process_set")
     return process_set.process_set_id

@@ -150,46 +150,232 @@ class TestResults:
         assert tensor.sum() == 1000
 
 
+class FakeEngine(types.SimpleNamespace):
+    """What perseus_core.names asks of the engine; `names` and `refused` tell what came."""
+
+    def __init__(self):
+        super().__init__(names=[], refused=[], running=True)
+
+    def register(self, process_set, kind, name):
+        self.names.append((process_set, name))
+        return len(self.names)
+
+    def poll(self, handle):
+        return 1
+
+    def is_initialized(self):
+        return self.running
+
+    def refuse(self, id, reason):
+        self.refused.append((self.names[id - 1][1], reason))
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    engine = FakeEngine()
+    monkeypatch.setattr(names, "_engine", engine)
+    names.restart()
+    return engine
+
+
+ALLREDUCE = perseus.OperationKind.ALLREDUCE
+
+
+def submit(prefix="allreduce", name=None, process_set=0, send=lambda id: 7):
+    return names.submit(ALLREDUCE, prefix, name, process_set, send)
+
+
 class TestNames:
-    @pytest.fixture(autouse=True)
-    def registered(self, monkeypatch):
-        self.names = []
-        fake = types.SimpleNamespace(
-            register=lambda process_set, kind, name: self.names.append((process_set, name)) or 1,
-            poll=lambda handle: 1,
-        )
-        monkeypatch.setattr(names, "_engine", fake)
-        names.restart()
+    def test_a_given_name_gets_the_prefix(self, engine):
+        assert submit(name="x") == 7
+        assert engine.names == [(0, "allreduce.x")]
 
-    def submit(self, prefix="allreduce", name=None, process_set=0):
-        return names.submit(
-            perseus.OperationKind.ALLREDUCE, prefix, name, process_set, lambda id: 7
-        )
-
-    def test_a_given_name_gets_the_prefix(self):
-        assert self.submit(name="x") == 7
-        assert self.names == [(0, "allreduce.x")]
-
-    def test_unnamed_ones_are_counted_by_prefix_and_set(self):
-        self.submit()
-        self.submit("broadcast")
-        self.submit(process_set=2)
-        self.submit()
-        assert [name for _, name in self.names] == [
+    def test_unnamed_ones_are_counted_by_prefix_and_set(self, engine):
+        submit()
+        submit("broadcast")
+        submit(process_set=2)
+        submit()
+        assert [name for _, name in engine.names] == [
             "allreduce.noname.0",
             "broadcast.noname.0",
             "allreduce.noname.0",
             "allreduce.noname.1",
         ]
 
-    def test_the_numbers_go_round_and_start_anew(self):
+    def test_the_numbers_go_round_and_start_anew(self, engine):
         for _ in range(names.ROUND + 1):
-            self.submit()
-        assert self.names[-1] == (0, "allreduce.noname.0")
-        self.submit()
+            submit()
+        assert engine.names[-1] == (0, "allreduce.noname.0")
+        submit()
         names.restart()
-        self.submit()
-        assert self.names[-1] == (0, "allreduce.noname.0")
+        submit()
+        assert engine.names[-1] == (0, "allreduce.noname.0")
+
+    def test_a_new_set_is_counted_anew(self, engine):
+        submit()
+        submit(process_set=5)
+        names.restart_set(5)
+        submit()
+        submit(process_set=5)
+        assert engine.names[-2:] == [(0, "allreduce.noname.1"), (5, "allreduce.noname.0")]
+
+
+def raising(error):
+    def send(id):
+        raise error
+
+    return send
+
+
+class TestRefusals:
+    """A call that fails in Python, as the other ranks are told of it."""
+
+    @staticmethod
+    def fail(error, name=None, prefix="allreduce"):
+        with pytest.raises(type(error)) as raised:
+            with names.refusing(ALLREDUCE, prefix, name, 0):
+                raise error
+        assert raised.value is error
+
+    def test_a_failed_submission_is_told_under_its_name(self, engine):
+        with pytest.raises(TypeError):
+            submit(name="x", send=raising(TypeError("wrong")))
+        assert engine.refused == [
+            ("allreduce.x", "allreduce of 'allreduce.x': TypeError: wrong"),
+        ]
+
+    def test_what_fails_before_is_told_as_well(self, engine):
+        self.fail(ValueError("wrong"), "x")
+        assert engine.refused == [
+            ("allreduce.x", "allreduce of 'allreduce.x': ValueError: wrong"),
+        ]
+
+    def test_an_unnamed_call_that_fails_takes_its_number(self, engine):
+        submit()
+        self.fail(ValueError())
+        with pytest.raises(TypeError):
+            submit(send=raising(TypeError()))
+        submit()
+        assert [name for name, _ in engine.refused] == ["allreduce.noname.1", "allreduce.noname.2"]
+        assert engine.names[-1] == (0, "allreduce.noname.3")
+
+    def test_what_succeeds_takes_no_number(self, engine):
+        with names.refusing(ALLREDUCE, "allreduce", None, 0):
+            pass
+        submit()
+        assert engine.names == [(0, "allreduce.noname.0")]
+
+    def test_an_error_is_told_once(self, engine):
+        with pytest.raises(ValueError):
+            with names.refusing(ALLREDUCE, "outer", None, 0):
+                submit("inner", send=raising(ValueError("wrong")))
+        assert [name for name, _ in engine.refused] == ["inner.noname.0"]
+
+    def test_what_the_engine_raised_it_knows(self, engine):
+        for status in range(1, 12):
+            error = errors.from_status(status, "what happened")
+            self.fail(error)
+            with pytest.raises(type(error)):
+                submit(name="x", send=raising(error))
+        assert engine.refused == []
+
+    def test_an_interrupt_is_left_alone(self, engine):
+        with pytest.raises(KeyboardInterrupt):
+            with names.refusing(ALLREDUCE, "allreduce", None, 0):
+                raise KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt):
+            submit(send=raising(KeyboardInterrupt()))
+        assert engine.refused == []
+
+    def test_without_the_engine_nothing_is_told(self, engine):
+        engine.running = False
+        self.fail(ValueError("wrong"))
+        with pytest.raises(TypeError):
+            with names.refusing_all(ALLREDUCE, "allreduce", ["x"], 0):
+                raise TypeError
+        assert engine.names == engine.refused == []
+
+    def test_a_refusal_that_fails_does_not_hide_the_error(self, engine, monkeypatch):
+        monkeypatch.setattr(FakeEngine, "refuse", lambda *_: raising(errors.AbortedError())(0))
+        self.fail(ValueError("wrong"))
+        with pytest.raises(TypeError, match="wrong"):
+            submit(name="x", send=raising(TypeError("wrong")))
+
+    @pytest.mark.parametrize("name", [3, "nul\0", "surrogate\udc80"])
+    def test_a_name_that_is_wrong_as_well_does_not_hide_it(self, engine, name):
+        self.fail(ValueError("wrong"), name)
+        assert engine.refused == []
+
+    def test_the_reason_is_one_line_of_text(self, engine):
+        self.fail(ValueError("first \udc80\0 line\nsecond line"))
+        self.fail(ValueError("long " * 1000))
+        self.fail(KeyError())
+        first, long, none = (reason.partition("': ")[2] for _, reason in engine.refused)
+        assert first == "ValueError: first \\udc80\\0 line"
+        assert len(long) == 300 and long.endswith("...")
+        assert none == "KeyError"
+
+    def test_a_call_of_several_names_is_told_under_each(self, engine):
+        with pytest.raises(ValueError):
+            with names.refusing_all(ALLREDUCE, "allgather", ["a", "b"], 0):
+                raise ValueError("wrong")
+        assert [name for name, _ in engine.refused] == ["allgather.a", "allgather.b"]
+
+
+class TestArguments:
+    """One line, which names the argument."""
+
+    @pytest.fixture(autouse=True)
+    def running(self, world_of_one):
+        pass
+
+    @pytest.mark.parametrize(
+        "name, error, message",
+        [
+            (3, TypeError, "name is 3; it takes a str"),
+            (b"x", TypeError, "name is b'x'; it takes a str"),
+            ("nul\0", ValueError, "null character"),
+            ("half \ud800 of one", ValueError, "character 5 is a lone surrogate"),
+            ("x" * 5000, ValueError, "1 to 4096 bytes"),
+        ],
+    )
+    def test_names(self, name, error, message):
+        with pytest.raises(error, match=message) as raised:
+            perseus.allreduce(np.ones(2), name=name)
+        assert "\n" not in str(raised.value)
+
+    def test_a_name_of_any_script_is_fine(self):
+        assert perseus.allreduce(np.ones(2), name="Größe 层 😀").tolist() == [1, 1]
+
+    @pytest.mark.parametrize("process_set", ["world", 0.0, None, [0]])
+    def test_process_sets(self, process_set):
+        for call in (
+            lambda: perseus.allreduce(np.ones(2), process_set=process_set),
+            lambda: perseus.barrier(process_set=process_set),
+        ):
+            with pytest.raises(TypeError, match=r"process_set is .*; it takes a whole number"):
+                call()
+
+    @pytest.mark.parametrize("name, error", [(3, TypeError), ("a\0", ValueError)])
+    def test_codecs(self, name, error):
+        with pytest.raises(error, match="name is"):
+            perseus.find_codec(name)
+        with pytest.raises(error, match="name is"):
+            perseus.register_codec(name, 0, 0, 0)
+
+    def test_a_codec_that_is_not_there(self):
+        with pytest.raises(ValueError, match="int4"):
+            perseus.find_codec("int4")
+
+    def test_handles(self):
+        for use in (perseus.wait, perseus.poll):
+            for wrong in (99, None, np.ones(2)):
+                with pytest.raises(TypeError, match=f"needed, not {type(wrong).__name__}"):
+                    use(wrong)
+
+    def test_a_long_value_is_told_by_its_type(self):
+        with pytest.raises(TypeError, match="op is of type ndarray"):
+            perseus.allreduce(np.ones(2), op=np.ones((30, 30)))
 
 
 class TestCallbacks:

@@ -77,10 +77,11 @@ Status read_secret(const Get& get, std::string& out) {
 }
 
 // A secret for launchers that hand out none: what the ranks know alike, and a stranger may guess.
-// It keeps jobs apart that meet by mistake; set PERSEUS_SECRET where strangers can reach the hosts.
+// On one host it only names the secret that rank 0 will make. Between hosts it keeps jobs apart
+// that meet by mistake; PERSEUS_SECRET is to be set where strangers can reach the hosts.
 Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> names,
-                             std::string& out) {
-  if (is_set(get, "PERSEUS_SECRET")) return read_secret(get, out);
+                             bool one_host, LaunchEnvironment& out) {
+  if (is_set(get, "PERSEUS_SECRET")) return read_secret(get, out.secret);
   Sha256 hash;
   for (const char* name : names) {
     hash.update(name);
@@ -89,7 +90,8 @@ Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> 
     hash.update("\n");
   }
   const Sha256Digest digest = hash.finish();
-  out.assign(digest.begin(), digest.end());
+  out.secret.assign(digest.begin(), digest.end());
+  out.secret_is_a_name = one_host;
   return Status::ok();
 }
 
@@ -118,6 +120,21 @@ Result<LaunchEnvironment> read_perseus(const Get& get) {
   return out;
 }
 
+// Whoever serves at a rendezvous of our own choosing; `host` and `port` where nothing else is said.
+Status read_master(const Get& get, const std::string& host, int port, HostPort& out) {
+  out.host = is_set(get, "PERSEUS_MASTER_ADDR") ? get("PERSEUS_MASTER_ADDR") : host;
+  if (is_set(get, "PERSEUS_MASTER_PORT")) {
+    Result<int> chosen = read_int(get, "PERSEUS_MASTER_PORT", 1, 65535);
+    if (!chosen.is_ok()) return chosen.status();
+    port = chosen.value();
+  }
+  out.port = static_cast<uint16_t>(port);
+  return Status::ok();
+}
+
+// On one host nothing needs to be heard outside.
+constexpr const char* kThisHost = "127.0.0.1";
+
 Result<LaunchEnvironment> read_torchrun(const Get& get) {
   LaunchEnvironment out;
   PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, "RANK", "WORLD_SIZE", out));
@@ -126,20 +143,23 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   out.serves = out.rank == 0;
   const std::string because = "RANK and WORLD_SIZE are";
   if (!is_set(get, "MASTER_ADDR")) return missing("MASTER_ADDR", because);
-  out.rendezvous.host = get("MASTER_ADDR");
-  // torchrun's own store listens on MASTER_PORT.
-  const bool own_port = is_set(get, "PERSEUS_MASTER_PORT");
-  if (!own_port && !is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
-  Result<int> port = own_port ? read_int(get, "PERSEUS_MASTER_PORT", 1, 65535)
-                              : read_int(get, "MASTER_PORT", 1, 65534);
-  if (!port.is_ok()) return port.status();
-  out.rendezvous.port = static_cast<uint16_t>(port.value() + (own_port ? 0 : 1));
+  int port = 0;
+  if (!is_set(get, "PERSEUS_MASTER_PORT")) {
+    if (!is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
+    Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65534);
+    if (!of_store.is_ok()) return of_store.status();
+    port = of_store.value() + 1;  // torchrun's own store listens on MASTER_PORT
+  }
+  const bool one_host = is_set(get, "LOCAL_WORLD_SIZE") &&
+                        get("LOCAL_WORLD_SIZE") == std::string_view(get("WORLD_SIZE"));
+  PERSEUS_RETURN_IF_ERROR(
+      read_master(get, one_host ? kThisHost : get("MASTER_ADDR"), port, out.rendezvous));
   // The restart count keeps what is left of a failed attempt out of the next.
   PERSEUS_RETURN_IF_ERROR(
       read_or_derive_secret(get,
                             {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR",
                              "MASTER_PORT", "WORLD_SIZE"},
-                            out.secret));
+                            one_host, out));
   return out;
 }
 
@@ -156,22 +176,20 @@ Result<LaunchEnvironment> read_srun(const Get& get) {
   if (!host.is_ok()) {
     return Status::invalid_argument("SLURM_STEP_NODELIST: " + host.status().message());
   }
-  out.rendezvous.host = std::move(host).value();
   if (!is_set(get, "SLURM_JOB_ID")) return missing("SLURM_JOB_ID", "SLURM_PROCID is");
+  const bool one_host =
+      is_set(get, "SLURM_STEP_NUM_NODES") && get("SLURM_STEP_NUM_NODES") == std::string_view("1");
   PERSEUS_RETURN_IF_ERROR(read_or_derive_secret(
-      get, {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_UID", "SLURM_CLUSTER_NAME"}, out.secret));
-  if (is_set(get, "PERSEUS_MASTER_PORT")) {
-    Result<int> port = read_int(get, "PERSEUS_MASTER_PORT", 1, 65535);
-    if (!port.is_ok()) return port.status();
-    out.rendezvous.port = static_cast<uint16_t>(port.value());
-  } else {
-    // Below the range from which systems give out ports, so that nobody holds it by chance.
-    constexpr int kFirstPort = 15000;
-    constexpr int kPorts = 16000;
-    const std::string step = is_set(get, "SLURM_STEP_ID") ? get("SLURM_STEP_ID") : "0";
-    const Sha256Digest hash = sha256(std::string(get("SLURM_JOB_ID")) + "." + step);
-    out.rendezvous.port = static_cast<uint16_t>(kFirstPort + (hash[0] << 8 | hash[1]) % kPorts);
-  }
+      get, {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_UID", "SLURM_CLUSTER_NAME"}, one_host,
+      out));
+  // Below the range from which systems give out ports, so that nobody holds it by chance.
+  constexpr int kFirstPort = 15000;
+  constexpr int kPorts = 16000;
+  const std::string step = is_set(get, "SLURM_STEP_ID") ? get("SLURM_STEP_ID") : "0";
+  const Sha256Digest hash = sha256(std::string(get("SLURM_JOB_ID")) + "." + step);
+  const int port = kFirstPort + (hash[0] << 8 | hash[1]) % kPorts;
+  PERSEUS_RETURN_IF_ERROR(
+      read_master(get, one_host ? kThisHost : host.value(), port, out.rendezvous));
   return out;
 }
 
@@ -208,15 +226,19 @@ Result<LaunchEnvironment> read_launch_environment(const Get& get,
   const bool srun = is_set(get, "SLURM_PROCID") && is_set(get, "SLURM_STEP_NODELIST");
   Result<std::optional<LaunchEnvironment>> mpi = read_mpi(get);
   if (!mpi.is_ok()) return mpi.status();
-  if (const std::optional<LaunchEnvironment>& found = mpi.value()) {
-    if (found->kind != LaunchEnvironment::Kind::kMpi || mpi_library_found()) return *found;
-    // srun leaves PMI's variables whether or not there is an MPI. Under mpirun, though, Slurm's are
-    // those of mpirun's own daemons.
-    if (srun && get("SLURM_PROCID") == std::to_string(found->rank) &&
-        found->source != "OMPI_COMM_WORLD_RANK") {
-      return read_srun(get);
+  if (std::optional<LaunchEnvironment>& found = mpi.value()) {
+    if (found->kind != LaunchEnvironment::Kind::kMpi) return *found;
+    // srun leaves PMI's variables whether or not there is an MPI, and one that there is may not
+    // speak that PMI. Under mpirun, though, Slurm's are those of mpirun's own daemons.
+    if (srun && found->source != "OMPI_COMM_WORLD_RANK") {
+      Result<LaunchEnvironment> by_slurm = read_srun(get);
+      if (by_slurm.is_ok() && by_slurm.value().rank == found->rank &&
+          (found->size == 0 || found->size == by_slurm.value().size)) {
+        found->without_mpi = std::make_shared<const LaunchEnvironment>(std::move(by_slurm).value());
+      }
     }
-    return *found;  // creating it says which libraries were looked for
+    if (found->without_mpi != nullptr && !mpi_library_found()) return *found->without_mpi;
+    return *found;  // if there is no library, creating it says which were looked for
   }
   if (is_set(get, "RANK") && is_set(get, "WORLD_SIZE")) return read_torchrun(get);
   if (srun) return read_srun(get);

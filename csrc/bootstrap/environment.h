@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,12 @@ struct LaunchEnvironment {
   int size = 1;
   HostPort rendezvous;
   std::string secret;  // bytes
+  // Strangers can guess `secret`, but all ranks are on this host and can agree on a better one.
+  bool secret_is_a_name = false;
   // This process is to serve the rendezvous, for nobody else does.
   bool serves = false;
+  // Of kMpi: how the ranks meet if MPI proves not to know of them. Null if nothing else tells.
+  std::shared_ptr<const LaunchEnvironment> without_mpi;
 };
 
 // `get` gives a variable's value or null. `mpi_library_found` is asked only when an MPI launcher

@@ -6,18 +6,22 @@
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
+#include "bootstrap/local_secret.h"
 #include "bootstrap/mpi/mpi_bootstrap.h"
 #include "bootstrap/mpi/mpi_library.h"
 #include "bootstrap/mpi/mpi_process.h"
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_server.h"
+#include "bootstrap/secret.h"
 #include "bootstrap/single_bootstrap.h"
+#include "observe/log.h"
 
 namespace perseus {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using Clock = Socket::Clock;
 
 Result<std::unique_ptr<Bootstrap>> single() {
   return std::unique_ptr<Bootstrap>(std::make_unique<SingleBootstrap>());
@@ -44,9 +48,27 @@ Status serve_for_the_process(const LaunchEnvironment& launch) {
   return Status::ok();
 }
 
-Result<std::unique_ptr<Bootstrap>> meet(const LaunchEnvironment& launch,
-                                        const std::vector<int>& ranks, int generation,
-                                        milliseconds time_out) {
+// The secret that goes by the name of `launch.secret` among the ranks of this host.
+Result<std::string> local_secret(const LaunchEnvironment& launch, Clock::time_point deadline) {
+  static std::mutex mutex;
+  static auto* known = new std::map<std::string, std::string>;
+  std::lock_guard lock(mutex);
+  const std::string name = to_hex(launch.secret);
+  if (const auto found = known->find(name); found != known->end()) return found->second;
+  Result<std::string> secret =
+      launch.serves ? serve_local_secret(name) : fetch_local_secret(name, deadline);
+  if (secret.is_ok()) known->emplace(name, secret.value());
+  return secret;
+}
+
+Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vector<int>& ranks,
+                                        int generation, milliseconds time_out) {
+  const Clock::time_point deadline = Clock::now() + time_out;
+  if (launch.secret_is_a_name) {
+    Result<std::string> secret = local_secret(launch, deadline);
+    if (!secret.is_ok()) return secret.status();
+    launch.secret = std::move(secret).value();
+  }
   if (launch.serves) PERSEUS_RETURN_IF_ERROR(serve_for_the_process(launch));
   Result<int> place = place_in_world(ranks, launch.rank, launch.size);
   if (!place.is_ok()) return place.status();
@@ -58,8 +80,14 @@ Result<std::unique_ptr<Bootstrap>> meet(const LaunchEnvironment& launch,
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
   options.ranks = ranks;
   options.generation = generation;
-  options.time_out = time_out;
-  return RendezvousBootstrap::create(options);
+  options.time_out = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  Result<std::unique_ptr<Bootstrap>> bootstrap = RendezvousBootstrap::create(options);
+  if (bootstrap.status().code() == StatusCode::kUnreachable && launch.source == "SLURM_PROCID") {
+    return Status::unreachable(
+        bootstrap.status().message() +
+        "; PERSEUS_MASTER_ADDR may name the host of rank 0 as the others know it");
+  }
+  return bootstrap;
 }
 
 Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
@@ -74,11 +102,19 @@ Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
   Result<MpiProcess> process = join_mpi(*mpi.value(), time_out);
   if (!process.is_ok()) return process.status();
   const auto& [_, comm, rank, size, here] = process.value();
-  if (launch.size != 0 && (launch.size != size || launch.rank != rank)) {
+  const int launched = launch.size != 0                ? launch.size
+                       : launch.without_mpi != nullptr ? launch.without_mpi->size
+                                                       : size;
+  if (launch.rank != rank || launched != size) {
+    const std::string as_mpi_has_it = "to " + mpi.value()->version() + " it is rank " +
+                                      std::to_string(rank) + " of " + std::to_string(size);
+    if (launch.without_mpi != nullptr) {
+      PERSEUS_LOG(kInfo, launched_as << ", but " << as_mpi_has_it << "; meeting without MPI");
+      return meet(*launch.without_mpi, ranks, generation, time_out);
+    }
+    const std::string of = launch.size == 0 ? "" : " of " + std::to_string(launch.size);
     return Status::invalid_argument(
-        launched_as + " as rank " + std::to_string(launch.rank) + " of " +
-        std::to_string(launch.size) + ", but to " + mpi.value()->version() + " it is rank " +
-        std::to_string(rank) + " of " + std::to_string(size) +
+        launched_as + " as rank " + std::to_string(launch.rank) + of + ", but " + as_mpi_has_it +
         "; set PERSEUS_MPI_LIBRARY to the library that belongs to the launcher");
   }
   Result<int> place = place_in_world(ranks, rank, size);

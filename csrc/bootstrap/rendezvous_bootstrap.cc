@@ -79,7 +79,7 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(const Options& op
   auto pause = kFirstRetry;
   while (true) {
     bool final = false;
-    Result<Socket> socket = Socket::connect(options.server, deadline);
+    Result<Socket> socket = Socket::connect(options.server, deadline, &final);
     Status status = socket.status();
     if (status.is_ok()) {
       const auto until = std::min(deadline, Clock::now() + kHandshakeTime);

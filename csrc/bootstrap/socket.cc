@@ -21,7 +21,8 @@ using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 std::string error_text(int error) { return std::strerror(error); }
 
-Result<AddressList> resolve(const std::string& host, uint16_t port, int flags) {
+Result<AddressList> resolve(const std::string& host, uint16_t port, int flags,
+                            bool* final = nullptr) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -30,6 +31,8 @@ Result<AddressList> resolve(const std::string& host, uint16_t port, int flags) {
   const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
                                 &hints, &found);
   if (error != 0) {
+    // A name server that does not answer now (EAI_AGAIN) may do so in a moment.
+    if (final != nullptr && (error == EAI_NONAME || error == EAI_NODATA)) *final = true;
     return Status::unreachable("the host name '" + host +
                                "' cannot be resolved: " + gai_strerror(error));
   }
@@ -108,8 +111,8 @@ Result<Socket> Socket::listen(const std::string& address, uint16_t port) {
                              error_text(error));
 }
 
-Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline) {
-  Result<AddressList> list = resolve(where.host, where.port, 0);
+Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline, bool* final) {
+  Result<AddressList> list = resolve(where.host, where.port, 0, final);
   if (!list.is_ok()) return list.status();
   int error = EADDRNOTAVAIL;
   for (const addrinfo* a = list.value().get(); a != nullptr; a = a->ai_next) {

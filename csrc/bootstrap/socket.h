@@ -39,8 +39,10 @@ class Socket {
 
   // Listens without blocking; `address` empty means every interface, `port` 0 any free one.
   static Result<Socket> listen(const std::string& address, uint16_t port);
-  // One attempt, to each address that the host's name stands for in turn.
-  static Result<Socket> connect(const HostPort& where, Clock::time_point deadline);
+  // One attempt, to each address that the host's name stands for in turn. `final` (may be null) is
+  // set if there is no such name: trying again is of no use.
+  static Result<Socket> connect(const HostPort& where, Clock::time_point deadline,
+                                bool* final = nullptr);
 
   int fd() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }

@@ -127,6 +127,32 @@ TEST(LaunchEnvironment, UnderTorchrunRankZeroServesBesideTorchrunsStore) {
   EXPECT_EQ(read(with(kTorchrun, {{"PERSEUS_MASTER_PORT", "7"}})).value().rendezvous.port, 7);
 }
 
+TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
+  for (const Variables& one_host : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
+                                    with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
+    const auto result = read(one_host);
+    ASSERT_TRUE(result.is_ok()) << result.status().message();
+    EXPECT_EQ(result.value().rendezvous.host, "127.0.0.1");
+    EXPECT_TRUE(result.value().secret_is_a_name);
+    const auto given = read(with(one_host, {{"PERSEUS_SECRET", "00ff"}}));
+    EXPECT_EQ(given.value().secret, std::string("\0\xff", 2));
+    EXPECT_FALSE(given.value().secret_is_a_name);
+  }
+  for (const Variables& hosts : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "1"}}),
+                                 with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}})}) {
+    EXPECT_NE(read(hosts).value().rendezvous.host, "127.0.0.1");
+    EXPECT_FALSE(read(hosts).value().secret_is_a_name);
+  }
+}
+
+TEST(LaunchEnvironment, TheHostOfRankZeroMayBeNamed) {
+  for (const Variables& launch : {kTorchrun, kSrun}) {
+    EXPECT_EQ(read(with(launch, {{"PERSEUS_MASTER_ADDR", "10.0.0.7"}})).value().rendezvous.host,
+              "10.0.0.7");
+  }
+  EXPECT_EQ(read(with(kSrun, {{"PERSEUS_MASTER_PORT", "7"}})).value().rendezvous.port, 7);
+}
+
 TEST(LaunchEnvironment, ARestartUnderTorchrunHasAnotherSecret) {
   EXPECT_NE(read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).value().secret,
             read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "0"}})).value().secret);
@@ -168,6 +194,25 @@ TEST(LaunchEnvironment, SrunsPmiVariablesWithoutAnMpiLibraryMeanSrun) {
   const Variables pmi = with(kSrun, {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}});
   EXPECT_EQ(read(pmi, true).value().kind, Kind::kMpi);
   EXPECT_EQ(read(pmi, false).value().source, "SLURM_PROCID");
+}
+
+TEST(LaunchEnvironment, SrunsOwnVariablesStandByShouldMpiNotKnowOfTheLaunch) {
+  for (const Variables& pmi :
+       {Variables{{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}}, Variables{{"PMIX_RANK", "3"}}}) {
+    const auto result = read(with(kSrun, pmi));
+    ASSERT_TRUE(result.is_ok()) << result.status().message();
+    EXPECT_EQ(result.value().kind, Kind::kMpi);
+    ASSERT_NE(result.value().without_mpi, nullptr);
+    EXPECT_EQ(result.value().without_mpi->kind, Kind::kRendezvous);
+    EXPECT_EQ(result.value().without_mpi->size, 8);
+  }
+}
+
+TEST(LaunchEnvironment, SlurmsVariablesOfAnMpiLaunchersOwnDaemonsAreNotTheRanks) {
+  // MPICH's launcher starts a proxy on each of 8 nodes by srun, and they start 64 ranks.
+  const Variables pmi = {{"PMI_RANK", "3"}, {"PMI_SIZE", "64"}};
+  EXPECT_EQ(read(with(kSrun, pmi)).value().without_mpi, nullptr);
+  EXPECT_EQ(read(with(kSrun, pmi), false).value().kind, Kind::kMpi);
 }
 
 TEST(LaunchEnvironment, MpirunWithoutAnMpiLibraryIsNeverTakenForAnotherLaunch) {

@@ -7,6 +7,7 @@
 
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
+#include "bootstrap/environment.h"
 #include "bootstrap/rendezvous_server.h"
 #include "bootstrap/secret.h"
 
@@ -27,9 +28,11 @@ class ScopedLaunch {
 
  private:
   static constexpr const char* kNames[] = {
-      "PERSEUS_RANK",        "PERSEUS_SIZE", "PERSEUS_RENDEZVOUS",   "PERSEUS_SECRET",
-      "PERSEUS_MASTER_PORT", "RANK",         "WORLD_SIZE",           "MASTER_ADDR",
-      "MASTER_PORT",         "PMI_RANK",     "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
+      "PERSEUS_RANK",     "PERSEUS_SIZE",         "PERSEUS_RENDEZVOUS",
+      "PERSEUS_SECRET",   "PERSEUS_MASTER_PORT",  "RANK",
+      "WORLD_SIZE",       "MASTER_ADDR",          "MASTER_PORT",
+      "PMI_RANK",         "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
+      "LOCAL_WORLD_SIZE", "PERSEUS_MASTER_ADDR"};
 };
 
 TEST(MakeBootstrap, OutsideALaunchIsAWorldOfOne) {
@@ -66,12 +69,35 @@ TEST(MakeBootstrap, MeetsAtTheRendezvousAndKeepsARankThatIsLeftOutAlone) {
   EXPECT_EQ(make_bootstrap(Settings(), {2}, 1).status().code(), StatusCode::kInvalidArgument);
 }
 
+// A port that was free a moment ago.
+std::string free_port() {
+  auto server = RendezvousServer::start("127.0.0.1", 0, 1, "x");
+  EXPECT_TRUE(server.is_ok());
+  return std::to_string(server.value()->port());
+}
+
+TEST(MakeBootstrap, RanksOfOneHostAgreeOnASecretThatIsNotInTheirEnvironment) {
+  const std::string port = free_port();
+  std::vector<std::string> secrets;
+  for (const char* rank : {"0", "1"}) {
+    ScopedLaunch launch({{"RANK", rank},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "a-name-that-is-not-needed.invalid"},
+                         {"MASTER_PORT", "1"},
+                         {"PERSEUS_MASTER_PORT", port}});
+    const auto get = [](const char* name) -> const char* { return std::getenv(name); };
+    const std::string name = read_launch_environment(get, [] { return false; }).value().secret;
+    auto bootstrap = make_bootstrap(Settings(), {}, 0);
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    EXPECT_NE(bootstrap.value()->secret(), name);
+    secrets.push_back(bootstrap.value()->secret());
+  }
+  EXPECT_EQ(secrets[0], secrets[1]);
+}
+
 TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
-  // A port that was free a moment ago.
-  auto free_port = RendezvousServer::start("127.0.0.1", 0, 1, "x");
-  ASSERT_TRUE(free_port.is_ok());
-  const std::string port = std::to_string(free_port.value()->port());
-  free_port.value().reset();
+  const std::string port = free_port();
   for (int generation = 0; generation < 3; ++generation) {
     // The environment is read by one thread at a time, the meeting is of two.
     std::vector<std::unique_ptr<Bootstrap>> ranks;

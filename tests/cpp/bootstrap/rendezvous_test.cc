@@ -248,6 +248,45 @@ TEST(Rendezvous, AnUnreachableServerIsNamedWithinTheTimeOut) {
   EXPECT_NE(bootstrap.status().message().find(to_string(options.server)), std::string::npos);
 }
 
+TEST(Rendezvous, AHostThatDoesNotExistIsNamedAtOnce) {
+  RendezvousBootstrap::Options options;
+  // No host may have such a name, so the answer does not depend on a name server.
+  options.server = HostPort{"no such host", 4711};
+  options.secret = kSecret;
+  options.size = 2;
+  options.time_out = seconds(300);
+  auto bootstrap = RendezvousBootstrap::create(options);
+  EXPECT_EQ(bootstrap.status().code(), StatusCode::kUnreachable);
+  for (const char* part : {"no such host:4711", "cannot be resolved"}) {
+    EXPECT_NE(bootstrap.status().message().find(part), std::string::npos)
+        << bootstrap.status().message();
+  }
+}
+
+TEST(Rendezvous, AServerThatComesLaterIsWaitedFor) {
+  auto listener = Socket::listen("127.0.0.1", 0);
+  ASSERT_TRUE(listener.is_ok());
+  RendezvousBootstrap::Options options;
+  options.server = HostPort{"127.0.0.1", listener.value().local_port()};
+  options.secret = kSecret;
+  options.size = 1;
+  std::unique_ptr<RendezvousServer> server;
+  std::thread late([&] {
+    int fd = -1;
+    while (fd < 0) fd = accept(listener.value().fd(), nullptr, nullptr);
+    // The first attempt fails: the port is closed, and then that connection.
+    Socket first_attempt(fd);
+    listener.value() = Socket();
+    first_attempt = Socket();
+    auto started = RendezvousServer::start("127.0.0.1", options.server.port, 1, kSecret);
+    ASSERT_TRUE(started.is_ok()) << started.status().message();
+    server = std::move(started).value();
+  });
+  auto bootstrap = RendezvousBootstrap::create(options);
+  late.join();
+  EXPECT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+}
+
 TEST(Rendezvous, AnotherServiceAtTheAddressIsToldApart) {
   auto listener = Socket::listen("127.0.0.1", 0);
   ASSERT_TRUE(listener.is_ok());

@@ -1,0 +1,186 @@
+"""Helpers that Horovod's users import: what is built in, versions, lists, the environment."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import itertools
+import os
+import re
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import perseus_core
+from perseus.common.basics import Basics
+from perseus.common.exceptions import (
+    HorovodVersionMismatchError,
+    get_version_mismatch_message,
+)
+
+T = TypeVar("T")
+
+# The adapters that there are, and what each needs.
+_FRAMEWORKS = {"torch": "torch"}
+_basics = Basics()
+
+
+def get_ext_suffix() -> str:
+    """What file names of extension modules end in."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """The engine's extension module: the same one for every framework."""
+    return str(perseus_core._engine.__file__)
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """ImportError unless the adapter can be used. `ext_name` is like "horovod.torch"."""
+    name = ext_name.rpartition(".")[2]
+    if not extension_available(name):
+        raise ImportError(
+            f"{ext_name} cannot be used: Perseus has no adapter for {name}"
+            if name not in _FRAMEWORKS
+            else f"{ext_name} cannot be used: {_FRAMEWORKS[name]} is not installed"
+        )
+
+
+def check_installed_version(
+    name: str, version: str, exception: BaseException | None = None
+) -> None:
+    """HorovodVersionMismatchError if the framework is of another version than the one named."""
+    installed = importlib.metadata.version(name)
+    if installed != version:
+        raise HorovodVersionMismatchError(name, version, installed) from exception
+
+
+@functools.cache
+def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether there is an adapter for "torch" (or another framework), and the framework itself."""
+    needed = _FRAMEWORKS.get(ext_base_name)
+    found = needed is not None and importlib.util.find_spec(needed) is not None
+    if verbose:
+        print(f"{ext_base_name}: {'available' if found else 'not available'}")
+    return found
+
+
+@functools.cache
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether the framework sees a GPU."""
+    if ext_base_name != "torch" or not extension_available(ext_base_name):
+        return False
+    # Asked of the driver's management library, CUDA is not initialised: the process may still fork.
+    with env(PYTORCH_NVML_BASED_CUDA_CHECK="1"):
+        import torch
+
+        found = torch.cuda.is_available()
+    if verbose:
+        print(f"{ext_base_name} sees {'a' if found else 'no'} GPU")
+    return found
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    return _basics.mpi_built()
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    return _basics.gloo_built()
+
+
+def nccl_built(verbose: bool = False) -> bool:
+    return bool(_basics.nccl_built())
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    return _basics.ddl_built()
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    return _basics.ccl_built()
+
+
+@contextmanager
+def env(**kwargs: str | None) -> Iterator[None]:
+    """Sets environment variables, or with None takes them away, and puts them back at the end."""
+    before = {name: os.environ.get(name) for name in kwargs}
+    try:
+        _set_environment(kwargs)
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 (Horovod's name)
+    """Cuts a list into `n` runs of nearly equal length; the first ones take one more."""
+    least, longer = divmod(len(l), n)
+    ends = [least * i + min(i, longer) for i in range(n + 1)]
+    return [l[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def is_iterable(x: Any) -> bool:
+    return isinstance(x, Iterable)
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Compares versions of the form 1.2.3; what follows the three numbers is not looked at.
+
+    Raises ValueError for what is not of that form.
+    """
+    return _three_numbers(ver) >= _three_numbers(target)
+
+
+def _three_numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version) if isinstance(version, str) else None
+    if found is None:
+        raise ValueError(f"{version!r} is not a version of the form x.y.z")
+    return tuple(map(int, found.groups()))
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
+    """The function that gives the reduction for a call's `op` and its deprecated `average`."""
+
+    def resolve(op: Any, average: Any) -> Any:
+        if op is not None:
+            if average is not None:
+                raise ValueError("The op parameter supersedes average; give only one of them.")
+            return op
+        return reduce_ops.Average if average is None or average else reduce_ops.Sum
+
+    return resolve
+
+
+__all__ = [
+    "ccl_built",
+    "check_extension",
+    "check_installed_version",
+    "ddl_built",
+    "env",
+    "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
+    "get_version_mismatch_message",
+    "gloo_built",
+    "gpu_available",
+    "is_iterable",
+    "is_version_greater_equal_than",
+    "mpi_built",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "split_list",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -49,11 +50,10 @@ def init(ranks: Sequence[int] | None = None) -> None:
     global _world
     asked = None if ranks is None else [whole_number("a rank of the world", r) for r in ranks]
     if _engine.is_initialized():
-        made = list(range(size())) if _world is None else _world
-        if asked is not None and asked != made:
+        if asked is not None and asked != launched_ranks():
             warnings.warn(
-                f"init was called again, with ranks {asked}: they are ignored, for the world was "
-                f"made of ranks {made}",
+                f"init was called again, with ranks={asked}; this is ignored, for the world was "
+                f"made of {launched_ranks()} and stays so until shutdown",
                 stacklevel=2,
             )
         return
@@ -85,6 +85,11 @@ def size() -> int:
     return _known(_engine.size)
 
 
+def launched_ranks() -> list[int]:
+    """The launched ranks that form the world, as init was given them."""
+    return list(range(size())) if _world is None else _world
+
+
 def local_rank() -> int:
     """Rank among those of this host."""
     return _known(_engine.local_rank)
@@ -114,9 +119,14 @@ def add_process_set(ranks: Sequence[int]) -> int:
     """Makes a set of these ranks and gives its id, the same on all ranks.
 
     Called by all ranks of the world, members or not, with the same ranks; blocks until all have.
-    ValueError if a set of these ranks exists.
+    ValueError if a set of these ranks exists. Where one rank gives what can be no set, the others
+    get MismatchError.
     """
-    members = sorted(whole_number("a rank of a process set", rank) for rank in ranks)
+    try:
+        members = sorted(whole_number("a rank of a process set", rank) for rank in ranks)
+    except Exception:
+        refuse_process_set()
+        raise
     try:
         number = _engine.add_process_set(members)
     except ValueError:
@@ -128,6 +138,12 @@ def add_process_set(ranks: Sequence[int]) -> int:
         raise
     names.restart_set(number)
     return number
+
+
+def refuse_process_set() -> None:
+    """Fails the add_process_set that the other ranks are in: this rank has no set to give."""
+    with contextlib.suppress(Exception):
+        _engine.add_process_set([-1])  # which the engine refuses, on all ranks
 
 
 def remove_process_set(process_set: int) -> None:

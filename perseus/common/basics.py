@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import perseus_core
 from perseus.common import process_sets as sets
 from perseus.common import reduce_ops
 from perseus.common.process_sets import ProcessSet
+from perseus_core.process import launched_ranks
 
 
 class Basics:
@@ -26,7 +28,10 @@ class Basics:
     def init(
         self, comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None
     ) -> None:
-        """Joins the other processes of the job; a second call does nothing.
+        """Joins the other processes of the job.
+
+        A second call does nothing, and warns if it asks for something else than the first. Where a
+        set is refused, the process leaves the job again, so that init can be called once more.
 
         Args:
           comm: ranks that form the world, or an mpi4py communicator of them; None for all.
@@ -35,24 +40,26 @@ class Basics:
 
         Raises ValueError for what is wrong with the arguments or the settings.
         """
+        ranks = _ranks_of(comm)
+        dynamic, fixed = _sets_of(process_sets)
         if self.is_initialized():
             sets.setup(())  # perseus_core.init may have been called, without us
-            return
-        fixed: Sequence[ProcessSet] = ()
-        if isinstance(process_sets, str):
-            if process_sets.lower() != "dynamic":
-                raise ValueError(
-                    f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"'
+            ignored = _ignored(ranks, dynamic, fixed)
+            if ignored:
+                warnings.warn(
+                    f"init was called again, with {ignored}; this is ignored until shutdown",
+                    stacklevel=3,
                 )
+            return
+        if dynamic:
             os.environ["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
-        elif process_sets is not None:
-            fixed = list(process_sets)
-            for process_set in fixed:
-                if not isinstance(process_set, ProcessSet):
-                    raise ValueError(f"process_sets holds {process_set!r}, which is no ProcessSet")
-        perseus_core.init(_ranks_of(comm))
+        perseus_core.init(ranks)
         sets.forget()
-        sets.setup(fixed)
+        try:
+            sets.setup(fixed)
+        except BaseException:
+            self.shutdown()
+            raise
 
     def shutdown(self) -> None:
         """Leaves the job. Operations under way fail, here and on the others. init may follow."""
@@ -139,6 +146,34 @@ class Basics:
 
 def _require_init() -> None:
     perseus_core.rank()
+
+
+def _ignored(ranks: list[int] | None, dynamic: bool, fixed: Sequence[ProcessSet]) -> str:
+    """What init asks for that is not so, in words."""
+    ignored = []
+    if ranks is not None and ranks != launched_ranks():
+        ignored.append(f"comm={ranks} (the world is {launched_ranks()})")
+    if dynamic and not sets.are_dynamic():
+        ignored.append('process_sets="dynamic"')
+    missing = [process_set.ranks for process_set in fixed if process_set.process_set_id is None]
+    if missing:
+        ignored.append(f"process_sets={missing}")
+    return " and ".join(ignored)
+
+
+def _sets_of(process_sets: str | Sequence[ProcessSet] | None) -> tuple[bool, list[ProcessSet]]:
+    """Whether the sets are dynamic, and those that are made at once."""
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(
+                f'process_sets is {process_sets!r}; it takes a list of ProcessSet, or "dynamic"'
+            )
+        return True, []
+    fixed = [] if process_sets is None else list(process_sets)
+    for process_set in fixed:
+        if not isinstance(process_set, ProcessSet):
+            raise ValueError(f"process_sets holds {process_set!r}, which is no ProcessSet")
+    return False, fixed
 
 
 def _ranks_of(comm: Any) -> list[int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import perseus_core
-from perseus_core.process import NOT_INITIALIZED
+from perseus_core.process import NOT_INITIALIZED, refuse_process_set
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
@@ -91,9 +91,13 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     if process sets are fixed: init(process_sets="dynamic") or PERSEUS_DYNAMIC_PROCESS_SETS=1
     allows changes.
     """
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
     _require_dynamic()
+    if not isinstance(process_set, ProcessSet):
+        try:
+            process_set = ProcessSet(process_set)
+        except ValueError:
+            refuse_process_set()
+            raise
     _register(process_set)
     return process_set
 
@@ -113,7 +117,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def setup(process_sets: Iterable[ProcessSet]) -> None:
-    """Registers the sets that init was given. Called by all ranks once the engine runs."""
+    """Registers the sets that init was given. Called by all ranks once the engine runs.
+
+    Where one is refused, those before it are registered.
+    """
     global_process_set.ranks = perseus_core.process_set_ranks(perseus_core.WORLD)
     for process_set in process_sets:
         _register(process_set)
@@ -127,18 +134,24 @@ def forget() -> None:
 
 
 def _register(process_set: ProcessSet) -> None:
-    if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set} is registered already")
+    # The engine refuses one that is registered already, on all ranks alike.
     process_set.process_set_id = perseus_core.add_process_set(process_set.ranks or [])
     _registered.append(process_set)
+
+
+def are_dynamic() -> bool:
+    """Whether sets may be added and removed after init."""
+    return any(
+        setting.name == _DYNAMIC and setting.value in ("1", "true")
+        for setting in perseus_core.settings()
+    )
 
 
 def _require_dynamic() -> None:
     if not perseus_core.is_initialized():
         raise ValueError(NOT_INITIALIZED)
-    for setting in perseus_core.settings():
-        if setting.name == _DYNAMIC and setting.value not in ("1", "true"):
-            raise ValueError(
-                "process sets cannot change after init unless it was called with "
-                f'process_sets="dynamic" or {_DYNAMIC}=1 was set'
-            )
+    if not are_dynamic():
+        raise ValueError(
+            "process sets cannot change after init unless it was called with "
+            f'process_sets="dynamic" or {_DYNAMIC}=1 was set'
+        )

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402
 
 # The stall report would say what is wrong only after a minute.
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)

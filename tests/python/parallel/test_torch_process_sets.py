@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,8 +17,9 @@ def fresh():
         hvd.barrier()
         hvd.shutdown()
     yield
-    hvd.barrier()
-    hvd.shutdown()
+    if hvd.is_initialized():
+        hvd.barrier()
+        hvd.shutdown()
 
 
 def test_sets_given_to_init(fresh):
@@ -62,9 +65,10 @@ def test_sets_come_and_go(fresh, monkeypatch):
         assert gathered.tolist() == members
         assert hvd.broadcast_object(hvd.rank(), last, process_set=ends) == last
         hvd.barrier(process_set=ends)
-    for taken in (members, range(hvd.size())):
-        with pytest.raises(ValueError, match="exists already"):
-            hvd.add_process_set(taken)
+    with pytest.raises(ValueError, match="exists already"):
+        hvd.add_process_set(members)
+    with pytest.raises(ValueError, match=r"exists already: .* the global process set"):
+        hvd.add_process_set(range(hvd.size()))
     assert hvd.remove_process_set(ends)
     assert not hvd.remove_process_set(ends)
     assert not hvd.remove_process_set(hvd.global_process_set)
@@ -81,6 +85,133 @@ def test_a_set_takes_ranks(fresh):
         hvd.shutdown()
         hvd.init(process_sets="sometimes")
     hvd.init()
+
+
+class TestASetThatIsRefusedInInit:
+    """Either all sets are there, or init has failed and can be called once more."""
+
+    @staticmethod
+    def is_gone(*sets: hvd.ProcessSet) -> None:
+        assert not hvd.is_initialized()
+        assert [process_set.process_set_id for process_set in sets] == [None] * len(sets)
+
+    @staticmethod
+    def goes_on() -> None:
+        hvd.init()
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
+
+    def test_on_all_ranks(self, fresh):
+        size = int_size()
+        good = [hvd.ProcessSet([0])] if size > 1 else []
+        for ranks, message in (
+            (range(size), "global process set"),
+            ([0, 0], "different numbers"),
+            ([size], "different numbers"),
+            ([], "at least one rank"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                hvd.init(process_sets=[*good, hvd.ProcessSet(ranks)])
+            self.is_gone(*good)
+        with pytest.raises(ValueError, match="global process set"):
+            hvd.init(process_sets=[*good, hvd.global_process_set])
+        self.is_gone(*good)
+        with pytest.raises(ValueError, match="exists already"):
+            hvd.init(process_sets=[*good, *good] if good else [hvd.ProcessSet([0])])
+        self.is_gone(*good)
+        hvd.init(process_sets=good)
+        if good:
+            assert good[0].included() == (hvd.rank() == 0)
+        self.goes_on()
+
+    def test_on_one_rank(self, fresh):
+        size = int_size()
+        if size == 1:
+            pytest.skip("needs ranks that can differ")
+        good = hvd.ProcessSet([0])
+        for _ in range(2):
+            mine_is_wrong = own_rank() == size - 1
+            given = [good, hvd.ProcessSet([size] if mine_is_wrong else [1])]
+            with pytest.raises(ValueError if mine_is_wrong else hvd.HorovodInternalError):
+                hvd.init(process_sets=given)
+            self.is_gone(*given)
+            self.goes_on()
+            hvd.barrier()
+            hvd.shutdown()
+        self.goes_on()
+
+    def test_sets_that_differ(self, fresh):
+        size = int_size()
+        if size == 1:
+            pytest.skip("needs ranks that can differ")
+        given = hvd.ProcessSet([0 if own_rank() == 0 else 1])
+        with pytest.raises(hvd.HorovodInternalError):
+            hvd.init(process_sets=[given])
+        self.is_gone(given)
+        self.goes_on()
+
+
+def test_a_set_that_one_rank_alone_cannot_name(fresh, monkeypatch):
+    monkeypatch.setenv("PERSEUS_DYNAMIC_PROCESS_SETS", "1")
+    hvd.init()
+    if hvd.size() == 1:
+        pytest.skip("needs ranks that can differ")
+    for wrong in (["0"], 3, [hvd.size()], [0, 0], [2**40]):
+        if hvd.rank() == hvd.size() - 1:
+            with pytest.raises(ValueError):
+                hvd.add_process_set(wrong)
+        else:
+            with pytest.raises(hvd.HorovodInternalError, match=f"rank {hvd.size() - 1} "):
+                hvd.add_process_set([0])
+    only = hvd.add_process_set([0])
+    with pytest.raises(ValueError, match="exists already"):
+        hvd.add_process_set(only)
+    assert hvd.remove_process_set(only)
+
+
+class TestInitAgain:
+    @pytest.mark.parametrize(
+        "again",
+        [
+            lambda first: {},
+            lambda first: {"comm": range(hvd.size())},
+            lambda first: {"process_sets": first},
+        ],
+        ids=["nothing", "the world", "the same sets"],
+    )
+    def test_with_what_is_so_is_silent(self, fresh, again, recwarn):
+        first = [hvd.ProcessSet([0])] if int_size() > 1 else []
+        hvd.init(process_sets=first)
+        hvd.init(**again(first))
+        assert [str(warning.message) for warning in recwarn] == []
+
+    @pytest.mark.parametrize(
+        "again, ignored",
+        [
+            ({"comm": [7, 0]}, r"comm=\[7, 0\] \(the world is \[0"),
+            ({"process_sets": [hvd.ProcessSet([7])]}, r"process_sets=\[\[7\]\]"),
+            ({"process_sets": "dynamic"}, 'process_sets="dynamic"'),
+        ],
+    )
+    def test_with_something_else_warns_and_changes_nothing(
+        self, fresh, again, ignored, monkeypatch
+    ):
+        monkeypatch.setenv("PERSEUS_DYNAMIC_PROCESS_SETS", "0")
+        hvd.init()
+        before = hvd.rank(), hvd.size()
+        with pytest.warns(
+            UserWarning, match=f"init was called again, with {ignored}.* ignored"
+        ) as w:
+            hvd.init(**again)
+        assert w[0].filename == __file__
+        assert "\n" not in str(w[0].message)
+        assert (hvd.rank(), hvd.size()) == before
+        with pytest.raises(ValueError, match="dynamic"):
+            hvd.add_process_set([0])
+
+
+def own_rank() -> int:
+    """The rank, from its launch: init may not have been called."""
+    return int(os.environ.get("PERSEUS_RANK", "0"))
 
 
 def int_size() -> int:

@@ -461,6 +461,14 @@ class TestInit:
             basics.Basics().init(**arguments)
         assert not perseus.is_initialized()
 
+    def test_another_world_is_not_made_while_there_is_one(self, world_of_one, recwarn):
+        perseus.init()
+        perseus.init([0])
+        assert [str(warning.message) for warning in recwarn] == []
+        with pytest.warns(UserWarning, match=r"ranks=\[0, 1\]; this is ignored.* made of \[0\]"):
+            perseus.init([0, 1])
+        assert perseus.size() == 1
+
     def test_a_bare_process_is_a_world_of_one(self, world_of_one):
         assert (perseus.rank(), perseus.size(), perseus.local_size()) == (0, 1, 1)
         assert perseus.cross_size() == 1

@@ -27,6 +27,22 @@ perseus_status_t perseus_remove_process_set(perseus_process_set_t set) {
   return to_c(engine->remove_process_set(set));
 }
 
+perseus_status_t perseus_open_process_set(perseus_process_set_t set, const int32_t* ranks,
+                                          int32_t rank_count) {
+  const auto engine = Process::instance().engine();
+  if (engine == nullptr) return to_c(perseus::not_initialized());
+  if (ranks == nullptr || rank_count < 1) {
+    return to_c(Status::invalid_argument("a process set needs at least one rank"));
+  }
+  return to_c(engine->open_process_set(set, {ranks, ranks + rank_count}));
+}
+
+perseus_status_t perseus_close_process_set(perseus_process_set_t set) {
+  const auto engine = Process::instance().engine();
+  if (engine == nullptr) return to_c(perseus::not_initialized());
+  return to_c(engine->close_process_set(set));
+}
+
 int32_t perseus_process_set_rank(perseus_process_set_t set) {
   const auto engine = Process::instance().engine();
   if (engine == nullptr) return -1;

@@ -50,8 +50,8 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   PERSEUS_RETURN_IF_ERROR(engine->connect(ranks, generation));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run_thread(); });
   // Everyone is there and can be reached, or init says who is not.
-  const Status status = engine->run_internal(OperationKind::kBarrier, std::string(kInitBarrier), {},
-                                             std::chrono::seconds(engine->settings_.start_timeout));
+  const Status status = engine->run(own_operation(OperationKind::kBarrier, kInitBarrier, {}),
+                                    std::chrono::seconds(engine->settings_.start_timeout));
   if (!status.is_ok()) {
     engine->shutdown();
     return status;
@@ -205,6 +205,7 @@ void Engine::accept(const OperationPtr& operation) {
                                                         " has been removed"));
   }
   if (!set->broken.is_ok()) return complete(operation, set->broken);
+  if (operation->new_set >= 0) return complete(operation, open_or_close(*operation));
 
   set->pending.emplace(operation->key, operation);
   stall_watch_->note_submission(*operation);

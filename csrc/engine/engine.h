@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,6 +29,8 @@ namespace perseus {
 class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHost {
  public:
   static constexpr int32_t kWorld = 0;
+  static constexpr int32_t kFirstOpenedSet = 1 << 20;
+  static constexpr int32_t kLastOpenedSet = (1 << 23) - 1;
 
   // Joins the other processes and returns when all have come. `names`, `timeline` and `counters`
   // belong to the process and outlive the engine.
@@ -52,6 +55,9 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   // Blocks until all ranks have called; one call at a time in a process.
   Result<int32_t> add_process_set(std::vector<int32_t> ranks);
   Status remove_process_set(int32_t set);
+  // Sets that only their members know of, of ids from kFirstOpenedSet on that these have agreed on.
+  Status open_process_set(int32_t set, std::vector<int32_t> ranks);
+  Status close_process_set(int32_t set);
   // Ranks of a set, ascending; kInvalidArgument if there is no such set.
   Result<std::vector<int>> process_set_ranks(int32_t set) const;
   std::vector<int32_t> process_sets() const;
@@ -64,8 +70,12 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters);
 
   Status connect(const std::vector<int>& ranks, int generation);
-  Status run_internal(OperationKind kind, std::string name, std::vector<int32_t> ranks,
-                      std::optional<std::chrono::seconds> time_out, OperationPtr* done = nullptr);
+  // An operation of the engine's, of no user's name; and its whole life.
+  static OperationPtr own_operation(OperationKind kind, std::string_view name,
+                                    std::vector<int32_t> ranks);
+  Status run(const OperationPtr& operation, std::optional<std::chrono::seconds> time_out = {});
+  // Sorts them.
+  Status check_ranks(std::vector<int32_t>& ranks) const;
   void run_thread();
 
   // ---- The engine's thread from here on.
@@ -81,11 +91,12 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   };
   void accept(const Refused& refused);
   void accept(const OperationPtr& operation);
+  Status open_or_close(const Operation& operation);
   void complete(const OperationPtr& operation, Status status);
 
   // Process sets.
   void open_set(int32_t id, std::vector<int> ranks);
-  void close_set(int32_t id);
+  void close_set(int32_t id, std::string_view how);
   ProcessSetPtr find_set(int32_t id) const;
   Status conclude_admin(const Agreement::Ready& ready, Operation* operation);
   void on_agreement(ProcessSet& set, const Agreement& agreement);
@@ -148,6 +159,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   // The engine's thread.
   std::vector<OperationPtr> accepted_;  // the queue's other half
   std::map<int32_t, ProcessSetPtr> sets_;
+  std::set<int32_t> closed_sets_;  // of those that had been opened
   int32_t next_set_ = 0;
   // Ballots of sets that others have heard of sooner.
   std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_ballots_;

@@ -57,7 +57,7 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
   const ProcessSetPtr set = find_set(id);
   if (set == nullptr || set->negotiator == nullptr) {
     // The sender has seen the set made, or has not yet seen it removed.
-    if (id >= next_set_)
+    if (id >= next_set_ && !closed_sets_.contains(id))
       early_ballots_[id].emplace_back(from, std::vector(message.begin(), message.end()));
     return;
   }

@@ -68,10 +68,10 @@ void Engine::open_set(int32_t id, std::vector<int> ranks) {
   }
 }
 
-void Engine::close_set(int32_t id) {
+void Engine::close_set(int32_t id, std::string_view how) {
   const ProcessSetPtr set = find_set(id);
-  fail_pending(*set,
-               Status::invalid_argument("process set " + std::to_string(id) + " has been removed"));
+  fail_pending(*set, Status::invalid_argument("process set " + std::to_string(id) + " has been " +
+                                              std::string(how)));
   sets_.erase(id);
   std::lock_guard lock(sets_mutex_);
   set_ranks_.erase(id);
@@ -153,14 +153,15 @@ Status Engine::conclude_admin(const Agreement::Ready& ready, Operation* operatio
   const std::vector<int32_t>& ranks = ready.description.ranks;
   if (ready.description.kind == OperationKind::kRemoveProcessSet) {
     const int32_t id = ranks.front();
-    if (id == kWorld || find_set(id) == nullptr) {
+    if (id == kWorld || id >= kFirstOpenedSet || find_set(id) == nullptr) {
       return Status::invalid_argument("there is no process set " + std::to_string(id) +
                                       " that could be removed");
     }
-    close_set(id);
+    close_set(id, "removed");
     return {};
   }
   for (const auto& [id, set] : sets_) {
+    if (id >= kFirstOpenedSet) break;  // not known to all
     if (std::equal(set->ranks.begin(), set->ranks.end(), ranks.begin(), ranks.end())) {
       return Status::invalid_argument("a process set of the same ranks exists already: set " +
                                       std::to_string(id));
@@ -177,14 +178,17 @@ void Engine::fail_pending(ProcessSet& set, const Status& why) {
   for (auto& [key, operation] : std::exchange(set.pending, {})) complete(operation, why);
 }
 
-Status Engine::run_internal(OperationKind kind, std::string name, std::vector<int32_t> ranks,
-                            std::optional<std::chrono::seconds> time_out, OperationPtr* done) {
+OperationPtr Engine::own_operation(OperationKind kind, std::string_view name,
+                                   std::vector<int32_t> ranks) {
   auto operation = std::make_shared<Operation>();
   operation->process_set = kWorld;
   operation->key = operation_key(kind, name);
   operation->description.kind = kind;
   operation->description.ranks = std::move(ranks);
-  if (done != nullptr) *done = operation;
+  return operation;
+}
+
+Status Engine::run(const OperationPtr& operation, std::optional<std::chrono::seconds> time_out) {
   PERSEUS_RETURN_IF_ERROR(submit(operation));
   if (!operation->done.wait(time_out)) {
     return Status::timed_out("not all of the " + std::to_string(size_) +
@@ -194,26 +198,74 @@ Status Engine::run_internal(OperationKind kind, std::string name, std::vector<in
   return operation->status;
 }
 
-Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
+Status Engine::check_ranks(std::vector<int32_t>& ranks) const {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
       std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
-    const Status wrong =
-        Status::invalid_argument("the ranks of a process set must be different numbers from 0 to " +
-                                 std::to_string(size_ - 1));
-    refuse(kWorld, operation_key(OperationKind::kAddProcessSet, kAdmin), wrong.message());
-    return wrong;
+    return Status::invalid_argument(
+        "the ranks of a process set must be different numbers from 0 to " +
+        std::to_string(size_ - 1));
+  }
+  return {};
+}
+
+Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
+  const Status status = check_ranks(ranks);
+  if (!status.is_ok()) {
+    refuse(kWorld, operation_key(OperationKind::kAddProcessSet, kAdmin), status.message());
+    return status;
   }
   std::lock_guard lock(admin_mutex_);
-  OperationPtr operation;
-  PERSEUS_RETURN_IF_ERROR(run_internal(OperationKind::kAddProcessSet, std::string(kAdmin),
-                                       std::move(ranks), {}, &operation));
+  const auto operation = own_operation(OperationKind::kAddProcessSet, kAdmin, std::move(ranks));
+  PERSEUS_RETURN_IF_ERROR(run(operation));
   return operation->new_set;
 }
 
 Status Engine::remove_process_set(int32_t set) {
   std::lock_guard lock(admin_mutex_);
-  return run_internal(OperationKind::kRemoveProcessSet, std::string(kAdmin), {set}, {});
+  return run(own_operation(OperationKind::kRemoveProcessSet, kAdmin, {set}));
+}
+
+// The engine's thread, by itself: nothing is agreed on.
+Status Engine::open_or_close(const Operation& operation) {
+  const int32_t id = operation.new_set;
+  const std::string which = "process set " + std::to_string(id);
+  if (operation.description.kind == OperationKind::kRemoveProcessSet) {
+    if (find_set(id) == nullptr) return Status::invalid_argument(which + " is not open");
+    close_set(id, "closed");
+    closed_sets_.insert(id);
+    return {};
+  }
+  if (find_set(id) != nullptr || closed_sets_.contains(id)) {
+    return Status::invalid_argument(which + " cannot be opened: the id has been used before");
+  }
+  open_set(id, {operation.description.ranks.begin(), operation.description.ranks.end()});
+  return {};
+}
+
+Status Engine::open_process_set(int32_t set, std::vector<int32_t> ranks) {
+  PERSEUS_RETURN_IF_ERROR(check_ranks(ranks));
+  if (set < kFirstOpenedSet || set > kLastOpenedSet) {
+    return Status::invalid_argument("the id of an opened process set lies between " +
+                                    std::to_string(kFirstOpenedSet) + " and " +
+                                    std::to_string(kLastOpenedSet));
+  }
+  if (!std::binary_search(ranks.begin(), ranks.end(), rank_)) {
+    return Status::invalid_argument("rank " + std::to_string(rank_) +
+                                    " cannot open a process set that it does not belong to");
+  }
+  const auto operation = own_operation(OperationKind::kAddProcessSet, kAdmin, std::move(ranks));
+  operation->new_set = set;
+  return run(operation);
+}
+
+Status Engine::close_process_set(int32_t set) {
+  if (set < kFirstOpenedSet) {
+    return Status::invalid_argument("process set " + std::to_string(set) + " was not opened");
+  }
+  const auto operation = own_operation(OperationKind::kRemoveProcessSet, kAdmin, {});
+  operation->new_set = set;
+  return run(operation);
 }
 
 Result<std::vector<int>> Engine::process_set_ranks(int32_t set) const {

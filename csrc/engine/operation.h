@@ -59,7 +59,7 @@ class Operation {
   // Results; valid once done.is_set().
   Status status;
   int32_t last_rank = -1;  // join
-  int32_t new_set = -1;    // add_process_set
+  int32_t new_set = -1;    // add_process_set; given at submission: the set to open or close here
   Event done;
 
   std::string_view name() const { return name_of_key(key); }

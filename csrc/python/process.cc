@@ -110,6 +110,19 @@ void bind_process(py::module_& module) {
       "remove_process_set",
       [](perseus_process_set_t set) { blocking([&] { return perseus_remove_process_set(set); }); },
       py::arg("process_set"));
+  module.def(
+      "open_process_set",
+      [](perseus_process_set_t set, const std::vector<int32_t>& ranks) {
+        blocking([&] {
+          return perseus_open_process_set(set, ranks.data(), static_cast<int32_t>(ranks.size()));
+        });
+      },
+      py::arg("process_set"), py::arg("ranks"));
+  module.def(
+      "close_process_set",
+      [](perseus_process_set_t set) { blocking([&] { return perseus_close_process_set(set); }); },
+      py::arg("process_set"));
+  module.attr("FIRST_OPENED_SET") = PERSEUS_FIRST_OPENED_SET;
   module.def("process_set_rank", &perseus_process_set_rank, py::arg("process_set"));
   module.def("process_set_size", &perseus_process_set_size, py::arg("process_set"));
   module.def("process_set_ranks", &process_set_ranks, py::arg("process_set"));

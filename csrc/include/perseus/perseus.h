@@ -131,6 +131,16 @@ PERSEUS_API perseus_status_t perseus_add_process_set(const int32_t* ranks, int32
                                                      perseus_process_set_t* set);
 /* Takes a set away. Called by all ranks of the world; blocks until all have. */
 PERSEUS_API perseus_status_t perseus_remove_process_set(perseus_process_set_t set);
+/* A set that its members alone open and close, for those who have agreed on it by other means.
+ * Every member gives the same ranks, and the same id from PERSEUS_FIRST_OPENED_SET to
+ * PERSEUS_LAST_OPENED_SET. An id stands for one set only, in all its members, and until the next
+ * init. PERSEUS_INVALID_ARGUMENT if this rank is no member, or has used the id before. */
+#define PERSEUS_FIRST_OPENED_SET (1 << 20)
+#define PERSEUS_LAST_OPENED_SET ((1 << 23) - 1)
+PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
+                                                      const int32_t* ranks, int32_t rank_count);
+/* What is under way in the set fails. */
+PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
 /* This process's rank in the set, -1 if it is no member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
 /* Number of ranks in the set; -1 if there is no such set. */

@@ -258,6 +258,42 @@ TEST_P(Operations, ProcessSetsRunSideBySide) {
   });
 }
 
+TEST_P(Operations, ASetIsOpenedByItsMembersAlone) {
+  if (size() < 3) GTEST_SKIP() << "a set of some of the ranks needs more";
+  run([&](int rank) {
+    const std::vector<int64_t> shape = {1000};
+    const int32_t pair[] = {0, 2}, others[] = {1, 2};
+    const perseus_process_set_t first = PERSEUS_FIRST_OPENED_SET, second = first + 1;
+    REQUIRE(perseus_open_process_set(7, pair, 2) == PERSEUS_INVALID_ARGUMENT);
+    if (rank == 1) {
+      REQUIRE(perseus_open_process_set(first, pair, 2) == PERSEUS_INVALID_ARGUMENT);
+    }
+    const auto sum_in = [&](perseus_process_set_t set, const int32_t* ranks) {
+      if (rank != ranks[0] && rank != ranks[1]) return;
+      // Data of a member that is ahead may come before the set is open here.
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      REQUIRE(perseus_open_process_set(set, ranks, 2) == PERSEUS_OK);
+      REQUIRE(perseus_open_process_set(set, ranks, 2) == PERSEUS_INVALID_ARGUMENT);
+      for (int step = 0; step < 5; ++step) {
+        std::vector<float> data(1000, static_cast<float>(rank));
+        Submission sum(PERSEUS_ALLREDUCE, "sum", set);
+        REQUIRE(sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+        REQUIRE(data[999] == static_cast<float>(ranks[0] + ranks[1]));
+      }
+      REQUIRE(perseus_close_process_set(set) == PERSEUS_OK);
+      REQUIRE(perseus_close_process_set(set) == PERSEUS_INVALID_ARGUMENT);
+      REQUIRE(perseus_open_process_set(set, ranks, 2) == PERSEUS_INVALID_ARGUMENT);
+    };
+    sum_in(first, pair);
+    sum_in(second, others);
+    // A set of the same ranks that all know of is another.
+    perseus_process_set_t set = -1;
+    REQUIRE(perseus_add_process_set(pair, 2, &set) == PERSEUS_OK);
+    REQUIRE(set < PERSEUS_FIRST_OPENED_SET);
+    REQUIRE(perseus_remove_process_set(set) == PERSEUS_OK);
+  });
+}
+
 TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
   run([&](int rank) {
     const std::vector<int64_t> shape = {100};

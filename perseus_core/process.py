@@ -124,6 +124,8 @@ def add_process_set(ranks: Sequence[int]) -> int:
     """
     try:
         members = sorted(whole_number("a rank of a process set", rank) for rank in ranks)
+        if not members:
+            raise ValueError("a process set needs at least one rank")
     except Exception:
         refuse_process_set()
         raise
@@ -153,17 +155,17 @@ def remove_process_set(process_set: int) -> None:
 
 def process_set_rank(process_set: int) -> int:
     """This process's rank in the set; -1 if it is no member or there is no such set."""
-    return _engine.process_set_rank(process_set)
+    return _engine.process_set_rank(whole_number("process_set", process_set))
 
 
 def process_set_size(process_set: int) -> int:
     """Number of ranks in the set; -1 if there is no such set."""
-    return _engine.process_set_size(process_set)
+    return _engine.process_set_size(whole_number("process_set", process_set))
 
 
 def process_set_ranks(process_set: int) -> list[int]:
     """The set's ranks, ascending; ValueError if there is no such set."""
-    return _engine.process_set_ranks(process_set)
+    return _engine.process_set_ranks(whole_number("process_set", process_set))
 
 
 def process_sets() -> dict[int, list[int]]:

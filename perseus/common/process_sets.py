@@ -108,6 +108,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     All ranks of the world call it; it blocks until all have.
     """
     _require_dynamic()
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
     if process_set.process_set_id in (None, perseus_core.WORLD):
         return False
     perseus_core.remove_process_set(process_set.process_set_id)

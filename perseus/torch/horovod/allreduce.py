@@ -21,7 +21,7 @@ import torch
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import resolve_op
 from perseus.torch.horovod import handles
-from perseus.torch.horovod.compression import Compression, Compressor
+from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.tensors import (
     checked,
     checked_list,
@@ -88,7 +88,7 @@ def allreduce(
     """Reduces the ranks' tensors element by element into a new tensor. Differentiable."""
     with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_id(process_set)):
         op = resolve_op(op, average)
-        compressed, ctx = compression.compress(checked(tensor))
+        compressed, ctx = checked_compression(compression).compress(checked(tensor))
     reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
 
@@ -167,6 +167,7 @@ def grouped_allreduce(
     """allreduce of several tensors as one operation. Differentiable."""
     with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_id(process_set)):
         op = resolve_op(op, average)
+        checked_compression(compression)
         compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
     reduced = _GroupedAllreduce.apply(
         name,

@@ -46,6 +46,15 @@ class FP16Compressor(Compressor):
         return tensor.to(ctx) if ctx.is_floating_point else tensor
 
 
+def checked_compression(compression: type[Compressor]) -> type[Compressor]:
+    """The compression; TypeError if it is none."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise TypeError(
+            f"compression is {compression!r}; it takes a Compressor, such as Compression.fp16"
+        )
+    return compression
+
+
 class Compression:
     """The compressions to choose from."""
 

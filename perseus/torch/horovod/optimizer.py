@@ -11,12 +11,13 @@ import torch
 
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average, checked_op
-from perseus.torch.horovod.compression import Compression, Compressor
+from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
 from perseus.torch.horovod.tensors import set_id
 from perseus_core import size
+from perseus_core.arguments import whole_number
 
 
 def DistributedOptimizer(
@@ -54,10 +55,15 @@ def DistributedOptimizer(
 
     Raises ValueError for arguments that contradict each other.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer is {type(optimizer).__name__}; it takes a torch.optim.Optimizer"
+        )
+    checked_compression(compression)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     op = checked_op(op)
-    if backward_passes_per_step <= 0:
+    if whole_number("backward_passes_per_step", backward_passes_per_step) <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     if num_groups != 0:
         warnings.warn(
@@ -157,6 +163,11 @@ class _Distributed:
                 for i, group in enumerate(self.param_groups)
                 for j, param in enumerate(group["params"])
             }
+        if not isinstance(named_parameters, Iterable):
+            raise TypeError(
+                f"named_parameters is {type(named_parameters).__name__}; it takes pairs of a name "
+                "and a parameter, such as model.named_parameters()"
+            )
         pairs = list(named_parameters)
         if any(not isinstance(pair, tuple) for pair in pairs):
             raise ValueError(
@@ -189,7 +200,7 @@ class _Distributed:
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are added up, from the next step on."""
-        if passes <= 0:
+        if whole_number("passes", passes) <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
         self.backward_passes_per_step = passes
         if self._gradients is not None:

@@ -16,7 +16,7 @@ from perseus.common.reduce_ops import Average, Sum, checked_op
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather, grouped_allgather
 from perseus.torch.horovod.allreduce import checked_scales
-from perseus.torch.horovod.compression import Compression, Compressor
+from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.tensors import (
     checked,
     checked_list,
@@ -58,7 +58,7 @@ def reducescatter(
 ) -> torch.Tensor:
     """Reduces the ranks' tensors and gives this rank its rows of the result. Differentiable."""
     with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_id(process_set)):
-        compressed, ctx = compression.compress(checked(tensor))
+        compressed, ctx = checked_compression(compression).compress(checked(tensor))
     reduced = _Reducescatter.apply(
         compressed, name, op, process_set, prescale_factor, postscale_factor
     )
@@ -98,6 +98,7 @@ def grouped_reducescatter(
     with names.refusing(
         OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_id(process_set)
     ):
+        checked_compression(compression)
         compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
     reduced = _GroupedReducescatter.apply(
         name,

@@ -99,6 +99,53 @@ def test_types_and_layouts_that_cannot_be_sent():
         hvd.allreduce(torch.ones(2, device="meta"))
 
 
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: hvd.allreduce([1.0]), "tensor is list; it takes a torch.Tensor"),
+        (lambda: hvd.broadcast_(None, 0), "tensor is NoneType"),
+        (lambda: hvd.grouped_allgather([torch.ones(1), 2]), r"tensors\[1\] is int"),
+        (lambda: hvd.grouped_allreduce_(3), "tensors is int"),
+        (lambda: hvd.allreduce(torch.ones(1), compression="fp16"), "compression is 'fp16'"),
+        (lambda: hvd.allreduce(torch.ones(1), name=3), "name is 3; it takes a str"),
+        (lambda: hvd.allreduce(torch.ones(1), process_set=[0]), "process_set is list"),
+        (lambda: hvd.sparse_allreduce_async(torch.ones(1), None, hvd.Sum), "name is None"),
+        (lambda: hvd.broadcast_object("x", "0"), "root_rank is '0'"),
+        (lambda: hvd.allgather_object("x", name=3), "name is 3"),
+        (lambda: hvd.barrier("world"), "process_set is str"),
+        (lambda: hvd.poll("handle"), "handle is str"),
+        (lambda: hvd.poll([3]), "handle is list"),
+        (lambda: hvd.synchronize(None), "handle is NoneType"),
+        (lambda: hvd.synchronize(torch.ones(1)), "handle is Tensor"),
+        (lambda: hvd.DistributedOptimizer("sgd"), "optimizer is str"),
+        (lambda: distribute(named_parameters=3), "named_parameters is int"),
+        (lambda: distribute(compression="fp16"), "compression is 'fp16'"),
+        (lambda: distribute(op="sum"), "op is 'sum'"),
+        (lambda: distribute(backward_passes_per_step=0.5), r"backward_passes_per_step is 0\.5"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_named_in_one_line(call, message):
+    with pytest.raises(TypeError, match=message) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+def distribute(**options):
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
+    return hvd.DistributedOptimizer(optimizer, **options)
+
+
+def test_names_that_utf8_cannot_say():
+    for call in (
+        lambda name: hvd.allreduce(torch.ones(1), name=name),
+        lambda name: hvd.broadcast_object("x", name=name),
+    ):
+        with pytest.raises(ValueError, match="character 4 is a lone surrogate"):
+            call("half\ud83d")
+        with pytest.raises(ValueError, match="null character"):
+            call("nul\0")
+
+
 def test_wrong_splits():
     size = hvd.size()
     for splits in ([1] * (size + 1), [2 * size] * size, [[1] * size], [0.5] * size):

@@ -155,7 +155,7 @@ def test_a_set_that_one_rank_alone_cannot_name(fresh, monkeypatch):
     hvd.init()
     if hvd.size() == 1:
         pytest.skip("needs ranks that can differ")
-    for wrong in (["0"], 3, [hvd.size()], [0, 0], [2**40]):
+    for wrong in (["0"], 3, [hvd.size()], [0, 0], [2**40], []):
         if hvd.rank() == hvd.size() - 1:
             with pytest.raises(ValueError):
                 hvd.add_process_set(wrong)
@@ -165,6 +165,8 @@ def test_a_set_that_one_rank_alone_cannot_name(fresh, monkeypatch):
     only = hvd.add_process_set([0])
     with pytest.raises(ValueError, match="exists already"):
         hvd.add_process_set(only)
+    with pytest.raises(TypeError, match="process_set is int"):
+        hvd.remove_process_set(only.process_set_id)
     assert hvd.remove_process_set(only)
 
 

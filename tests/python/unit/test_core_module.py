@@ -352,6 +352,10 @@ class TestArguments:
         for call in (
             lambda: perseus.allreduce(np.ones(2), process_set=process_set),
             lambda: perseus.barrier(process_set=process_set),
+            lambda: perseus.process_set_rank(process_set),
+            lambda: perseus.process_set_size(process_set),
+            lambda: perseus.process_set_ranks(process_set),
+            lambda: perseus.remove_process_set(process_set),
         ):
             with pytest.raises(TypeError, match=r"process_set is .*; it takes a whole number"):
                 call()

@@ -8,5 +8,13 @@ if importlib.util.find_spec("torch") is None:
         name="torch",
     )
 
+import torch
+
+from perseus.common.exceptions import HorovodVersionMismatchError
+
+# DistributedOptimizer is built on it.
+if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+    raise HorovodVersionMismatchError("torch", "2.1 or newer", torch.__version__)
+
 from perseus.torch.horovod import *  # noqa: F403
 from perseus.torch.horovod import __all__ as __all__

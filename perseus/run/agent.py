@@ -8,6 +8,9 @@ grace.
 
 One thread. Ranks lead sessions of their own; the agent adopts what they leave behind, so that it
 can find and end it.
+
+`agent.py --call-back` is started by mpirun, once for each rank. It connects to the launcher whose
+address and key are in PERSEUSRUN_CALL_BACK, and then does the same over that connection.
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ STDOUT, STDERR, RESULT, EXIT, ERROR, BLAME = range(6)
 TERMINATE = b"T"
 RESULT_FD = "PERSEUS_RESULT_FD"
 BLAME_FD = "PERSEUS_BLAME_FD"  # where the engine names the rank whose end made it fail
+CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
+CHALLENGE_BYTES = 16
+# Where MPI's launchers say which rank a process is: Open MPI, MVAPICH, MPICH and its family, PMIx.
+MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -104,6 +111,9 @@ class Agent:
         whole[BLAME_FD] = str(blame_write)
         if payload:
             whole[RESULT_FD] = str(result_write)
+        kept = [blame_write, result_write] if payload else [blame_write]
+        if whole.get("PMI_FD", "").isdecimal():
+            kept.append(int(whole["PMI_FD"]))  # by which MPICH's launcher is spoken to
         try:
             process = subprocess.Popen(
                 self._job["command"],
@@ -112,7 +122,7 @@ class Agent:
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=[blame_write, result_write] if payload else [blame_write],
+                pass_fds=kept,
                 start_new_session=True,
                 preexec_fn=self._die_with_agent,
             )
@@ -252,7 +262,32 @@ def _receive(length: int) -> bytes:
     return data
 
 
+def proof(key: str, challenge: bytes, rank: int) -> bytes:
+    """What only an agent of the job can answer."""
+    import hashlib
+    import hmac
+
+    return hmac.new(bytes.fromhex(key), challenge + b"%d" % rank, hashlib.sha256).digest()
+
+
+def _call_back() -> None:
+    """Makes a connection to the launcher our stdin and stdout, and tells it which rank is here."""
+    import socket
+
+    host, port, key = os.environ.pop(CALL_BACK).split()
+    rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.settimeout(None)
+        for standard in (sys.stdin, sys.stdout):
+            os.dup2(connection.fileno(), standard.fileno())
+    answer = proof(key, _receive(CHALLENGE_BYTES), rank)
+    name = socket.gethostname().encode()
+    os.write(sys.stdout.fileno(), HEADER.pack(STDOUT, rank, len(answer + name)) + answer + name)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--call-back"]:
+        _call_back()
     os.write(sys.stdout.fileno(), MAGIC)
     (length,) = struct.unpack("!I", _receive(4))
     Agent(json.loads(_receive(length))).run()

@@ -13,13 +13,15 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from perseus.run.agent import CALL_BACK
 from perseus.run.environment import exported, start_timeout
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, assign, is_local, parse_hosts, read_hostfile
 from perseus.run.job import Job, Launcher
-from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command
+from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command, mpirun_environment
+from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output
-from perseus.run.rendezvous import serve_rendezvous
+from perseus.run.rendezvous import call_back_address, serve_rendezvous
 from perseus.run.setting_options import DEST, add_setting_options
 
 
@@ -31,6 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.check_build:
         return check_build()
+    if not options.mpi:
+        for flag in ("mpi_args", "binding_args", "tcp"):
+            if getattr(options, flag):
+                name = f"--{flag.replace('_', '-')}"
+                options.notes.append(f"{name} changes nothing: it is for mpirun; add --mpi")
     for note in options.notes:
         print(f"perseusrun: {note}", file=sys.stderr)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -56,11 +63,7 @@ def run(options: argparse.Namespace, hosts: Sequence[Host], size: int, command: 
     secret = secrets.token_hex(32)
     environment = {**os.environ, **options.settings}
     shell = RemoteShell.from_environment(options.ssh_port, options.ssh_identity_file)
-    output = Output(
-        size,
-        timestamps=options.timestamps,
-        folder=Path(options.output_filename) if options.output_filename else None,
-    )
+    output = make_output(options, size)
     names = [slot.host for slot in slots]
     with serve_rendezvous(names, secret, environment, shell) as rendezvous:
         job = Job(
@@ -79,32 +82,45 @@ def run(options: argparse.Namespace, hosts: Sequence[Host], size: int, command: 
 def run_with_mpi(
     options: argparse.Namespace, hosts: Sequence[Host] | None, size: int, command: list[str]
 ) -> int:
-    """Becomes mpirun; does not return unless that cannot be started."""
-    assign(hosts or [Host("localhost", size)], size)
-    environment = {**os.environ, **options.settings, "PYTHONUNBUFFERED": "1"}
+    slots = assign(hosts or [Host("localhost", size)], size)
+    environment = {**os.environ, **options.settings, CALL_BACK: ""}
     several = any(not is_local(host.name) for host in hosts or [])
+    shell = RemoteShell.from_environment(options.ssh_port, options.ssh_identity_file)
+    seconds = start_timeout(environment)
+    address, listen_on = call_back_address([slot.host for slot in slots], environment, shell)
     mpirun = find_mpirun()
-    job = MpiJob(
-        command=command,
+    mpi_job = MpiJob(
         size=size,
         hosts=[(host.name, host.slots) for host in hosts or []],
-        exported=exported(environment) if several else options.settings,
+        exported=exported(environment) if several else {**options.settings, CALL_BACK: ""},
         binding=shlex.split(options.binding_args),
-        more=shlex.split(options.mpi_args) + (tcp_only() if options.tcp else []),
-        ssh_port=options.ssh_port,
-        ssh_identity_file=options.ssh_identity_file,
-        timestamps=options.timestamps,
-        output=options.output_filename,
+        more=shlex.split(options.mpi_args),
+        tcp=options.tcp,
+        remote_shell=[*shell.command, *shell.options(seconds)] if several else [],
         root=os.geteuid() == 0,
     )
-    line = mpirun_command(mpirun, job)
-    if options.verbose:
-        print(f"perseusrun: {shlex.join(line)}", file=sys.stderr, flush=True)
-    os.execve(mpirun.path, line, environment)
+    job = Job(
+        command=command,
+        slots=slots,
+        secret="",
+        environment=options.settings,
+        start_timeout=seconds,
+        verbose=options.verbose,
+    )
+    launcher = MpiLauncher(
+        job,
+        make_output(options, size),
+        lambda started: mpirun_command(mpirun, mpi_job, started),
+        mpirun_environment(mpirun, mpi_job),
+        address=address,
+        listen_on=listen_on,
+    )
+    return launcher.run()
 
 
-def tcp_only() -> list[str]:
-    return ["--mca", "pml", "ob1", "--mca", "btl", "^openib"]
+def make_output(options: argparse.Namespace, size: int) -> Output:
+    folder = Path(options.output_filename) if options.output_filename else None
+    return Output(size, timestamps=options.timestamps, folder=folder)
 
 
 def named_hosts(options: argparse.Namespace) -> list[Host] | None:
@@ -155,7 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--binding-args", default="", metavar="ARGS", help="mpirun's, to bind ranks to processors"
     )
-    parser.add_argument("--tcp", action="store_true", help="with --mpi: Open MPI uses TCP only")
+    parser.add_argument("--tcp", action="store_true", help="with --mpi: MPI uses TCP only")
     parser.add_argument(
         "--start-timeout",
         "--gloo-timeout-seconds",

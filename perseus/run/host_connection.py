@@ -1,4 +1,4 @@
-"""The launcher's end of the line to one host's agent."""
+"""The launcher's end of the lines to its agents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import shlex
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from perseus.run import agent
+
+JobText = dict[str, Any]  # what becomes the JSON that an agent is sent
 
 # A command that runs another on a host, as `ssh host command` does, to be used instead of ssh.
 REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
@@ -45,15 +47,19 @@ class RemoteShell:
 
     def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
         line = shlex.join(["exec", *command])
+        return [*self.command, *self.options(connect_timeout), host, line]
+
+    def options(self, connect_timeout: int) -> list[str]:
+        """What stands between the command and the host."""
         if not self._is_ssh:
-            return [*self.command, host, line]
+            return []
         # Nobody is there to type a password; a host's key is taken on first sight, never changed.
         # ssh heeds the first of two options, so those that came with the command win.
         options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
         options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
         # Without it, what a host greets with would stand before the reason why it cannot be used.
         options += ["-o", "LogLevel=ERROR"]
-        return [*self.command, *options, *self._address_options(), host, line]
+        return [*options, *self._address_options()]
 
     def name_on_network(self, host: str) -> str:
         """What `host` stands for: it may be a name that only ssh's configuration knows."""
@@ -83,31 +89,25 @@ class Frame:
     payload: bytes
 
 
-class HostConnection:
-    """Starts the agent and speaks its protocol; never blocks. Not thread-safe."""
+class AgentConnection:
+    """A line to an agent, and its protocol; never blocks. Not thread-safe."""
 
-    def __init__(self, host: str, command: list[str], job: dict[str, Any]):
+    def __init__(
+        self, host: str, ranks: Sequence[int], stdin: IO[bytes], stdout: IO[bytes], job: JobText
+    ):
+        """`stdin` and `stdout` are the agent's; `job` is what it is to do."""
         self.host = host
+        self.ranks = ranks
+        self.stdout = stdout
         self.ready = False  # the agent has answered
         self.ended = False  # it has closed its side
-        self.complaint = b""  # what it, or ssh, wrote to stderr
+        self.complaint = b""  # what else it had to say
+        self._stdin = stdin
         text = json.dumps(job).encode()
         self._outgoing = struct.pack("!I", len(text)) + text
         self._incoming = b""
-        # A session of its own: the terminal's Ctrl-C is for the launcher alone.
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._stdin = self._process.stdin
-        self.stdout = self._process.stdout
-        self.stderr = self._process.stderr
-        for pipe in (self._stdin, self.stdout, self.stderr):
-            os.set_blocking(pipe.fileno(), False)
+        for end in (stdin, stdout):
+            os.set_blocking(end.fileno(), False)
 
     def flush(self) -> bool:
         """Sends what it can; whether something remains to be sent."""
@@ -118,7 +118,7 @@ class HostConnection:
                 self._outgoing = self._outgoing[os.write(self._stdin.fileno(), self._outgoing) :]
         except BlockingIOError:
             return True
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             self._stdin.close()
         return False
 
@@ -137,6 +137,8 @@ class HostConnection:
             data = os.read(self.stdout.fileno(), 1 << 20)
         except BlockingIOError:
             return
+        except ConnectionResetError:
+            data = b""
         if not data:
             self.ended = True
             self.read_complaint()  # what it said last was written before it closed its side
@@ -159,7 +161,34 @@ class HostConnection:
             yield Frame(kind, rank, payload)
 
     def read_complaint(self) -> bool:
-        """Keeps what has come on stderr; whether more may come."""
+        """Keeps what has come outside the protocol; whether more may come."""
+        return False
+
+    def close(self, wait_seconds: float) -> None:
+        """Lets go of the agent, which then ends whatever is left."""
+        self._stdin.close()
+        self.stdout.close()
+
+
+class HostConnection(AgentConnection):
+    """To the agent of a host, started by `command`."""
+
+    def __init__(self, host: str, ranks: Sequence[int], command: list[str], job: JobText):
+        # A session of its own: the terminal's Ctrl-C is for the launcher alone.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        super().__init__(host, ranks, self._process.stdin, self._process.stdout, job)
+        self.stderr = self._process.stderr
+        os.set_blocking(self.stderr.fileno(), False)
+
+    def read_complaint(self) -> bool:
+        """Keeps what it, or ssh, has written to stderr."""
         try:
             while data := os.read(self.stderr.fileno(), 65536):
                 self.complaint = (self.complaint + data)[-4096:]
@@ -167,12 +196,11 @@ class HostConnection:
             return True
         return False
 
-    def close(self, wait_seconds: float) -> int:
-        """Lets go of the agent, which then ends whatever is left; gives its exit status."""
-        for pipe in (self._stdin, self.stdout, self.stderr):
-            pipe.close()
+    def close(self, wait_seconds: float) -> None:
+        super().close(wait_seconds)
+        self.stderr.close()
         try:
-            return self._process.wait(wait_seconds)
+            self._process.wait(wait_seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            self._process.wait()

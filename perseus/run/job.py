@@ -16,7 +16,13 @@ from itertools import groupby
 
 from perseus.run import agent
 from perseus.run.environment import exported, job_environment, rank_environment
-from perseus.run.host_connection import AGENT, Frame, HostConnection, RemoteShell
+from perseus.run.host_connection import (
+    AGENT,
+    AgentConnection,
+    Frame,
+    HostConnection,
+    RemoteShell,
+)
 from perseus.run.hosts import Slot, is_local
 from perseus.run.output import Output
 
@@ -55,7 +61,7 @@ class Launcher:
         self._job = job
         self._output = output
         self._selector = selectors.DefaultSelector()
-        self._hosts: list[HostConnection] = []
+        self._hosts: list[AgentConnection] = []
         self._running = {slot.rank: slot for slot in job.slots}
         self._terminate_at: float | None = None
         self._give_up_at: float | None = None
@@ -75,9 +81,7 @@ class Launcher:
                 self._start()
                 self._watch()
             finally:
-                # After an orderly end they need no time; else they have had it.
-                for host in self._hosts:
-                    host.close(AGENT_SECONDS if not self._running else 0)
+                self._stop()
                 for slot in self._job.slots:
                     self._output.finish(slot.rank)
         return self.failure.exit_code if self.failure else 0
@@ -85,18 +89,28 @@ class Launcher:
     def _start(self) -> None:
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
         for name, slots in groupby(by_host, key=lambda slot: slot.host):
+            here = list(slots)
             host = HostConnection(
-                name, self._agent_command(name), self._description(name, list(slots))
-            )
-            self._hosts.append(host)
-            self._selector.register(
-                host.stdout, selectors.EVENT_READ, lambda host=host: self._read(host)
+                name,
+                [slot.rank for slot in here],
+                self._agent_command(name),
+                self._description(name, here),
             )
             self._selector.register(
                 host.stderr, selectors.EVENT_READ, lambda host=host: self._read_complaint(host)
             )
-            self._flush(host)
+            self._add(host)
         self._start_deadline = time.monotonic() + self._job.start_timeout
+
+    def _add(self, host: AgentConnection) -> None:
+        self._hosts.append(host)
+        self._selector.register(host.stdout, selectors.EVENT_READ, lambda: self._read(host))
+        self._flush(host)
+
+    def _stop(self) -> None:
+        """Lets go of all agents. After an orderly end they need no time; else they have had it."""
+        for host in self._hosts:
+            host.close(AGENT_SECONDS if not self._running else 0)
 
     def _agent_command(self, host: str) -> list[str]:
         if is_local(host):
@@ -144,9 +158,8 @@ class Launcher:
             if host.ready:
                 host.terminate()
             else:
-                for slot in self._job.slots:
-                    if slot.host == host.host:
-                        self._running.pop(slot.rank, None)
+                for rank in host.ranks:
+                    self._running.pop(rank, None)
 
     def _seconds_left(self) -> float | None:
         deadlines = [self._start_deadline, self._terminate_at, self._give_up_at]
@@ -163,14 +176,14 @@ class Launcher:
                 1,
             )
 
-    def _read(self, host: HostConnection) -> None:
+    def _read(self, host: AgentConnection) -> None:
         for frame in host.read():
             self._handle(host, frame)
         if host.ended:
             self._selector.unregister(host.stdout)
             self._lost(host)
 
-    def _handle(self, host: HostConnection, frame: Frame) -> None:
+    def _handle(self, host: AgentConnection, frame: Frame) -> None:
         if frame.kind in (agent.STDOUT, agent.STDERR):
             self._output.write(
                 frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
@@ -187,7 +200,7 @@ class Launcher:
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
 
-    def _exited(self, host: HostConnection, rank: int, status: int) -> None:
+    def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
         self._statuses[rank] = status
@@ -217,14 +230,14 @@ class Launcher:
         message = f"{victim.message}, for want of rank {blamed}, which {ended}"
         self._fail(victim.rank, message, victim.exit_code)
 
-    def _lost(self, host: HostConnection) -> None:
-        lost = [slot.rank for slot in self._running.values() if slot.host == host.host]
+    def _lost(self, host: AgentConnection) -> None:
+        lost = [rank for rank in host.ranks if rank in self._running]
         if not lost:
             return
         for rank in lost:
             del self._running[rank]
         words = host.complaint.decode(errors="replace").strip() or "it gave no reason"
-        where = f"host {host.host} ({_name_ranks(lost)})"
+        where = f"host {host.host} ({name_ranks(lost)})"
         if host.ready:
             self._fail(None, f"the connection to {where} ended: {words}", 1)
         else:
@@ -234,13 +247,13 @@ class Launcher:
         if not host.read_complaint():
             self._selector.unregister(host.stderr)
 
-    def _flush(self, host: HostConnection) -> None:
+    def _flush(self, host: AgentConnection) -> None:
         if host.flush():
             self._selector.register(
                 host.writable_fd, selectors.EVENT_WRITE, lambda: self._continue_flush(host)
             )
 
-    def _continue_flush(self, host: HostConnection) -> None:
+    def _continue_flush(self, host: AgentConnection) -> None:
         fd = host.writable_fd
         if not host.flush():
             self._selector.unregister(fd)
@@ -297,7 +310,7 @@ class Launcher:
         print(f"perseusrun: {message}", file=sys.stderr, flush=True)
 
 
-def _name_ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 

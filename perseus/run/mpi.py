@@ -20,16 +20,14 @@ class Mpirun:
 
 @dataclass(frozen=True)
 class MpiJob:
-    command: Sequence[str]
     size: int
     hosts: Sequence[tuple[str, int]]  # empty: this host
     exported: Mapping[str, str]  # environment that every rank gets
     binding: Sequence[str] = field(default_factory=tuple)  # instead of binding to nothing
     more: Sequence[str] = field(default_factory=tuple)
-    ssh_port: int | None = None
-    ssh_identity_file: str | None = None
-    timestamps: bool = False
-    output: str | None = None
+    # What reaches another host, and the options it wants; empty: what mpirun takes by itself.
+    remote_shell: Sequence[str] = field(default_factory=tuple)
+    tcp: bool = False
     root: bool = False
 
 
@@ -57,9 +55,20 @@ def identify(path: str, version_text: str) -> Mpirun:
     raise ValueError(f"--mpi: {path} is neither Open MPI's nor MPICH's: it says '{first}'")
 
 
-def mpirun_command(mpirun: Mpirun, job: MpiJob) -> list[str]:
+def mpirun_environment(mpirun: Mpirun, job: MpiJob) -> dict[str, str]:
+    """What mpirun's command line cannot say, for the end of its environment."""
+    if mpirun.vendor == "Open MPI":
+        return {}
+    environment = {"FI_PROVIDER": "tcp", "UCX_TLS": "tcp,sm,self"} if job.tcp else {}
+    if len(job.remote_shell) > 1:
+        environment["HYDRA_LAUNCHER_EXTRA_ARGS"] = shlex.join(job.remote_shell[1:])
+    # Hydra 5.0.2 keeps the environment's last variable from other hosts.
+    return {**environment, "PERSEUSRUN_LAST": ""}
+
+
+def mpirun_command(mpirun: Mpirun, job: MpiJob, command: Sequence[str]) -> list[str]:
     build = _open_mpi if mpirun.vendor == "Open MPI" else _mpich
-    return [mpirun.path, *build(mpirun, job), *job.more, *job.command]
+    return [mpirun.path, *build(mpirun, job), *job.more, *command]
 
 
 def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
@@ -69,20 +78,12 @@ def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
     # Without hosts and their slots, as many ranks as were asked for run here, as without --mpi.
     by = "slot" if job.hosts else "slot:OVERSUBSCRIBE"
     arguments += job.binding or ["--bind-to", "none", "--map-by", by]
-    if mpirun.major >= 5:
-        tags = ["tag", "timestamp"] if job.timestamps else ["tag"]
-        arguments += ["--output", ",".join(tags)]
-        arguments += ["--output", f"dir={job.output}"] if job.output else []
-    else:
-        arguments += ["--tag-output"] + (["--timestamp-output"] if job.timestamps else [])
-        arguments += ["--output-filename", job.output] if job.output else []
-    ssh = _ssh_arguments(job)
-    if ssh:
-        arguments += [
-            "--mca",
-            "plm_ssh_args" if mpirun.major >= 5 else "plm_rsh_args",
-            shlex.join(ssh),
-        ]
+    if job.remote_shell:
+        launcher = "plm_ssh" if mpirun.major >= 5 else "plm_rsh"
+        shell, *options = job.remote_shell
+        arguments += ["--mca", f"{launcher}_agent", shell]
+        arguments += ["--mca", f"{launcher}_args", shlex.join(options)] if options else []
+    arguments += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"] if job.tcp else []
     for name in _names(job.exported):
         arguments += ["-x", name]
     return arguments
@@ -91,21 +92,16 @@ def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
 def _mpich(mpirun: Mpirun, job: MpiJob) -> list[str]:
     arguments = ["-n", str(job.size)]
     arguments += _hosts("-hosts", job)
+    if job.remote_shell:
+        arguments += ["-launcher", "ssh", "-launcher-exec", job.remote_shell[0]]
     arguments += job.binding or ["-bind-to", "none"]
-    arguments += ["-prepend-rank"]
-    arguments += ["-outfile-pattern", f"{job.output}/rank.%r/stdout"] if job.output else []
-    arguments += ["-errfile-pattern", f"{job.output}/rank.%r/stderr"] if job.output else []
-    arguments += ["-genvlist", ",".join(_names(job.exported))]
+    passed = {**job.exported, **mpirun_environment(mpirun, job)}
+    arguments += ["-genvlist", ",".join(_names(passed))]
     return arguments
 
 
 def _hosts(flag: str, job: MpiJob) -> list[str]:
     return [flag, ",".join(f"{name}:{slots}" for name, slots in job.hosts)] if job.hosts else []
-
-
-def _ssh_arguments(job: MpiJob) -> list[str]:
-    arguments = ["-p", str(job.ssh_port)] if job.ssh_port else []
-    return arguments + (["-i", job.ssh_identity_file] if job.ssh_identity_file else [])
 
 
 def _names(environment: Iterable[str]) -> list[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from perseus.run.environment import first_set
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import is_local
 from perseus.run.network import address_of_interface, address_toward
+
+# Set where a resource manager has given hosts to the job: Slurm, PBS, LSF, Grid Engine.
+_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 
 
 @contextlib.contextmanager
@@ -25,8 +29,7 @@ def serve_rendezvous(
     """
     from perseus_core import Rendezvous
 
-    named = first_set(environment, "PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE")
-    interfaces = [name.strip() for name in named.split(",") if name.strip()]
+    interfaces = _interfaces(environment)
     addresses = {
         host: _address(host, interfaces, remote_shell) for host in dict.fromkeys(hosts_of_ranks)
     }
@@ -34,6 +37,26 @@ def serve_rendezvous(
     listen_on = "127.0.0.1" if only_here else ""
     with Rendezvous(len(hosts_of_ranks), secret, listen_on) as rendezvous:
         yield lambda host: _join(addresses[host], rendezvous.port)
+
+
+def call_back_address(
+    hosts: Sequence[str], environment: Mapping[str, str], remote_shell: RemoteShell
+) -> tuple[str, str]:
+    """Where the agents that mpirun starts reach us, and what to listen on for them.
+
+    Raises ValueError if a host has no route to us.
+    """
+    remote = next((host for host in hosts if not is_local(host)), None)
+    if remote is not None:
+        return _address(remote, _interfaces(environment), remote_shell), ""
+    if first_set(environment, *_ALLOCATIONS):
+        return socket.gethostname(), ""  # mpirun knows other hosts than this one
+    return "127.0.0.1", "127.0.0.1"
+
+
+def _interfaces(environment: Mapping[str, str]) -> list[str]:
+    named = first_set(environment, "PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE")
+    return [name.strip() for name in named.split(",") if name.strip()]
 
 
 def _address(host: str, interfaces: Sequence[str], remote_shell: RemoteShell) -> str:

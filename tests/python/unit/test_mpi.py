@@ -1,20 +1,70 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from perseus.run import cli
-from perseus.run.mpi import MpiJob, Mpirun, find_mpirun, identify, mpirun_command
+from perseus.run.mpi import (
+    MpiJob,
+    Mpirun,
+    find_mpirun,
+    identify,
+    mpirun_command,
+    mpirun_environment,
+)
 
 OPEN_MPI = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://example.org\n"
 MPICH = "HYDRA build details:\n    Version:                                 5.0.2\n"
 
 
+# Stands in for mpirun: starts as many of the command as it is told, and waits for them.
+MPIRUN = f"""#!{sys.executable}
+import os, subprocess, sys
+if sys.argv[1:] == ["--version"]:
+    print({OPEN_MPI!r})
+    sys.exit()
+command = sys.argv[sys.argv.index({sys.executable!r}):]
+size = int(sys.argv[sys.argv.index("-np") + 1])
+environments = [{{**os.environ, "OMPI_COMM_WORLD_RANK": str(rank)}} for rank in range(size)]
+BODY
+ranks = [subprocess.Popen(command, env=environment) for environment in environments]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+PerseusrunMpi = Callable[..., list[str]]
+
+
+@pytest.fixture
+def with_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerseusrunMpi:
+    """Gives the command line of `perseusrun --mpi ...` under an mpirun that does `body` first."""
+
+    def make(*arguments: str, body: str = "") -> list[str]:
+        mpirun = tmp_path / "mpirun"
+        mpirun.write_text(MPIRUN.replace("BODY", body))
+        mpirun.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        return [sys.executable, "-m", "perseus.run", "--mpi", *arguments]
+
+    return make
+
+
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    whole = {**os.environ, **environment}
+    return subprocess.run(command, env=whole, capture_output=True, text=True, timeout=60)
+
+
 def job(**options: object) -> MpiJob:
-    values = {"command": ["python", "t.py"], "size": 4, "hosts": [], "exported": {}, **options}
-    return MpiJob(**values)  # type: ignore[arg-type]
+    return MpiJob(**{"size": 4, "hosts": [], "exported": {}, **options})  # type: ignore[arg-type]
+
+
+def command_of(mpirun: Mpirun, **options: object) -> str:
+    return " ".join(mpirun_command(mpirun, job(**options), ["python", "t.py"]))
 
 
 def test_the_two_families_are_told_apart() -> None:
@@ -33,45 +83,142 @@ def test_no_mpirun_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         find_mpirun()
 
 
-def test_open_mpi_command() -> None:
-    command = mpirun_command(
-        Mpirun("mpirun", "Open MPI", 4),
-        job(hosts=[("a", 2), ("b", 2)], exported={"B": "secret", "A": "1"}, ssh_port=2222),
-    )
-    assert " ".join(command) == (
-        "mpirun -np 4 -H a:2,b:2 --bind-to none --map-by slot --tag-output "
-        "--mca plm_rsh_args -p 2222 -x A -x B python t.py"
+@pytest.mark.parametrize(("major", "launcher"), [(4, "plm_rsh"), (5, "plm_ssh")])
+def test_open_mpi_command(major: int, launcher: str) -> None:
+    assert command_of(
+        Mpirun("mpirun", "Open MPI", major),
+        hosts=[("a", 2), ("b", 2)],
+        exported={"B": "secret", "A": "1"},
+        remote_shell=["ssh", "-p", "2222"],
+    ) == (
+        "mpirun -np 4 -H a:2,b:2 --bind-to none --map-by slot "
+        f"--mca {launcher}_agent ssh --mca {launcher}_args -p 2222 -x A -x B python t.py"
     )
 
 
 def test_mpich_command() -> None:
-    command = mpirun_command(
-        Mpirun("mpirun", "MPICH", 5),
-        job(hosts=[("a", 2), ("b", 2)], exported={"B": "2", "A": "1"}, more=["-rmk", "user"]),
+    mpirun = Mpirun("mpirun", "MPICH", 5)
+    options = {"remote_shell": ["ssh", "-p", "2222"], "more": ["-rmk", "user"]}
+    assert command_of(
+        mpirun, hosts=[("a", 2), ("b", 2)], exported={"B": "2", "A": "1"}, **options
+    ) == (
+        "mpirun -n 4 -hosts a:2,b:2 -launcher ssh -launcher-exec ssh -bind-to none "
+        "-genvlist A,B,HYDRA_LAUNCHER_EXTRA_ARGS,PERSEUSRUN_LAST -rmk user python t.py"
     )
-    assert " ".join(command) == (
-        "mpirun -n 4 -hosts a:2,b:2 -bind-to none -prepend-rank -genvlist A,B -rmk user python t.py"
-    )
+    assert mpirun_environment(mpirun, job(**options))["HYDRA_LAUNCHER_EXTRA_ARGS"] == "-p 2222"
 
 
 def test_binding_arguments_replace_ours() -> None:
-    command = mpirun_command(Mpirun("mpirun", "Open MPI", 5), job(binding=["--bind-to", "core"]))
+    command = command_of(Mpirun("mpirun", "Open MPI", 5), binding=["--bind-to", "core"])
+    assert "--bind-to core" in command
     assert "none" not in command
-    assert "core" in command
 
 
-def test_perseusrun_becomes_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mpirun = tmp_path / "mpirun"
-    mpirun.write_text(f"#!/bin/sh\ncat <<'E'\n{OPEN_MPI}E\n")
-    mpirun.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    became: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(
-        os, "execve", lambda _, line, environment: became.append((line, environment))
+def test_tcp_only_is_said_to_either() -> None:
+    open_mpi, mpich = Mpirun("mpirun", "Open MPI", 5), Mpirun("mpirun", "MPICH", 5)
+    assert "--mca btl ^openib" in command_of(open_mpi, tcp=True)
+    assert "FI_PROVIDER" in command_of(mpich, tcp=True)
+    assert mpirun_environment(mpich, job(tcp=True))["FI_PROVIDER"] == "tcp"
+
+
+def test_ranks_get_settings_and_mpiruns_variables(with_mpirun: PerseusrunMpi) -> None:
+    script = """
+import os
+print(os.environ["OMPI_COMM_WORLD_RANK"], os.environ["PERSEUS_LOG_LEVEL"], os.environ["WORDS"])
+assert not [name for name in os.environ if name.startswith("PERSEUSRUN_CALL")]
+"""
+    options = ["-np", "2", "--log-level", "info"]
+    result = run(with_mpirun(*options, sys.executable, "-c", script), WORDS="two words")
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        "[0]<stdout>:0 info two words",
+        "[1]<stdout>:1 info two words",
+    ]
+
+
+def test_lines_that_come_in_pieces_are_tagged_once(
+    with_mpirun: PerseusrunMpi, tmp_path: Path
+) -> None:
+    script = """
+import sys
+for i in range(3000):
+    for piece in ("line ", str(i), chr(10)):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+"""
+    options = ["-np", "2", "--output-filename", str(tmp_path / "logs")]
+    result = run(with_mpirun(*options, sys.executable, "-c", script))
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    for rank in range(2):
+        mine = [line for line in lines if line.startswith(f"[{rank}]<stdout>:")]
+        assert mine == [f"[{rank}]<stdout>:line {i}" for i in range(3000)]
+    assert len(lines) == 6000
+    assert (tmp_path / "logs/rank.1/stdout").read_text().endswith("line 2999\n")
+
+
+def test_a_failing_rank_is_named(with_mpirun: PerseusrunMpi) -> None:
+    script = """
+import os, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    os._exit(3)
+time.sleep(1000)
+"""
+    began = time.monotonic()
+    result = run(with_mpirun("-np", "3", sys.executable, "-c", script))
+    assert result.returncode == 3
+    assert time.monotonic() - began < 6
+    assert "perseusrun: rank 1 on host " in result.stderr
+    assert " exited with code 3; ending the other 2" in result.stderr
+
+
+def test_an_mpirun_that_ends_before_it_has_begun_is_an_error(with_mpirun: PerseusrunMpi) -> None:
+    result = run(with_mpirun("-np", "2", "true", body="sys.exit('no such network')"))
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        "no such network",
+        "perseusrun: mpirun ended with code 1 before it had started ranks 0 and 1",
+    ]
+
+
+def test_a_rank_that_mpirun_does_not_start_is_given_up(with_mpirun: PerseusrunMpi) -> None:
+    command = with_mpirun(
+        *["-np", "2", "--start-timeout", "1", "sleep", "1000"],
+        body="del environments[1]",
     )
-    cli.main(["-np", "2", "--mpi", "--log-level", "info", "--mpi-args=--mca x y", "python", "t.py"])
-    ((line, environment),) = became
-    assert line[0] == str(mpirun)
-    assert line[-5:] == ["--mca", "x", "y", "python", "t.py"]
-    assert line[line.index("-x") + 1] == "PERSEUS_LOG_LEVEL"
-    assert environment["PERSEUS_LOG_LEVEL"] == "info"
+    result = run(command)
+    assert result.returncode == 1
+    assert "within the start time-out of 1 s mpirun has not started rank 1" in result.stderr
+
+
+def test_an_agent_without_the_key_is_not_heard(with_mpirun: PerseusrunMpi) -> None:
+    command = with_mpirun(
+        *["-np", "2", "--start-timeout", "1", "sleep", "1000"],
+        body="call = environments[1]['PERSEUSRUN_CALL_BACK'].split()\n"
+        "environments[1]['PERSEUSRUN_CALL_BACK'] = ' '.join([*call[:2], '00' * 32])",
+    )
+    result = run(command)
+    assert result.returncode == 1
+    assert "has not started rank 1" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_launcher_leaves_nothing_behind(
+    with_mpirun: PerseusrunMpi, number: signal.Signals
+) -> None:
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
+    with subprocess.Popen(
+        with_mpirun("-np", "2", sys.executable, "-c", script),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout
+        ranks = [int(launcher.stdout.readline().partition(":")[2]) for _ in range(2)]
+        launcher.send_signal(number)
+        deadline = time.monotonic() + 5
+        while left := [rank for rank in ranks if Path(f"/proc/{rank}").exists()]:
+            assert time.monotonic() < deadline, f"processes {left} are left"
+            time.sleep(0.01)
+        launcher.communicate(timeout=10)
+        assert launcher.returncode == (-number if number == signal.SIGKILL else 128 + number)

@@ -1,0 +1,208 @@
+"""`perseusrun --mpi`: mpirun starts an agent for each rank, and the agents call back.
+
+So the ranks are watched, tagged, ended and named as they are without mpirun, the same under every
+MPI. What MPI's launcher has told an agent, in its environment, the rank gets from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perseus.run import agent
+from perseus.run.host_connection import AGENT, AgentConnection
+from perseus.run.job import AGENT_SECONDS, GRACE_SECONDS, Job, Launcher, name_ranks
+from perseus.run.output import Output
+
+# How long mpirun may take to end once all ranks have.
+MPIRUN_SECONDS = 10.0
+# An answer to the challenge is shorter: a proof and a host's name.
+_LONGEST_ANSWER = 1024
+
+
+@dataclass
+class _Caller:
+    """Somebody who has called, and has yet to prove that it is an agent of the job."""
+
+    connection: socket.socket
+    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(agent.CHALLENGE_BYTES))
+    answer: bytes = b""
+
+
+class MpiLauncher(Launcher):
+    """`mpirun` makes its command line from what it is to run; `address` is where agents reach us,
+    `listen_on` what we listen on: the same, or empty for every interface."""
+
+    def __init__(
+        self,
+        job: Job,
+        output: Output,
+        mpirun: Callable[[Sequence[str]], Sequence[str]],
+        mpirun_environment: Mapping[str, str],
+        *,
+        address: str,
+        listen_on: str,
+    ):
+        super().__init__(job, output)
+        self._mpirun_command = mpirun
+        self._mpirun_environment = mpirun_environment
+        self._address = address
+        self._listen_on = listen_on
+        self._key = secrets.token_hex(32)
+        self._uncalled = set(self._running)  # ranks whose agents have not called yet
+
+    def _start(self) -> None:
+        family = socket.AF_INET6 if ":" in self._listen_on else socket.AF_INET
+        self._listener = socket.create_server((self._listen_on, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        port = self._listener.getsockname()[1]
+        command = list(self._mpirun_command([*AGENT, "--call-back"]))
+        self._log(shlex.join(command))
+        environment = {**os.environ, **self._job.environment}
+        environment[agent.CALL_BACK] = f"{self._address} {port} {self._key}"
+        for name, value in self._mpirun_environment.items():
+            environment.pop(name, None)  # so that it comes last
+            environment[name] = value
+        # A session of its own: the terminal's Ctrl-C is for the launcher alone.
+        self._mpirun = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._mpirun.stdout
+        self._words = self._mpirun.stdout
+        os.set_blocking(self._words.fileno(), False)
+        self._selector.register(self._words, selectors.EVENT_READ, self._pass_words_on)
+        self._mpirun_fd = os.pidfd_open(self._mpirun.pid)
+        self._selector.register(self._mpirun_fd, selectors.EVENT_READ, self._mpirun_ended)
+        self._start_deadline = time.monotonic() + self._job.start_timeout
+
+    def _pass_words_on(self) -> bool:
+        """What mpirun itself says, unless the job has failed already and we have said how. Gives
+        whether there may be more."""
+        if self._words.closed:
+            return False
+        try:
+            words = os.read(self._words.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        if not words:
+            self._selector.unregister(self._words)
+            self._words.close()
+            return False
+        if not self.failure:
+            sys.stderr.write(words.decode(errors="replace"))
+            sys.stderr.flush()
+        return True
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            caller = _Caller(connection)
+            connection.send(caller.challenge)
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(caller))
+
+    def _hear(self, caller: _Caller) -> None:
+        """Reads a caller's answer, no further: what follows is the agent's to say."""
+        length = agent.HEADER.size
+        rank = -1
+        if len(caller.answer) >= length:
+            _, rank, payload = agent.HEADER.unpack_from(caller.answer)
+            length += min(payload, _LONGEST_ANSWER)
+        try:
+            data = caller.connection.recv(length - len(caller.answer))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        caller.answer += data
+        if data and (len(caller.answer) < length or length == agent.HEADER.size):
+            return
+        self._selector.unregister(caller.connection)
+        with caller.connection:
+            if data:
+                self._answered(caller, rank)
+
+    def _answered(self, caller: _Caller, rank: int) -> None:
+        expected = agent.proof(self._key, caller.challenge, rank)
+        answer = caller.answer[agent.HEADER.size :]
+        if rank not in self._uncalled or not hmac.compare_digest(answer[: len(expected)], expected):
+            return
+        self._uncalled.remove(rank)
+        host = answer[len(expected) :].decode(errors="replace")
+        self._log(f"rank {rank} is on host {host}")
+        # Each end has a descriptor of its own, so that each can be closed by itself.
+        stdin = os.fdopen(os.dup(caller.connection.fileno()), "wb", buffering=0)
+        stdout = os.fdopen(os.dup(caller.connection.fileno()), "rb", buffering=0)
+        self._add(AgentConnection(host, [rank], stdin, stdout, self._description_of(rank)))
+
+    def _description_of(self, rank: int) -> dict[str, object]:
+        return {
+            "command": list(self._job.command),
+            "directory": os.getcwd(),
+            "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
+            "grace": GRACE_SECONDS,
+            "ranks": [{"rank": rank, "environment": {}}],
+            "stdin": "",
+        }
+
+    def _mpirun_ended(self) -> None:
+        self._selector.unregister(self._mpirun_fd)
+        status = self._mpirun.wait()
+        while self._pass_words_on():
+            pass
+        # Agents that have called say by themselves how their ranks ended.
+        self._give_up_uncalled(f"mpirun ended with code {status} before it had started", status)
+
+    def _check_started(self) -> None:
+        self._give_up_uncalled(
+            f"within the start time-out of {self._job.start_timeout} s mpirun has not started", 1
+        )
+
+    def _give_up_uncalled(self, what: str, status: int) -> None:
+        if not self._uncalled:
+            return
+        ranks = name_ranks(sorted(self._uncalled))
+        for rank in self._uncalled:
+            self._running.pop(rank, None)
+        self._uncalled.clear()
+        self._fail(None, f"{what} {ranks}", status if status > 0 else 128 - status if status else 1)
+
+    def _terminate(self) -> None:
+        super()._terminate()
+        if self._uncalled:
+            for rank in self._uncalled:
+                self._running.pop(rank, None)
+            self._mpirun.send_signal(signal.SIGTERM)
+
+    def _stop(self) -> None:
+        super()._stop()
+        self._listener.close()
+        os.close(self._mpirun_fd)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # After an orderly end it has daemons on other hosts to wait for.
+            self._mpirun.wait(AGENT_SECONDS if self.failure else MPIRUN_SECONDS)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._mpirun.poll() is None:
+                self._mpirun.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._mpirun.wait(AGENT_SECONDS)
+        while self._pass_words_on():
+            pass
+        self._words.close()

@@ -164,8 +164,12 @@ def make_parser() -> argparse.ArgumentParser:
     hosts.add_argument(
         "-hostfile", "--hostfile", metavar="FILE", help="a file of lines `host slots=N`"
     )
-    parser.add_argument(
+    launchers = parser.add_mutually_exclusive_group()
+    launchers.add_argument(
         "--mpi", action="store_true", help="start the ranks with mpirun (Open MPI or MPICH)"
+    )
+    launchers.add_argument(
+        "--gloo", action="store_true", help="start them without, as is done by default"
     )
     parser.add_argument("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
     parser.add_argument(

@@ -18,6 +18,10 @@ class SettingOption:
     # What a flag without a value sets; None: the flag takes a value.
     value: str | None = None
     metavar: str = "N"
+    # Horovod's name for the setting, where its flag takes numbers that ours does not: the engine
+    # moves those into its range.
+    alias: str | None = None
+    repeats: bool = False  # each value is added to those before, with a comma
 
 
 SETTING_OPTIONS = (
@@ -26,11 +30,17 @@ SETTING_OPTIONS = (
         "PERSEUS_INTERFACES",
         "interfaces the ranks talk over, separated by commas",
         metavar="NAMES",
+        repeats=True,
     ),
     SettingOption(
         ("--fusion-threshold-mb",), "PERSEUS_ALLREDUCE_FUSION", "merging granularity in MiB"
     ),
-    SettingOption(("--cache-capacity",), "PERSEUS_CACHE_CAPACITY", "names agreed on by one bit"),
+    SettingOption(
+        ("--cache-capacity",),
+        "PERSEUS_CACHE_CAPACITY",
+        "names agreed on by one bit",
+        alias="HOROVOD_CACHE_CAPACITY",
+    ),
     SettingOption(
         ("--num-nccl-streams", "--streams"), "PERSEUS_ALLREDUCE_STREAMS", "number of streams"
     ),
@@ -67,6 +77,7 @@ SETTING_OPTIONS = (
         ("--stall-check-warning-time-seconds",),
         "PERSEUS_STALL_CHECK_TIME_SECONDS",
         "seconds until a tensor that waits for other ranks is reported",
+        alias="HOROVOD_STALL_CHECK_TIME_SECONDS",
     ),
     SettingOption(
         ("--stall-check-shutdown-time-seconds",),
@@ -116,11 +127,11 @@ WITHOUT_MEANING = (
     ("--disable-cache", 0, "nothing that is found out about hosts is kept between jobs"),
     ("--mpi-threads-disable", 0, "only the engine's one thread calls MPI"),
     ("--no-mpi-threads-disable", 0, "only the engine's one thread calls MPI"),
-    ("--gloo", 0, "the built-in transport is the default"),
 )
 
 # Flag, how many values it takes, and why the job cannot run as asked.
 UNSUPPORTED = (
+    ("--config-file", 1, "settings are not read from a file; give each as a flag"),
     ("--jsrun", 0, "launching with jsrun is not supported"),
     ("--host-discovery-script", 1, "elastic training is not supported; name the hosts with -H"),
     ("--min-np", 1, "elastic training is not supported; say how many ranks with -np"),
@@ -137,10 +148,9 @@ UNSUPPORTED = (
 class _Set(argparse.Action):
     """Collects an environment variable; the last flag to name it wins."""
 
-    def __init__(self, *, setting: str, value: str | None, **rest: object):
-        super().__init__(nargs=None if value is None else 0, **rest)  # type: ignore[arg-type]
-        self._setting = setting
-        self._value = value
+    def __init__(self, *, option: SettingOption, **rest: object):
+        super().__init__(nargs=None if option.value is None else 0, **rest)  # type: ignore[arg-type]
+        self._option = option
 
     def __call__(
         self,
@@ -149,8 +159,16 @@ class _Set(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        value = str(values) if self._value is None else self._value
-        setattr(namespace, DEST, {**getattr(namespace, DEST), self._setting: value})
+        option = self._option
+        before = getattr(namespace, DEST)
+        value = str(values) if option.value is None else option.value
+        if option.repeats and option.setting in before:
+            value = f"{before[option.setting]},{value}"
+        # An empty number counts as none, so that the alias is heard.
+        chosen = (
+            {option.setting: "", option.alias: value} if option.alias else {option.setting: value}
+        )
+        setattr(namespace, DEST, {**before, **chosen})
 
 
 class _Explain(argparse.Action):
@@ -181,8 +199,7 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
             action=_Set,
             dest=DEST,
             default={},
-            setting=option.setting,
-            value=option.value,
+            option=option,
             metavar=option.metavar if option.value is None else None,
             help=f"{option.help} ({option.setting})",
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from netlab import Hosts, netlab
+from slurm import Slurm, run_slurm
 from sshd import SshHosts, serve_ssh
 
 
@@ -38,3 +39,9 @@ def hosts(lab: None, tmp_path: Path) -> Hosts:
 def ssh_hosts(lab: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     with serve_ssh(tmp_path_factory.mktemp("ssh")) as hosts:
         yield hosts
+
+
+@pytest.fixture(scope="module")
+def slurm(lab: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with run_slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster

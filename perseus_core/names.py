@@ -39,6 +39,15 @@ def restart() -> None:
         _last_handle.clear()
 
 
+def all_have_joined() -> None:
+    """Counts from 0 again: a rank that joined early made fewer calls than the others.
+
+    What is still in flight is kept, so that its name is not taken before its end.
+    """
+    with _lock:
+        _counters.clear()
+
+
 def restart_set(process_set: int) -> None:
     """Forgets the counts of a set that is new: calls that came before it counted on no rank."""
     with _lock:

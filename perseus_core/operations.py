@@ -341,6 +341,7 @@ def join() -> int:
     handle = _engine.submit(_engine.register(WORLD, OperationKind.JOIN, "join.noname"), [])
     try:
         _engine.wait(handle)
+        names.all_have_joined()
         return _engine.last_rank(handle)
     finally:
         _engine.release(handle)

@@ -241,6 +241,23 @@ def test_a_mistake_of_both_kinds():
     goes_on("allreduce", "both")
 
 
+@pytest.mark.parametrize("name", [None, "joined"])
+def test_while_a_rank_has_joined(two_ranks, name):
+    joined = perseus.size() - 1
+    if perseus.rank() != joined:
+        fails_everywhere(
+            [0],
+            lambda: call("allreduce", name, op=99),
+            lambda: call("allreduce", name),
+            ValueError,
+            "99",
+        )
+        total = sum(own(rank) for rank in range(joined))
+        np.testing.assert_array_equal(call("allreduce", name), total)
+    assert 0 <= perseus.join() < perseus.size()
+    goes_on("allgather", name)
+
+
 class TestProcessSets:
     @pytest.fixture
     def number(self, two_ranks):

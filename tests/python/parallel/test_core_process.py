@@ -136,6 +136,16 @@ class TestJoin:
             np.testing.assert_array_equal(result, np.full(5, size - step))
         assert perseus.join() in range(size)
 
+    def test_unnamed_calls_are_in_step_again_after_it(self, core):
+        size, rank = perseus.size(), perseus.rank()
+        for _ in range(2):
+            for step in range(rank + 1):
+                result = perseus.allreduce(np.ones(5), ReduceOp.SUM)
+                np.testing.assert_array_equal(result, np.full(5, size - step))
+            perseus.join()
+            result = perseus.allreduce(np.ones(5), ReduceOp.SUM)
+            np.testing.assert_array_equal(result, np.full(5, size))
+
     def test_the_last_rank_is_the_same_everywhere(self, core):
         last = perseus.join()
         assert perseus.allgather(np.array([last])).tolist() == [last] * perseus.size()

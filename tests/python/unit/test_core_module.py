@@ -211,6 +211,18 @@ class TestNames:
         submit()
         assert engine.names[-1] == (0, "allreduce.noname.0")
 
+    def test_when_all_have_joined_counting_starts_anew_but_waits_for_what_is_in_flight(
+        self, engine
+    ):
+        submit(send=lambda id: 7)
+        names.all_have_joined()
+        waited = []
+        engine.poll = lambda handle: 0
+        engine.wait = waited.append
+        submit()
+        assert engine.names[-1] == (0, "allreduce.noname.0")
+        assert waited == [7]
+
     def test_a_new_set_is_counted_anew(self, engine):
         submit()
         submit(process_set=5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from lone_mistakes import fails_everywhere, faulty_ranks
@@ -239,6 +241,36 @@ def test_a_mistake_of_both_kinds():
         with pytest.raises(MismatchError):
             call("allreduce", "both", array=np.ones(perseus.rank()))
     goes_on("allreduce", "both")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mistakes_among_many_calls_in_flight(seed):
+    """The ranks draw the same calls and culprits, and submit them in orders of their own."""
+    shared = random.Random(seed)
+    own_order = random.Random(f"{seed}.{perseus.rank()}")
+    size, rank = perseus.size(), perseus.rank()
+    for batch in range(10):
+        calls = []
+        for i in range(shared.randrange(1, 20)):
+            faulty = {r for r in range(size) if shared.random() < 0.15}
+            calls.append((f"mix.{i}", shared.choice(KINDS), faulty))
+        handles = {}
+        for name, kind, faulty in own_order.sample(calls, len(calls)):
+            if rank in faulty:
+                with pytest.raises((TypeError, ValueError)):
+                    start(kind, name, **BAD[kind])
+            else:
+                handles[name] = start(kind, name)
+        for name, kind, faulty in calls:
+            if rank in faulty:
+                continue
+            if faulty:
+                with pytest.raises(MismatchError, match=f"{kind.removeprefix('grouped_')}.*{name}"):
+                    handles[name].wait()
+            else:
+                check(kind, handles[name].wait())
+        if batch % 3 == 0:
+            check("allreduce", call("allreduce"))
 
 
 @pytest.mark.parametrize("name", [None, "joined"])

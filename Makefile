@@ -58,7 +58,7 @@ format: env-build env-lint ## rewrite the sources the way `make lint` wants them
 wheel: env-build ## build dist/perseus-*.whl
 	@$(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w dist . && ls -l dist/*.whl
 
-wheel-test: env-build ## install into a bare environment and use it from Python, C and CMake
+wheel-test: env-build ## install into environments with and without torch, and use it from Python, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
 
 clean: ## remove what was built; keeps .venv

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the source tree into a bare environment, and tries there what the wheel promises:
-# ranks under perseusrun, a C program found through pkg-config's and CMake's files, moved elsewhere.
+# Builds the wheel, installs it into a bare environment and into one with PyTorch, and tries there
+# what it promises: ranks under perseusrun, a C program found through pkg-config's and CMake's files,
+# moved elsewhere.
 #   wheel_test.sh PYTHON
 set -eu
 python=$1
@@ -8,10 +9,37 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$python" -m venv "$work/bare"
+# install ENVIRONMENT WHAT...
+install() {
+  began=$(date +%s)
+  environment=$1
+  shift
+  "$work/$environment/bin/pip" install -q --disable-pip-version-check "$@"
+  echo "pip install $* ($environment): $(($(date +%s) - began)) s"
+}
+
 began=$(date +%s)
-"$work/bare/bin/pip" install -q --disable-pip-version-check "$root"
-echo "pip install .: $(($(date +%s) - began)) s"
+"$python" -m pip wheel -q --disable-pip-version-check --no-deps -w "$work/wheel" "$root"
+echo "pip wheel .: $(($(date +%s) - began)) s"
+wheel=$(echo "$work"/wheel/perseus-*.whl)
+
+# pip ENVIRONMENT ARGUMENT...
+pip() {
+  environment=$1
+  shift
+  "$work/$environment/bin/pip" --disable-pip-version-check "$@"
+}
+
+"$python" -m venv "$work/bare"
+pip bare install -q "$wheel"
+
+# PyTorch first: what is there must stay, and be used.
+"$python" -m venv "$work/with-torch"
+pip with-torch install -q "$(grep '^torch==' "$root/requirements/test.txt")"
+pip with-torch freeze > "$work/before"
+pip with-torch install -q "$wheel[torch]"
+pip with-torch freeze --exclude perseus --exclude cloudpickle --exclude numpy > "$work/after"
+diff "$work/before" "$work/after"
 
 # Not in the source tree, where Python would find the packages without the wheel.
 cd "$work"
@@ -24,11 +52,25 @@ result = perseus_core.allreduce(numpy.ones(3), perseus_core.ReduceOp.SUM, name="
 assert (result == perseus_core.size()).all(), result
 perseus_core.shutdown()
 PYTHON
-bare/bin/perseusrun -np 2 bare/bin/python ranks.py
-bare/bin/python -c '
+for environment in bare with-torch; do
+  $environment/bin/perseusrun -np 2 $environment/bin/python ranks.py
+  $environment/bin/python -c "
 import importlib.util, perseus_core
-assert importlib.util.find_spec("torch") is None
-assert "bare" in perseus_core.__file__, perseus_core.__file__'
+assert (importlib.util.find_spec('torch') is not None) == ('$environment' == 'with-torch')
+assert '/$environment/' in perseus_core.__file__, perseus_core.__file__"
+done
+
+cat > torch_ranks.py << 'PYTHON'
+import torch
+import perseus.torch.horovod as hvd
+
+hvd.init()
+assert hvd.size() == 2
+result = hvd.allreduce(torch.full((3,), float(hvd.rank())), op=hvd.Sum)
+assert result.tolist() == [1.0] * 3, result
+hvd.shutdown()
+PYTHON
+with-torch/bin/perseusrun -np 2 with-torch/bin/python torch_ranks.py
 
 cat > version.c << 'C'
 #include <perseus/perseus.h>
@@ -58,4 +100,4 @@ if ldd moved/lib/libperseus.so | grep -Ei 'torch|tensorflow|mxnet|mpi|cuda|nccl'
   echo "libperseus.so is linked to a framework, MPI or CUDA" >&2
   exit 1
 fi
-echo "the wheel works: Python, C, CMake"
+echo "the wheel works: Python, with and without PyTorch, C, CMake"

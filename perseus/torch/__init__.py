@@ -16,5 +16,10 @@ from perseus.common.exceptions import HorovodVersionMismatchError
 if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
     raise HorovodVersionMismatchError("torch", "2.1 or newer", torch.__version__)
 
+import torch.distributed
+
+if torch.distributed.is_available():
+    from perseus.torch import c10d as c10d  # registers the backend "perseus"
+
 from perseus.torch.horovod import *  # noqa: F403
 from perseus.torch.horovod import __all__ as __all__

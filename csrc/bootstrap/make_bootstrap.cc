@@ -80,7 +80,7 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vec
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
   options.ranks = ranks;
   options.generation = generation;
-  options.time_out = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+  options.time_out = std::chrono::ceil<milliseconds>(deadline - Clock::now());
   Result<std::unique_ptr<Bootstrap>> bootstrap = RendezvousBootstrap::create(options);
   if (bootstrap.status().code() == StatusCode::kUnreachable && launch.source == "SLURM_PROCID") {
     return Status::unreachable(

@@ -23,6 +23,7 @@ import json
 import os
 import selectors
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -270,14 +271,20 @@ def proof(key: str, challenge: bytes, rank: int) -> bytes:
     return hmac.new(bytes.fromhex(key), challenge + b"%d" % rank, hashlib.sha256).digest()
 
 
+def keep_alive(connection: socket.socket) -> None:
+    """Lets a connection to a host that has vanished end within 40 s."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 def _call_back() -> None:
     """Makes a connection to the launcher our stdin and stdout, and tells it which rank is here."""
-    import socket
-
     host, port, key = os.environ.pop(CALL_BACK).split()
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.settimeout(None)
+        keep_alive(connection)
         for standard in (sys.stdin, sys.stdout):
             os.dup2(connection.fileno(), standard.fileno())
     answer = proof(key, _receive(CHALLENGE_BYTES), rank)

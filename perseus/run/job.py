@@ -206,11 +206,7 @@ class Launcher:
         self._statuses[rank] = status
         if status == 0:
             return
-        if status > 0:
-            how, code = f"exited with code {status}", status
-        else:
-            name = f"{_signal_name(-status)} ({signal.strsignal(-status)})"
-            how, code = f"was killed by {name}", 128 - status
+        how, code = how_it_ended(status)
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
         if self.failure or rank not in self._blames:
             self._fail(failure.rank, failure.message, failure.exit_code)
@@ -308,6 +304,13 @@ class Launcher:
 
     def _say(self, message: str) -> None:
         print(f"perseusrun: {message}", file=sys.stderr, flush=True)
+
+
+def how_it_ended(status: int) -> tuple[str, int]:
+    """Of a process's status as Python has it: words, and what a shell makes of it."""
+    if status >= 0:
+        return f"exited with code {status}", status
+    return f"was killed by {_signal_name(-status)} ({signal.strsignal(-status)})", 128 - status
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

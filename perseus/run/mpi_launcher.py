@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from perseus.run import agent
 from perseus.run.host_connection import AGENT, AgentConnection
-from perseus.run.job import AGENT_SECONDS, GRACE_SECONDS, Job, Launcher, name_ranks
+from perseus.run.job import AGENT_SECONDS, GRACE_SECONDS, Job, Launcher, how_it_ended, name_ranks
 from perseus.run.output import Output
 
 # How long mpirun may take to end once all ranks have.
@@ -111,9 +111,10 @@ class MpiLauncher(Launcher):
         return True
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # the caller may be gone already
             connection, _ = self._listener.accept()
             connection.setblocking(False)
+            agent.keep_alive(connection)
             caller = _Caller(connection)
             connection.send(caller.challenge)
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(caller))
@@ -145,12 +146,19 @@ class MpiLauncher(Launcher):
         if rank not in self._uncalled or not hmac.compare_digest(answer[: len(expected)], expected):
             return
         self._uncalled.remove(rank)
+        if not self._uncalled:
+            self._stop_listening()
         host = answer[len(expected) :].decode(errors="replace")
         self._log(f"rank {rank} is on host {host}")
         # Each end has a descriptor of its own, so that each can be closed by itself.
         stdin = os.fdopen(os.dup(caller.connection.fileno()), "wb", buffering=0)
         stdout = os.fdopen(os.dup(caller.connection.fileno()), "rb", buffering=0)
         self._add(AgentConnection(host, [rank], stdin, stdout, self._description_of(rank)))
+
+    def _stop_listening(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
 
     def _description_of(self, rank: int) -> dict[str, object]:
         return {
@@ -168,32 +176,36 @@ class MpiLauncher(Launcher):
         while self._pass_words_on():
             pass
         # Agents that have called say by themselves how their ranks ended.
-        self._give_up_uncalled(f"mpirun ended with code {status} before it had started", status)
+        how, code = how_it_ended(status)
+        self._give_up_uncalled(f"mpirun {how} before it had started", code or 1)
 
     def _check_started(self) -> None:
         self._give_up_uncalled(
             f"within the start time-out of {self._job.start_timeout} s mpirun has not started", 1
         )
 
-    def _give_up_uncalled(self, what: str, status: int) -> None:
+    def _give_up_uncalled(self, what: str, exit_code: int) -> None:
         if not self._uncalled:
             return
         ranks = name_ranks(sorted(self._uncalled))
+        self._expect_no_more()
+        self._fail(None, f"{what} {ranks}", exit_code)
+
+    def _expect_no_more(self) -> None:
         for rank in self._uncalled:
             self._running.pop(rank, None)
         self._uncalled.clear()
-        self._fail(None, f"{what} {ranks}", status if status > 0 else 128 - status if status else 1)
+        self._stop_listening()
 
     def _terminate(self) -> None:
         super()._terminate()
         if self._uncalled:
-            for rank in self._uncalled:
-                self._running.pop(rank, None)
+            self._expect_no_more()
             self._mpirun.send_signal(signal.SIGTERM)
 
     def _stop(self) -> None:
         super()._stop()
-        self._listener.close()
+        self._stop_listening()
         os.close(self._mpirun_fd)
         with contextlib.suppress(subprocess.TimeoutExpired):
             # After an orderly end it has daemons on other hosts to wait for.

@@ -177,7 +177,7 @@ def test_an_mpirun_that_ends_before_it_has_begun_is_an_error(with_mpirun: Perseu
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
         "no such network",
-        "perseusrun: mpirun ended with code 1 before it had started ranks 0 and 1",
+        "perseusrun: mpirun exited with code 1 before it had started ranks 0 and 1",
     ]
 
 

@@ -55,6 +55,9 @@ _CLASSES: dict[int, type[Exception]] = {
 }
 
 
+_SETTLED = "_perseus_settled"
+
+
 def from_status(status: int, message: str) -> Exception:
     """The exception for a status of perseus.h other than PERSEUS_OK."""
     error = _CLASSES.get(status, HorovodInternalError)(message)
@@ -64,9 +67,9 @@ def from_status(status: int, message: str) -> Exception:
 
 def settle(error: Exception) -> None:
     """Marks that the other ranks know of this error, or have nothing to learn from it."""
-    error._perseus_settled = True  # type: ignore[attr-defined]
+    error.__dict__[_SETTLED] = True  # not setattr, which the error's class may forbid
 
 
 def is_settled(error: Exception) -> bool:
     """Whether the other ranks need not be told of this error. What the engine raises, it told."""
-    return hasattr(error, "_perseus_settled")
+    return _SETTLED in error.__dict__

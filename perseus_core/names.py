@@ -178,7 +178,10 @@ def _next_unnamed(prefix: str, process_set: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    first_line = str(error).partition("\n")[0].strip()
+    try:
+        first_line = str(error).partition("\n")[0].strip()
+    except Exception:  # the caller's own class cannot say it
+        first_line = ""
     reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     text = reason if len(reason) <= _MAX_REASON else reason[: _MAX_REASON - 3] + "..."
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -282,6 +283,22 @@ class TestRefusals:
             with names.refusing(ALLREDUCE, "outer", None, 0):
                 submit("inner", send=raising(ValueError("wrong")))
         assert [name for name, _ in engine.refused] == ["inner.noname.0"]
+
+    def test_an_error_of_any_class_is_told(self, engine):
+        @dataclasses.dataclass(frozen=True)
+        class Frozen(Exception):
+            code: int
+
+            def __getattr__(self, name):
+                return name
+
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError
+
+        self.fail(Frozen(3), "x")
+        self.fail(Mute(), "y")
+        assert [reason.partition("': ")[2] for _, reason in engine.refused] == ["Frozen: 3", "Mute"]
 
     def test_what_the_engine_raised_it_knows(self, engine):
         for status in range(1, 12):

@@ -125,6 +125,15 @@ bool select_instruction_set(std::string_view name) {
   return false;
 }
 
+void add_products(const void* a, const void* b, size_t elements, DataType type, double* products) {
+  kernels().add_products[type == DataType::kFloat64](a, b, elements, products);
+}
+
+void combine(void* a, const void* b, size_t elements, DataType type, double factor_a,
+             double factor_b) {
+  kernels().combine[type == DataType::kFloat64](a, b, elements, factor_a, factor_b);
+}
+
 std::string_view instruction_set() { return kernels().name; }
 
 Reduction reduction(DataType type, ReduceOp op) {

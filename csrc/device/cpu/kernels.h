@@ -40,6 +40,13 @@ void fill_identity(void* target, size_t elements, DataType type, ReduceOp op);
 // Index of the first NaN or infinity, or `elements` if there is none (always, for integers).
 size_t find_non_finite(const void* data, size_t elements, DataType type);
 
+// For float32 and float64, computed in float64. products[0..2] += the sums of a[i] * b[i],
+// a[i] * a[i] and b[i] * b[i].
+void add_products(const void* a, const void* b, size_t elements, DataType type, double* products);
+// a[i] = a[i] * factor_a + b[i] * factor_b
+void combine(void* a, const void* b, size_t elements, DataType type, double factor_a,
+             double factor_b);
+
 // What was chosen: "avx512", "avx2" or "generic".
 std::string_view instruction_set();
 

@@ -266,6 +266,34 @@ TEST_P(Kernels, IdentityChangesNothing) {
   }
 }
 
+TEST_P(Kernels, ProductsAndCombinationsMatchFloat64AtEverySizeAndAlignment) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat64}) {
+    for (size_t size : {0, 1, 15, 16, 17, 33, 1000}) {
+      for (size_t skip : {0, 1}) {
+        Elements a(type, size + skip, 1), b(type, size + skip, 2);
+        double expected[3] = {1, 2, 3};  // sums are added to what is there
+        for (size_t i = skip; i < size + skip; ++i) {
+          expected[0] += a[i] * b[i];
+          expected[1] += a[i] * a[i];
+          expected[2] += b[i] * b[i];
+        }
+        auto* at_a = static_cast<std::byte*>(a.data()) + skip * size_of(type);
+        auto* at_b = static_cast<std::byte*>(b.data()) + skip * size_of(type);
+        double products[3] = {1, 2, 3};
+        add_products(at_a, at_b, size, type, products);
+        for (int p = 0; p < 3; ++p) EXPECT_NEAR(products[p], expected[p], 1e-12 * expected[1]);
+        std::vector<double> combined;
+        for (size_t i = skip; i < size + skip; ++i) combined.push_back(0.75 * a[i] - 2.5 * b[i]);
+        combine(at_a, at_b, size, type, 0.75, -2.5);
+        const double tolerance = type == DataType::kFloat32 ? 1e-6 : 1e-15;
+        for (size_t i = 0; i < size; ++i) {
+          EXPECT_NEAR(a[i + skip], combined[i], tolerance * (1 + std::abs(combined[i])));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, FindNonFiniteGivesTheFirstOne) {
   for (DataType type : kAllTypes) {
     for (size_t size : kSizes) {

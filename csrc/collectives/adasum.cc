@@ -1,0 +1,223 @@
+#include "collectives/adasum.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/buffer_pool.h"
+#include "collectives/message.h"
+#include "device/cpu/kernels.h"
+
+namespace perseus {
+namespace {
+
+// Steps: one for pairing up, one for the result of who sat out; then for each level the halves, the
+// hops of the products, and on the way back the halves again.
+constexpr uint32_t kPairStep = 0;
+constexpr uint32_t kResultStep = 1;
+constexpr uint32_t kFirstLevelStep = 2;
+constexpr uint32_t kStepsPerLevel = 64;
+constexpr uint32_t kProductsStep = 1;
+constexpr uint32_t kReturnStep = kStepsPerLevel - 1;
+
+constexpr size_t kProducts = 3;  // a.b, a.a, b.b
+
+struct Range {
+  uint64_t begin = 0, end = 0;
+  uint64_t size() const { return end - begin; }
+};
+
+// What a rank of the power of two keeps of `whole` at one level, and what its partner does.
+struct Halves {
+  Range kept, given;
+};
+Halves halve(Range whole, bool is_lower) {
+  const uint64_t middle = whole.begin + whole.size() / 2;
+  const Range low{whole.begin, middle}, high{middle, whole.end};
+  return is_lower ? Halves{low, high} : Halves{high, low};
+}
+
+class Adasum {
+ public:
+  Adasum(const Group& group, const Call& call, std::span<const uint64_t> tensors, DataType type,
+         std::byte* mine, std::byte* theirs, double* products, double* arriving)
+      : wire_(group, call),
+        index_(group.index),
+        power_(static_cast<int>(std::bit_floor(static_cast<unsigned>(group.size)))),
+        pairs_(group.size - power_),
+        tensors_(tensors),
+        type_(type),
+        element_(size_of(type)),
+        mine_(mine),
+        theirs_(theirs),
+        products_(products),
+        arriving_(arriving),
+        whole_{0, std::accumulate(tensors.begin(), tensors.end(), uint64_t{0})} {}
+
+  Task run() {
+    const bool is_paired = index_ < 2 * pairs_;
+    if (is_paired && index_ % 2 == 1) {
+      Message outgoing, result;
+      wire_.send(outgoing, index_ - 1, kPairStep, mine_, bytes(whole_));
+      Status status = co_await outgoing;
+      PERSEUS_CO_RETURN_IF_ERROR(status);
+      wire_.receive(result, index_ - 1, kResultStep, mine_, bytes(whole_));
+      status = co_await result;
+      co_return status;
+    }
+    if (is_paired) {
+      Message incoming;
+      wire_.receive(incoming, index_ + 1, kPairStep, theirs_, bytes(whole_));
+      const Status received = co_await incoming;
+      PERSEUS_CO_RETURN_IF_ERROR(received);
+      add_products_of(whole_, /*mine_is_lower=*/true);
+      combine_range(whole_, /*mine_is_lower=*/true);
+    }
+    id_ = is_paired ? index_ / 2 : index_ - pairs_;
+    const Status status = co_await descend(whole_, 0);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    if (is_paired) {
+      Message result;
+      wire_.send(result, index_ + 1, kResultStep, mine_, bytes(whole_));
+      const Status sent = co_await result;
+      co_return sent;
+    }
+    co_return Status::ok();
+  }
+
+ private:
+  uint64_t bytes(Range range) const { return range.size() * element_; }
+  std::byte* at(std::byte* data, Range range) const { return data + range.begin * element_; }
+  int partner(int mask) const {
+    const int id = id_ ^ mask;
+    return id < pairs_ ? 2 * id : id + pairs_;
+  }
+
+  // Combines the range with that of the other block of 2^level ranks; on return all of it is here.
+  Task descend(Range range, int level) {
+    const int mask = 1 << level;
+    if (mask >= power_) co_return Status::ok();
+    const bool is_lower = (id_ & mask) == 0;
+    const Halves halves = halve(range, is_lower);
+    const uint32_t step = kFirstLevelStep + static_cast<uint32_t>(level) * kStepsPerLevel;
+    {
+      Message outgoing, incoming;
+      wire_.receive(incoming, partner(mask), step, at(theirs_, halves.kept), bytes(halves.kept));
+      wire_.send(outgoing, partner(mask), step, at(mine_, halves.given), bytes(halves.given));
+      Status sent = co_await outgoing;
+      Status received = co_await incoming;
+      PERSEUS_CO_RETURN_IF_ERROR(sent);
+      PERSEUS_CO_RETURN_IF_ERROR(received);
+    }
+    add_products_of(halves.kept, is_lower);
+    Status status = co_await sum_products(mask, step + kProductsStep);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    combine_range(halves.kept, is_lower);
+
+    status = co_await descend(halves.kept, level + 1);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    Message outgoing, incoming;
+    wire_.receive(incoming, partner(mask), step + kReturnStep, at(mine_, halves.given),
+                  bytes(halves.given));
+    wire_.send(outgoing, partner(mask), step + kReturnStep, at(mine_, halves.kept),
+               bytes(halves.kept));
+    Status sent = co_await outgoing;
+    Status received = co_await incoming;
+    PERSEUS_CO_RETURN_IF_ERROR(sent);
+    co_return received;
+  }
+
+  // Calls visit(tensor, its part within the range) in order.
+  template <typename Visit>
+  void for_each_part(Range range, Visit visit) const {
+    uint64_t begin = 0;
+    for (size_t t = 0; t < tensors_.size(); begin += tensors_[t++]) {
+      const Range part{std::max(begin, range.begin), std::min(begin + tensors_[t], range.end)};
+      if (part.begin < part.end) visit(t, part);
+    }
+  }
+
+  // Products of lower and higher block, as all ranks must see them.
+  void add_products_of(Range range, bool mine_is_lower) {
+    std::fill_n(products_, tensors_.size() * kProducts, 0.0);
+    for_each_part(range, [&](size_t t, Range part) {
+      const std::byte* lower = at(mine_is_lower ? mine_ : theirs_, part);
+      const std::byte* higher = at(mine_is_lower ? theirs_ : mine_, part);
+      add_products(lower, higher, part.size(), type_, products_ + t * kProducts);
+    });
+  }
+
+  // Over the 2 * mask ranks that hold the two blocks.
+  Task sum_products(int mask, uint32_t first_step) {
+    const uint64_t size = tensors_.size() * kProducts * sizeof(double);
+    uint32_t step = first_step;
+    for (int bit = 1; bit <= mask; bit <<= 1, ++step) {
+      Message outgoing, incoming;
+      wire_.receive(incoming, partner(bit), step, arriving_, size);
+      wire_.send(outgoing, partner(bit), step, products_, size);
+      Status sent = co_await outgoing;
+      Status received = co_await incoming;
+      PERSEUS_CO_RETURN_IF_ERROR(sent);
+      PERSEUS_CO_RETURN_IF_ERROR(received);
+      for (size_t i = 0; i < tensors_.size() * kProducts; ++i) products_[i] += arriving_[i];
+    }
+    co_return Status::ok();
+  }
+
+  void combine_range(Range range, bool mine_is_lower) {
+    for_each_part(range, [&](size_t t, Range part) {
+      const double* products = products_ + t * kProducts;
+      const double lower = factor(products[0], products[1]);
+      const double higher = factor(products[0], products[2]);
+      combine(at(mine_, part), at(theirs_, part), part.size(), type_,
+              mine_is_lower ? lower : higher, mine_is_lower ? higher : lower);
+    });
+  }
+
+  // Nothing of a gradient that is zero, or as good as, lies in the direction of another.
+  static double factor(double dot, double square) {
+    const double least = std::sqrt(std::numeric_limits<double>::min());
+    return square < least ? 1.0 : 1.0 - dot / (2.0 * square);
+  }
+
+  const Wire wire_;
+  const int index_;
+  const int power_;
+  const int pairs_;
+  const std::span<const uint64_t> tensors_;
+  const DataType type_;
+  const size_t element_;
+  std::byte* const mine_;
+  std::byte* const theirs_;
+  double* const products_;
+  double* const arriving_;
+  const Range whole_;
+  int id_ = 0;  // among the power of two
+};
+
+}  // namespace
+
+Task adasum(const Group& group, Call call, void* data, std::span<const uint64_t> tensors,
+            DataType type) {
+  if (group.size == 1) co_return Status::ok();
+  const uint64_t elements = std::accumulate(tensors.begin(), tensors.end(), uint64_t{0});
+  // 16-bit floats are rounded once, at the end.
+  const DataType wide = accumulator_type(type);
+  const size_t bytes = elements * size_of(wide);
+  const size_t products = tensors.size() * kProducts;
+  Buffer scratch = call.buffers->take(std::max<size_t>(2 * bytes, 1));
+  Buffer sums = call.buffers->take(std::max<size_t>(2 * products * sizeof(double), 1));
+  if (!scratch || !sums) co_return out_of_scratch(2 * bytes);
+  convert(scratch.data(), wide, data, type, elements);
+  auto* doubles = reinterpret_cast<double*>(sums.data());
+  Adasum run(group, call, tensors, wide, scratch.data(), scratch.data() + bytes, doubles,
+             doubles + products);
+  const Status status = co_await run.run();
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  convert(data, type, scratch.data(), wide, elements);
+  co_return Status::ok();
+}
+
+}  // namespace perseus

@@ -13,10 +13,11 @@ perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_coun
                                          perseus_process_set_t* set) {
   const auto engine = Process::instance().engine();
   if (engine == nullptr) return to_c(perseus::not_initialized());
-  if (ranks == nullptr || rank_count < 1 || set == nullptr) {
-    return to_c(Status::invalid_argument("a process set needs at least one rank"));
+  if (set == nullptr) {
+    return to_c(Status::invalid_argument("the place for the process set's id is missing"));
   }
-  const auto id = engine->add_process_set({ranks, ranks + rank_count});
+  const bool is_empty = ranks == nullptr || rank_count < 1;  // which the engine refuses, for all
+  const auto id = engine->add_process_set({ranks, is_empty ? ranks : ranks + rank_count});
   if (id.is_ok()) *set = id.value();
   return to_c(id.status());
 }

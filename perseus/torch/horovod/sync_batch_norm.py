@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from perseus.common.reduce_ops import Sum
 from perseus.torch.horovod.allgather import allgather
 from perseus.torch.horovod.allreduce import allreduce_
-from perseus_core import size
+from perseus_core import WORLD, OperationKind, names, size
 
 __all__ = ["SyncBatchNorm"]
 
@@ -38,9 +38,14 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        self._check_input_dim(input)
         if not self.training or size() == 1:
             return super().forward(input)
+        with names.refusing(OperationKind.ALLGATHER, "allgather", None, WORLD):
+            self._check_input_dim(input)
+            if input.shape[1] != self.num_features:
+                raise ValueError(
+                    f"expected {self.num_features} channels (got input of {list(input.shape)})"
+                )
         output, mean, variance = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps)
         self._track(mean, variance)
         return output

@@ -219,6 +219,8 @@ TEST_P(Operations, AProcessSetThatOneRankGetsWrongFailsOnAll) {
             (rank == 1 ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
     REQUIRE(std::string(perseus_last_error()).find("different numbers from 0 to") !=
             std::string::npos);
+    const int32_t count = rank == 2 ? 0 : 2;
+    REQUIRE(perseus_add_process_set(ranks, count, &set) != PERSEUS_OK);
     const int32_t right[] = {0, 1};
     REQUIRE(perseus_add_process_set(right, 2, &set) == PERSEUS_OK);
     REQUIRE(perseus_remove_process_set(set) == PERSEUS_OK);

@@ -120,6 +120,11 @@ def test_errors_are_the_same_on_every_rank() -> None:
         x = torch.ones(1 if hvd.rank() == 0 else 0, CHANNELS)
         with pytest.raises(ValueError, match="more than 1 value per channel"):
             hvd.SyncBatchNorm(CHANNELS)(x)
+        for wrong in (torch.ones(CHANNELS), torch.ones(4, CHANNELS + 1)):
+            x = wrong if hvd.rank() == 0 else torch.ones(4, CHANNELS)
+            expected = ValueError if hvd.rank() == 0 else hvd.HorovodInternalError
+            with pytest.raises(expected, match="expected"):
+                hvd.SyncBatchNorm(CHANNELS)(x)
 
 
 def test_state_goes_to_and_from_batch_norm() -> None:

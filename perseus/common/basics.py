@@ -144,6 +144,13 @@ class Basics:
         return perseus_core.process_sets()
 
 
+class HorovodBasics(Basics):
+    """Basics as Horovod's adapters make it."""
+
+    def __init__(self, pkg_path: str, *args: str) -> None:
+        """The arguments say where Horovod has its libraries; ours need no telling."""
+
+
 def _require_init() -> None:
     perseus_core.rank()
 

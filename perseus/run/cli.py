@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
+from perseus.dropin import search_path
 from perseus.run.agent import CALL_BACK
 from perseus.run.environment import exported, start_timeout
 from perseus.run.host_connection import RemoteShell
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("there is no command to run: perseusrun -np 4 python train.py")
+    if options.drop_in:
+        options.settings["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
     if options.start_timeout is not None:
         options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
     try:
@@ -170,6 +173,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     launchers.add_argument(
         "--gloo", action="store_true", help="start them without, as is done by default"
+    )
+    parser.add_argument(
+        "--drop-in",
+        action="store_true",
+        help="`import horovod` gives Perseus in the ranks' Python programs",
     )
     parser.add_argument("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
     parser.add_argument(

@@ -44,7 +44,7 @@ def allgather(
 
     Differentiable: the gradient is averaged over the ranks, as Horovod has it.
     """
-    return _Allgather.apply(tensor, name, process_set)
+    return HorovodAllgather.apply(tensor, name, process_set)
 
 
 def grouped_allgather_async(
@@ -70,7 +70,7 @@ def grouped_allgather(
     """allgather of several tensors as one operation. Differentiable."""
     with names.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_id(process_set)):
         tensors = checked_list(tensors)
-    return _GroupedAllgather.apply(name, process_set, *tensors)
+    return HorovodGroupedAllgather.apply(name, process_set, *tensors)
 
 
 def _submit(sources: Sequence[torch.Tensor], prefix: str, name: str | None, set_number: int) -> int:
@@ -95,7 +95,7 @@ def _own_rows(
     ]
 
 
-class _Allgather(torch.autograd.Function):
+class HorovodAllgather(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
@@ -106,12 +106,12 @@ class _Allgather(torch.autograd.Function):
         return gathered
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        reduced = allreduce(grad, op=Average, process_set=ctx.process_set)
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        reduced = allreduce(grad_output, op=Average, process_set=ctx.process_set)
         return _own_rows([reduced], [ctx.rows], ctx.process_set)[0], None, None
 
 
-class _GroupedAllgather(torch.autograd.Function):
+class HorovodGroupedAllgather(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
@@ -122,6 +122,6 @@ class _GroupedAllgather(torch.autograd.Function):
         return gathered
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        reduced = grouped_allreduce(grads, op=Average, process_set=ctx.process_set)
+    def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        reduced = grouped_allreduce(grad_output, op=Average, process_set=ctx.process_set)
         return None, None, *_own_rows(reduced, ctx.rows, ctx.process_set)

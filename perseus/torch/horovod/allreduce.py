@@ -89,7 +89,9 @@ def allreduce(
     with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_id(process_set)):
         op = resolve_op(op, average)
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
-    reduced = _Allreduce.apply(compressed, name, op, prescale_factor, postscale_factor, process_set)
+    reduced = HorovodAllreduce.apply(
+        compressed, None, name, op, prescale_factor, postscale_factor, process_set
+    )
     return compression.decompress(reduced, ctx)
 
 
@@ -169,7 +171,8 @@ def grouped_allreduce(
         op = resolve_op(op, average)
         checked_compression(compression)
         compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
-    reduced = _GroupedAllreduce.apply(
+    reduced = HorovodGroupedAllreduce.apply(
+        None,
         name,
         op,
         prescale_factor,
@@ -256,63 +259,71 @@ def _submit_group(
     )
 
 
-class _Allreduce(torch.autograd.Function):
+class HorovodAllreduce(torch.autograd.Function):
     """The gradient of a reduction over the ranks is the same reduction of the gradient."""
 
     @staticmethod
     def forward(
         ctx: Any,
         tensor: torch.Tensor,
+        average: bool | None,
         name: str | None,
         op: int,
-        prescale: float,
-        postscale: float,
+        prescale_factor: float,
+        postscale_factor: float,
         process_set: ProcessSet,
     ) -> torch.Tensor:
-        ctx.arguments = (op, prescale, postscale, process_set)
+        ctx.arguments = (average, op, prescale_factor, postscale_factor, process_set)
         return handles.synchronize(
-            allreduce_async(tensor, None, name, op, prescale, postscale, process_set)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        op, prescale, postscale, process_set = ctx.arguments
-        reduced = allreduce(
-            grad,
-            op=op,
-            prescale_factor=prescale,
-            postscale_factor=postscale,
-            process_set=process_set,
-        )
-        return reduced, None, None, None, None, None
-
-
-class _GroupedAllreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        name: str | None,
-        op: int,
-        prescale: float,
-        postscale: float,
-        process_set: ProcessSet,
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.arguments = (op, prescale, postscale, process_set)
-        return tuple(
-            handles.synchronize(
-                grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)
+            allreduce_async(
+                tensor, average, name, op, prescale_factor, postscale_factor, process_set
             )
         )
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        op, prescale, postscale, process_set = ctx.arguments
-        reduced = grouped_allreduce(
-            grads,
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        average, op, prescale, postscale, process_set = ctx.arguments
+        reduced = allreduce(
+            grad_output,
+            average,
             op=op,
             prescale_factor=prescale,
             postscale_factor=postscale,
             process_set=process_set,
         )
-        return None, None, None, None, None, *reduced
+        return reduced, None, None, None, None, None, None
+
+
+class HorovodGroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        average: bool | None,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.arguments = (average, op, prescale_factor, postscale_factor, process_set)
+        return tuple(
+            handles.synchronize(
+                grouped_allreduce_async(
+                    tensors, average, name, op, prescale_factor, postscale_factor, process_set
+                )
+            )
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        average, op, prescale, postscale, process_set = ctx.arguments
+        reduced = grouped_allreduce(
+            grad_output,
+            average,
+            op=op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            process_set=process_set,
+        )
+        return None, None, None, None, None, None, *reduced

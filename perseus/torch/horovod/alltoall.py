@@ -56,7 +56,7 @@ def alltoall(
     Returns the rows received; with `splits`, also how many came from each rank (int32).
     Differentiable. ValueError for splits that are not one a rank or take more rows than there are.
     """
-    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
@@ -70,7 +70,7 @@ def _as_rows(splits: torch.Tensor | Sequence[int]) -> list[int]:
     return splits.tolist()
 
 
-class _Alltoall(torch.autograd.Function):
+class HorovodAlltoall(torch.autograd.Function):
     """The gradient goes back the way the rows came."""
 
     @staticmethod
@@ -88,6 +88,8 @@ class _Alltoall(torch.autograd.Function):
         return output, received
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        returned, _ = alltoall(grad, splits=ctx.received, process_set=ctx.process_set)
+    def backward(
+        ctx: Any, grad_output: torch.Tensor, *dead_gradients: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        returned, _ = alltoall(grad_output, splits=ctx.received, process_set=ctx.process_set)
         return returned, None, None, None

@@ -53,7 +53,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """The tensor of `root_rank`, a rank of the world that is in the set. Differentiable."""
-    return _Broadcast.apply(tensor, root_rank, name, process_set)
+    return HorovodBroadcast.apply(tensor, root_rank, name, process_set)
 
 
 def broadcast_(
@@ -83,7 +83,7 @@ def _submit(
     )
 
 
-class _Broadcast(torch.autograd.Function):
+class HorovodBroadcast(torch.autograd.Function):
     """The root gets the averaged gradient; the others' inputs had no part in the result."""
 
     @staticmethod
@@ -99,8 +99,8 @@ class _Broadcast(torch.autograd.Function):
         return handles.synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        reduced = allreduce(grad, op=Average, process_set=ctx.process_set)
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        reduced = allreduce(grad_output, op=Average, process_set=ctx.process_set)
         if rank() != ctx.root_rank:
             reduced = reduced * 0
         return reduced, None, None, None

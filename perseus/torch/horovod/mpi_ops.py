@@ -10,12 +10,16 @@ from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import (
+    HorovodAllgather,
+    HorovodGroupedAllgather,
     allgather,
     allgather_async,
     grouped_allgather,
     grouped_allgather_async,
 )
 from perseus.torch.horovod.allreduce import (
+    HorovodAllreduce,
+    HorovodGroupedAllreduce,
     allreduce,
     allreduce_,
     allreduce_async,
@@ -25,8 +29,9 @@ from perseus.torch.horovod.allreduce import (
     grouped_allreduce_async,
     grouped_allreduce_async_,
 )
-from perseus.torch.horovod.alltoall import alltoall, alltoall_async
+from perseus.torch.horovod.alltoall import HorovodAlltoall, alltoall, alltoall_async
 from perseus.torch.horovod.broadcast import (
+    HorovodBroadcast,
     broadcast,
     broadcast_,
     broadcast_async,
@@ -35,6 +40,8 @@ from perseus.torch.horovod.broadcast import (
 from perseus.torch.horovod.control import barrier, join
 from perseus.torch.horovod.handles import poll, synchronize
 from perseus.torch.horovod.reducescatter import (
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
@@ -77,6 +84,14 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
 __all__ = [
     "Adasum",
     "Average",
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
     "Max",
     "Min",
     "Product",

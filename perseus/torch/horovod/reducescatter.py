@@ -59,7 +59,7 @@ def reducescatter(
     """Reduces the ranks' tensors and gives this rank its rows of the result. Differentiable."""
     with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_id(process_set)):
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
-    reduced = _Reducescatter.apply(
+    reduced = HorovodReducescatter.apply(
         compressed, name, op, process_set, prescale_factor, postscale_factor
     )
     return compression.decompress(reduced, ctx)
@@ -100,7 +100,7 @@ def grouped_reducescatter(
     ):
         checked_compression(compression)
         compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
-    reduced = _GroupedReducescatter.apply(
+    reduced = HorovodGroupedReducescatter.apply(
         name,
         op,
         process_set,
@@ -146,7 +146,7 @@ def _gradient_scale(op: int, process_set: ProcessSet, prescale: float, postscale
     return prescale * postscale * (process_set.size() if op == Sum else 1)
 
 
-class _Reducescatter(torch.autograd.Function):
+class HorovodReducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -154,42 +154,44 @@ class _Reducescatter(torch.autograd.Function):
         name: str | None,
         op: int,
         process_set: ProcessSet,
-        prescale: float,
-        postscale: float,
+        prescale_factor: float,
+        postscale_factor: float,
     ) -> torch.Tensor:
         rows = handles.synchronize(
-            reducescatter_async(tensor, name, op, process_set, prescale, postscale)
+            reducescatter_async(tensor, name, op, process_set, prescale_factor, postscale_factor)
         )
         ctx.process_set = process_set
-        ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
+        ctx.scale = _gradient_scale(op, process_set, prescale_factor, postscale_factor)
         return rows
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gathered = allgather(grad * ctx.scale, process_set=ctx.process_set)
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gathered = allgather(grad_output * ctx.scale, process_set=ctx.process_set)
         return gathered, None, None, None, None, None
 
 
-class _GroupedReducescatter(torch.autograd.Function):
+class HorovodGroupedReducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         name: str | None,
         op: int,
         process_set: ProcessSet,
-        prescale: float,
-        postscale: float,
+        prescale_factor: float,
+        postscale_factor: float,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         rows = handles.synchronize(
-            grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
+            grouped_reducescatter_async(
+                tensors, name, op, process_set, prescale_factor, postscale_factor
+            )
         )
         ctx.process_set = process_set
-        ctx.scale = _gradient_scale(op, process_set, prescale, postscale)
+        ctx.scale = _gradient_scale(op, process_set, prescale_factor, postscale_factor)
         return tuple(rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        scaled = [grad * ctx.scale for grad in grads]
+    def backward(ctx: Any, *grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        scaled = [grad * ctx.scale for grad in grad_output]
         gathered = grouped_allgather(scaled, process_set=ctx.process_set)
         return None, None, None, None, None, *gathered

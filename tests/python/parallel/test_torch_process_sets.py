@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -212,8 +210,12 @@ class TestInitAgain:
 
 
 def own_rank() -> int:
-    """The rank, from its launch: init may not have been called."""
-    return int(os.environ.get("PERSEUS_RANK", "0"))
+    """The rank, before and after which there is no engine."""
+    hvd.init()
+    rank = hvd.rank()
+    hvd.barrier()
+    hvd.shutdown()
+    return rank
 
 
 def int_size() -> int:

@@ -66,6 +66,13 @@ def test_under_the_launcher_and_in_the_programs_that_a_script_starts(script: str
     assert sorted(lines) == [f"[0]{expected}", f"[1]{expected}"], outcome.stderr
 
 
+def test_the_launcher_s_flag(script: str) -> None:
+    outcome = run("-m", "perseus.run", "--drop-in", "-np", "2", sys.executable, script, "z")
+    expected = "<stdout>:0.28.1 2 [3.0, 3.0] ['z'] __main__"
+    lines = outcome.stdout.splitlines()
+    assert sorted(lines) == [f"[0]{expected}", f"[1]{expected}"], outcome.stderr
+
+
 def test_modules_are_ours_and_not_copies() -> None:
     lines = ["import importlib, horovod"]
     for theirs, ours in MODULES.items():

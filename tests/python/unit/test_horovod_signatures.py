@@ -1,0 +1,99 @@
+"""Our functions and classes against Horovod's, name by name and argument by argument.
+
+horovod_signatures.json has the public ones of Horovod 0.28.1, as text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseus.dropin import MODULES
+
+FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "horovod_signatures.json").read_text())
+
+#: Differences that are meant, and why. Anything else fails.
+EXPLAINED = {
+    "horovod.runner.run": "no elastic, MPI and network arguments yet; also environment",
+    "horovod.torch.functions.allgather_object": "also takes a process_set",
+    "horovod.torch.functions.broadcast_optimizer_state": "also takes a process_set",
+    "horovod.torch.functions.broadcast_parameters": "also takes a process_set",
+    "horovod.torch.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
+    "horovod.torch.mpi_ops.shutdown": "takes nothing; Horovod passes on *args and **kwargs",
+}
+
+
+def theirs() -> Iterator[tuple[str, str, str]]:
+    """Module, name within it ("Class.method" for methods), and signature."""
+    for module, names in FACTS.items():
+        for name, signature in names["functions"].items():
+            yield module, name, signature
+        for name, methods in names["classes"].items():
+            yield from ((module, f"{name}.{method}", text) for method, text in methods.items())
+
+
+def ours(module: str, name: str) -> Any:
+    found = importlib.import_module(MODULES[module])
+    for part in name.split("."):
+        found = inspect.getattr_static(found, part)
+    return found
+
+
+def parameters(function: Any) -> list[str]:
+    """The arguments as text, without types; defaults as Horovod writes them."""
+    if isinstance(function, (staticmethod, classmethod)):
+        function = function.__func__
+    texts = []
+    for parameter in inspect.signature(function).parameters.values():
+        prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
+            parameter.kind, ""
+        )
+        default = "" if parameter.default is parameter.empty else f"={shown(parameter.default)}"
+        texts.append(f"{prefix}{parameter.name}{default}")
+    return texts
+
+
+def shown(default: Any) -> str:
+    from perseus.common.process_sets import global_process_set
+    from perseus.torch.horovod import Compression
+
+    if default is global_process_set:
+        return "global_process_set"
+    if default is Compression.none:
+        return "Compression.none"
+    return repr(default)
+
+
+def their_parameters(signature: str) -> list[str]:
+    inner = signature[signature.index("(") + 1 : signature.rindex(")")]
+    # Average is 0, for Horovod as for us.
+    return [part.strip().replace("=Average", "=0") for part in split(inner)]
+
+
+def split(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part for part in parts if part.strip()]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "signature"),
+    [pytest.param(*entry, id=".".join(entry[:2])) for entry in theirs()],
+)
+def test_same_signature(module: str, name: str, signature: str) -> None:
+    differs = parameters(ours(module, name)) != their_parameters(signature)
+    explained = f"{module}.{name}" in EXPLAINED
+    if differs and not explained:
+        raise AssertionError(f"{parameters(ours(module, name))} is not {signature}")
+    assert differs or not explained, "the explanation is no longer needed"

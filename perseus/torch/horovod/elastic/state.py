@@ -49,49 +49,42 @@ class StateHandler(Generic[T]):
         self.save()
 
 
-class ModelStateHandler(StateHandler[torch.nn.Module]):
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__(model)
+class _StateDictHandler(StateHandler[T]):
+    """For what has state_dict and load_state_dict."""
+
+    def __init__(self, value: T) -> None:
+        super().__init__(value)
         self.save()
 
     def save(self) -> None:
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        self.value.load_state_dict(self._saved)
+        # Optimizers keep what they load.
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+
+class ModelStateHandler(_StateDictHandler[torch.nn.Module]):
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), root_rank=0)
         self.save()
 
 
-class OptimizerStateHandler(StateHandler[torch.optim.Optimizer]):
+class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(optimizer)
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
-        # load_state_dict keeps what it is given.
-        self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
 
-class SamplerStateHandler(StateHandler[ElasticSampler]):
+class SamplerStateHandler(_StateDictHandler[ElasticSampler]):
     def __init__(self, sampler: ElasticSampler) -> None:
         super().__init__(sampler)
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
-
-    def restore(self) -> None:
-        self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))

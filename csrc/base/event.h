@@ -1,4 +1,4 @@
-// A one-way switch that threads can wait for, with a time-out: a futex, so that waiting burns no
+// A switch that threads can wait for, with a time-out: a futex, so that waiting burns no
 // CPU and setting costs a system call only if somebody waits.
 #pragma once
 
@@ -26,6 +26,9 @@ class Event {
       syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
     }
   }
+
+  // For another use, by the one who owns it alone.
+  void clear() { state_.store(kClear, std::memory_order_relaxed); }
 
   // Whether it was set before the time-out; none waits without bound.
   bool wait(std::optional<std::chrono::nanoseconds> time_out = {}) {

@@ -4,10 +4,17 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/recycler.h"
 #include "codec/codec.h"
 
 namespace perseus {
 namespace {
+
+// Never destroyed, as threads of the host program may hold operations until the very end.
+Recycler<Operation>& operations() {
+  static auto& the_one = *new Recycler<Operation>;
+  return the_one;
+}
 
 Status wrong_call(const Names::Entry& name, const std::string& what) {
   return Status::invalid_argument(std::string(to_string(name.kind)) + " of '" +
@@ -28,6 +35,8 @@ class Checker {
     description.kind = name_.kind;
     description.priority = submission_.priority;
     if (name_.kind == OperationKind::kBarrier || name_.kind == OperationKind::kJoin) {
+      operation_->tensors.clear();
+      description.tensors.clear();
       return operation_;
     }
     PERSEUS_RETURN_IF_ERROR(take_tensors());
@@ -47,18 +56,23 @@ class Checker {
     if (name_.kind == OperationKind::kAlltoall && submission_.tensor_count != 1) {
       return wrong("it takes one tensor, not " + std::to_string(submission_.tensor_count));
     }
-    for (int32_t t = 0; t < submission_.tensor_count; ++t) {
-      PERSEUS_RETURN_IF_ERROR(take_tensor(submission_.tensors[t]));
+    const auto count = static_cast<size_t>(submission_.tensor_count);
+    operation_->tensors.resize(count);
+    operation_->description.tensors.resize(count);
+    for (size_t t = 0; t < count; ++t) {
+      PERSEUS_RETURN_IF_ERROR(take_tensor(submission_.tensors[t], operation_->tensors[t],
+                                          operation_->description.tensors[t]));
     }
     return {};
   }
 
-  Status take_tensor(const perseus_tensor_t& tensor) {
+  Status take_tensor(const perseus_tensor_t& tensor, OperationTensor& slot,
+                     TensorDescription& description) {
     if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
       return wrong("data type " + std::to_string(tensor.dtype) + " is not supported");
     }
-    TensorDescription description;
     description.dtype = static_cast<DataType>(tensor.dtype);
+    description.shape.clear();
     int64_t bytes = static_cast<int64_t>(size_of(description.dtype));
     for (int32_t d = 0; d < tensor.rank; ++d) {
       const int64_t extent = tensor.shape[d];
@@ -74,11 +88,8 @@ class Checker {
     if (tensor.output != nullptr && is_uneven(name_.kind)) {
       return wrong("its result's size is not known before; leave the output to the library");
     }
-    OperationTensor slot;
     slot.input = static_cast<const std::byte*>(tensor.input);
     slot.output = static_cast<std::byte*>(tensor.output);
-    operation_->tensors.push_back(std::move(slot));
-    operation_->description.tensors.push_back(std::move(description));
     return {};
   }
 
@@ -144,7 +155,7 @@ class Checker {
   const perseus_submission_t& submission_;
   const Names::Entry& name_;
   const std::vector<int>& set_ranks_;
-  OperationPtr operation_ = std::make_shared<Operation>();
+  OperationPtr operation_ = operations().take();
 };
 
 }  // namespace

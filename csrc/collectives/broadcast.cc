@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "collectives/collective.h"
 #include "collectives/lanes.h"
@@ -47,18 +48,21 @@ struct Neighbours {
 // The chain goes through one host after another, the root's first, so that the data enter and leave
 // each host once.
 Neighbours chain_neighbours(const Group& group, int root) {
-  std::vector<int> chain(group.size);
-  for (int i = 0; i < group.size; ++i) chain[i] = (root + i) % group.size;
   const int hosts = 1 + *std::max_element(group.host_of.begin(), group.host_of.end());
-  const auto host_distance = [&](int i) {
-    return (group.host_of[i] - group.host_of[root] + hosts) % hosts;
+  // A rank's place in the chain: its host's, then its own, both counted from the root's on.
+  const auto place = [&](int i) {
+    return std::pair((group.host_of[i] - group.host_of[root] + hosts) % hosts,
+                     (i - root + group.size) % group.size);
   };
-  std::stable_sort(chain.begin(), chain.end(),
-                   [&](int a, int b) { return host_distance(a) < host_distance(b); });
-  const auto self = std::find(chain.begin(), chain.end(), group.index);
+  const auto own = place(group.index);
   Neighbours neighbours;
-  if (self != chain.begin()) neighbours.previous = *(self - 1);
-  if (self + 1 != chain.end()) neighbours.next = *(self + 1);
+  for (int i = 0; i < group.size; ++i) {
+    const auto at = place(i);
+    if (at < own && (neighbours.previous < 0 || at > place(neighbours.previous))) {
+      neighbours.previous = i;
+    }
+    if (at > own && (neighbours.next < 0 || at < place(neighbours.next))) neighbours.next = i;
+  }
   return neighbours;
 }
 

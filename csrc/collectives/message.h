@@ -69,6 +69,10 @@ class ScratchArray {
  public:
   ScratchArray(BufferPool& buffers, size_t capacity)
       : buffer_(buffers.take(capacity * sizeof(T))) {}
+  // Holds `size` copies of `value`.
+  ScratchArray(BufferPool& buffers, size_t size, const T& value) : ScratchArray(buffers, size) {
+    while (buffer_ && size_ < size) emplace(value);
+  }
   ScratchArray(const ScratchArray&) = delete;
   ~ScratchArray() {
     for (T& object : span()) object.~T();
@@ -80,11 +84,11 @@ class ScratchArray {
     return *new (data() + size_++) T(std::forward<Arguments>(arguments)...);
   }
   T& operator[](size_t i) { return data()[i]; }
+  T* data() { return reinterpret_cast<T*>(buffer_.data()); }
+  size_t size() const { return size_; }
   std::span<T> span() { return {data(), size_}; }
 
  private:
-  T* data() { return reinterpret_cast<T*>(buffer_.data()); }
-
   Buffer buffer_;
   size_t size_ = 0;
 };

@@ -47,15 +47,16 @@ ShardRun* Executor::new_run() {
 
 void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
                    std::vector<OperationPtr> operations) {
-  auto batch = std::make_shared<Batch>();
+  const std::shared_ptr<Batch> batch = batches_.take();
   batch->set = std::move(set);
   batch->agreed = std::move(agreed);
   batch->operations = std::move(operations);
 
   const Tuning& tuning = tuner_.current();
-  std::vector<Shard> shards = plan(batch->agreed, {tuning.merge_bytes, tuning.shard_bytes,
-                                                   context_.settings.disable_group_fusion});
-  for (const Shard& shard : shards) {
+  planner_.make(batch->agreed,
+                {tuning.merge_bytes, tuning.shard_bytes, context_.settings.disable_group_fusion},
+                batch->plan);
+  for (const Shard& shard : batch->plan.shards) {
     for_each_operation(shard, [&](uint32_t operation) {
       if (const OperationPtr& ours = batch->operations[operation]) ours->unfinished_shards += 1;
     });
@@ -73,7 +74,7 @@ void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
 
   const uint64_t series = batch->set->next_series++;
   uint32_t index = 0;
-  for (Shard& shard : shards) {
+  for (const Shard& shard : batch->plan.shards) {
     ShardRun* run = new_run();
     run->batch = batch;
     run->process_set = batch->set->id;
@@ -81,7 +82,7 @@ void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
     run->bytes = shard.bytes;
     run->series = shard.pieces.empty() ? batch->set->next_series++ : series;
     run->index = index++;
-    run->shard = std::move(shard);
+    run->shard = shard;
     count(*run);
     admission_.add(run);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/recycler.h"
 #include "engine/shard_run.h"
 #include "schedule/admission.h"
 #include "schedule/tuner.h"
@@ -55,6 +56,8 @@ class Executor {
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;
   bool pumping_ = false;
+  Planner planner_;
+  Recycler<Batch> batches_;
   std::vector<std::unique_ptr<ShardRun>> runs_;  // all there are
   std::vector<ShardRun*> free_runs_;
 };

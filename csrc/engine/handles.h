@@ -2,9 +2,11 @@
 // somebody else's result. They outlive the engine that made them. Any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "engine/operation.h"
 
@@ -14,29 +16,53 @@ class Handles {
  public:
   int64_t add(OperationPtr operation) {
     std::lock_guard lock(mutex_);
-    operation->handle = ++last_;
-    operations_.emplace(last_, std::move(operation));
+    if (2 * (count_ + 1) > slots_.size()) grow();
+    // A number whose place is taken, by an operation that has long not been released, is left out.
+    do ++last_;
+    while (slot_of(last_) != nullptr);
+    operation->handle = last_;
+    slot_of(last_) = std::move(operation);
+    ++count_;
     return last_;
   }
   // Null if there is no such handle.
   OperationPtr find(int64_t handle) const {
     std::lock_guard lock(mutex_);
-    const auto found = operations_.find(handle);
-    return found == operations_.end() ? nullptr : found->second;
+    return has(handle) ? slot_of(handle) : nullptr;
   }
   void remove(int64_t handle) {
-    OperationPtr last_owner;  // freed after the lock
+    OperationPtr last_owner;  // recycled after the lock
     std::lock_guard lock(mutex_);
-    const auto found = operations_.find(handle);
-    if (found == operations_.end()) return;
-    last_owner = std::move(found->second);
-    operations_.erase(found);
+    if (!has(handle)) return;
+    last_owner = std::move(slot_of(handle));
+    --count_;
   }
 
  private:
+  static constexpr size_t kInitialCapacity = 64;
+
+  size_t place_of(int64_t handle) const {
+    return static_cast<size_t>(handle) & (slots_.size() - 1);
+  }
+  OperationPtr& slot_of(int64_t handle) { return slots_[place_of(handle)]; }
+  const OperationPtr& slot_of(int64_t handle) const { return slots_[place_of(handle)]; }
+  bool has(int64_t handle) const {
+    return slot_of(handle) != nullptr && slot_of(handle)->handle == handle;
+  }
+  // Numbers that differ in their low bits still do with one bit more.
+  void grow() {
+    std::vector<OperationPtr> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (OperationPtr& operation : old) {
+      if (operation != nullptr) slot_of(operation->handle) = std::move(operation);
+    }
+  }
+
   mutable std::mutex mutex_;
   int64_t last_ = 0;
-  std::unordered_map<int64_t, OperationPtr> operations_;
+  size_t count_ = 0;
+  // By the low bits of the handle; a power of two of them, at most half of them in use.
+  std::vector<OperationPtr> slots_ = std::vector<OperationPtr>(kInitialCapacity);
 };
 
 }  // namespace perseus

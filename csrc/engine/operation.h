@@ -33,6 +33,13 @@ struct OperationTensor {
   OwnedMemory allocated;
   std::vector<int64_t> result_shape;
   std::vector<int64_t> received_splits;  // alltoall
+
+  void recycle() {
+    input = output = nullptr;
+    allocated.reset();
+    result_shape.clear();
+    received_splits.clear();
+  }
 };
 
 class Operation;
@@ -63,6 +70,24 @@ class Operation {
   Event done;
 
   std::string_view name() const { return name_of_key(key); }
+
+  // Becomes as new, but for the memory of its strings and vectors; see Recycler. Tensors stay, so
+  // that theirs does too: who takes it next says how many there are.
+  void recycle() {
+    name_id = -1;
+    process_set = 0;
+    key.clear();
+    Description fresh;
+    fresh.tensors.swap(description.tensors);
+    description = std::move(fresh);
+    for (OperationTensor& tensor : tensors) tensor.recycle();
+    splits.clear();
+    callback = nullptr;
+    unfinished_shards = open_activities = 0;
+    first_error = status = Status();
+    last_rank = new_set = -1;
+    done.clear();
+  }
 };
 using OperationPtr = std::shared_ptr<Operation>;
 

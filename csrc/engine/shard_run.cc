@@ -1,10 +1,10 @@
 #include "engine/shard_run.h"
 
 #include <cstring>
-#include <numeric>
 
 #include "codec/codec.h"
 #include "collectives/coded_allreduce.h"
+#include "collectives/message.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/pack.h"
 #include "engine/trace.h"
@@ -54,23 +54,22 @@ ReduceOp wire_op(const Description& description) {
   return description.reduce_op == ReduceOp::kAverage ? ReduceOp::kSum : description.reduce_op;
 }
 
-// Memory of the shard's pieces, in order. Pieces of operations that this rank has not submitted
-// have none.
-std::vector<Segment> segments_of(const ShardRun& run) {
-  std::vector<Segment> segments;
-  segments.reserve(run.shard.pieces.size());
-  const size_t element = size_of(run.shard.dtype);
-  for (const Piece& piece : run.shard.pieces) {
-    Segment segment;
-    segment.elements = piece.elements;
-    if (const OperationPtr& operation = run.batch->operations[piece.operation]) {
-      const OperationTensor& tensor = operation->tensors[piece.tensor];
-      segment.source = tensor.input + piece.offset * element;
-      segment.target = tensor.output + piece.offset * element;
-    }
-    segments.push_back(segment);
+// Memory of a piece: none of an operation that this rank has not submitted.
+Segment segment_of(const ShardRun& run, const Piece& piece) {
+  Segment segment;
+  segment.elements = piece.elements;
+  if (const OperationPtr& operation = run.batch->operations[piece.operation]) {
+    const OperationTensor& tensor = operation->tensors[piece.tensor];
+    const size_t offset = piece.offset * size_of(run.shard.dtype);
+    segment.source = tensor.input + offset;
+    segment.target = tensor.output + offset;
   }
-  return segments;
+  return segment;
+}
+
+// The memory of a shard that is a part of one tensor, which so can move from and to it directly.
+Segment only_segment_of(const ShardRun& run) {
+  return run.shard.pieces.size() == 1 ? segment_of(run, run.shard.pieces.front()) : Segment{};
 }
 
 void report_non_finite(const ShardRun& run, const RunContext& context, const PackResult& found) {
@@ -86,13 +85,12 @@ void report_non_finite(const ShardRun& run, const RunContext& context, const Pac
 
 // Copies the pieces into the buffer; what this rank has not submitted becomes the reduction's
 // neutral element.
-void pack_pieces(const ShardRun& run, const RunContext& context,
-                 const std::vector<Segment>& segments, double factor, std::byte* buffer) {
+void pack_pieces(const ShardRun& run, const RunContext& context, double factor, std::byte* buffer) {
   const TracedStep step(context.timeline, run, "PACK");
   const size_t element = size_of(run.shard.dtype);
   const bool check = context.settings.nan_check != 0;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const Segment& segment = segments[i];
+  for (size_t i = 0; i < run.shard.pieces.size(); ++i) {
+    const Segment segment = segment_of(run, run.shard.pieces[i]);
     if (segment.source != nullptr) {
       PackResult found =
           cpu_device().pack({&segment, 1}, run.shard.dtype, run.shard.dtype, factor, buffer, check);
@@ -105,11 +103,12 @@ void pack_pieces(const ShardRun& run, const RunContext& context,
   }
 }
 
-void unpack_pieces(const ShardRun& run, const RunContext& context,
-                   const std::vector<Segment>& segments, double factor, const std::byte* buffer) {
+void unpack_pieces(const ShardRun& run, const RunContext& context, double factor,
+                   const std::byte* buffer) {
   const TracedStep step(context.timeline, run, "UNPACK");
   const size_t element = size_of(run.shard.dtype);
-  for (const Segment& segment : segments) {
+  for (const Piece& piece : run.shard.pieces) {
+    const Segment segment = segment_of(run, piece);
     if (segment.target != nullptr) {
       cpu_device().unpack(buffer, run.shard.dtype, {&segment, 1}, run.shard.dtype, factor, false);
     }
@@ -132,17 +131,14 @@ const Codec* codec_for(const ShardRun& run, const RunContext& context) {
   return codec(id);
 }
 
-// Where what coding loses of each piece is kept between its operations.
-std::vector<float*> residuals_of(const ShardRun& run, RunContext& context) {
-  std::vector<float*> residuals;
-  residuals.reserve(run.shard.pieces.size());
-  for (const Piece& piece : run.shard.pieces) {
-    const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-    const auto elements = static_cast<size_t>(agreed.description.tensors[piece.tensor].elements());
-    const std::string name = agreed.key + '/' + std::to_string(piece.tensor);
-    residuals.push_back(context.residuals.of(name, elements).data() + piece.offset);
-  }
-  return residuals;
+// Where what coding loses of a piece is kept between its operations.
+float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
+  const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
+  const auto elements = static_cast<size_t>(agreed.description.tensors[piece.tensor].elements());
+  run.residual_name = agreed.key;
+  run.residual_name += '/';
+  run.residual_name += std::to_string(piece.tensor);
+  return context.residuals.of(run.residual_name, elements).data() + piece.offset;
 }
 
 // Sums the shard through a codec; with error feedback, what coding loses is added to the next.
@@ -151,23 +147,23 @@ Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* val
   const Call call = call_for(run, context, run.index);
   const uint64_t elements = run.shard.elements();
   Buffer lost;
-  std::vector<float*> residuals;
   if (codec.has_error_feedback()) {
     lost = context.buffers.take(elements * sizeof(float));
     if (!lost) co_return Status::out_of_memory("no memory for the error feedback of a codec");
-    residuals = residuals_of(run, context);
     float* at = values;
-    for (size_t i = 0; i < residuals.size(); ++i) {
-      add_residual(at, residuals[i], run.shard.pieces[i].elements);
-      at += run.shard.pieces[i].elements;
+    for (const Piece& piece : run.shard.pieces) {
+      add_residual(at, residual_of(run, context, piece), piece.elements);
+      at += piece.elements;
     }
   }
   auto* kept = reinterpret_cast<float*>(lost.data());
   const Status status = co_await coded_allreduce(group, call, values, elements, codec, kept);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  for (size_t i = 0; i < residuals.size(); ++i) {
-    std::memcpy(residuals[i], kept, run.shard.pieces[i].elements * sizeof(float));
-    kept += run.shard.pieces[i].elements;
+  if (lost) {
+    for (const Piece& piece : run.shard.pieces) {
+      std::memcpy(residual_of(run, context, piece), kept, piece.elements * sizeof(float));
+      kept += piece.elements;
+    }
   }
   co_return Status::ok();
 }
@@ -179,12 +175,11 @@ Task run_allreduce(ShardRun& run, RunContext context) {
   const double factor = result_factor(description, group.size);
   const Call call = call_for(run, context, run.index);
   const Codec* coding = codec_for(run, context);
-  const std::vector<Segment> segments = segments_of(run);
+  const Segment segment = only_segment_of(run);
 
-  const bool in_place = segments.size() == 1 && segments[0].source != nullptr &&
-                        description.prescale == 1.0 && coding == nullptr;
+  const bool in_place =
+      segment.source != nullptr && description.prescale == 1.0 && coding == nullptr;
   if (in_place) {
-    const Segment& segment = segments[0];
     if (context.settings.nan_check != 0) {
       PackResult found;
       found.element = find_non_finite(segment.source, elements, run.shard.dtype);
@@ -201,7 +196,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
 
   Buffer buffer = context.buffers.take(run.shard.bytes);
   if (!buffer) co_return Status::out_of_memory("no memory for a fusion buffer");
-  pack_pieces(run, context, segments, description.prescale, buffer.data());
+  pack_pieces(run, context, description.prescale, buffer.data());
   Status status;
   if (coding != nullptr) {
     auto* values = reinterpret_cast<float*>(buffer.data());
@@ -212,7 +207,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
                            wire_op(description), algorithm_for(context, group, run.shard.bytes));
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, context, segments, factor, buffer.data());
+  unpack_pieces(run, context, factor, buffer.data());
   co_return Status::ok();
 }
 
@@ -221,10 +216,9 @@ Task run_broadcast(ShardRun& run, RunContext context) {
   const int root = set.index_of(run.description().root);
   const bool is_root = root == set.index;
   const Call call = call_for(run, context, run.index);
-  const std::vector<Segment> segments = segments_of(run);
+  const Segment segment = only_segment_of(run);
 
-  if (segments.size() == 1 && segments[0].source != nullptr) {
-    const Segment& segment = segments[0];
+  if (segment.source != nullptr) {
     if (is_root && segment.source != segment.target) {
       std::memcpy(segment.target, segment.source, run.shard.bytes);
     }
@@ -234,10 +228,10 @@ Task run_broadcast(ShardRun& run, RunContext context) {
   }
   Buffer buffer = context.buffers.take(run.shard.bytes);
   if (!buffer) co_return Status::out_of_memory("no memory for a fusion buffer");
-  if (is_root) pack_pieces(run, context, segments, 1.0, buffer.data());
+  if (is_root) pack_pieces(run, context, 1.0, buffer.data());
   const Status status = co_await broadcast(set.group, call, buffer.data(), run.shard.bytes, root);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, context, segments, 1.0, buffer.data());
+  unpack_pieces(run, context, 1.0, buffer.data());
   co_return Status::ok();
 }
 
@@ -265,18 +259,18 @@ Task run_allgather(ShardRun& run, RunContext context) {
   const size_t tensors = agreed.size();
 
   // Every rank's first dimensions, tensor by tensor.
-  std::vector<int64_t> mine(tensors, 0);
+  ScratchArray<int64_t> mine(context.buffers, tensors, 0);
+  ScratchArray<int64_t> rows(context.buffers, tensors * group.size, 0);
+  ScratchArray<uint64_t> bytes_of(context.buffers, group.size, tensors * sizeof(int64_t));
+  if (!mine || !rows || !bytes_of) co_return out_of_scratch(rows.size() * sizeof(int64_t));
   for (size_t t = 0; operation != nullptr && t < tensors; ++t) {
     mine[t] = operation->description.tensors[t].shape[0];
   }
-  std::vector<int64_t> rows(tensors * group.size);
-  const std::vector<uint64_t> sizes(group.size, tensors * sizeof(int64_t));
-  Status status =
-      co_await allgather(group, call_for(run, context, kSizes), mine.data(), rows.data(), sizes);
+  Status status = co_await allgather(group, call_for(run, context, kSizes), mine.data(),
+                                     rows.data(), bytes_of.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   for (size_t t = 0; t < tensors; ++t) {
-    std::vector<uint64_t> bytes_of(group.size);
     int64_t total = 0;
     for (int r = 0; r < group.size; ++r) {
       const int64_t of_rank = rows[r * tensors + t];
@@ -291,7 +285,7 @@ Task run_allgather(ShardRun& run, RunContext context) {
     status = allocate(tensor, static_cast<uint64_t>(total) * row_bytes(agreed[t]));
     PERSEUS_CO_RETURN_IF_ERROR(status);
     status = co_await allgather(group, call_for(run, context, static_cast<uint32_t>(t)),
-                                tensor.input, tensor.output, bytes_of);
+                                tensor.input, tensor.output, bytes_of.span());
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }
   co_return Status::ok();
@@ -303,29 +297,33 @@ Task run_alltoall(ShardRun& run, RunContext context) {
   const TensorDescription& agreed = run.description().tensors.front();
   const auto size = static_cast<size_t>(group.size);
 
-  std::vector<int64_t> send_rows(size, 0);
-  if (operation != nullptr) send_rows = operation->splits;
-  std::vector<int64_t> receive_rows(size);
-  const std::vector<uint64_t> one_number(size, sizeof(int64_t));
+  ScratchArray<int64_t> send_rows(context.buffers, size, 0);
+  ScratchArray<int64_t> receive_rows(context.buffers, size, 0);
+  ScratchArray<uint64_t> send_bytes(context.buffers, size, sizeof(int64_t));
+  ScratchArray<uint64_t> receive_bytes(context.buffers, size, sizeof(int64_t));
+  if (!send_rows || !receive_rows || !send_bytes || !receive_bytes) {
+    co_return out_of_scratch(size * sizeof(int64_t));
+  }
+  for (size_t r = 0; operation != nullptr && r < size; ++r) send_rows[r] = operation->splits[r];
   Status status = co_await alltoall(group, call_for(run, context, kSizes), send_rows.data(),
-                                    receive_rows.data(), one_number, one_number);
+                                    receive_rows.data(), send_bytes.span(), receive_bytes.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
-  std::vector<uint64_t> send_bytes(size), receive_bytes(size);
+  int64_t total = 0;
   for (size_t r = 0; r < size; ++r) {
     send_bytes[r] = static_cast<uint64_t>(send_rows[r]) * row_bytes(agreed);
     receive_bytes[r] = static_cast<uint64_t>(receive_rows[r]) * row_bytes(agreed);
+    total += receive_rows[r];
   }
   OperationTensor scratch;
   OperationTensor& tensor = operation != nullptr ? operation->tensors.front() : scratch;
   tensor.result_shape = agreed.shape;
-  tensor.result_shape[0] = std::accumulate(receive_rows.begin(), receive_rows.end(), int64_t{0});
-  status =
-      allocate(tensor, std::accumulate(receive_bytes.begin(), receive_bytes.end(), uint64_t{0}));
+  tensor.result_shape[0] = total;
+  status = allocate(tensor, static_cast<uint64_t>(total) * row_bytes(agreed));
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await alltoall(group, call_for(run, context, 0), tensor.input, tensor.output,
-                             send_bytes, receive_bytes);
-  tensor.received_splits = std::move(receive_rows);
+                             send_bytes.span(), receive_bytes.span());
+  tensor.received_splits.assign(receive_rows.span().begin(), receive_rows.span().end());
   co_return status;
 }
 
@@ -335,12 +333,13 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
   const Description& description = run.description();
   Operation* operation = run.batch->operations[run.shard.operation].get();
   const double factor = result_factor(description, group.size);
+  ScratchArray<uint64_t> elements_of(context.buffers, group.size, 0);
+  if (!elements_of) co_return out_of_scratch(group.size * sizeof(uint64_t));
 
   for (size_t t = 0; t < description.tensors.size(); ++t) {
     const TensorDescription& agreed = description.tensors[t];
     const auto total = static_cast<size_t>(agreed.elements());
     const uint64_t row_elements = row_bytes(agreed) / size_of(agreed.dtype);
-    std::vector<uint64_t> elements_of(group.size);
     for (int r = 0; r < group.size; ++r) {
       elements_of[r] =
           static_cast<uint64_t>(rows_of(agreed.shape[0], group.size, r)) * row_elements;
@@ -364,7 +363,7 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
     }
     const Status status =
         co_await reduce_scatter(group, call_for(run, context, static_cast<uint32_t>(t)), input,
-                                output, elements_of, agreed.dtype, wire_op(description));
+                                output, elements_of.span(), agreed.dtype, wire_op(description));
     PERSEUS_CO_RETURN_IF_ERROR(status);
     if (factor != 1.0) scale(output, output, elements_of[group.index], agreed.dtype, factor);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/buffer_pool.h"
@@ -19,12 +20,19 @@ namespace perseus {
 
 class Executor;
 
-// Operations that were agreed on together.
+// Operations that were agreed on together, and the work that they make. Kept alive by its shards.
 struct Batch {
   ProcessSetPtr set;
   std::vector<Agreement::Ready> agreed;
   // By index in `agreed`; null where this rank has joined and only helps the others.
   std::vector<OperationPtr> operations;
+  Plan plan;
+
+  void recycle() {
+    set.reset();
+    agreed.clear();
+    operations.clear();
+  }
 };
 
 // What a run needs of the engine.
@@ -47,6 +55,7 @@ struct ShardRun final : Ticket, TaskObserver {
   uint64_t series = 0;  // counts within the process set; the shards of a batch share one
   uint32_t index = 0;   // within the series
   Shard shard;
+  std::string residual_name;  // see run_coded; keeps its memory
 
   const Agreement::Ready& agreed() const { return batch->agreed[shard.operation]; }
   const Description& description() const { return agreed().description; }

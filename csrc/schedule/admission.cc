@@ -10,7 +10,10 @@ void Admission::add(Ticket* ticket) {
   ticket->state = Ticket::State::kWaiting;
   waiting_.push_back(ticket);
   std::push_heap(waiting_.begin(), waiting_.end(), Later{});
-  unfinished_[ticket->process_set].push_back(ticket);
+  ticket->next = nullptr;
+  Queue& queue = queues_[ticket->process_set];
+  (queue.first == nullptr ? queue.first : queue.last->next) = ticket;
+  queue.last = ticket;
 }
 
 Ticket* Admission::start_next() {
@@ -24,9 +27,9 @@ Ticket* Admission::start_next() {
 }
 
 Ticket* Admission::oldest_waiting_head() const {
-  for (const auto& [set, tickets] : unfinished_) {
-    if (!tickets.empty() && tickets.front()->state == Ticket::State::kWaiting) {
-      return tickets.front();
+  for (const auto& [set, queue] : queues_) {
+    if (queue.first != nullptr && queue.first->state == Ticket::State::kWaiting) {
+      return queue.first;
     }
   }
   return nullptr;
@@ -72,35 +75,40 @@ void Admission::finish(Ticket* ticket) {
   bytes_running_ -= ticket->bytes;
   std::erase(running_tickets_, ticket);
 
-  std::deque<Ticket*>& tickets = unfinished_[ticket->process_set];
-  while (!tickets.empty() && tickets.front()->state == Ticket::State::kFinished) {
-    collected_.push_back(tickets.front());
-    tickets.pop_front();
+  Ticket*& oldest = queues_[ticket->process_set].first;
+  while (oldest != nullptr && oldest->state == Ticket::State::kFinished) {
+    collected_.push_back(oldest);
+    oldest = oldest->next;
   }
 }
 
-std::vector<Ticket*> Admission::collect() {
+std::span<Ticket* const> Admission::collect() {
   // The heap must not keep what is about to be given back.
   if (!collected_.empty()) {
     std::erase_if(waiting_, [](const Ticket* t) { return t->state != Ticket::State::kWaiting; });
     std::make_heap(waiting_.begin(), waiting_.end(), Later{});
   }
-  return std::exchange(collected_, {});
+  given_back_.clear();
+  given_back_.swap(collected_);
+  return given_back_;
 }
 
 std::vector<Ticket*> Admission::cancel_waiting() {
   std::vector<Ticket*> cancelled;
-  for (auto& [set, tickets] : unfinished_) {
-    for (Ticket* ticket : tickets) {
-      if (ticket->state != Ticket::State::kWaiting) continue;
-      ticket->state = Ticket::State::kFinished;
-      cancelled.push_back(ticket);
-    }
+  for (auto& [set, queue] : queues_) {
     // Running ones stay, to be collected in their order; cancelled ones are handed back at once.
-    std::erase_if(tickets, [&](const Ticket* t) {
-      return t->state == Ticket::State::kFinished &&
-             std::find(cancelled.begin(), cancelled.end(), t) != cancelled.end();
-    });
+    Queue staying;
+    for (Ticket* ticket = queue.first; ticket != nullptr; ticket = ticket->next) {
+      if (ticket->state == Ticket::State::kWaiting) {
+        ticket->state = Ticket::State::kFinished;
+        cancelled.push_back(ticket);
+      } else {
+        (staying.first == nullptr ? staying.first : staying.last->next) = ticket;
+        staying.last = ticket;
+      }
+    }
+    if (staying.last != nullptr) staying.last->next = nullptr;
+    queue = staying;
   }
   waiting_.clear();
   return cancelled;

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -22,9 +22,12 @@ struct Ticket {
   int32_t process_set = 0;
   int32_t priority = 0;
   uint64_t bytes = 0;
-  uint64_t order = 0;  // set by add
-  int lane = -1;       // stream that carries it while it runs
+  int lane = -1;  // stream that carries it while it runs
+
+  // Admission's own.
   State state = State::kWaiting;
+  uint64_t order = 0;
+  Ticket* next = nullptr;  // younger, of the same process set
 };
 
 class Admission {
@@ -36,8 +39,9 @@ class Admission {
   // The next that may start, now running, or null.
   Ticket* start_next();
   void finish(Ticket* ticket);
-  // Finished tickets that admission no longer looks at. Clears the list.
-  std::vector<Ticket*> collect();
+  // Finished tickets that admission no longer looks at and has not given back before; good until
+  // the next call.
+  std::span<Ticket* const> collect();
   // All tickets that have not started, which are finished hereby.
   std::vector<Ticket*> cancel_waiting();
 
@@ -52,6 +56,11 @@ class Admission {
       return a->order > b->order;
     }
   };
+  // Tickets in the order of add().
+  struct Queue {
+    Ticket* first = nullptr;
+    Ticket* last = nullptr;
+  };
   Ticket* oldest_waiting_head() const;
   Ticket* most_urgent();
   bool has_room_for(const Ticket& ticket) const;
@@ -63,10 +72,11 @@ class Admission {
   int running_ = 0;
   uint64_t bytes_running_ = 0;
   std::vector<Ticket*> waiting_;  // heap by Later; started ones are dropped when they come up
-  std::unordered_map<int32_t, std::deque<Ticket*>> unfinished_;  // by process set, oldest first
+  // By process set, from the oldest that is unfinished on.
+  std::unordered_map<int32_t, Queue> queues_;
   std::vector<Ticket*> running_tickets_;
   std::vector<bool> lane_used_;
-  std::vector<Ticket*> collected_;
+  std::vector<Ticket*> collected_, given_back_;
 };
 
 }  // namespace perseus

@@ -10,12 +10,6 @@ namespace {
 // an aligned tensor.
 constexpr uint64_t kCutElements = 64;
 
-// Tensors that travel together, in order.
-struct Unit {
-  std::vector<Piece> tensors;
-  uint64_t bytes = 0;
-};
-
 bool is_cut(OperationKind kind) {
   return kind == OperationKind::kAllreduce || kind == OperationKind::kBroadcast;
 }
@@ -29,119 +23,133 @@ bool may_merge(const Description& a, DataType dtype_a, const Description& b, Dat
          a.reduce_op == b.reduce_op && a.prescale == b.prescale && a.postscale == b.postscale;
 }
 
-class Planner {
- public:
-  Planner(std::span<const Agreement::Ready> agreed, const Granularity& granularity)
-      : agreed_(agreed), granularity_(granularity) {}
-
-  std::vector<Shard> run() {
-    for (uint32_t i = 0; i < agreed_.size(); ++i) {
-      const Description& description = agreed_[i].description;
-      if (is_whole(description.kind)) {
-        add_whole(i);
-      } else if (is_cut(description.kind)) {
-        for (uint32_t t = 0; t < description.tensors.size(); ++t) add_tensor(i, t);
-      }
-    }
-    std::vector<Shard> shards = std::move(whole_);
-    for (const Unit& unit : units_) cut(unit, shards);
-    std::stable_sort(shards.begin(), shards.end(), [](const Shard& a, const Shard& b) {
-      return std::tie(b.priority, a.operation) < std::tie(a.priority, b.operation);
-    });
-    return shards;
-  }
-
- private:
-  const TensorDescription& tensor_of(const Piece& piece) const {
-    return agreed_[piece.operation].description.tensors[piece.tensor];
-  }
-
-  void add_whole(uint32_t operation) {
-    const Description& description = agreed_[operation].description;
-    Shard shard;
-    shard.operation = operation;
-    shard.priority = description.priority;
-    for (const TensorDescription& tensor : description.tensors) {
-      shard.bytes += static_cast<uint64_t>(tensor.elements()) * size_of(tensor.dtype);
-    }
-    if (!description.tensors.empty()) shard.dtype = description.tensors.front().dtype;
-    whole_.push_back(std::move(shard));
-  }
-
-  void add_tensor(uint32_t operation, uint32_t tensor) {
-    Piece piece{operation, tensor, 0, 0};
-    piece.elements = static_cast<uint64_t>(tensor_of(piece).elements());
-    if (piece.elements == 0) return;
-    const uint64_t bytes = piece.elements * size_of(tensor_of(piece).dtype);
-    Unit* unit = bytes < granularity_.merge_bytes ? open_unit_for(piece, bytes) : nullptr;
-    if (unit == nullptr) unit = &units_.emplace_back();
-    unit->tensors.push_back(piece);
-    unit->bytes += bytes;
-  }
-
-  // The last unit of the same sort, if it has room.
-  Unit* open_unit_for(const Piece& piece, uint64_t bytes) {
-    for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
-      const Piece& first = unit->tensors.front();
-      if (!may_merge(agreed_[first.operation].description, tensor_of(first).dtype,
-                     agreed_[piece.operation].description, tensor_of(piece).dtype)) {
-        continue;
-      }
-      if (granularity_.groups_apart && first.operation != piece.operation &&
-          (is_group(first.operation) || is_group(piece.operation))) {
-        continue;
-      }
-      return unit->bytes + bytes <= granularity_.merge_bytes ? &*unit : nullptr;
-    }
-    return nullptr;
-  }
-
-  bool is_group(uint32_t operation) const {
-    return agreed_[operation].description.tensors.size() > 1;
-  }
-
-  void cut(const Unit& unit, std::vector<Shard>& shards) const {
-    const DataType dtype = tensor_of(unit.tensors.front()).dtype;
-    const uint64_t elements = unit.bytes / size_of(dtype);
-    const uint64_t count = (unit.bytes + granularity_.shard_bytes - 1) / granularity_.shard_bytes;
-    const uint64_t even = (elements + count - 1) / count;
-    const uint64_t shard_elements = (even + kCutElements - 1) / kCutElements * kCutElements;
-
-    Shard shard;
-    uint64_t room = 0;
-    const auto close = [&] {
-      if (!shard.pieces.empty()) shards.push_back(std::move(shard));
-      shard = Shard{};
-    };
-    for (const Piece& tensor : unit.tensors) {
-      for (uint64_t offset = 0; offset < tensor.elements;) {
-        if (room == 0) {
-          close();
-          room = shard_elements;
-          shard.operation = tensor.operation;
-          shard.dtype = dtype;
-          shard.priority = agreed_[tensor.operation].description.priority;
-        }
-        const uint64_t take = std::min(room, tensor.elements - offset);
-        shard.pieces.push_back({tensor.operation, tensor.tensor, offset, take});
-        shard.bytes += take * size_of(dtype);
-        offset += take;
-        room -= take;
-      }
-    }
-    close();
-  }
-
-  std::span<const Agreement::Ready> agreed_;
-  const Granularity& granularity_;
-  std::vector<Shard> whole_;
-  std::vector<Unit> units_;
-};
-
 }  // namespace
 
-std::vector<Shard> plan(std::span<const Agreement::Ready> agreed, const Granularity& granularity) {
-  return Planner(agreed, granularity).run();
+void Planner::make(std::span<const Agreement::Ready> agreed, const Granularity& granularity,
+                   Plan& plan) {
+  agreed_ = agreed;
+  granularity_ = granularity;
+  plan.shards.clear();
+  plan.pieces.clear();
+  placed_.clear();
+  units_.clear();
+  ends_.clear();
+  for (uint32_t i = 0; i < agreed_.size(); ++i) {
+    const Description& description = agreed_[i].description;
+    if (is_whole(description.kind)) {
+      add_whole(i, plan);
+    } else if (is_cut(description.kind)) {
+      for (uint32_t t = 0; t < description.tensors.size(); ++t) add_tensor(i, t);
+    }
+  }
+  std::sort(placed_.begin(), placed_.end(), [](const Placed& a, const Placed& b) {
+    return std::tie(a.unit, a.tensor.operation, a.tensor.tensor) <
+           std::tie(b.unit, b.tensor.operation, b.tensor.tensor);
+  });
+  for (size_t begin = 0, end = 0; begin < placed_.size(); begin = end) {
+    const size_t unit = placed_[begin].unit;
+    while (end < placed_.size() && placed_[end].unit == unit) ++end;
+    cut(std::span(placed_).subspan(begin, end - begin), units_[unit].bytes, plan);
+  }
+
+  // From here on the pieces stay where they are.
+  size_t begin = 0;
+  for (size_t i = 0; i < plan.shards.size(); begin = ends_[i++]) {
+    plan.shards[i].pieces = std::span(plan.pieces).subspan(begin, ends_[i] - begin);
+  }
+  std::sort(plan.shards.begin(), plan.shards.end(), [](const Shard& a, const Shard& b) {
+    const Piece* const pieces_a = a.pieces.data();
+    const Piece* const pieces_b = b.pieces.data();
+    return std::tie(b.priority, a.operation, pieces_a) <
+           std::tie(a.priority, b.operation, pieces_b);
+  });
+}
+
+const Description& Planner::description_of(const Piece& piece) const {
+  return agreed_[piece.operation].description;
+}
+
+const TensorDescription& Planner::tensor_of(const Piece& piece) const {
+  return description_of(piece).tensors[piece.tensor];
+}
+
+void Planner::add_whole(uint32_t operation, Plan& plan) {
+  const Description& description = agreed_[operation].description;
+  Shard shard;
+  shard.operation = operation;
+  shard.priority = description.priority;
+  for (const TensorDescription& tensor : description.tensors) {
+    shard.bytes += static_cast<uint64_t>(tensor.elements()) * size_of(tensor.dtype);
+  }
+  if (!description.tensors.empty()) shard.dtype = description.tensors.front().dtype;
+  close(shard, plan);
+}
+
+void Planner::add_tensor(uint32_t operation, uint32_t tensor) {
+  Piece piece{operation, tensor, 0, 0};
+  piece.elements = static_cast<uint64_t>(tensor_of(piece).elements());
+  if (piece.elements == 0) return;
+  const uint64_t bytes = piece.elements * size_of(tensor_of(piece).dtype);
+  Unit* unit = bytes < granularity_.merge_bytes ? open_unit_for(piece, bytes) : nullptr;
+  if (unit == nullptr) unit = &units_.emplace_back(Unit{piece, 0});
+  unit->bytes += bytes;
+  placed_.push_back({piece, static_cast<size_t>(unit - units_.data())});
+}
+
+// The last unit of the same sort, if it has room.
+Planner::Unit* Planner::open_unit_for(const Piece& piece, uint64_t bytes) {
+  const auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& candidate) {
+    return may_share_unit(candidate.first, piece);
+  });
+  if (unit == units_.rend() || unit->bytes + bytes > granularity_.merge_bytes) return nullptr;
+  return &*unit;
+}
+
+bool Planner::may_share_unit(const Piece& a, const Piece& b) const {
+  if (!may_merge(description_of(a), tensor_of(a).dtype, description_of(b), tensor_of(b).dtype)) {
+    return false;
+  }
+  const auto is_of_a_group = [this](const Piece& piece) {
+    return description_of(piece).tensors.size() > 1;
+  };
+  return !granularity_.groups_apart || a.operation == b.operation ||
+         (!is_of_a_group(a) && !is_of_a_group(b));
+}
+
+// Cuts the tensors of a unit, laid end to end, into shards of nearly equal size.
+void Planner::cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan) {
+  const DataType dtype = tensor_of(tensors.front().tensor).dtype;
+  const uint64_t elements = bytes / size_of(dtype);
+  const uint64_t count = (bytes + granularity_.shard_bytes - 1) / granularity_.shard_bytes;
+  const uint64_t even = (elements + count - 1) / count;
+  const uint64_t shard_elements = (even + kCutElements - 1) / kCutElements * kCutElements;
+
+  Shard shard;
+  uint64_t room = 0;
+  for (const auto& [tensor, unit] : tensors) {
+    for (uint64_t offset = 0; offset < tensor.elements;) {
+      if (room == 0) {
+        if (shard.bytes != 0) close(shard, plan);
+        room = shard_elements;
+        shard = Shard{};
+        shard.operation = tensor.operation;
+        shard.dtype = dtype;
+        shard.priority = description_of(tensor).priority;
+      }
+      const uint64_t take = std::min(room, tensor.elements - offset);
+      plan.pieces.push_back({tensor.operation, tensor.tensor, offset, take});
+      shard.bytes += take * size_of(dtype);
+      offset += take;
+      room -= take;
+    }
+  }
+  close(shard, plan);
+}
+
+// The shard has the pieces that no shard before it has.
+void Planner::close(const Shard& shard, Plan& plan) {
+  plan.shards.push_back(shard);
+  ends_.push_back(plan.pieces.size());
 }
 
 }  // namespace perseus

@@ -26,9 +26,9 @@ struct Shard {
   DataType dtype = DataType::kFloat32;
   int32_t priority = 0;
   uint64_t bytes = 0;
-  // Empty: the operation is done whole (allgather, alltoall, reduce-scatter), since its parts are
-  // not known before ranks have swapped their sizes.
-  std::vector<Piece> pieces;
+  // In the plan. Empty: the operation is done whole (allgather, alltoall, reduce-scatter), since
+  // its parts are not known before ranks have swapped their sizes.
+  std::span<const Piece> pieces;
 
   uint64_t elements() const { return bytes / size_of(dtype); }
 };
@@ -51,7 +51,43 @@ struct Granularity {
   bool groups_apart = false;  // tensors of a group are merged only with each other
 };
 
-// Shards in the order of the operations. Operations without elements and barriers get none.
-std::vector<Shard> plan(std::span<const Agreement::Ready> agreed, const Granularity& granularity);
+// Shards by priority, then in the order of the operations. Operations without elements and barriers
+// get none.
+struct Plan {
+  std::vector<Shard> shards;
+  std::vector<Piece> pieces;  // the shards', one after the other
+};
+
+// Keeps its memory from one plan to the next, as a Plan does. One thread.
+class Planner {
+ public:
+  void make(std::span<const Agreement::Ready> agreed, const Granularity& granularity, Plan& plan);
+
+ private:
+  // A tensor, and the unit that it travels with.
+  struct Placed {
+    Piece tensor;
+    size_t unit = 0;
+  };
+  struct Unit {
+    Piece first;
+    uint64_t bytes = 0;
+  };
+
+  const Description& description_of(const Piece& piece) const;
+  const TensorDescription& tensor_of(const Piece& piece) const;
+  void add_whole(uint32_t operation, Plan& plan);
+  void add_tensor(uint32_t operation, uint32_t tensor);
+  Unit* open_unit_for(const Piece& piece, uint64_t bytes);
+  bool may_share_unit(const Piece& a, const Piece& b) const;
+  void cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan);
+  void close(const Shard& shard, Plan& plan);
+
+  std::span<const Agreement::Ready> agreed_;
+  Granularity granularity_;
+  std::vector<Placed> placed_;
+  std::vector<Unit> units_;
+  std::vector<size_t> ends_;  // of each shard's pieces in the plan's
+};
 
 }  // namespace perseus

@@ -67,6 +67,39 @@ TEST(Admission, GivesTicketsBackOnceNothingOlderIsUnfinished) {
   EXPECT_EQ(admission.collect().size(), 2u);
 }
 
+TEST(Admission, GivesATicketBackOnceAndTakesItAgain) {
+  Admission admission(2, 100);
+  Ticket first = ticket(0), second = ticket(0);
+  for (int round = 0; round < 3; ++round) {
+    admission.add(&first);
+    admission.add(&second);
+    EXPECT_EQ(admission.start_next(), &first);
+    EXPECT_EQ(admission.start_next(), &second);
+    admission.finish(&first);
+    ASSERT_EQ(admission.collect().size(), 1u);
+    EXPECT_TRUE(admission.collect().empty());
+    admission.finish(&second);
+    ASSERT_EQ(admission.collect().size(), 1u);
+    EXPECT_EQ(admission.start_next(), nullptr);
+  }
+}
+
+TEST(Admission, WhatRunsIsCollectedAfterTheRestWasCancelled) {
+  Admission admission(2, 100);
+  Ticket tickets[4] = {ticket(0), ticket(0), ticket(0), ticket(0)};
+  for (Ticket& t : tickets) admission.add(&t);
+  admission.start_next();
+  admission.start_next();
+  admission.finish(&tickets[1]);
+  EXPECT_EQ(admission.cancel_waiting().size(), 2u);
+  EXPECT_TRUE(admission.collect().empty());
+  admission.finish(&tickets[0]);
+  EXPECT_EQ(admission.collect().size(), 2u);
+  Ticket later = ticket(0);
+  admission.add(&later);
+  EXPECT_EQ(admission.start_next(), &later);
+}
+
 TEST(Admission, CancelEndsWhatHasNotStarted) {
   Admission admission(1, 100);
   Ticket tickets[3] = {ticket(0), ticket(0), ticket(0)};

@@ -17,11 +17,16 @@ Agreement::Ready allreduce_of(uint32_t id, std::vector<int64_t> extents, int32_t
   return ready;
 }
 
+Plan plan(const std::vector<Agreement::Ready>& agreed, const Granularity& granularity) {
+  Plan made;
+  Planner().make(agreed, granularity, made);
+  return made;
+}
+
 // Every element of every tensor is in exactly one shard, in order.
-void expect_complete(const std::vector<Agreement::Ready>& agreed,
-                     const std::vector<Shard>& shards) {
+void expect_complete(const std::vector<Agreement::Ready>& agreed, const Plan& plan) {
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> covered;
-  for (const Shard& shard : shards) {
+  for (const Shard& shard : plan.shards) {
     uint64_t elements = 0;
     for (const Piece& piece : shard.pieces) {
       uint64_t& next = covered[{piece.operation, piece.tensor}];
@@ -42,15 +47,15 @@ void expect_complete(const std::vector<Agreement::Ready>& agreed,
 TEST(Plan, SmallTensorsOfOneKindAreMerged) {
   std::vector<Agreement::Ready> agreed;
   for (uint32_t i = 0; i < 10; ++i) agreed.push_back(allreduce_of(i, {100}));
-  const auto shards = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
-  ASSERT_EQ(shards.size(), 1u);
-  EXPECT_EQ(shards[0].pieces.size(), 10u);
-  expect_complete(agreed, shards);
+  const Plan made = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
+  ASSERT_EQ(made.shards.size(), 1u);
+  EXPECT_EQ(made.shards[0].pieces.size(), 10u);
+  expect_complete(agreed, made);
 }
 
 TEST(Plan, MergeBytesOfZeroMergesNothing) {
   const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {100}), allreduce_of(1, {100})};
-  EXPECT_EQ(plan(agreed, {.merge_bytes = 0, .shard_bytes = 1 << 20}).size(), 2u);
+  EXPECT_EQ(plan(agreed, {.merge_bytes = 0, .shard_bytes = 1 << 20}).shards.size(), 2u);
 }
 
 TEST(Plan, DifferentTypesAndOperationsAreNotMerged) {
@@ -58,38 +63,71 @@ TEST(Plan, DifferentTypesAndOperationsAreNotMerged) {
                                           allreduce_of(1, {100}, 0, DataType::kFloat16),
                                           allreduce_of(2, {100}), allreduce_of(3, {100})};
   agreed[3].description.reduce_op = ReduceOp::kMax;
-  const auto shards = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
-  EXPECT_EQ(shards.size(), 3u);
-  expect_complete(agreed, shards);
+  const Plan made = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
+  EXPECT_EQ(made.shards.size(), 3u);
+  expect_complete(agreed, made);
 }
 
 TEST(Plan, LargeTensorsAreCutIntoShards) {
   const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1'000'003})};
-  const auto shards = plan(agreed, {.merge_bytes = 1 << 16, .shard_bytes = 1 << 18});
-  EXPECT_EQ(shards.size(), 16u);
-  for (const Shard& shard : shards) EXPECT_LE(shard.bytes, (1u << 18) + 64 * 4);
-  expect_complete(agreed, shards);
+  const Plan made = plan(agreed, {.merge_bytes = 1 << 16, .shard_bytes = 1 << 18});
+  EXPECT_EQ(made.shards.size(), 16u);
+  for (const Shard& shard : made.shards) EXPECT_LE(shard.bytes, (1u << 18) + 64 * 4);
+  expect_complete(agreed, made);
 }
 
 TEST(Plan, HigherPriorityShardsComeFirst) {
   const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 20}, 1),
                                                 allreduce_of(1, {10}, 5)};
-  const auto shards = plan(agreed, {.merge_bytes = 1 << 10, .shard_bytes = 1 << 20});
-  ASSERT_EQ(shards.size(), 5u);
-  EXPECT_EQ(shards[0].operation, 1u);
+  const Plan made = plan(agreed, {.merge_bytes = 1 << 10, .shard_bytes = 1 << 20});
+  ASSERT_EQ(made.shards.size(), 5u);
+  EXPECT_EQ(made.shards[0].operation, 1u);
 }
 
 TEST(Plan, EmptyTensorsAndBarriersNeedNoShards) {
   std::vector<Agreement::Ready> agreed = {allreduce_of(0, {0}), allreduce_of(1, {})};
   agreed[1].description.kind = OperationKind::kBarrier;
-  EXPECT_TRUE(plan(agreed, {}).empty());
+  EXPECT_TRUE(plan(agreed, {}).shards.empty());
+}
+
+TEST(Plan, WhatIsDoneWholeHasAShardOfNoPieces) {
+  std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 18}), allreduce_of(1, {7}),
+                                          allreduce_of(2, {9})};
+  agreed[1].description.kind = OperationKind::kAllgather;
+  const Plan made = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 19});
+  ASSERT_EQ(made.shards.size(), 4u);
+  EXPECT_EQ(made.shards[2].operation, 1u);
+  EXPECT_EQ(made.shards[2].bytes, 28u);
+  EXPECT_TRUE(made.shards[2].pieces.empty());
+  EXPECT_EQ(made.shards[0].pieces.size(), 1u);
+  EXPECT_EQ(made.shards[1].pieces.size(), 1u);
+  EXPECT_EQ(made.shards[3].pieces[0].operation, 2u);
+}
+
+TEST(Plan, APlannerUsedAgainPlansAsANewOneDoes) {
+  const Granularity granularity = {.merge_bytes = 1 << 12, .shard_bytes = 1 << 11};
+  std::vector<Agreement::Ready> many, few = {allreduce_of(0, {3000}), allreduce_of(1, {5, 6})};
+  for (uint32_t i = 0; i < 50; ++i) many.push_back(allreduce_of(i, {100 + i}));
+  Planner planner;
+  Plan used;
+  planner.make(many, granularity, used);
+  expect_complete(many, used);
+  planner.make(few, granularity, used);
+  expect_complete(few, used);
+  const Plan made = plan(few, granularity);
+  ASSERT_EQ(used.shards.size(), made.shards.size());
+  for (size_t i = 0; i < made.shards.size(); ++i) {
+    EXPECT_EQ(used.shards[i].operation, made.shards[i].operation);
+    EXPECT_EQ(used.shards[i].bytes, made.shards[i].bytes);
+    EXPECT_EQ(used.shards[i].pieces.size(), made.shards[i].pieces.size());
+  }
 }
 
 TEST(Plan, GroupsCanBeKeptApart) {
   const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {5, 6}), allreduce_of(1, {7}),
                                                 allreduce_of(2, {8})};
-  EXPECT_EQ(plan(agreed, {.groups_apart = true}).size(), 2u);
-  EXPECT_EQ(plan(agreed, {.groups_apart = false}).size(), 1u);
+  EXPECT_EQ(plan(agreed, {.groups_apart = true}).shards.size(), 2u);
+  EXPECT_EQ(plan(agreed, {.groups_apart = false}).shards.size(), 1u);
 }
 
 }  // namespace

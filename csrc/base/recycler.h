@@ -1,0 +1,79 @@
+// Objects for the steady path, where nothing may allocate: what its last owner lets go of is kept,
+// with the memory of its strings and vectors, for whoever asks next. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace perseus {
+
+// T is default-constructible, and T::recycle() lets go of all that it holds but memory.
+template <typename T>
+class Recycler {
+ public:
+  Recycler() = default;
+  Recycler(const Recycler&) = delete;  // objects that are out know where they belong
+
+  // A new object, or one that has been recycled.
+  std::shared_ptr<T> take() {
+    Place* place = find_place();
+    return std::shared_ptr<T>(
+        &place->object, [](T* object) { object->recycle(); }, ControlBlock<T>(*this, *place));
+  }
+
+ private:
+  // What a shared_ptr keeps beside its object: two counts, a deleter and an allocator.
+  static constexpr size_t kControlBytes = 64;
+  struct Place {
+    T object;
+    alignas(std::max_align_t) std::byte control[kControlBytes];
+  };
+
+  // Gives shared_ptr the memory beside the object. That it gives it back is its last act: nothing
+  // refers to the object any more, not even weakly.
+  template <typename U>
+  struct ControlBlock {
+    using value_type = U;
+    ControlBlock(Recycler& its_recycler, Place& its_place)
+        : recycler(&its_recycler), place(&its_place) {}
+    template <typename V>
+    ControlBlock(const ControlBlock<V>& other)  // NOLINT: implicit, as allocators are converted
+        : recycler(other.recycler), place(other.place) {}
+
+    U* allocate(size_t) {
+      static_assert(sizeof(U) <= kControlBytes && alignof(U) <= alignof(std::max_align_t));
+      return reinterpret_cast<U*>(place->control);
+    }
+    void deallocate(U*, size_t) { recycler->give_back(place); }
+    bool operator==(const ControlBlock&) const = default;
+
+    Recycler* recycler;
+    Place* place;
+  };
+
+  Place* find_place() {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      places_.push_back(std::make_unique<Place>());
+      free_.reserve(places_.size());  // so that giving back cannot fail
+      return places_.back().get();
+    }
+    Place* place = free_.back();
+    free_.pop_back();
+    return place;
+  }
+
+  void give_back(Place* place) {
+    std::lock_guard lock(mutex_);
+    free_.push_back(place);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Place>> places_;  // all there are
+  std::vector<Place*> free_;
+};
+
+}  // namespace perseus

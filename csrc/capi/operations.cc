@@ -38,8 +38,8 @@ perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
 // What an operation of a registered name needs.
 struct Place {
   std::shared_ptr<perseus::Engine> engine;
-  perseus::Names::Entry name;
-  std::vector<int> ranks;  // of its process set
+  const perseus::Names::Entry* name = nullptr;
+  perseus::Engine::Ranks ranks;  // of its process set
 };
 
 perseus::Result<Place> find_place(int32_t id) {
@@ -47,14 +47,14 @@ perseus::Result<Place> find_place(int32_t id) {
   Place place;
   place.engine = process.engine();
   if (place.engine == nullptr) return perseus::not_initialized();
-  auto name = process.names.find(id);
+  const auto name = process.names.find(id);
   if (!name.is_ok()) return name.status();
-  place.name = std::move(name).value();
-  auto ranks = place.engine->process_set_ranks(place.name.process_set);
+  place.name = name.value();
+  auto ranks = place.engine->share_process_set_ranks(place.name->process_set);
   if (!ranks.is_ok()) return ranks.status();
   place.ranks = std::move(ranks).value();
   PERSEUS_RETURN_IF_ERROR(
-      perseus::check_membership(place.name, place.ranks, place.engine->topology().rank));
+      perseus::check_membership(*place.name, *place.ranks, place.engine->topology().rank));
   return place;
 }
 
@@ -67,8 +67,8 @@ Status in_flight(const perseus::Names::Entry& name) {
 
 // The other ranks must not wait for a call that has failed here.
 Status refuse(const Place& place, int32_t id, const std::string& reason) {
-  if (Process::instance().names.is_in_flight(id)) return in_flight(place.name);
-  place.engine->refuse(place.name.process_set, place.name.key, reason.substr(0, kMaxReason));
+  if (Process::instance().names.is_in_flight(id)) return in_flight(*place.name);
+  place.engine->refuse(place.name->process_set, place.name->key, reason.substr(0, kMaxReason));
   return {};
 }
 
@@ -77,7 +77,7 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
   const auto found = find_place(submission.id);
   if (!found.is_ok()) return found.status();
   const Place& place = found.value();
-  auto made = perseus::make_operation(submission, place.name, place.ranks);
+  auto made = perseus::make_operation(submission, *place.name, *place.ranks);
   if (!made.is_ok()) {
     // In flight under the same name, it has no call that the others could wait for.
     [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
@@ -85,12 +85,13 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
   }
   const OperationPtr operation = std::move(made).value();
 
-  if (!process.names.take(submission.id)) return in_flight(place.name);
+  if (!process.names.take(submission.id)) return in_flight(*place.name);
   const perseus_handle_t handle = process.handles.add(operation);
   if (submission.callback != nullptr) {
-    operation->callback = [callback = submission.callback, user = submission.user,
-                           handle](Operation& done) {
-      callback(user, handle, static_cast<perseus_status_t>(done.status.code()),
+    // Small enough to need no memory of its own.
+    operation->callback = [callback = submission.callback,
+                           user = submission.user](Operation& done) {
+      callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
                done.status.message().c_str());
     };
   }
@@ -173,9 +174,9 @@ perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_
   result->shape = tensor.result_shape.data();
   result->rank = static_cast<int32_t>(tensor.result_shape.size());
   result->dtype = static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
-  if (!tensor.received_splits.empty()) {
-    result->received_splits = tensor.received_splits.data();
-    result->received_split_count = static_cast<int32_t>(tensor.received_splits.size());
+  if (!operation.received_splits.empty()) {
+    result->received_splits = operation.received_splits.data();
+    result->received_split_count = static_cast<int32_t>(operation.received_splits.size());
   }
   return PERSEUS_OK;
 }

@@ -35,8 +35,6 @@ class Checker {
     description.kind = name_.kind;
     description.priority = submission_.priority;
     if (name_.kind == OperationKind::kBarrier || name_.kind == OperationKind::kJoin) {
-      operation_->tensors.clear();
-      description.tensors.clear();
       return operation_;
     }
     PERSEUS_RETURN_IF_ERROR(take_tensors());
@@ -56,23 +54,18 @@ class Checker {
     if (name_.kind == OperationKind::kAlltoall && submission_.tensor_count != 1) {
       return wrong("it takes one tensor, not " + std::to_string(submission_.tensor_count));
     }
-    const auto count = static_cast<size_t>(submission_.tensor_count);
-    operation_->tensors.resize(count);
-    operation_->description.tensors.resize(count);
-    for (size_t t = 0; t < count; ++t) {
-      PERSEUS_RETURN_IF_ERROR(take_tensor(submission_.tensors[t], operation_->tensors[t],
-                                          operation_->description.tensors[t]));
+    for (int32_t t = 0; t < submission_.tensor_count; ++t) {
+      PERSEUS_RETURN_IF_ERROR(take_tensor(submission_.tensors[t]));
     }
     return {};
   }
 
-  Status take_tensor(const perseus_tensor_t& tensor, OperationTensor& slot,
-                     TensorDescription& description) {
+  Status take_tensor(const perseus_tensor_t& tensor) {
     if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
       return wrong("data type " + std::to_string(tensor.dtype) + " is not supported");
     }
+    TensorDescription& description = operation_->description.tensors.emplace_back();
     description.dtype = static_cast<DataType>(tensor.dtype);
-    description.shape.clear();
     int64_t bytes = static_cast<int64_t>(size_of(description.dtype));
     for (int32_t d = 0; d < tensor.rank; ++d) {
       const int64_t extent = tensor.shape[d];
@@ -88,6 +81,7 @@ class Checker {
     if (tensor.output != nullptr && is_uneven(name_.kind)) {
       return wrong("its result's size is not known before; leave the output to the library");
     }
+    OperationTensor& slot = operation_->tensors.emplace_back();
     slot.input = static_cast<const std::byte*>(tensor.input);
     slot.output = static_cast<std::byte*>(tensor.output);
     return {};

@@ -24,7 +24,7 @@ AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes) {
   const int hosts = host_count(group);
   const bool is_small = bytes <= kLatencyBytes;
   if (is_small && group.size > kDirectRanks) return AllreduceAlgorithm::kRecursiveDoubling;
-  if (!is_small && hosts > 1 && hosts < group.size && group.is_homogeneous) {
+  if (!is_small && hosts > 1 && hosts < group.size && group.by_host != nullptr) {
     return AllreduceAlgorithm::kHierarchical;
   }
   const int most = hosts == 1 ? kDirectLocalRanks : kDirectRanks;

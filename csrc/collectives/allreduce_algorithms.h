@@ -26,7 +26,7 @@ Task allreduce_ring(const Group& group, Call call, const void* in, void* out, si
                     DataType type, ReduceOp op);
 
 // Reduce-scatter inside each host, allreduce of each part between the hosts, allgather inside each
-// host: each byte crosses between hosts as seldom as it can. Needs group.is_homogeneous.
+// host: each byte crosses between hosts as seldom as it can. Needs group.by_host.
 Task allreduce_hierarchical(const Group& group, Call call, const void* in, void* out,
                             size_t elements, DataType type, ReduceOp op);
 

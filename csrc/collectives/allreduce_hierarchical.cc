@@ -16,34 +16,8 @@ constexpr uint32_t kPhases = 3;
 constexpr size_t kMostSegments = 40;
 static_assert(kMostSegments * kPhases * uint64_t{kStepsPerPart} <= kStepsPerCall);
 
-// The ranks on this host, and those at this rank's position on every host.
-struct HostSplit {
-  Group local;
-  Group across;
-};
-
-HostSplit split_by_host(const Group& group) {
-  HostSplit split;
-  const int host = group.host_of[group.index];
-  std::vector<int> seen(1 + *std::max_element(group.host_of.begin(), group.host_of.end()), 0);
-  const int position = static_cast<int>(
-      std::count(group.host_of.begin(), group.host_of.begin() + group.index, host));
-  const auto add = [&group](Group& to, int i) {
-    if (i == group.index) to.index = static_cast<int>(to.links.size());
-    to.links.push_back(group.links[i]);
-    to.host_of.push_back(group.host_of[i]);
-    to.size = static_cast<int>(to.links.size());
-  };
-  for (int i = 0; i < group.size; ++i) {
-    if (group.host_of[i] == host) add(split.local, i);
-    if (seen[group.host_of[i]]++ == position) add(split.across, i);
-  }
-  split.local.local_size = split.local.size;
-  return split;
-}
-
 struct Job {
-  HostSplit split;
+  const HostSplit& split;
   Call call;
   const std::byte* in;
   std::byte* out;
@@ -89,11 +63,11 @@ Task reduce_segment(const Job& job, size_t index) {
 
 Task allreduce_hierarchical(const Group& group, Call call, const void* in, void* out,
                             size_t elements, DataType type, ReduceOp op) {
-  if (!group.is_homogeneous) {
+  if (group.by_host == nullptr) {
     co_return Status::invalid_argument(
         "hierarchical allreduce needs the same number of ranks on every host");
   }
-  Job job{split_by_host(group),
+  Job job{*group.by_host,
           call,
           static_cast<const std::byte*>(in),
           static_cast<std::byte*>(out),

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,16 +22,26 @@ namespace perseus {
 
 class BufferPool;
 
+struct HostSplit;
+
 // The ranks that take part, seen from this one. Indices count within the group.
 struct Group {
   int index = 0;
   int size = 1;
   std::vector<Link*> links;  // by index; null at our own
   std::vector<int> host_of;  // host number of each index
-  // Whether every host holds the same number of the group's ranks (then hierarchical works).
-  bool is_homogeneous = true;
-  int local_size = 1;  // ranks of the group on this host
+  // What the hierarchical allreduce is built of; null unless every host holds the same number of
+  // the group's ranks.
+  std::shared_ptr<const HostSplit> by_host;
 };
+
+// The ranks on this host, and those at this rank's position on every host.
+struct HostSplit {
+  Group local;
+  Group across;
+};
+
+Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of);
 
 // Message numbers that one collective may use.
 inline constexpr uint32_t kStepsPerCall = 1u << 24;

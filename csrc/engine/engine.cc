@@ -207,7 +207,7 @@ void Engine::accept(const OperationPtr& operation) {
   if (!set->broken.is_ok()) return complete(operation, set->broken);
   if (operation->new_set >= 0) return complete(operation, open_or_close(*operation));
 
-  set->pending.emplace(operation->key, operation);
+  set->pending.insert(operation->key, operation);
   stall_watch_->note_submission(*operation);
   stall_watch_->watch(set);
   mix_ups_->watch();
@@ -215,7 +215,8 @@ void Engine::accept(const OperationPtr& operation) {
   if (operation->description.kind == OperationKind::kJoin) {
     set->negotiator->join();
   } else {
-    set->negotiator->submit(operation->key, operation->description);
+    // The description lives as long as its operation.
+    set->negotiator->submit(operation->key, {operation, &operation->description});
   }
 }
 

@@ -59,6 +59,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   Status open_process_set(int32_t set, std::vector<int32_t> ranks);
   Status close_process_set(int32_t set);
   // Ranks of a set, ascending; kInvalidArgument if there is no such set.
+  using Ranks = std::shared_ptr<const std::vector<int>>;
+  Result<Ranks> share_process_set_ranks(int32_t set) const;
   Result<std::vector<int>> process_set_ranks(int32_t set) const;
   std::vector<int32_t> process_sets() const;
 
@@ -154,7 +156,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   std::atomic<bool> has_submissions_{false};
   std::mutex admin_mutex_;
   mutable std::mutex sets_mutex_;
-  std::map<int32_t, std::vector<int>> set_ranks_;  // as of the last agreement
+  std::map<int32_t, Ranks> set_ranks_;  // as of the last agreement
 
   // The engine's thread.
   std::vector<OperationPtr> accepted_;  // the queue's other half

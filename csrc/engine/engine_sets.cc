@@ -36,31 +36,25 @@ void Engine::open_set(int32_t id, std::vector<int> ranks) {
   set->ranks = ranks;
   set->index = set->index_of(rank_);
   if (set->index >= 0) {
-    Group& group = set->group;
-    group.index = set->index;
-    group.size = static_cast<int>(ranks.size());
-    std::map<int, int> per_host;
+    std::vector<Link*> links;
+    std::vector<int> host_of;
     for (int rank : ranks) {
-      group.links.push_back(rank == rank_ ? nullptr : &mesh_->link(rank));
-      group.host_of.push_back(topology().host_of[rank]);
-      per_host[topology().host_of[rank]] += 1;
+      links.push_back(rank == rank_ ? nullptr : &mesh_->link(rank));
+      host_of.push_back(topology().host_of[rank]);
     }
-    group.local_size = per_host[topology().host_of[rank_]];
-    group.is_homogeneous = std::all_of(per_host.begin(), per_host.end(), [&](const auto& host) {
-      return host.second == group.local_size;
-    });
+    set->group = make_group(set->index, std::move(links), std::move(host_of));
     ByteWriter prefix;
     prefix.put(ControlKind::kBallot);
     prefix.put(id);
     set->host = std::make_unique<SetHost>(*this, *set);
     set->negotiator = std::make_unique<Negotiator>(
-        set->index, group.size, ranks, static_cast<size_t>(settings_.cache_capacity),
+        set->index, set->group.size, ranks, static_cast<size_t>(settings_.cache_capacity),
         std::vector<std::byte>(prefix.bytes().begin(), prefix.bytes().end()), *set->host);
   }
   sets_[id] = set;
   {
     std::lock_guard lock(sets_mutex_);
-    set_ranks_[id] = std::move(ranks);
+    set_ranks_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
   }
   for (const auto& [rank, leaving] : left_) apply_leaving(*set, leaving);
   if (auto early = early_ballots_.extract(id); !early.empty()) {
@@ -104,8 +98,8 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   mix_ups_->on_agreement(set, agreement);
   for (const Agreement::Failure& failure : agreement.failures) {
     if (failure.is_refused_here) continue;  // what is pending under the name is a later call
-    if (auto found = set.pending.extract(failure.key); !found.empty()) {
-      complete(found.mapped(), Status::mismatch(failure.message));
+    if (const OperationPtr operation = set.pending.extract(failure.key)) {
+      complete(operation, Status::mismatch(failure.message));
     }
   }
   if (agreement.last_joined >= 0) {
@@ -114,21 +108,16 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     };
     const auto found = std::find_if(set.pending.begin(), set.pending.end(), is_join);
     if (found != set.pending.end()) {
-      const OperationPtr join = found->second;
-      set.pending.erase(found);
+      const OperationPtr join = set.pending.extract(found);
       join->last_rank = agreement.last_joined;
       complete(join, Status::ok());
     }
   }
 
-  std::vector<Agreement::Ready> runnable;
-  std::vector<OperationPtr> operations;
+  const std::shared_ptr<Batch> batch = executor_->new_batch();
   for (const Agreement::Ready& ready : agreement.ready) {
-    OperationPtr operation;
-    if (auto found = set.pending.extract(ready.key); !found.empty()) {
-      operation = std::move(found.mapped());
-    }
-    const OperationKind kind = ready.description.kind;
+    OperationPtr operation = set.pending.extract(ready.key());
+    const OperationKind kind = ready.description().kind;
     Status status = check_agreed(ready, agreement.joined);
     if (status.is_ok() &&
         (kind == OperationKind::kAddProcessSet || kind == OperationKind::kRemoveProcessSet)) {
@@ -139,19 +128,19 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
       continue;
     }
     if (operation != nullptr) trace_agreed(timeline_, *operation);
-    runnable.push_back(ready);
-    operations.push_back(std::move(operation));
+    batch->agreed.push_back(ready);
+    batch->operations.push_back(std::move(operation));
   }
-  if (!runnable.empty()) {
-    executor_->run(sets_.at(set.id), std::move(runnable), std::move(operations));
-  }
+  if (batch->agreed.empty()) return;
+  batch->set = sets_.at(set.id);
+  executor_->run(batch);
 }
 
 // Every rank of the world does this at the same place in the order of operations, and so comes to
 // the same ids and the same errors.
 Status Engine::conclude_admin(const Agreement::Ready& ready, Operation* operation) {
-  const std::vector<int32_t>& ranks = ready.description.ranks;
-  if (ready.description.kind == OperationKind::kRemoveProcessSet) {
+  const std::vector<int32_t>& ranks = ready.description().ranks;
+  if (ready.description().kind == OperationKind::kRemoveProcessSet) {
     const int32_t id = ranks.front();
     if (id == kWorld || id >= kFirstOpenedSet || find_set(id) == nullptr) {
       return Status::invalid_argument("there is no process set " + std::to_string(id) +
@@ -268,13 +257,19 @@ Status Engine::close_process_set(int32_t set) {
   return run(operation);
 }
 
-Result<std::vector<int>> Engine::process_set_ranks(int32_t set) const {
+Result<Engine::Ranks> Engine::share_process_set_ranks(int32_t set) const {
   std::lock_guard lock(sets_mutex_);
   const auto found = set_ranks_.find(set);
   if (found == set_ranks_.end()) {
     return Status::invalid_argument("there is no process set " + std::to_string(set));
   }
   return found->second;
+}
+
+Result<std::vector<int>> Engine::process_set_ranks(int32_t set) const {
+  const auto ranks = share_process_set_ranks(set);
+  if (!ranks.is_ok()) return ranks.status();
+  return *ranks.value();
 }
 
 std::vector<int32_t> Engine::process_sets() const {

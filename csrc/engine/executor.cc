@@ -45,13 +45,7 @@ ShardRun* Executor::new_run() {
   return run;
 }
 
-void Executor::run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
-                   std::vector<OperationPtr> operations) {
-  const std::shared_ptr<Batch> batch = batches_.take();
-  batch->set = std::move(set);
-  batch->agreed = std::move(agreed);
-  batch->operations = std::move(operations);
-
+void Executor::run(const std::shared_ptr<Batch>& batch) {
   const Tuning& tuning = tuner_.current();
   planner_.make(batch->agreed,
                 {tuning.merge_bytes, tuning.shard_bytes, context_.settings.disable_group_fusion},

@@ -27,9 +27,9 @@ class Executor {
  public:
   Executor(RunContext context, ExecutorHost& host);
 
-  // Runs operations in the agreed order; `operations` has a null where this rank has joined.
-  void run(ProcessSetPtr set, std::vector<Agreement::Ready> agreed,
-           std::vector<OperationPtr> operations);
+  // An empty batch, to be filled and run.
+  std::shared_ptr<Batch> new_batch() { return batches_.take(); }
+  void run(const std::shared_ptr<Batch>& batch);
   // Ends what has not started with `why`. What is under way ends as its links do.
   void cancel_waiting(const Status& why);
   bool is_idle() const { return admission_.running() == 0; }

@@ -82,7 +82,7 @@ void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
     forget({set.id, failure.key});
   }
   if (!overdue_.empty() || !heard_.empty()) {
-    for (const Agreement::Ready& ready : agreement.ready) forget({set.id, ready.key});
+    for (const Agreement::Ready& ready : agreement.ready) forget({set.id, ready.key()});
   }
   for (const Agreement::Overdue& overdue : agreement.overdue) {
     if (!set.pending.contains(overdue.key)) heard_.emplace(set.id, overdue.key);

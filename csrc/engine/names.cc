@@ -12,12 +12,12 @@ int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view n
   return place->second;
 }
 
-Result<Names::Entry> Names::find(int32_t id) const {
+Result<const Names::Entry*> Names::find(int32_t id) const {
   std::lock_guard lock(mutex_);
   if (id < 0 || static_cast<size_t>(id) >= slots_.size()) {
     return Status::invalid_argument("no operation is registered under id " + std::to_string(id));
   }
-  return slots_[id].entry;
+  return &slots_[id].entry;
 }
 
 bool Names::take(int32_t id) {

@@ -24,8 +24,8 @@ class Names {
 
   // The id of this name, made on first sight.
   int32_t id_of(int32_t process_set, OperationKind kind, std::string_view name);
-  // kInvalidArgument if there is no such id.
-  Result<Entry> find(int32_t id) const;
+  // Good for the life of the process; kInvalidArgument if there is no such id.
+  Result<const Entry*> find(int32_t id) const;
 
   // Marks the name as in flight; false if it is already.
   bool take(int32_t id);
@@ -38,7 +38,7 @@ class Names {
     bool in_flight = false;
   };
   mutable std::mutex mutex_;
-  std::deque<Slot> slots_;
+  std::deque<Slot> slots_;  // which does not move them
   std::unordered_map<std::string, int32_t> ids_;
 };
 

@@ -31,15 +31,7 @@ struct OperationTensor {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // the caller's, or allocated's
   OwnedMemory allocated;
-  std::vector<int64_t> result_shape;
-  std::vector<int64_t> received_splits;  // alltoall
-
-  void recycle() {
-    input = output = nullptr;
-    allocated.reset();
-    result_shape.clear();
-    received_splits.clear();
-  }
+  Shape result_shape;
 };
 
 class Operation;
@@ -65,23 +57,26 @@ class Operation {
 
   // Results; valid once done.is_set().
   Status status;
-  int32_t last_rank = -1;  // join
-  int32_t new_set = -1;    // add_process_set; given at submission: the set to open or close here
+  std::vector<int64_t> received_splits;  // alltoall
+  int32_t last_rank = -1;                // join
+  // add_process_set; given at submission: the set to open or close here.
+  int32_t new_set = -1;
   Event done;
 
   std::string_view name() const { return name_of_key(key); }
 
-  // Becomes as new, but for the memory of its strings and vectors; see Recycler. Tensors stay, so
-  // that theirs does too: who takes it next says how many there are.
+  // Becomes as new, but for the memory of its strings and vectors; see Recycler.
   void recycle() {
     name_id = -1;
     process_set = 0;
     key.clear();
     Description fresh;
     fresh.tensors.swap(description.tensors);
+    fresh.tensors.clear();
     description = std::move(fresh);
-    for (OperationTensor& tensor : tensors) tensor.recycle();
+    tensors.clear();
     splits.clear();
+    received_splits.clear();
     callback = nullptr;
     unfinished_shards = open_activities = 0;
     first_error = status = Status();

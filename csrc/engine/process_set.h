@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "base/name_map.h"
 #include "collectives/collective.h"
 #include "engine/operation.h"
 #include "negotiation/negotiator.h"
@@ -21,9 +20,9 @@ struct ProcessSet {
   std::unique_ptr<NegotiatorHost> host;    // members only
   std::unique_ptr<Negotiator> negotiator;  // members only
 
-  std::unordered_map<std::string, OperationPtr> pending;  // submitted and not yet agreed, by key
-  uint64_t next_series = 0;                               // of messages; see ShardRun
-  Status broken;  // once no further operation is possible: why
+  NameMap<OperationPtr> pending;  // submitted and not yet agreed, by key
+  uint64_t next_series = 0;       // of messages; see ShardRun
+  Status broken;                  // once no further operation is possible: why
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
   int index_of(int rank) const {

@@ -34,7 +34,7 @@ AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, 
     wanted = AllreduceAlgorithm::kHierarchical;
   }
   const bool can_be_hierarchical =
-      group.is_homogeneous && group.local_size > 1 && group.local_size < group.size;
+      group.by_host != nullptr && group.by_host->local.size > 1 && group.by_host->across.size > 1;
   if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical) {
     wanted = AllreduceAlgorithm::kAuto;
   }
@@ -77,8 +77,8 @@ void report_non_finite(const ShardRun& run, const RunContext& context, const Pac
   context.counters.non_finite_tensors.add();
   const Piece& piece = run.shard.pieces[found.segment];
   const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-  PERSEUS_LOG(kWarning, to_string(agreed.description.kind)
-                            << " of '" << name_of_key(agreed.key) << "': rank " << context.rank
+  PERSEUS_LOG(kWarning, to_string(agreed.description().kind)
+                            << " of '" << name_of_key(agreed.key()) << "': rank " << context.rank
                             << " submitted a NaN or infinity, the first at element "
                             << piece.offset + found.element << " of tensor " << piece.tensor);
 }
@@ -134,8 +134,8 @@ const Codec* codec_for(const ShardRun& run, const RunContext& context) {
 // Where what coding loses of a piece is kept between its operations.
 float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
   const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-  const auto elements = static_cast<size_t>(agreed.description.tensors[piece.tensor].elements());
-  run.residual_name = agreed.key;
+  const auto elements = static_cast<size_t>(agreed.description().tensors[piece.tensor].elements());
+  run.residual_name = agreed.key();
   run.residual_name += '/';
   run.residual_name += std::to_string(piece.tensor);
   return context.residuals.of(run.residual_name, elements).data() + piece.offset;
@@ -323,7 +323,9 @@ Task run_alltoall(ShardRun& run, RunContext context) {
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await alltoall(group, call_for(run, context, 0), tensor.input, tensor.output,
                              send_bytes.span(), receive_bytes.span());
-  tensor.received_splits.assign(receive_rows.span().begin(), receive_rows.span().end());
+  if (operation != nullptr) {
+    operation->received_splits.assign(receive_rows.span().begin(), receive_rows.span().end());
+  }
   co_return status;
 }
 

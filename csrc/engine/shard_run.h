@@ -23,7 +23,7 @@ class Executor;
 // Operations that were agreed on together, and the work that they make. Kept alive by its shards.
 struct Batch {
   ProcessSetPtr set;
-  std::vector<Agreement::Ready> agreed;
+  std::vector<Agreement::Ready> agreed;  // in the order in which they are to run
   // By index in `agreed`; null where this rank has joined and only helps the others.
   std::vector<OperationPtr> operations;
   Plan plan;
@@ -58,7 +58,7 @@ struct ShardRun final : Ticket, TaskObserver {
   std::string residual_name;  // see run_coded; keeps its memory
 
   const Agreement::Ready& agreed() const { return batch->agreed[shard.operation]; }
-  const Description& description() const { return agreed().description; }
+  const Description& description() const { return agreed().description(); }
 };
 
 // Runs the shard to its end.

@@ -68,6 +68,15 @@ bool read_statement(ByteReader& reader, Ballot::Statement& statement) {
 
 }  // namespace
 
+void Ballot::clear() {
+  Ballot empty;
+  empty.bits.swap(bits);
+  empty.bits.clear();
+  empty.joined.swap(joined);
+  empty.joined.clear();
+  *this = std::move(empty);
+}
+
 void Ballot::merge(Ballot&& other, const KnownOperations& known) {
   if (std::tie(last_join_round, last_join_rank) <
       std::tie(other.last_join_round, other.last_join_rank)) {

@@ -75,6 +75,7 @@ struct Ballot {
     bits[id / 64] |= uint64_t{1} << (id % 64);
   }
 
+  void clear();  // keeps the memory
   void merge(Ballot&& other, const KnownOperations& known);
 
   void write(ByteWriter& writer) const;

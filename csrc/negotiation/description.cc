@@ -89,10 +89,11 @@ bool Description::read(ByteReader& reader) {
         !reader.can_hold(dimensions, sizeof(int64_t))) {
       return false;
     }
-    tensor.shape.resize(dimensions);
+    tensor.shape.clear();
     int64_t elements = 1;
-    for (int64_t& extent : tensor.shape) {
-      extent = reader.get<int64_t>();
+    for (uint32_t d = 0; d < dimensions; ++d) {
+      const auto extent = reader.get<int64_t>();
+      tensor.shape.push_back(extent);
       if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements)) return false;
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/shape.h"
 #include "base/types.h"
 
 namespace perseus {
@@ -37,7 +38,7 @@ constexpr bool is_reduction(OperationKind kind) {
 
 struct TensorDescription {
   DataType dtype = DataType::kFloat32;
-  std::vector<int64_t> shape;
+  Shape shape;
 
   int64_t elements() const;
   bool operator==(const TensorDescription&) const = default;

@@ -28,6 +28,13 @@ Agreement::Failure failure_of(const std::string& key, const Ballot::Record& reco
 
 }  // namespace
 
+void Agreement::clear() {
+  Agreement empty;
+  empty.ready.swap(ready);
+  empty.ready.clear();
+  *this = std::move(empty);
+}
+
 Negotiator::Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
                        std::vector<std::byte> prefix, NegotiatorHost& host)
     : index_(index),
@@ -43,8 +50,8 @@ uint32_t Negotiator::find(const std::string& key) const {
   return found == ids_.end() ? kNoId : found->second;
 }
 
-void Negotiator::submit(const std::string& key, const Description& description) {
-  add(key, {next_ordinal_++, description, {}});
+void Negotiator::submit(const std::string& key, std::shared_ptr<const Description> description) {
+  add(key, {next_ordinal_++, std::move(description), {}});
 }
 
 void Negotiator::refuse(const std::string& key, Refusal refusal) {
@@ -57,14 +64,12 @@ void Negotiator::add(const std::string& key, Pending pending) {
     return;
   }
   refusals_ += pending.refusal.has_value();
-  pending_.emplace(key, std::move(pending));
+  pending_.insert(key, std::move(pending));
   has_news_ = true;
 }
 
 bool Negotiator::conclude(const std::string& key) {
-  const auto concluded = pending_.extract(key);
-  const bool is_refusal = !concluded.empty() && concluded.mapped().refusal;
-  if (!is_refusal) return false;
+  if (!pending_.extract(key).refusal) return false;
   refusals_ -= 1;
   const auto next = std::find_if(behind_refusals_.begin(), behind_refusals_.end(),
                                  [&](const auto& entry) { return entry.first == key; });
@@ -103,19 +108,17 @@ Status Negotiator::receive(std::span<const std::byte> message) {
   ByteReader reader(message);
   const auto round = reader.get<uint64_t>();
   const auto hop = reader.get<uint8_t>();
-  Ballot ballot;
-  if (hop >= hops_ || !ballot.read(reader)) {
-    return Status::internal("a malformed ballot arrived");
-  }
+  if (hop >= hops_) return Status::internal("a malformed ballot arrived");
   // A rank can be at most one round ahead of us: it needs our ballot to end a round.
   const uint64_t next = completed_rounds_ + 1;
   if (round != next && round != next + 1) {
     return Status::internal("a ballot of round " + std::to_string(round) + " arrived in round " +
                             std::to_string(next));
   }
-  std::optional<Ballot>& place = inbox_[round & 1][hop];
-  if (place) return Status::internal("a ballot arrived twice");
-  place = std::move(ballot);
+  Arrival& place = inbox_[round & 1][hop];
+  if (place.has_come) return Status::internal("a ballot arrived twice");
+  if (!place.ballot.read(reader)) return Status::internal("a malformed ballot arrived");
+  place.has_come = true;
   return {};
 }
 
@@ -124,7 +127,7 @@ bool Negotiator::should_begin() const {
   if (has_news_) return true;
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
-                                 [](const auto& ballot) { return ballot.has_value(); });
+                                 [](const Arrival& arrival) { return arrival.has_come; });
   return asked && (joined_ || attends_ || !pending_.empty());
 }
 
@@ -149,7 +152,7 @@ void Negotiator::begin_round() {
     joined_ = true;
     join_round_ = completed_rounds_ + 1;
   }
-  ballot_ = Ballot{};
+  ballot_.clear();
   if (joined_) {
     ballot_.all_joined = true;
     ballot_.last_join_round = join_round_;
@@ -162,14 +165,14 @@ void Negotiator::begin_round() {
     for (const auto& [key, pending] : pending_) {
       const uint32_t id = find(key);
       const bool is_usual = !pending.refusal && !pending.is_overdue;
-      if (is_usual && id != kNoId && compatible(known_[id].description, pending.description) &&
-          known_[id].description.priority == pending.description.priority) {
+      if (is_usual && id != kNoId && compatible(description(id), *pending.description) &&
+          description(id).priority == pending.description->priority) {
         ballot_.set(id);
       } else {
-        ballot_.records[key] = {
-            true,
-            pending.is_overdue,
-            {{ranks_[index_], pending.ordinal, pending.description, pending.refusal}}};
+        const Description& described = pending.refusal ? Description() : *pending.description;
+        ballot_.records[key] = {true,
+                                pending.is_overdue,
+                                {{ranks_[index_], pending.ordinal, described, pending.refusal}}};
         counters_.descriptions_sent += 1;
       }
     }
@@ -190,9 +193,8 @@ void Negotiator::send_hop() {
 
 void Negotiator::run_hops() {
   auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
-  while (hop_ < hops_ && arrived[hop_]) {
-    ballot_.merge(*std::move(arrived[hop_]), *this);
-    arrived[hop_].reset();
+  while (hop_ < hops_ && std::exchange(arrived[hop_].has_come, false)) {
+    ballot_.merge(std::move(arrived[hop_].ballot), *this);
     if (++hop_ < hops_) send_hop();
   }
 }
@@ -202,36 +204,30 @@ void Negotiator::complete_round() {
   completed_rounds_ += 1;
   counters_.agreements += 1;
 
-  Agreement agreement;
-  agreement.round = completed_rounds_;
-  agreement.joined = std::move(ballot_.joined);
-  agreement.trial = ballot_.trial;
-  agreement.slowest = ballot_.slowest;
+  agreement_.clear();
+  agreement_.round = completed_rounds_;
+  agreement_.joined = std::move(ballot_.joined);
+  agreement_.trial = ballot_.trial;
+  agreement_.slowest = ballot_.slowest;
   if (ballot_.all_joined) {
-    agreement.last_joined = ballot_.last_join_rank;
+    agreement_.last_joined = ballot_.last_join_rank;
     joined_ = false;
     if (!pending_.empty()) has_news_ = true;
   } else {
-    conclude_records(agreement);
-    for (size_t word = 0; word < ballot_.bits.size(); ++word) {
-      for (uint64_t rest = ballot_.bits[word]; rest != 0; rest &= rest - 1) {
-        const auto id = static_cast<uint32_t>(word * 64 + std::countr_zero(rest));
-        known_[id].last_used = completed_rounds_;
-        agreement.ready.push_back({id, known_[id].key, known_[id].description});
-      }
-    }
-    std::sort(agreement.ready.begin(), agreement.ready.end(), [](const auto& a, const auto& b) {
-      if (a.description.priority != b.description.priority) {
-        return a.description.priority > b.description.priority;
+    conclude_records();
+    conclude_bits();
+    std::sort(agreement_.ready.begin(), agreement_.ready.end(), [](const auto& a, const auto& b) {
+      if (a.description().priority != b.description().priority) {
+        return a.description().priority > b.description().priority;
       }
       return a.id < b.id;
     });
-    for (const auto& ready : agreement.ready) pending_.erase(ready.key);
-    for (auto& failure : agreement.failures) failure.is_refused_here = conclude(failure.key);
+    for (const auto& ready : agreement_.ready) pending_.extract(ready.key());
+    for (auto& failure : agreement_.failures) failure.is_refused_here = conclude(failure.key);
     if (can_join()) has_news_ = true;
     forget_unused();
   }
-  host_.agreed(agreement);
+  host_.agreed(agreement_);
 }
 
 uint32_t Negotiator::learn(const std::string& key, const Description& description) {
@@ -245,14 +241,23 @@ uint32_t Negotiator::learn(const std::string& key, const Description& descriptio
       free_ids_.erase(free_ids_.begin());
     }
     ids_.emplace(key, id);
-    known_[id].key = key;
   }
-  known_[id].description = description;
+  known_[id].operation = std::make_shared<const KnownOperation>(KnownOperation{key, description});
   known_[id].last_used = completed_rounds_;
   return id;
 }
 
-void Negotiator::conclude_records(Agreement& agreement) {
+void Negotiator::conclude_bits() {
+  for (size_t word = 0; word < ballot_.bits.size(); ++word) {
+    for (uint64_t rest = ballot_.bits[word]; rest != 0; rest &= rest - 1) {
+      const auto id = static_cast<uint32_t>(word * 64 + std::countr_zero(rest));
+      known_[id].last_used = completed_rounds_;
+      agreement_.ready.push_back({id, known_[id].operation});
+    }
+  }
+}
+
+void Negotiator::conclude_records() {
   using Entry = std::pair<const std::string, Ballot::Record>;
   std::vector<Entry*> in_order;
   in_order.reserve(ballot_.records.size());
@@ -269,7 +274,7 @@ void Negotiator::conclude_records(Agreement& agreement) {
     const auto& [key, record] = *entry;
     const Ballot::Statement& first = record.statements.front();
     if (!record.everywhere) {
-      if (record.is_overdue) agreement.overdue.push_back({key, first.rank});
+      if (record.is_overdue) agreement_.overdue.push_back({key, first.rank});
       // Known names keep their description: whether ranks still differ is seen when all have come.
       const auto described =
           std::find_if(record.statements.begin(), record.statements.end(),
@@ -278,9 +283,10 @@ void Negotiator::conclude_records(Agreement& agreement) {
         learn(key, described->description);
       }
     } else if (record.statements.size() > 1 || first.refusal) {
-      agreement.failures.push_back(failure_of(key, record));
+      agreement_.failures.push_back(failure_of(key, record));
     } else {
-      agreement.ready.push_back({learn(key, first.description), key, first.description});
+      const uint32_t id = learn(key, first.description);
+      agreement_.ready.push_back({id, known_[id].operation});
     }
   }
 }
@@ -289,12 +295,13 @@ void Negotiator::forget_unused() {
   while (ids_.size() > capacity_) {
     const auto oldest =
         std::min_element(known_.begin(), known_.end(), [](const Known& a, const Known& b) {
-          if (a.key.empty() != b.key.empty()) return b.key.empty();
+          const bool a_is_free = a.operation == nullptr, b_is_free = b.operation == nullptr;
+          if (a_is_free != b_is_free) return b_is_free;
           return a.last_used < b.last_used;
         });
     if (oldest->last_used == completed_rounds_) return;
-    if (pending_.contains(oldest->key)) has_news_ = true;
-    ids_.erase(oldest->key);
+    if (pending_.contains(oldest->operation->key)) has_news_ = true;
+    ids_.erase(oldest->operation->key);
     free_ids_.insert(static_cast<uint32_t>(oldest - known_.begin()));
     *oldest = Known{};
   }

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -21,17 +22,26 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/name_map.h"
 #include "base/status.h"
 #include "negotiation/ballot.h"
 
 namespace perseus {
 
+// What all ranks know of a name. It never changes: what they later say otherwise is another one.
+struct KnownOperation {
+  std::string key;
+  Description description;
+};
+
 // What a round ended in; the same on every rank.
 struct Agreement {
   struct Ready {
     uint32_t id = 0;
-    std::string key;
-    Description description;
+    std::shared_ptr<const KnownOperation> known;
+
+    const std::string& key() const { return known->key; }
+    const Description& description() const { return known->description; }
   };
   struct Failure {
     std::string key;
@@ -53,6 +63,8 @@ struct Agreement {
   uint64_t slowest = 0;          // and this is the largest result
   std::vector<int32_t> joined;   // ranks that take part without having submitted
   int32_t last_joined = -1;      // a rank when all have joined, else -1
+
+  void clear();  // keeps the memory
 };
 
 // What a Negotiator needs of its surroundings.
@@ -74,7 +86,7 @@ class Negotiator : private KnownOperations {
 
   // This rank has the operation ready. The key must not be pending here already, unless it is
   // refused: then this waits its turn. Nothing is sent before advance().
-  void submit(const std::string& key, const Description& description);
+  void submit(const std::string& key, std::shared_ptr<const Description> description);
   // This rank was to submit the operation and cannot: what the others submit under the key, once,
   // fails. The key must not be pending here, unless it is refused.
   void refuse(const std::string& key, Refusal refusal);
@@ -116,18 +128,19 @@ class Negotiator : private KnownOperations {
   static constexpr int kMaxHops = 32;
 
   struct Known {
-    std::string key;
-    Description description;
-    uint64_t last_used = 0;  // round
+    std::shared_ptr<const KnownOperation> operation;  // null: a free place
+    uint64_t last_used = 0;                           // round
   };
   struct Pending {
     uint32_t ordinal = 0;
-    Description description;
+    std::shared_ptr<const Description> description;
     std::optional<Refusal> refusal;  // in place of the description
     bool is_overdue = false;
   };
 
-  const Description& description(uint32_t id) const override { return known_[id].description; }
+  const Description& description(uint32_t id) const override {
+    return known_[id].operation->description;
+  }
   uint32_t find(const std::string& key) const override;
 
   void add(const std::string& key, Pending pending);
@@ -141,7 +154,8 @@ class Negotiator : private KnownOperations {
   void run_hops();
   void complete_round();
   uint32_t learn(const std::string& key, const Description& description);
-  void conclude_records(Agreement& agreement);
+  void conclude_records();
+  void conclude_bits();
   void forget_unused();
 
   const int index_;
@@ -152,7 +166,7 @@ class Negotiator : private KnownOperations {
   const std::vector<std::byte> prefix_;
   NegotiatorHost& host_;
 
-  std::unordered_map<std::string, Pending> pending_;
+  NameMap<Pending> pending_;
   size_t refusals_ = 0;  // of what is pending
   // What came under a key that is pending as a refusal, in order.
   std::vector<std::pair<std::string, Pending>> behind_refusals_;
@@ -166,7 +180,7 @@ class Negotiator : private KnownOperations {
   uint64_t result_ = 0;
 
   // Registry: the same on all ranks, since only agreements change it.
-  std::vector<Known> known_;  // by id; an empty key is a free place
+  std::vector<Known> known_;  // by id
   std::set<uint32_t> free_ids_;
   std::unordered_map<std::string, uint32_t> ids_;
 
@@ -176,7 +190,12 @@ class Negotiator : private KnownOperations {
   int hop_ = 0;
   Ballot ballot_;
   // Ballots that have arrived, by round (this one or the next) and hop.
-  std::array<std::array<std::optional<Ballot>, kMaxHops>, 2> inbox_;
+  struct Arrival {
+    bool has_come = false;
+    Ballot ballot;
+  };
+  std::array<std::array<Arrival, kMaxHops>, 2> inbox_;
+  Agreement agreement_;  // of the last round
   ByteWriter writer_;
   Counters counters_;
 };

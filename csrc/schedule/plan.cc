@@ -35,7 +35,7 @@ void Planner::make(std::span<const Agreement::Ready> agreed, const Granularity& 
   units_.clear();
   ends_.clear();
   for (uint32_t i = 0; i < agreed_.size(); ++i) {
-    const Description& description = agreed_[i].description;
+    const Description& description = agreed_[i].description();
     if (is_whole(description.kind)) {
       add_whole(i, plan);
     } else if (is_cut(description.kind)) {
@@ -66,7 +66,7 @@ void Planner::make(std::span<const Agreement::Ready> agreed, const Granularity& 
 }
 
 const Description& Planner::description_of(const Piece& piece) const {
-  return agreed_[piece.operation].description;
+  return agreed_[piece.operation].description();
 }
 
 const TensorDescription& Planner::tensor_of(const Piece& piece) const {
@@ -74,7 +74,7 @@ const TensorDescription& Planner::tensor_of(const Piece& piece) const {
 }
 
 void Planner::add_whole(uint32_t operation, Plan& plan) {
-  const Description& description = agreed_[operation].description;
+  const Description& description = agreed_[operation].description();
   Shard shard;
   shard.operation = operation;
   shard.priority = description.priority;

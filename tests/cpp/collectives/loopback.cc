@@ -45,22 +45,16 @@ LoopbackWorld::LoopbackWorld(std::vector<int> ranks_on_host, uint64_t seed) : ra
   const int size = static_cast<int>(host_of.size());
   held_.resize(size);
   for (int rank = 0; rank < size; ++rank) {
-    Group group;
-    group.index = rank;
-    group.size = size;
-    group.host_of = host_of;
-    group.local_size = ranks_on_host[host_of[rank]];
-    group.is_homogeneous = std::all_of(ranks_on_host.begin(), ranks_on_host.end(),
-                                       [&](int n) { return n == ranks_on_host[0]; });
+    std::vector<Link*> links;
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) {
-        group.links.push_back(nullptr);
+        links.push_back(nullptr);
         continue;
       }
       links_.push_back(std::make_unique<LoopbackLink>(*this, rank, peer));
-      group.links.push_back(links_.back().get());
+      links.push_back(links_.back().get());
     }
-    groups_.push_back(std::move(group));
+    groups_.push_back(make_group(rank, std::move(links), host_of));
   }
   loop_.add_poller(this);
 }

@@ -27,14 +27,13 @@ Bytes pattern(size_t size, int from, int to = 0) {
 // One rank's side of the suite.
 struct Suite {
   Suite(RankContext& context, int ranks_per_host) {
-    group.index = context.rank;
-    group.size = context.size;
-    group.is_homogeneous = context.size % ranks_per_host == 0;
-    group.local_size = ranks_per_host;
+    std::vector<Link*> links;
+    std::vector<int> host_of;
     for (int peer = 0; peer < context.size; ++peer) {
-      group.links.push_back(peer == context.rank ? nullptr : &context.mesh.link(peer));
-      group.host_of.push_back(peer / ranks_per_host);
+      links.push_back(peer == context.rank ? nullptr : &context.mesh.link(peer));
+      host_of.push_back(peer / ranks_per_host);
     }
+    group = make_group(context.rank, std::move(links), std::move(host_of));
   }
   Call next_call() { return {++operation, 3, 0, 0, &buffers}; }
 
@@ -92,7 +91,7 @@ Task check_allreduce(Suite& suite, AllreduceCase wanted) {
 Task check_allreduces(Suite& suite) {
   using enum AllreduceAlgorithm;
   for (AllreduceAlgorithm algorithm : {kAuto, kDirect, kRecursiveDoubling, kRing, kHierarchical}) {
-    if (algorithm == kHierarchical && !suite.group.is_homogeneous) continue;
+    if (algorithm == kHierarchical && suite.group.by_host == nullptr) continue;
     for (DataType type : {DataType::kFloat32, DataType::kBfloat16}) {
       for (size_t elements : {0, 1, 1000, 20011}) {
         const AllreduceCase wanted{algorithm, type, elements, elements % 2 == 0};

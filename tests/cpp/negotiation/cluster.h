@@ -26,8 +26,13 @@ class Cluster {
   const std::vector<Agreement>& agreements(int rank) const { return members_[rank]->agreements; }
 
   void submit(int rank, const std::string& name, Description description = one_float()) {
-    at(rank).submit(operation_key(description.kind, name), description);
+    submit_quietly(rank, name, std::move(description));
     at(rank).advance();
+  }
+  // The others hear of it when the rank advances.
+  void submit_quietly(int rank, const std::string& name, Description description = one_float()) {
+    const std::string key = operation_key(description.kind, name);
+    at(rank).submit(key, std::make_shared<const Description>(std::move(description)));
   }
   void refuse(int rank, const std::string& name, const std::string& reason) {
     at(rank).refuse(operation_key(OperationKind::kAllreduce, name), {reason, -1, ""});
@@ -61,7 +66,7 @@ class Cluster {
   std::vector<std::string> ready(int rank) const {
     std::vector<std::string> names;
     for (const Agreement& agreement : agreements(rank)) {
-      for (const auto& ready : agreement.ready) names.emplace_back(name_of_key(ready.key));
+      for (const auto& ready : agreement.ready) names.emplace_back(name_of_key(ready.key()));
     }
     return names;
   }
@@ -74,7 +79,7 @@ class Cluster {
   }
 
   static Description one_float() { return floats({1}); }
-  static Description floats(std::vector<int64_t> shape) {
+  static Description floats(Shape shape) {
     Description description;
     description.tensors.push_back({DataType::kFloat32, std::move(shape)});
     return description;

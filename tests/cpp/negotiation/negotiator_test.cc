@@ -87,9 +87,7 @@ TEST_P(AnySize, DifferentShapesFailOnEveryRankNamingTheTwo) {
   Cluster cluster(GetParam());
   const int odd = cluster.size() - 1;
   for (int r = 0; r < cluster.size(); ++r) {
-    cluster.submit(
-        r, "w",
-        Cluster::floats(r == odd ? std::vector<int64_t>{64, 3} : std::vector<int64_t>{64, 7}));
+    cluster.submit(r, "w", Cluster::floats({64, r == odd ? 3 : 7}));
   }
   cluster.deliver_all();
   const std::string expected = "allreduce of 'w': rank " + std::to_string(odd) +
@@ -219,8 +217,8 @@ TEST_P(AnySize, AShapeThatChangesOnAllRanksIsAgreedOn) {
     for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "w", Cluster::floats({extent}));
     cluster.deliver_all();
     for (int r = 0; r < cluster.size(); ++r) {
-      const auto& shape = cluster.agreements(r).back().ready.front().description.tensors[0].shape;
-      EXPECT_EQ(shape, std::vector<int64_t>{extent});
+      const auto& shape = cluster.agreements(r).back().ready.front().description().tensors[0].shape;
+      EXPECT_EQ(shape, Shape({extent}));
     }
   }
 }
@@ -280,11 +278,7 @@ TEST(Negotiator, SteadyStateCostsOneBitAName) {
   for (int step = 0; step < 2; ++step) {
     bytes_before = cluster.at(0).counters().bytes_sent;
     for (int r = 0; r < cluster.size(); ++r) {
-      for (int i = 0; i < kNames; ++i) {
-        const Description description = Cluster::one_float();
-        cluster.at(r).submit(operation_key(description.kind, "layer" + std::to_string(i)),
-                             description);
-      }
+      for (int i = 0; i < kNames; ++i) cluster.submit_quietly(r, "layer" + std::to_string(i));
       cluster.at(r).advance();
     }
     cluster.deliver_all();
@@ -296,12 +290,10 @@ TEST(Negotiator, SteadyStateCostsOneBitAName) {
 TEST(Negotiator, NewNamesAreOrderedAsTheLowestRankSubmittedThem) {
   Cluster cluster(3);
   const Names order = {"z", "m", "a"};
-  for (const std::string& name : order)
-    cluster.at(0).submit(operation_key(OperationKind::kAllreduce, name), Cluster::one_float());
+  for (const std::string& name : order) cluster.submit_quietly(0, name);
   cluster.at(0).advance();
   for (int r : {1, 2}) {
-    for (const char* name : {"a", "m", "z"})
-      cluster.at(r).submit(operation_key(OperationKind::kAllreduce, name), Cluster::one_float());
+    for (const char* name : {"a", "m", "z"}) cluster.submit_quietly(r, name);
     cluster.at(r).advance();
   }
   cluster.deliver_all();
@@ -314,8 +306,7 @@ TEST(Negotiator, HigherPriorityComesFirst) {
     for (int priority : {1, 3, 2}) {
       Description description = Cluster::one_float();
       description.priority = priority;
-      cluster.at(r).submit(operation_key(OperationKind::kAllreduce, std::to_string(priority)),
-                           description);
+      cluster.submit_quietly(r, std::to_string(priority), description);
     }
     cluster.at(r).advance();
   }

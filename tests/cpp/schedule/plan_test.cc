@@ -7,14 +7,29 @@
 namespace perseus {
 namespace {
 
-Agreement::Ready allreduce_of(uint32_t id, std::vector<int64_t> extents, int32_t priority = 0,
-                              DataType dtype = DataType::kFloat32) {
-  Agreement::Ready ready;
-  ready.id = id;
-  ready.key = operation_key(OperationKind::kAllreduce, "t" + std::to_string(id));
-  ready.description.priority = priority;
-  for (int64_t extent : extents) ready.description.tensors.push_back({dtype, {extent}});
-  return ready;
+Agreement::Ready ready(uint32_t id, Description description) {
+  const std::string key = operation_key(description.kind, "t" + std::to_string(id));
+  return {id, std::make_shared<const KnownOperation>(KnownOperation{key, std::move(description)})};
+}
+
+Description floats(const std::vector<int64_t>& extents) {
+  Description description;
+  for (int64_t extent : extents) description.tensors.push_back({DataType::kFloat32, {extent}});
+  return description;
+}
+
+Agreement::Ready allreduce_of(uint32_t id, const std::vector<int64_t>& extents,
+                              int32_t priority = 0) {
+  Description description = floats(extents);
+  description.priority = priority;
+  return ready(id, std::move(description));
+}
+
+Agreement::Ready operation_of(uint32_t id, OperationKind kind,
+                              const std::vector<int64_t>& extents) {
+  Description description = floats(extents);
+  description.kind = kind;
+  return ready(id, std::move(description));
 }
 
 Plan plan(const std::vector<Agreement::Ready>& agreed, const Granularity& granularity) {
@@ -37,8 +52,9 @@ void expect_complete(const std::vector<Agreement::Ready>& agreed, const Plan& pl
     EXPECT_EQ(shard.bytes, elements * size_of(shard.dtype));
   }
   for (uint32_t i = 0; i < agreed.size(); ++i) {
-    for (uint32_t t = 0; t < agreed[i].description.tensors.size(); ++t) {
-      const uint64_t elements = static_cast<uint64_t>(agreed[i].description.tensors[t].elements());
+    for (uint32_t t = 0; t < agreed[i].description().tensors.size(); ++t) {
+      const uint64_t elements =
+          static_cast<uint64_t>(agreed[i].description().tensors[t].elements());
       EXPECT_EQ((covered[{i, t}]), elements) << "operation " << i << " tensor " << t;
     }
   }
@@ -59,10 +75,11 @@ TEST(Plan, MergeBytesOfZeroMergesNothing) {
 }
 
 TEST(Plan, DifferentTypesAndOperationsAreNotMerged) {
-  std::vector<Agreement::Ready> agreed = {allreduce_of(0, {100}),
-                                          allreduce_of(1, {100}, 0, DataType::kFloat16),
-                                          allreduce_of(2, {100}), allreduce_of(3, {100})};
-  agreed[3].description.reduce_op = ReduceOp::kMax;
+  Description halves = floats({100}), maximum = floats({100});
+  halves.tensors.front().dtype = DataType::kFloat16;
+  maximum.reduce_op = ReduceOp::kMax;
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {100}), ready(1, halves),
+                                                allreduce_of(2, {100}), ready(3, maximum)};
   const Plan made = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20});
   EXPECT_EQ(made.shards.size(), 3u);
   expect_complete(agreed, made);
@@ -85,15 +102,15 @@ TEST(Plan, HigherPriorityShardsComeFirst) {
 }
 
 TEST(Plan, EmptyTensorsAndBarriersNeedNoShards) {
-  std::vector<Agreement::Ready> agreed = {allreduce_of(0, {0}), allreduce_of(1, {})};
-  agreed[1].description.kind = OperationKind::kBarrier;
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {0}),
+                                                operation_of(1, OperationKind::kBarrier, {})};
   EXPECT_TRUE(plan(agreed, {}).shards.empty());
 }
 
 TEST(Plan, WhatIsDoneWholeHasAShardOfNoPieces) {
-  std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 18}), allreduce_of(1, {7}),
-                                          allreduce_of(2, {9})};
-  agreed[1].description.kind = OperationKind::kAllgather;
+  const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 18}),
+                                                operation_of(1, OperationKind::kAllgather, {7}),
+                                                allreduce_of(2, {9})};
   const Plan made = plan(agreed, {.merge_bytes = 1 << 20, .shard_bytes = 1 << 19});
   ASSERT_EQ(made.shards.size(), 4u);
   EXPECT_EQ(made.shards[2].operation, 1u);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "collectives/allreduce_algorithms.h"
 #include "device/cpu/kernels.h"
@@ -13,8 +14,8 @@ constexpr int kDirectLocalRanks = 32;
 // Below this the number of hops decides, above it the number of bytes.
 constexpr size_t kLatencyBytes = 64 << 10;
 
-Task copy_alone(const void* in, void* out, size_t elements, DataType type) {
-  convert(out, type, in, type, elements);
+Task copy_alone(const void* in, void* out, size_t elements, DataType type, double factor) {
+  scale(out, in, elements, type, factor);
   co_return Status::ok();
 }
 
@@ -31,22 +32,29 @@ AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes) {
   return group.size <= most ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing;
 }
 
+double early_factor(DataType type, ReduceOp op, double factor, int ranks) {
+  // bfloat16 has the range of the float32 that it is accumulated in.
+  if (type != DataType::kFloat16 || op != ReduceOp::kSum) return 1.0;
+  return std::clamp(std::abs(factor), 1.0 / ranks, 1.0);
+}
+
 Task allreduce(const Group& group, Call call, const void* in, void* out, size_t elements,
-               DataType type, ReduceOp op, AllreduceAlgorithm algorithm) {
-  if (group.size == 1 || elements == 0) return copy_alone(in, out, elements, type);
+               DataType type, ReduceOp op, AllreduceAlgorithm algorithm, double factor) {
+  if (group.size == 1 || elements == 0) return copy_alone(in, out, elements, type, factor);
   if (algorithm == AllreduceAlgorithm::kAuto) {
     algorithm = choose_allreduce(group, elements * size_of(type));
   }
   switch (algorithm) {
     case AllreduceAlgorithm::kRecursiveDoubling:
-      return allreduce_recursive_doubling(group, call, in, out, elements, type, op);
-    case AllreduceAlgorithm::kRing: return allreduce_ring(group, call, in, out, elements, type, op);
+      return allreduce_recursive_doubling(group, call, in, out, elements, type, op, factor);
+    case AllreduceAlgorithm::kRing:
+      return allreduce_ring(group, call, in, out, elements, type, op, factor);
     case AllreduceAlgorithm::kHierarchical:
-      return allreduce_hierarchical(group, call, in, out, elements, type, op);
+      return allreduce_hierarchical(group, call, in, out, elements, type, op, factor);
     case AllreduceAlgorithm::kAuto:
     case AllreduceAlgorithm::kDirect: break;
   }
-  return allreduce_direct(group, call, in, out, elements, type, op);
+  return allreduce_direct(group, call, in, out, elements, type, op, factor);
 }
 
 }  // namespace perseus

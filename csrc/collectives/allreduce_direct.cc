@@ -34,6 +34,7 @@ struct Job {
   DataType type;
   size_t element_size;
   Reduction reduction;
+  double factor;
 
   Range chunk(int owner, size_t index) const {
     return chunk_of(parts[owner], chunk_elements, index);
@@ -93,7 +94,8 @@ Task reduce_chunk(const Job& job, size_t chunk) {
     keep_first_error(status, received);
   }
   if (status.is_ok()) {
-    if (wide) convert(job.output(own), job.type, accumulator, DataType::kFloat32, own.size);
+    scale_convert(job.output(own), job.type, accumulator, wide ? DataType::kFloat32 : job.type,
+                  own.size, job.factor);
     for (int distance = 1; job.distribute && distance < size; ++distance) {
       job.wire.send(results.emplace(), (index + distance) % size, result_step, job.output(own),
                     own.size * job.element_size);
@@ -108,7 +110,7 @@ Task reduce_chunk(const Job& job, size_t chunk) {
 
 // Both directions of the two-hop algorithm; parts may be of any sizes.
 Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool distribute,
-                  std::span<const Range> parts, DataType type, ReduceOp op) {
+                  std::span<const Range> parts, DataType type, ReduceOp op, double factor) {
   size_t longest = 0;
   for (const Range& part : parts) longest = std::max(longest, part.size);
   const size_t chunk = chunk_elements(group, longest, size_of(type), kStepsPerChunk);
@@ -122,7 +124,8 @@ Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool
                 chunk,
                 type,
                 size_of(type),
-                wide_reduction(type, op)};
+                wide_reduction(type, op),
+                factor};
   const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
   Task lanes =
       run_in_lanes(*call.buffers, divide_up(longest, chunk), lane_count(group.size), chunk_task);
@@ -131,17 +134,18 @@ Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool
 }
 
 Task allreduce_two_hops(const Group& group, Call call, const void* in, void* out, size_t elements,
-                        DataType type, ReduceOp op) {
+                        DataType type, ReduceOp op, double factor) {
   ScratchArray<Range> parts(*call.buffers, group.size);
   if (!parts) co_return out_of_scratch(group.size * sizeof(Range));
   for (int i = 0; i < group.size; ++i) parts.emplace(even_part(elements, group.size, i));
-  Task reduced = reduce_parts(group, call, in, out, /*distribute=*/true, parts.span(), type, op);
+  Task reduced =
+      reduce_parts(group, call, in, out, /*distribute=*/true, parts.span(), type, op, factor);
   Status status = co_await std::move(reduced);
   co_return status;
 }
 
 Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out, size_t elements,
-                       DataType type, ReduceOp op) {
+                       DataType type, ReduceOp op, double factor) {
   const Wire wire(group, call);
   const size_t bytes = elements * size_of(type);
   const Reduction reduction = wide_reduction(type, op);
@@ -178,24 +182,25 @@ Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out,
       reduction.kernel(scratch.data(), input, elements);
     }
   }
-  convert(out, type, scratch.data(), wide_type, elements);
+  scale_convert(out, type, scratch.data(), wide_type, elements, factor);
   co_return Status::ok();
 }
 
 }  // namespace
 
 Task allreduce_direct(const Group& group, Call call, const void* in, void* out, size_t elements,
-                      DataType type, ReduceOp op) {
+                      DataType type, ReduceOp op, double factor) {
   const size_t bytes = elements * size_of(type);
   if (bytes <= kOneHopBytes && bytes * (group.size - 1) <= kOneHopTotalBytes) {
-    return allreduce_one_hop(group, call, in, out, elements, type, op);
+    return allreduce_one_hop(group, call, in, out, elements, type, op, factor);
   }
-  return allreduce_two_hops(group, call, in, out, elements, type, op);
+  return allreduce_two_hops(group, call, in, out, elements, type, op, factor);
 }
 
 Task reduce_scatter_direct(const Group& group, Call call, const void* in, void* out,
-                           std::span<const Range> parts, DataType type, ReduceOp op) {
-  return reduce_parts(group, call, in, out, /*distribute=*/false, parts, type, op);
+                           std::span<const Range> parts, DataType type, ReduceOp op,
+                           double factor) {
+  return reduce_parts(group, call, in, out, /*distribute=*/false, parts, type, op, factor);
 }
 
 }  // namespace perseus

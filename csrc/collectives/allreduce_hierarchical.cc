@@ -26,6 +26,8 @@ struct Job {
   DataType type;
   size_t element_size;
   ReduceOp op;
+  double local_factor;
+  double across_factor;
 };
 
 Task reduce_segment(const Job& job, size_t index) {
@@ -46,11 +48,12 @@ Task reduce_segment(const Job& job, size_t index) {
   const uint32_t first_part = index * kPhases;
 
   Task scatter = reduce_scatter_direct(local, part_of_call(job.call, first_part), in, own_out,
-                                       parts.span(), job.type, job.op);
+                                       parts.span(), job.type, job.op, job.local_factor);
   Status status = co_await std::move(scatter);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  Task across = allreduce(job.split.across, part_of_call(job.call, first_part + 1), own_out,
-                          own_out, own.size, job.type, job.op, AllreduceAlgorithm::kAuto);
+  Task across =
+      allreduce(job.split.across, part_of_call(job.call, first_part + 1), own_out, own_out,
+                own.size, job.type, job.op, AllreduceAlgorithm::kAuto, job.across_factor);
   status = co_await std::move(across);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   Task gather =
@@ -62,11 +65,12 @@ Task reduce_segment(const Job& job, size_t index) {
 }  // namespace
 
 Task allreduce_hierarchical(const Group& group, Call call, const void* in, void* out,
-                            size_t elements, DataType type, ReduceOp op) {
+                            size_t elements, DataType type, ReduceOp op, double factor) {
   if (group.by_host == nullptr) {
     co_return Status::invalid_argument(
         "hierarchical allreduce needs the same number of ranks on every host");
   }
+  const double local_factor = early_factor(type, op, factor, group.by_host->local.size);
   Job job{*group.by_host,
           call,
           static_cast<const std::byte*>(in),
@@ -75,7 +79,9 @@ Task allreduce_hierarchical(const Group& group, Call call, const void* in, void*
           1,
           type,
           size_of(type),
-          op};
+          op,
+          local_factor,
+          factor / local_factor};
   const size_t segment_bytes = kSegmentBytesPerRank * job.split.local.size;
   job.segments =
       std::clamp(divide_up(elements * size_of(type), segment_bytes), size_t{1}, kMostSegments);

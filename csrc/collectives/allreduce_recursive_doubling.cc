@@ -96,7 +96,7 @@ Task reduce_blocks(Blocks& blocks, int index, int size) {
 }  // namespace
 
 Task allreduce_recursive_doubling(const Group& group, Call call, const void* in, void* out,
-                                  size_t elements, DataType type, ReduceOp op) {
+                                  size_t elements, DataType type, ReduceOp op, double factor) {
   const DataType wide_type = accumulator_type(type);
   const size_t bytes = elements * size_of(wide_type);
   Buffer scratch = call.buffers->take(2 * bytes);
@@ -107,7 +107,7 @@ Task allreduce_recursive_doubling(const Group& group, Call call, const void* in,
   Task reduced = reduce_blocks(blocks, group.index, group.size);
   Status status = co_await std::move(reduced);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  convert(out, type, blocks.mine, wide_type, elements);
+  scale_convert(out, type, blocks.mine, wide_type, elements, factor);
   co_return Status::ok();
 }
 

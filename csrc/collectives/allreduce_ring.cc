@@ -18,6 +18,7 @@ struct Job {
   DataType type;
   size_t element_size;
   Reduction reduction;
+  double factor;
 
   // Chunk `index` of the part of the rank `places` before this one.
   Range chunk(int places, size_t index) const {
@@ -57,6 +58,9 @@ Task reduce_chunk(const Job& job, size_t chunk) {
     Status status = co_await std::move(passed);
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }
+  const Range own = job.chunk(0, chunk);
+  std::byte* reduced = job.out + job.at(own);
+  scale(reduced, reduced, own.size, job.type, job.factor);
   for (int hop = 0; hop < hops; ++hop, ++step) {
     Task passed =
         pass_on(job, step, job.out, job.chunk(hop, chunk), job.chunk(hop + 1, chunk), nullptr);
@@ -69,7 +73,13 @@ Task reduce_chunk(const Job& job, size_t chunk) {
 }  // namespace
 
 Task allreduce_ring(const Group& group, Call call, const void* in, void* out, size_t elements,
-                    DataType type, ReduceOp op) {
+                    DataType type, ReduceOp op, double factor) {
+  const double early = early_factor(type, op, factor, group.size);
+  if (early != 1.0) {
+    scale(out, in, elements, type, early);
+    in = out;
+    factor /= early;
+  }
   const size_t longest = even_part(elements, group.size, 0).size;
   const uint32_t steps_per_chunk = 2 * (group.size - 1);
   const size_t chunk = chunk_elements(group, longest, size_of(type), steps_per_chunk);
@@ -81,7 +91,8 @@ Task allreduce_ring(const Group& group, Call call, const void* in, void* out, si
                 chunk,
                 type,
                 size_of(type),
-                reduction(type, op)};
+                reduction(type, op),
+                factor};
   const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
   Task lanes = run_in_lanes(*call.buffers, divide_up(longest, chunk), kLanes, chunk_task);
   Status status = co_await std::move(lanes);

@@ -65,9 +65,10 @@ enum class AllreduceAlgorithm : uint8_t {
   kHierarchical
 };
 
-// out = reduction over ranks of in. in may equal out. kAverage is the caller's business: pass kSum.
+// out = factor * reduction over ranks of in. in may equal out. An average is kSum with a factor of
+// 1 / size: then no float16 needs to hold the sum, which may be out of its range.
 Task allreduce(const Group& group, Call call, const void* in, void* out, size_t elements,
-               DataType type, ReduceOp op, AllreduceAlgorithm algorithm);
+               DataType type, ReduceOp op, AllreduceAlgorithm algorithm, double factor = 1.0);
 // What kAuto stands for: a pure function of the group, the bytes and nothing else.
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes);
 
@@ -82,8 +83,10 @@ Task allgather(const Group& group, Call call, const void* in, void* out,
 Task alltoall(const Group& group, Call call, const void* in, void* out,
               std::span<const uint64_t> send_bytes, std::span<const uint64_t> receive_bytes);
 
-// out = this rank's part of the reduction: elements_of[index] elements, parts in index order.
+// out = factor * this rank's part of the reduction: elements_of[index] elements, parts in index
+// order.
 Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
-                    std::span<const uint64_t> elements_of, DataType type, ReduceOp op);
+                    std::span<const uint64_t> elements_of, DataType type, ReduceOp op,
+                    double factor = 1.0);
 
 }  // namespace perseus

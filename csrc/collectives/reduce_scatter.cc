@@ -13,7 +13,8 @@ bool overlap(const std::byte* a, size_t a_bytes, const std::byte* b, size_t b_by
 }  // namespace
 
 Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
-                    std::span<const uint64_t> elements_of, DataType type, ReduceOp op) {
+                    std::span<const uint64_t> elements_of, DataType type, ReduceOp op,
+                    double factor) {
   ScratchArray<Range> parts(*call.buffers, group.size);
   if (!parts) co_return out_of_scratch(group.size * sizeof(Range));
   size_t total = 0;
@@ -35,7 +36,7 @@ Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
     if (!staging) co_return out_of_scratch(own_bytes);
   }
   Task reduced = reduce_scatter_direct(group, call, in, staging ? staging.data() : out,
-                                       parts.span(), type, op);
+                                       parts.span(), type, op, factor);
   Status status = co_await std::move(reduced);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (staging) std::memcpy(out, staging.data(), own_bytes);

@@ -186,28 +186,28 @@ Task run_allreduce(ShardRun& run, RunContext context) {
       found.is_finite = found.element == elements;
       report_non_finite(run, context, found);
     }
-    const Status status =
-        co_await allreduce(group, call, segment.source, segment.target, elements, run.shard.dtype,
-                           wire_op(description), algorithm_for(context, group, run.shard.bytes));
-    PERSEUS_CO_RETURN_IF_ERROR(status);
-    if (factor != 1.0) scale(segment.target, segment.target, elements, run.shard.dtype, factor);
-    co_return Status::ok();
+    const Status status = co_await allreduce(
+        group, call, segment.source, segment.target, elements, run.shard.dtype,
+        wire_op(description), algorithm_for(context, group, run.shard.bytes), factor);
+    co_return status;
   }
 
   Buffer buffer = context.buffers.take(run.shard.bytes);
   if (!buffer) co_return Status::out_of_memory("no memory for a fusion buffer");
   pack_pieces(run, context, description.prescale, buffer.data());
   Status status;
+  double factor_left = 1.0;
   if (coding != nullptr) {
     auto* values = reinterpret_cast<float*>(buffer.data());
     status = co_await run_coded(run, context, *coding, values);
+    factor_left = factor;
   } else {
-    status =
-        co_await allreduce(group, call, buffer.data(), buffer.data(), elements, run.shard.dtype,
-                           wire_op(description), algorithm_for(context, group, run.shard.bytes));
+    status = co_await allreduce(group, call, buffer.data(), buffer.data(), elements,
+                                run.shard.dtype, wire_op(description),
+                                algorithm_for(context, group, run.shard.bytes), factor);
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, context, factor, buffer.data());
+  unpack_pieces(run, context, factor_left, buffer.data());
   co_return Status::ok();
 }
 
@@ -363,11 +363,10 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
       scale(scaled.data(), input, total, agreed.dtype, description.prescale);
       input = scaled.data();
     }
-    const Status status =
-        co_await reduce_scatter(group, call_for(run, context, static_cast<uint32_t>(t)), input,
-                                output, elements_of.span(), agreed.dtype, wire_op(description));
+    const Status status = co_await reduce_scatter(
+        group, call_for(run, context, static_cast<uint32_t>(t)), input, output, elements_of.span(),
+        agreed.dtype, wire_op(description), factor);
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    if (factor != 1.0) scale(output, output, elements_of[group.index], agreed.dtype, factor);
   }
   co_return Status::ok();
 }

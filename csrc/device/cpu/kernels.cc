@@ -159,7 +159,8 @@ void scale(void* target, const void* source, size_t elements, DataType type, dou
   if (factor == 1.0) {
     copy(target, source, elements * size_of(type));
   } else if (is_floating(type)) {
-    scale_convert(target, type, source, type, elements, factor);
+    const KernelFloat format = kernel_float(type);
+    kernels().scale_convert[format][format](target, source, elements, factor);
   } else if (type != DataType::kBool) {
     kernels().scale_integer[static_cast<int>(type)](target, source, elements, factor);
   } else if (factor == 0.0) {
@@ -171,8 +172,8 @@ void scale(void* target, const void* source, size_t elements, DataType type, dou
 
 void scale_convert(void* target, DataType to, const void* source, DataType from, size_t elements,
                    double factor) {
-  if (to == from && factor == 1.0) {
-    copy(target, source, elements * size_of(to));
+  if (to == from) {
+    scale(target, source, elements, to, factor);
   } else {
     kernels().scale_convert[kernel_float(to)][kernel_float(from)](target, source, elements, factor);
   }

@@ -29,7 +29,8 @@ void convert(void* target, DataType to, const void* source, DataType from, size_
 // factor is 0. source may equal target. A factor of 1 copies.
 void scale(void* target, const void* source, size_t elements, DataType type, double factor);
 
-// scale and convert in one pass, for floating types: target[i] = to(source[i] * factor).
+// scale and convert in one pass: target[i] = to(source[i] * factor), with one rounding. Between
+// floating types, or as scale().
 void scale_convert(void* target, DataType to, const void* source, DataType from, size_t elements,
                    double factor);
 

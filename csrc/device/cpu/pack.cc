@@ -10,15 +10,6 @@ namespace {
 // Elements moved before the same elements are searched, while they are in the first-level cache.
 constexpr size_t kTile = 2048;
 
-void move(void* target, DataType to, const void* source, DataType from, size_t elements,
-          double factor) {
-  if (to == from) {
-    scale(target, source, elements, to, factor);
-  } else {
-    scale_convert(target, to, source, from, elements, factor);
-  }
-}
-
 // Moves one segment; gives the index of the first NaN or infinity in `source`, or `elements`.
 size_t move_checked(void* target, DataType to, const void* source, DataType from, size_t elements,
                     double factor) {
@@ -30,7 +21,8 @@ size_t move_checked(void* target, DataType to, const void* source, DataType from
       const size_t found = find_non_finite(tile, count, from);
       if (found != count) first = done + found;
     }
-    move(static_cast<std::byte*>(target) + done * size_of(to), to, tile, from, count, factor);
+    scale_convert(static_cast<std::byte*>(target) + done * size_of(to), to, tile, from, count,
+                  factor);
   }
   return first;
 }
@@ -38,7 +30,7 @@ size_t move_checked(void* target, DataType to, const void* source, DataType from
 void move_segment(void* target, DataType to, const void* source, DataType from, size_t index,
                   size_t elements, double factor, bool check_finite, PackResult& result) {
   if (!check_finite || !result.is_finite || !is_floating(from)) {
-    move(target, to, source, from, elements, factor);
+    scale_convert(target, to, source, from, elements, factor);
     return;
   }
   const size_t first = move_checked(target, to, source, from, elements, factor);

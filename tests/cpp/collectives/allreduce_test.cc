@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,7 @@ class Allreduce : public testing::TestWithParam<Algorithm> {
  protected:
   // Results by rank, after checking that nothing failed and no rule was broken.
   std::vector<Elements> reduce(LoopbackWorld& world, const std::vector<Elements>& inputs,
-                               DataType type, ReduceOp op, bool in_place) {
+                               DataType type, ReduceOp op, bool in_place, double factor = 1.0) {
     std::vector<Elements> in = inputs, out;
     const size_t elements = inputs[0].size();
     std::vector<Task> tasks;
@@ -37,7 +39,7 @@ class Allreduce : public testing::TestWithParam<Algorithm> {
     for (int rank = 0; rank < world.size(); ++rank) {
       const void* source = in_place ? out[rank].data() : in[rank].data();
       tasks.push_back(allreduce(world.group(rank), world.call(operation_), source, out[rank].data(),
-                                elements, type, op, GetParam().algorithm));
+                                elements, type, op, GetParam().algorithm, factor));
     }
     for (const Status& status : world.run(std::move(tasks))) {
       EXPECT_TRUE(status.is_ok()) << status.message();
@@ -115,6 +117,64 @@ TEST_P(Allreduce, WorksAcrossHosts) {
       check(world, DataType::kFloat32, ReduceOp::kSum, elements, elements % 2 == 0);
     }
     check(world, DataType::kFloat16, ReduceOp::kSum, 50021, true);
+  }
+}
+
+TEST_P(Allreduce, AveragesOfHalvesAreFiniteWhereTheirSumsAreNot) {
+  for (const std::vector<int>& hosts :
+       std::vector<std::vector<int>>{{1}, {2}, {3}, {4}, {1, 1}, {2, 2}, {3, 3, 3}}) {
+    LoopbackWorld world(hosts, 5);
+    const int size = world.size();
+    for (size_t elements : {5, 50021}) {
+      std::vector<Elements> inputs;
+      for (int rank = 0; rank < size; ++rank) {
+        Elements& input = inputs.emplace_back(DataType::kFloat16, elements);
+        for (size_t i = 0; i < elements; ++i) {
+          const double value = 65504 - static_cast<double>((i * 37 + rank * 1009) % 6000);
+          input.set(i, i % 2 == 0 ? value : -value);
+        }
+      }
+      for (bool in_place : {false, true}) {
+        const std::vector<Elements> results =
+            reduce(world, inputs, DataType::kFloat16, ReduceOp::kSum, in_place, 1.0 / size);
+        for (size_t i = 0; i < elements; ++i) {
+          Expected mean = expected_reduction(inputs, DataType::kFloat16, ReduceOp::kSum, i);
+          mean.value /= size;
+          mean.magnitude /= size;
+          const double allowed = tolerance(DataType::kFloat16, mean, ReduceOp::kSum, 2 * size);
+          ASSERT_LE(std::abs(results[0][i] - mean.value), allowed)
+              << size << " ranks, element " << i << " of " << elements;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Allreduce, ScalesTheResultOfAnyTypeAndOperation) {
+  LoopbackWorld world({2, 2}, 6);
+  for (DataType type : {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16,
+                        DataType::kFloat16, DataType::kInt32}) {
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kProduct}) {
+      const bool has_small_range = type == DataType::kInt32 || type == DataType::kFloat16;
+      if (op == ReduceOp::kProduct && has_small_range) continue;  // the product of four leaves it
+      for (double factor : {0.25, -3.0, 0.0}) {
+        for (size_t elements : {7, 30011}) {
+          const std::vector<Elements>& inputs = inputs_of(4, type, elements);
+          const std::vector<Elements> results = reduce(world, inputs, type, op, true, factor);
+          for (size_t i = 0; i < elements; ++i) {
+            Expected expected = expected_reduction(inputs, type, op, i);
+            expected.value *= factor;
+            expected.magnitude =
+                std::max(expected.magnitude * std::abs(factor), std::abs(expected.value));
+            // One more: max is exact, its multiple is not.
+            const double allowed = tolerance(type, expected, ReduceOp::kSum, 2 * world.size() + 1);
+            if (!is_floating(type)) expected.value = std::trunc(expected.value);
+            ASSERT_LE(std::abs(results[0][i] - expected.value), allowed)
+                << to_string(type) << " " << to_string(op) << " times " << factor;
+          }
+        }
+      }
+    }
   }
 }
 

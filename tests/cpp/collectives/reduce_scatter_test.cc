@@ -81,6 +81,39 @@ TEST_P(ReduceScatter, ReducesPartsOfAnySizes) {
   }
 }
 
+TEST(ReduceScatterAverage, OfHalvesIsFiniteWhereTheirSumIsNot) {
+  constexpr size_t kElements = 1000;
+  for (int size : {1, 2, 3, 4}) {
+    LoopbackWorld world({size}, 7);
+    std::vector<Elements> in, out;
+    const std::vector<uint64_t> elements_of(size, kElements);
+    for (int rank = 0; rank < size; ++rank) {
+      Elements& input = in.emplace_back(DataType::kFloat16, size * kElements);
+      for (size_t i = 0; i < input.size(); ++i) {
+        input.set(i, 65504 - static_cast<double>((i * 37 + rank * 1009) % 6000));
+      }
+      out.emplace_back(DataType::kFloat16, kElements);
+    }
+    std::vector<Task> tasks;
+    for (int rank = 0; rank < size; ++rank) {
+      tasks.push_back(reduce_scatter(world.group(rank), world.call(1), in[rank].data(),
+                                     out[rank].data(), elements_of, DataType::kFloat16,
+                                     ReduceOp::kSum, 1.0 / size));
+    }
+    for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
+    for (int rank = 0; rank < size; ++rank) {
+      for (size_t i = 0; i < kElements; ++i) {
+        Expected mean =
+            expected_reduction(in, DataType::kFloat16, ReduceOp::kSum, rank * kElements + i);
+        mean.value /= size;
+        mean.magnitude /= size;
+        ASSERT_LE(std::abs(out[rank][i] - mean.value),
+                  tolerance(DataType::kFloat16, mean, ReduceOp::kSum, 1) * 1.001);
+      }
+    }
+  }
+}
+
 TEST_P(ReduceScatter, ReducesPartsOfManyChunks) {
   LoopbackWorld world({3}, 2);
   check(world, 1, DataType::kFloat32, ReduceOp::kSum, {200001, 0, 400003}, GetParam());

@@ -32,8 +32,12 @@ def as_array(array: ArrayLike) -> Array:
     CPU memory.
     """
     view: Array
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array cannot be sent: its mask would be lost; send its filled()")
     if isinstance(array, np.ndarray):
         view = array
+    elif isinstance(array, bytes):  # which NumPy would take for a string
+        view = np.frombuffer(array, np.uint8)
     else:
         view = _from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
     dtype_number(view.dtype)

@@ -66,7 +66,11 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vec
   const Clock::time_point deadline = Clock::now() + time_out;
   if (launch.secret_is_a_name) {
     Result<std::string> secret = local_secret(launch, deadline);
-    if (!secret.is_ok()) return secret.status();
+    if (!secret.is_ok()) {
+      return Status(secret.status().code(), secret.status().message() +
+                                                "; the ranks were to meet at " +
+                                                to_string(launch.rendezvous));
+    }
     launch.secret = std::move(secret).value();
   }
   if (launch.serves) PERSEUS_RETURN_IF_ERROR(serve_for_the_process(launch));

@@ -51,11 +51,14 @@ perseus::Result<Place> find_place(int32_t id) {
   if (!name.is_ok()) return name.status();
   place.name = name.value();
   auto ranks = place.engine->share_process_set_ranks(place.name->process_set);
-  if (!ranks.is_ok()) return ranks.status();
-  place.ranks = std::move(ranks).value();
-  PERSEUS_RETURN_IF_ERROR(
-      perseus::check_membership(*place.name, *place.ranks, place.engine->topology().rank));
-  return place;
+  Status status = ranks.status();
+  if (status.is_ok()) {
+    place.ranks = std::move(ranks).value();
+    status = perseus::check_membership(*place.name, *place.ranks, place.engine->topology().rank);
+  }
+  if (status.is_ok()) return place;
+  place.engine->refuse(place.name->process_set, place.name->key, status.message());
+  return status;
 }
 
 Status in_flight(const perseus::Names::Entry& name) {
@@ -150,7 +153,9 @@ perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms) {
   if (operation == nullptr) return to_c(unknown_handle(handle));
   std::optional<std::chrono::nanoseconds> time_out;
   if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
-  if (!operation->done.wait(time_out)) return PERSEUS_IN_PROGRESS;
+  if (!operation->done.wait(time_out)) {
+    return to_c({perseus::StatusCode::kInProgress, "the operation is still under way"});
+  }
   return to_c(operation->status);
 }
 

@@ -54,7 +54,10 @@ Status Process::init(const std::vector<int>& ranks) {
   std::vector<std::string> warnings;
   auto settings = Settings::from_environment(&warnings);
   const int generation = generation_++;
-  if (!settings.is_ok()) return settings.status();
+  if (!settings.is_ok()) {
+    Engine::decline(settings.status(), ranks, generation);
+    return settings.status();
+  }
   configure_log(static_cast<LogLevel>(settings.value().log_level), settings.value().log_hide_time,
                 -1);
   if (generation == 0) {

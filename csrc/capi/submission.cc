@@ -64,6 +64,9 @@ class Checker {
     if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
       return wrong("data type " + std::to_string(tensor.dtype) + " is not supported");
     }
+    if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
+      return wrong("its shape is missing, or has a negative number of dimensions");
+    }
     TensorDescription& description = operation_->description.tensors.emplace_back();
     description.dtype = static_cast<DataType>(tensor.dtype);
     int64_t bytes = static_cast<int64_t>(size_of(description.dtype));

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 
 #include "bootstrap/bootstrap.h"
@@ -22,14 +23,23 @@ Status shut_down_status() {
       "call init() again before any other");
 }
 
-// The CPU that the setting gives to this local rank's engine thread, or -1.
-int processor_of(const std::string& list, int local_rank) {
+// The processors that PERSEUS_THREAD_AFFINITY gives to the local ranks' engine threads.
+Result<std::vector<int>> processors(const std::string& list) {
+  std::vector<int> numbers;
   std::istringstream items(list);
   std::string item;
-  for (int i = 0; std::getline(items, item, ','); ++i) {
-    if (i == local_rank) return std::atoi(item.c_str());
+  while (std::getline(items, item, ',')) {
+    int number = -1;
+    const char* end = item.data() + item.size();
+    const auto [stopped_at, error] = std::from_chars(item.data(), end, number);
+    if (error != std::errc() || stopped_at != end || number < 0) {
+      return Status::invalid_argument("PERSEUS_THREAD_AFFINITY='" + list +
+                                      "' is malformed; it takes numbers of processors from 0 on, "
+                                      "separated by commas");
+    }
+    numbers.push_back(number);
   }
-  return -1;
+  return numbers;
 }
 
 }  // namespace
@@ -46,7 +56,13 @@ Engine::Engine(Settings settings, Names& names, Timeline& timeline, Counters& co
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vector<int>& ranks,
                                               int generation, Names& names, Timeline& timeline,
                                               Counters& counters) {
+  auto affinity = processors(settings.thread_affinity);
+  if (!affinity.is_ok()) {
+    decline(affinity.status(), ranks, generation);
+    return affinity.status();
+  }
   std::unique_ptr<Engine> engine(new Engine(std::move(settings), names, timeline, counters));
+  engine->processors_ = std::move(affinity).value();
   PERSEUS_RETURN_IF_ERROR(engine->connect(ranks, generation));
   engine->thread_ = std::thread([raw = engine.get()] { raw->run_thread(); });
   // Everyone is there and can be reached, or init says who is not.
@@ -57,6 +73,11 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
     return status;
   }
   return engine;
+}
+
+void Engine::decline(const Status& why, const std::vector<int>& ranks, int generation) {
+  auto bootstrap = make_bootstrap(Settings(), ranks, generation);
+  if (bootstrap.is_ok()) Mesh::decline(*bootstrap.value(), why);
 }
 
 Status Engine::connect(const std::vector<int>& ranks, int generation) {
@@ -92,8 +113,9 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
 
 void Engine::run_thread() {
   pthread_setname_np(pthread_self(), "perseus");
-  const int processor = processor_of(settings_.thread_affinity, topology().local_rank());
-  if (processor >= 0) {
+  const auto local_rank = static_cast<size_t>(topology().local_rank());
+  if (local_rank < processors_.size()) {
+    const int processor = processors_[local_rank];
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(processor, &set);
@@ -190,7 +212,10 @@ bool Engine::poll() {
 
 void Engine::accept(const Refused& refused) {
   const ProcessSetPtr set = find_set(refused.set);
-  if (!broken_.is_ok() || set == nullptr || !set->broken.is_ok()) return;
+  if (!broken_.is_ok()) return;
+  const bool is_member = set != nullptr && set->negotiator != nullptr;
+  if (!is_member) return mix_ups_->add_stray(refused.key, refused.reason);
+  if (!set->broken.is_ok()) return;
   set->negotiator->refuse(refused.key, {refused.reason, -1, ""});
   advance(*set);
 }
@@ -210,7 +235,7 @@ void Engine::accept(const OperationPtr& operation) {
   set->pending.insert(operation->key, operation);
   stall_watch_->note_submission(*operation);
   stall_watch_->watch(set);
-  mix_ups_->watch();
+  mix_ups_->watch(*operation);
   trace_negotiation(timeline_, *operation);
   if (operation->description.kind == OperationKind::kJoin) {
     set->negotiator->join();

@@ -37,6 +37,9 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   static Result<std::unique_ptr<Engine>> start(Settings settings, const std::vector<int>& ranks,
                                                int generation, Names& names, Timeline& timeline,
                                                Counters& counters);
+  // For a process that cannot start, say for a malformed setting: the others fail with the reason
+  // instead of waiting for it.
+  static void decline(const Status& why, const std::vector<int>& ranks, int generation);
   ~Engine();  // shuts down
 
   // ---- Any thread.
@@ -45,7 +48,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   // operation completes, or at once if this returns an error.
   Status submit(OperationPtr operation);
   // This rank's call of an operation has failed before it could be submitted: the other ranks are
-  // told why. Not for a name that is in flight.
+  // told why. Not for a name that is in flight. The set may be one that this rank is not in.
   void refuse(int32_t set, std::string key, std::string reason);
 
   const Topology& topology() const { return mesh_->topology(); }
@@ -133,6 +136,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   friend class SetHost;
 
   const Settings settings_;
+  std::vector<int> processors_;  // for the engine's thread, by local rank
   Names& names_;
   Timeline& timeline_;
   Counters& counters_;

@@ -7,6 +7,9 @@
 namespace perseus {
 namespace {
 
+// How long a stray may find the operation that it was meant for, in times that make one overdue.
+constexpr int kStrayPeriods = 4;
+
 // Adapters number the operations that the user has not named. Such numbers mean nothing across
 // kinds.
 bool is_named(std::string_view users_name) { return !users_name.starts_with("noname."); }
@@ -37,7 +40,8 @@ void MixUps::arm(std::chrono::nanoseconds from_now) {
 void MixUps::check() {
   armed_ = false;
   const bool any_pending = find_overdue();
-  const bool attended = std::exchange(attends_, !overdue_.empty());
+  std::erase_if(strays_, [](const auto& entry) { return entry.second.until < Clock::now(); });
+  const bool attended = std::exchange(attends_, !overdue_.empty() || !strays_.empty());
   if (attends_ || attended) {
     for (const auto& [id, set] : host_.process_sets_here()) {
       if (set->negotiator) set->negotiator->attend(attends_);
@@ -76,7 +80,7 @@ void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
   for (const Agreement::Failure& failure : agreement.failures) {
     const bool has_failed_here = !failure.is_refused_here && set.pending.contains(failure.key);
     if (has_failed_here && !failure.instead_key.empty()) {
-      refuse({failure.instead_set, failure.instead_key}, {set.id, failure.key});
+      refuse_for({failure.instead_set, failure.instead_key}, {set.id, failure.key});
       loop_.post([this] { advance_all(); });
     }
     forget({set.id, failure.key});
@@ -85,7 +89,7 @@ void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
     for (const Agreement::Ready& ready : agreement.ready) forget({set.id, ready.key()});
   }
   for (const Agreement::Overdue& overdue : agreement.overdue) {
-    if (!set.pending.contains(overdue.key)) heard_.emplace(set.id, overdue.key);
+    if (!set.pending.contains(overdue.key)) heard_[{set.id, overdue.key}] = overdue.waiting;
   }
   if (!agreement.overdue.empty()) {
     refuse_heard();
@@ -93,31 +97,58 @@ void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
   }
 }
 
+void MixUps::add_stray(const std::string& key, const std::string& reason) {
+  if (!is_named(users_name(key))) return;
+  strays_[std::string(users_name(key))] = {Clock::now() + kStrayPeriods * overdue_after_, reason};
+  if (armed_) loop_.cancel_timer(timer_);
+  check();
+}
+
 void MixUps::refuse_heard() {
-  for (const Place& theirs : heard_) {
+  for (const auto& [theirs, waiting] : heard_) {
+    const std::string name(users_name(theirs.second));
     for (const Place& ours : overdue_) {
-      if (users_name(theirs.second) == users_name(ours.second)) refuse(theirs, ours);
+      if (users_name(ours.second) == name && waits_for_one_of(ours, waiting)) {
+        refuse_for(theirs, ours);
+      }
+    }
+    const auto stray = strays_.find(name);
+    if (stray != strays_.end() && refuse(theirs, {stray->second.reason, -1, ""})) {
+      strays_.erase(stray);
     }
   }
 }
 
-void MixUps::refuse(const Place& theirs, const Place& ours) {
-  const auto& sets = host_.process_sets_here();
-  const auto set = sets.find(theirs.first);
-  if (set == sets.end() || set->second->negotiator == nullptr ||
-      set->second->pending.contains(theirs.second) || !refused_.emplace(ours, theirs).second) {
-    return;
-  }
+bool MixUps::waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const {
+  const ProcessSet& set = *host_.process_sets_here().at(ours.first);
+  return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return set.has(rank); });
+}
+
+void MixUps::refuse_for(const Place& theirs, const Place& ours) {
+  if (refused_.contains({ours, theirs})) return;
   const auto describe = [&](const Place& place) {
     const std::string text = "'" + display_name(place.second) + "'";
     return theirs.first == ours.first ? text
                                       : text + " in process set " + std::to_string(place.first);
   };
-  set->second->negotiator->refuse(
-      theirs.second,
-      {"it waits for " + describe(ours) + " instead of " + describe(theirs) +
-           "; every rank must submit a name for the same operation in the same process set",
-       ours.first, ours.second});
+  if (refuse(theirs,
+             {"it waits for " + describe(ours) + " instead of " + describe(theirs) +
+                  "; every rank must submit a name for the same operation in the same process set",
+              ours.first, ours.second})) {
+    refused_.emplace(ours, theirs);
+  }
+}
+
+// Whether that could be done.
+bool MixUps::refuse(const Place& theirs, Refusal refusal) {
+  const auto& sets = host_.process_sets_here();
+  const auto set = sets.find(theirs.first);
+  if (set == sets.end() || set->second->negotiator == nullptr ||
+      set->second->pending.contains(theirs.second)) {
+    return false;
+  }
+  set->second->negotiator->refuse(theirs.second, std::move(refusal));
+  return true;
 }
 
 void MixUps::forget(const Place& place) {

@@ -4,8 +4,16 @@
 //
 // An operation that has waited long, on a rank that has no other of that name, is overdue, and the
 // ballots say so. A rank that hears of it, and waits as long for another operation of the name,
-// refuses it; so it fails on all ranks that have submitted it, which then refuse the other. While
-// something is overdue this rank attends the rounds of all its process sets. Engine thread.
+// which needs a rank that waits for the first, refuses that; so it fails on all ranks that have
+// submitted it, which then refuse the other. Where nobody waits for the other, a rank may just be
+// slow, and nothing is refused.
+//
+// A call that has failed here because this rank is not in the process set is a stray: it may have
+// been meant for a set that this rank is in, and whose other ranks wait. A stray refuses the first
+// operation of its name that it hears is overdue, unless this rank submits one itself meanwhile.
+//
+// While something is overdue, or astray, this rank attends the rounds of all its process sets.
+// Engine thread.
 #pragma once
 
 #include <chrono>
@@ -14,6 +22,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/event_loop.h"
 #include "engine/process_set.h"
@@ -36,9 +45,12 @@ class MixUps {
   ~MixUps();
 
   // An operation has become pending.
-  void watch() {
+  void watch(const Operation& operation) {
     if (!armed_) arm(overdue_after_);
+    if (!strays_.empty()) strays_.erase(std::string(users_name(operation.key)));
   }
+  // A call has failed in a process set that this rank does not belong to.
+  void add_stray(const std::string& key, const std::string& reason);
   // Call before what was agreed leaves the set's pending operations.
   void on_agreement(const ProcessSet& set, const Agreement& agreement);
 
@@ -51,7 +63,9 @@ class MixUps {
   // Marks what is overdue here; whether anything is pending at all.
   bool find_overdue();
   void refuse_heard();
-  void refuse(const Place& theirs, const Place& ours);
+  bool waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const;
+  void refuse_for(const Place& theirs, const Place& ours);
+  bool refuse(const Place& theirs, Refusal refusal);
   void forget(const Place& place);
   void advance_all();
 
@@ -61,8 +75,14 @@ class MixUps {
   bool armed_ = false;
   EventLoop::TimerId timer_ = 0;
   bool attends_ = false;
-  std::set<Place> overdue_;                    // here
-  std::set<Place> heard_;                      // overdue elsewhere, and not pending here
+  std::set<Place> overdue_;  // here
+  // Overdue elsewhere, and not pending here; on which ranks.
+  std::map<Place, std::vector<int32_t>> heard_;
+  struct Stray {
+    Clock::time_point until;
+    std::string reason;
+  };
+  std::map<std::string, Stray> strays_;        // by the user's name
   std::set<std::pair<Place, Place>> refused_;  // for the sake of which of ours, and which
 };
 

@@ -11,8 +11,6 @@ constexpr uint32_t kMaxWords = 1u << 16;  // ids below 4 million
 constexpr uint32_t kMaxRecords = 1u << 22;
 constexpr size_t kMaxStatements = 2;
 
-constexpr uint8_t kEverywhere = 1, kOverdue = 2;  // a record's flags
-
 bool alike(const Ballot::Statement& a, const Ballot::Statement& b) {
   if (a.refusal || b.refusal) return a.refusal && b.refusal;
   return compatible(a.description, b.description);
@@ -38,8 +36,29 @@ void turn_bits_to_records(Ballot& ours, const Ballot& theirs, const KnownOperati
   for (const auto& [key, record] : theirs.records) {
     const uint32_t id = known.find(key);
     if (id == kNoId || !ours.has(id) || ours.records.contains(key)) continue;
-    ours.records[key] = {true, false, {{ours.speaker, id, known.description(id), {}}}};
+    ours.records[key] = {true, {}, {{ours.speaker, id, known.description(id), {}}}};
   }
+}
+
+// Ascending both.
+void unite(std::vector<int32_t>& ranks, const std::vector<int32_t>& others) {
+  if (others.empty()) return;
+  std::vector<int32_t> all;
+  std::set_union(ranks.begin(), ranks.end(), others.begin(), others.end(), std::back_inserter(all));
+  ranks = std::move(all);
+}
+
+void write_ranks(ByteWriter& writer, const std::vector<int32_t>& ranks) {
+  writer.put<uint32_t>(static_cast<uint32_t>(ranks.size()));
+  writer.put_bytes(ranks.data(), ranks.size() * sizeof(int32_t));
+}
+
+bool read_ranks(ByteReader& reader, std::vector<int32_t>& ranks) {
+  const auto count = reader.get<uint32_t>();
+  if (!reader.can_hold(count, sizeof(int32_t))) return false;
+  ranks.resize(count);
+  for (int32_t& rank : ranks) rank = reader.get<int32_t>();
+  return true;
 }
 
 void write_statement(ByteWriter& writer, const Ballot::Statement& statement) {
@@ -83,12 +102,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
     last_join_round = other.last_join_round;
     last_join_rank = other.last_join_rank;
   }
-  if (!other.joined.empty()) {
-    std::vector<int32_t> both;
-    std::set_union(joined.begin(), joined.end(), other.joined.begin(), other.joined.end(),
-                   std::back_inserter(both));
-    joined = std::move(both);
-  }
+  unite(joined, other.joined);
   if (other.all_joined) return;
   if (all_joined) {
     bits = std::move(other.bits);
@@ -113,7 +127,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
       ours->second.everywhere = false;
     } else {
       ours->second.everywhere = ours->second.everywhere && theirs.everywhere;
-      ours->second.is_overdue = ours->second.is_overdue || theirs.is_overdue;
+      unite(ours->second.waiting, theirs.waiting);
       merge_statements(ours->second.statements, std::move(theirs.statements));
     }
   }
@@ -126,8 +140,7 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put<uint8_t>(all_joined);
   writer.put(last_join_round);
   writer.put(last_join_rank);
-  writer.put<uint32_t>(static_cast<uint32_t>(joined.size()));
-  writer.put_bytes(joined.data(), joined.size() * sizeof(int32_t));
+  write_ranks(writer, joined);
   writer.put(speaker);
   writer.put(trial);
   writer.put(slowest);
@@ -136,8 +149,8 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put<uint32_t>(static_cast<uint32_t>(records.size()));
   for (const auto& [key, record] : records) {
     writer.put_string(key);
-    writer.put<uint8_t>(static_cast<uint8_t>((record.everywhere ? kEverywhere : 0) |
-                                             (record.is_overdue ? kOverdue : 0)));
+    writer.put<uint8_t>(record.everywhere);
+    write_ranks(writer, record.waiting);
     writer.put<uint8_t>(static_cast<uint8_t>(record.statements.size()));
     for (const Statement& statement : record.statements) write_statement(writer, statement);
   }
@@ -147,10 +160,7 @@ bool Ballot::read(ByteReader& reader) {
   all_joined = reader.get<uint8_t>() != 0;
   last_join_round = reader.get<uint64_t>();
   last_join_rank = reader.get<int32_t>();
-  const auto joined_count = reader.get<uint32_t>();
-  if (!reader.can_hold(joined_count, sizeof(int32_t))) return false;
-  joined.resize(joined_count);
-  for (int32_t& rank : joined) rank = reader.get<int32_t>();
+  if (!read_ranks(reader, joined)) return false;
   speaker = reader.get<int32_t>();
   trial = reader.get<int32_t>();
   slowest = reader.get<uint64_t>();
@@ -164,9 +174,8 @@ bool Ballot::read(ByteReader& reader) {
   for (uint32_t i = 0; i < record_count; ++i) {
     std::string key = reader.get_string();
     Record record;
-    const auto flags = reader.get<uint8_t>();
-    record.everywhere = (flags & kEverywhere) != 0;
-    record.is_overdue = (flags & kOverdue) != 0;
+    record.everywhere = reader.get<uint8_t>() != 0;
+    if (!read_ranks(reader, record.waiting)) return false;
     record.statements.resize(reader.get<uint8_t>());
     if (key.empty() || record.statements.empty() || record.statements.size() > kMaxStatements) {
       return false;

@@ -49,7 +49,7 @@ struct Ballot {
   };
   struct Record {
     bool everywhere = true;             // every rank covered has it ready, or refuses it
-    bool is_overdue = false;            // a rank has waited long for it
+    std::vector<int32_t> waiting;       // ranks that have waited long for it, ascending
     std::vector<Statement> statements;  // one or two, by rank
   };
 

@@ -170,8 +170,10 @@ void Negotiator::begin_round() {
         ballot_.set(id);
       } else {
         const Description& described = pending.refusal ? Description() : *pending.description;
+        std::vector<int32_t> waiting;
+        if (pending.is_overdue) waiting.push_back(ranks_[index_]);
         ballot_.records[key] = {true,
-                                pending.is_overdue,
+                                std::move(waiting),
                                 {{ranks_[index_], pending.ordinal, described, pending.refusal}}};
         counters_.descriptions_sent += 1;
       }
@@ -274,7 +276,7 @@ void Negotiator::conclude_records() {
     const auto& [key, record] = *entry;
     const Ballot::Statement& first = record.statements.front();
     if (!record.everywhere) {
-      if (record.is_overdue) agreement_.overdue.push_back({key, first.rank});
+      if (!record.waiting.empty()) agreement_.overdue.push_back({key, record.waiting});
       // Known names keep their description: whether ranks still differ is seen when all have come.
       const auto described =
           std::find_if(record.statements.begin(), record.statements.end(),

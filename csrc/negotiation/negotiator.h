@@ -53,7 +53,7 @@ struct Agreement {
   };
   struct Overdue {
     std::string key;
-    int32_t rank = 0;  // the lowest that has it ready
+    std::vector<int32_t> waiting;  // the ranks that have, ascending
   };
   uint64_t round = 0;
   std::vector<Ready> ready;  // in the order in which they are to run

@@ -61,6 +61,15 @@ MeshImpl::~MeshImpl() {
   for (Peer& peer : peers_) loop_.cancel_timer(peer.connect_timer);
 }
 
+void Mesh::decline(Bootstrap& bootstrap, const Status& why) {
+  const Settings defaults;
+  AddressCard card = AddressCard::of_this_process(defaults);
+  card.error = why.message();
+  // Whoever does not come to hear of it has an error of its own.
+  [[maybe_unused]] const auto gathered =
+      bootstrap.all_gather(card.pack(), std::chrono::seconds(defaults.start_timeout));
+}
+
 Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   AddressCard card = AddressCard::of_this_process(settings);
   credentials_.secret = bootstrap.secret();

@@ -52,6 +52,9 @@ class Mesh {
   // time-out of `settings`; call before the loop runs. Errors name the rank and the address.
   static Result<std::unique_ptr<Mesh>> create(EventLoop& loop, const Settings& settings,
                                               Bootstrap& bootstrap, MeshListener& listener);
+  // In place of create: tells all ranks, which else would wait for this one, why it cannot take
+  // part. Each of them then fails with the reason.
+  static void decline(Bootstrap& bootstrap, const Status& why);
   virtual ~Mesh() = default;
 
   virtual const Topology& topology() const = 0;

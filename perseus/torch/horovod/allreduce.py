@@ -25,6 +25,7 @@ from perseus.torch.horovod.compression import Compression, Compressor, checked_c
 from perseus.torch.horovod.tensors import (
     checked,
     checked_list,
+    checked_target,
     contiguous,
     contiguous_list,
     described,
@@ -70,7 +71,7 @@ def allreduce_async_(
     with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_number):
         op = resolve_op(op, average)
         scales = checked_scales(prescale_factor, postscale_factor)
-        buffer = contiguous(tensor)
+        buffer = contiguous(checked_target(tensor))
     handle = _submit(buffer, buffer, name, op, scales, set_number)
     return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
 
@@ -145,7 +146,7 @@ def grouped_allreduce_async_(
         op = resolve_op(op, average)
         scales = checked_scales(prescale_factor, postscale_factor)
         targets = checked_list(tensors)
-        buffers = contiguous_list(targets)
+        buffers = [contiguous(checked_target(target)) for target in targets]
     handle = _submit_group(buffers, buffers, name, op, scales, set_number)
 
     def finish(_: int) -> Sequence[torch.Tensor]:

@@ -10,7 +10,13 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, copied_back
-from perseus.torch.horovod.tensors import contiguous, described, empty_like, set_id
+from perseus.torch.horovod.tensors import (
+    checked_target,
+    contiguous,
+    described,
+    empty_like,
+    set_id,
+)
 from perseus_core import OperationKind, _engine, names, rank
 from perseus_core.arguments import whole_number
 
@@ -41,7 +47,7 @@ def broadcast_async_(
     set_number = set_id(process_set)
     with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
         root_rank = whole_number("root_rank", root_rank)
-        buffer = contiguous(tensor)
+        buffer = contiguous(checked_target(tensor))
     handle = _submit(buffer, buffer, root_rank, name, set_number)
     return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
 

@@ -38,6 +38,19 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
+def checked_target(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor; ValueError if it cannot take a result in place."""
+    is_strided = checked(tensor).layout is torch.strided
+    if is_strided and any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
+        raise ValueError(
+            "several elements of the tensor share one place in memory, as after expand(); it "
+            "cannot take a result in place, so give its clone()"
+        )
+    return tensor
+
+
 def contiguous_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """contiguous of each of a group."""
     return [contiguous(tensor) for tensor in checked_list(tensors)]

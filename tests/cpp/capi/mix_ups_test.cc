@@ -77,6 +77,40 @@ TEST_P(MixUps, AProcessSetAddedHereAndAnotherRemovedThere) {
   });
 }
 
+TEST_P(MixUps, ASetThatTheRankIsNotIn) {
+  if (GetParam() < 3) GTEST_SKIP() << "somebody must be outside";
+  World(GetParam(), kImpatient).run([&](int rank) {
+    const int32_t pair[] = {0, 1};
+    perseus_process_set_t set = -1;
+    REQUIRE(perseus_add_process_set(pair, 2, &set) == PERSEUS_OK);
+    const std::string text = "rank 2 does not belong to process set " + std::to_string(set);
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "x", rank == 2 ? set : PERSEUS_WORLD) ==
+            (rank == 2 ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
+    REQUIRE(last_error_says(text));
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "y") == PERSEUS_OK);
+    // Who corrects itself at once spares the others the error.
+    if (rank == 2) REQUIRE(run_one(PERSEUS_ALLREDUCE, "z", set) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(run_one(PERSEUS_ALLREDUCE, "z") == PERSEUS_OK);
+  });
+}
+
+TEST_P(MixUps, ARankThatIsSlowInAChainOfSetsIsNone) {
+  if (GetParam() < 3) GTEST_SKIP() << "a chain needs three";
+  World(GetParam(), kImpatient).run([&](int rank) {
+    // Each waits for the next, in a set of their own under one name; the last only takes its time.
+    std::vector<perseus_process_set_t> sets;
+    for (int32_t first = 0; first + 1 < GetParam(); ++first) {
+      const int32_t ranks[] = {first, first + 1};
+      perseus_process_set_t set = -1;
+      REQUIRE(perseus_add_process_set(ranks, 2, &set) == PERSEUS_OK);
+      sets.push_back(set);
+    }
+    if (rank == GetParam() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+    if (rank < GetParam() - 1) REQUIRE(run_one(PERSEUS_ALLREDUCE, "x", sets[rank]) == PERSEUS_OK);
+    if (rank > 0) REQUIRE(run_one(PERSEUS_ALLREDUCE, "x", sets[rank - 1]) == PERSEUS_OK);
+  });
+}
+
 TEST_P(MixUps, ARankThatComesLateIsNone) {
   World(GetParam(), kImpatient).run([&](int rank) {
     // Both operations of the name are under way on the others; one rank is late for both, and

@@ -210,6 +210,20 @@ TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
   });
 }
 
+TEST_P(Operations, AShapeThatIsMissingIsAnError) {
+  run([&](int) {
+    std::vector<float> data(4);
+    for (const int32_t dimensions : {1, -1}) {
+      perseus_tensor_t tensor = {data.data(), data.data(), nullptr, dimensions, PERSEUS_FLOAT32};
+      Submission wrong(PERSEUS_ALLREDUCE, "shapeless");
+      wrong.raw.tensors = &tensor;
+      wrong.raw.tensor_count = 1;
+      REQUIRE(wrong.run() == PERSEUS_INVALID_ARGUMENT);
+      REQUIRE(std::string(perseus_last_error()).find("its shape is missing") != std::string::npos);
+    }
+  });
+}
+
 TEST_P(Operations, AProcessSetThatOneRankGetsWrongFailsOnAll) {
   if (size() < 3) GTEST_SKIP() << "a set of some of the ranks needs more";
   run([&](int rank) {
@@ -363,6 +377,22 @@ TEST(Lifecycle, InitAndShutdownRepeat) {
       REQUIRE(perseus_rank() == -1);
     }
   });
+}
+
+TEST(Lifecycle, AMalformedSettingOfOneRankIsToldToAll) {
+  for (const auto& [name, value] :
+       Environment{{"PERSEUS_ALLREDUCE_STREAMS", "99"}, {"PERSEUS_THREAD_AFFINITY", "0,abc"}}) {
+    World(3).run_bare([&](int rank) {
+      if (rank == 1) setenv(name.c_str(), value.c_str(), 1);
+      REQUIRE(perseus_init(nullptr) == PERSEUS_INVALID_ARGUMENT);
+      const std::string message = perseus_last_error();
+      REQUIRE(message.find(name + "='" + value + "'") != std::string::npos);
+      REQUIRE(rank == 1 || message.find("rank 1 on ") == 0);
+      unsetenv(name.c_str());
+      REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+      REQUIRE(perseus_shutdown() == PERSEUS_OK);
+    });
+  }
 }
 
 TEST(Lifecycle, OperationsOfARankThatLeftFailOnTheOthers) {

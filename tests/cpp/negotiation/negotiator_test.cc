@@ -198,7 +198,7 @@ TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatAttend) {
     for (const Agreement& agreement : cluster.agreements(r)) {
       for (const auto& overdue : agreement.overdue) {
         EXPECT_EQ(overdue.key, key);
-        EXPECT_EQ(overdue.rank, 0);
+        EXPECT_EQ(overdue.waiting, std::vector<int32_t>{0});
         is_known = true;
       }
     }

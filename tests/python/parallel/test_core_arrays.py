@@ -79,3 +79,10 @@ def test_torch_tensors_come_through_dlpack():
 def test_an_array_on_a_gpu_is_refused():
     with pytest.raises(ValueError, match="CPU"):
         perseus.allreduce(OnGpu())
+
+
+def test_bytes_are_numbers_and_masks_are_not_dropped(core):
+    total = perseus.allgather(b"ab")
+    assert total.tolist() == [97, 98] * perseus.size()
+    with pytest.raises(TypeError, match="mask would be lost"):
+        perseus.allgather(np.ma.masked_array([1.0, 2.0], [True, False]))

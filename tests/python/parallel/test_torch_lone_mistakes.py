@@ -185,6 +185,23 @@ def test_a_compression_that_fails(operation):
         goes_on(operation, name)
 
 
+@pytest.mark.parametrize("call", ["allreduce_", "broadcast_", "grouped_allreduce_"])
+def test_an_expanded_tensor_cannot_take_a_result(call):
+    def run(tensor):
+        if call == "broadcast_":
+            return hvd.broadcast_(tensor, 0)
+        return getattr(hvd, call)([tensor] if call.startswith("grouped") else tensor)
+
+    fails_everywhere(
+        faulty_ranks(),
+        lambda: run(torch.ones(1).expand(4)),
+        lambda: run(torch.ones(4)),
+        ValueError,
+        "share one place in memory",
+    )
+    run(torch.ones(4).t())
+
+
 def test_a_sparse_tensor_that_is_dense():
     def reduce(tensor, op=hvd.Sum):
         return hvd.sparse_allreduce_async(tensor, "sparse", op)().to_dense()

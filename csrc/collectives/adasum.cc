@@ -1,12 +1,12 @@
 #include "collectives/adasum.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "base/buffer_pool.h"
+#include "collectives/folding.h"
 #include "collectives/message.h"
 #include "device/cpu/kernels.h"
 
@@ -45,8 +45,7 @@ class Adasum {
          std::byte* mine, std::byte* theirs, double* products, double* arriving)
       : wire_(group, call),
         index_(group.index),
-        power_(static_cast<int>(std::bit_floor(static_cast<unsigned>(group.size)))),
-        pairs_(group.size - power_),
+        folding_(group.size),
         tensors_(tensors),
         type_(type),
         element_(size_of(type)),
@@ -57,8 +56,8 @@ class Adasum {
         whole_{0, std::accumulate(tensors.begin(), tensors.end(), uint64_t{0})} {}
 
   Task run() {
-    const bool is_paired = index_ < 2 * pairs_;
-    if (is_paired && index_ % 2 == 1) {
+    const bool is_paired = folding_.is_paired(index_);
+    if (folding_.sits_out(index_)) {
       Message outgoing, result;
       wire_.send(outgoing, index_ - 1, kPairStep, mine_, bytes(whole_));
       Status status = co_await outgoing;
@@ -75,7 +74,7 @@ class Adasum {
       add_products_of(whole_, /*mine_is_lower=*/true);
       combine_range(whole_, /*mine_is_lower=*/true);
     }
-    id_ = is_paired ? index_ / 2 : index_ - pairs_;
+    id_ = folding_.id_of(index_);
     const Status status = co_await descend(whole_, 0);
     PERSEUS_CO_RETURN_IF_ERROR(status);
     if (is_paired) {
@@ -90,15 +89,12 @@ class Adasum {
  private:
   uint64_t bytes(Range range) const { return range.size() * element_; }
   std::byte* at(std::byte* data, Range range) const { return data + range.begin * element_; }
-  int partner(int mask) const {
-    const int id = id_ ^ mask;
-    return id < pairs_ ? 2 * id : id + pairs_;
-  }
+  int partner(int mask) const { return folding_.index_of(id_ ^ mask); }
 
   // Combines the range with that of the other block of 2^level ranks; on return all of it is here.
   Task descend(Range range, int level) {
     const int mask = 1 << level;
-    if (mask >= power_) co_return Status::ok();
+    if (mask >= folding_.power()) co_return Status::ok();
     const bool is_lower = (id_ & mask) == 0;
     const Halves halves = halve(range, is_lower);
     const uint32_t step = kFirstLevelStep + static_cast<uint32_t>(level) * kStepsPerLevel;
@@ -184,8 +180,7 @@ class Adasum {
 
   const Wire wire_;
   const int index_;
-  const int power_;
-  const int pairs_;
+  const Folding folding_;
   const std::span<const uint64_t> tensors_;
   const DataType type_;
   const size_t element_;

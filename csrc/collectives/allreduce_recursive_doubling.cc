@@ -1,10 +1,10 @@
 // With p the largest power of two within the group, the first 2 (size - p) ranks pair up first and
 // one of each pair sits out. A rank's block of inputs is always a run of neighbours, and the lower
 // block is always the left operand, so both partners compute the same bits at every hop.
-#include <bit>
 #include <utility>
 
 #include "collectives/allreduce_algorithms.h"
+#include "collectives/folding.h"
 #include "collectives/message.h"
 #include "device/cpu/kernels.h"
 
@@ -58,10 +58,9 @@ Task sit_out(Blocks& blocks, int partner) {
 }
 
 Task reduce_blocks(Blocks& blocks, int index, int size) {
-  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
-  const int pairs = size - power;
-  const bool is_paired = index < 2 * pairs;
-  if (is_paired && index % 2 == 1) {
+  const Folding folding(size);
+  const bool is_paired = folding.is_paired(index);
+  if (folding.sits_out(index)) {
     Task sitting_out = sit_out(blocks, index - 1);
     Status status = co_await std::move(sitting_out);
     co_return status;
@@ -74,12 +73,11 @@ Task reduce_blocks(Blocks& blocks, int index, int size) {
     blocks.combine(/*mine_is_lower=*/true);
   }
 
-  const int id = is_paired ? index / 2 : index - pairs;
+  const int id = folding.id_of(index);
   uint32_t step = kFirstHopStep;
-  for (int mask = 1; mask < power; mask <<= 1, ++step) {
+  for (int mask = 1; mask < folding.power(); mask <<= 1, ++step) {
     const int partner_id = id ^ mask;
-    const int partner = partner_id < pairs ? 2 * partner_id : partner_id + pairs;
-    Task hop = exchange(blocks, partner, step, id < partner_id);
+    Task hop = exchange(blocks, folding.index_of(partner_id), step, id < partner_id);
     Status status = co_await std::move(hop);
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }

@@ -63,9 +63,8 @@ perseus::Result<Place> find_place(int32_t id) {
 
 Status in_flight(const perseus::Names::Entry& name) {
   return Status::duplicate_name(
-      std::string(perseus::to_string(name.kind)) + " of '" +
-      std::string(perseus::name_of_key(name.key)) +
-      "': an operation of the same name is still in flight; wait for it, or use another name");
+      perseus::title(name.key) +
+      ": an operation of the same name is still in flight; wait for it, or use another name");
 }
 
 // The other ranks must not wait for a call that has failed here.

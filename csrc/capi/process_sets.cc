@@ -7,6 +7,9 @@ using perseus::Process;
 using perseus::Status;
 using perseus::to_c;
 
+static_assert(PERSEUS_FIRST_OPENED_SET == perseus::Engine::kFirstOpenedSet);
+static_assert(PERSEUS_LAST_OPENED_SET == perseus::Engine::kLastOpenedSet);
+
 extern "C" {
 
 perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_count,

@@ -17,8 +17,7 @@ Recycler<Operation>& operations() {
 }
 
 Status wrong_call(const Names::Entry& name, const std::string& what) {
-  return Status::invalid_argument(std::string(to_string(name.kind)) + " of '" +
-                                  std::string(name_of_key(name.key)) + "': " + what);
+  return Status::invalid_argument(title(name.key) + ": " + what);
 }
 
 class Checker {

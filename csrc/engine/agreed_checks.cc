@@ -8,8 +8,7 @@ namespace perseus {
 Status check_agreed(const Agreement::Ready& ready, const std::vector<int32_t>& joined) {
   const Description& description = ready.description();
   const auto because = [&](const std::string& what) {
-    return Status::unsupported(std::string(to_string(description.kind)) + " of '" +
-                               std::string(name_of_key(ready.key())) + "': " + what);
+    return Status::unsupported(title(ready.key()) + ": " + what);
   };
   if (is_uneven(description.kind) || description.kind == OperationKind::kReduceScatter) {
     for (const TensorDescription& tensor : description.tensors) {

@@ -77,8 +77,8 @@ void report_non_finite(const ShardRun& run, const RunContext& context, const Pac
   context.counters.non_finite_tensors.add();
   const Piece& piece = run.shard.pieces[found.segment];
   const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
-  PERSEUS_LOG(kWarning, to_string(agreed.description().kind)
-                            << " of '" << name_of_key(agreed.key()) << "': rank " << context.rank
+  PERSEUS_LOG(kWarning, title(agreed.key())
+                            << ": rank " << context.rank
                             << " submitted a NaN or infinity, the first at element "
                             << piece.offset + found.element << " of tensor " << piece.tensor);
 }

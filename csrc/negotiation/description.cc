@@ -127,6 +127,10 @@ std::string_view users_name(std::string_view key) {
   return has_kind ? rest.substr(kind.size() + 1) : name;
 }
 
+std::string title(std::string_view key) {
+  return std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) + "'";
+}
+
 std::string display_name(std::string_view key) {
   const std::string_view name = name_of_key(key);
   if (users_name(key) != name) return std::string(name);

@@ -21,8 +21,8 @@ Agreement::Failure failure_of(const std::string& key, const Ballot::Record& reco
   const Ballot::Statement& first = record.statements.front();
   const Ballot::Statement& second = record.statements.back();
   failure.message =
-      std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) +
-      "': " + explain_difference(first.description, first.rank, second.description, second.rank);
+      title(key) + ": " +
+      explain_difference(first.description, first.rank, second.description, second.rank);
   return failure;
 }
 

@@ -214,8 +214,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         return self._reduce(list(tensors), _op_of(opts))
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
-        return self._reduce(list(tensors), _op_of(opts))
+    allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
@@ -287,11 +286,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,) = outputs
-        is_root = self.rank() == opts.rootRank
-        parts = list(inputs[0]) if is_root else []
-        return self._exchange(parts or [output.new_empty(0)] * self.size(), [output], {
-            opts.rootRank: output
-        })  # fmt: skip
+        if self.rank() == opts.rootRank:
+            parts = list(inputs[0])
+        else:
+            parts = [output.new_empty(0)] * self.size()
+        return self._exchange(parts, [output], {opts.rootRank: output})
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self._exchange(list(inputs), list(outputs), dict(enumerate(outputs)))

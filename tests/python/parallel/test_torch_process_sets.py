@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -210,17 +212,17 @@ class TestInitAgain:
 
 
 def own_rank() -> int:
-    """The rank, before and after which there is no engine."""
-    hvd.init()
-    rank = hvd.rank()
-    hvd.barrier()
-    hvd.shutdown()
-    return rank
+    return asked_of_a_short_life(hvd.rank)
 
 
 def int_size() -> int:
+    return asked_of_a_short_life(hvd.size)
+
+
+def asked_of_a_short_life(question: Callable[[], int]) -> int:
+    """What an engine answers before and after which there is none."""
     hvd.init()
-    size = hvd.size()
+    answer = question()
     hvd.barrier()
     hvd.shutdown()
-    return size
+    return answer

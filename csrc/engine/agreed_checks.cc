@@ -22,8 +22,12 @@ Status check_agreed(const Agreement::Ready& ready, const std::vector<int32_t>& j
     return because("op " + std::string(to_string(description.reduce_op)) +
                    " is not supported; use sum or average");
   }
-  if (is_reduction(description.kind) && description.reduce_op == ReduceOp::kAdasum) {
-    return because("op adasum is not supported");
+  if (description.kind == OperationKind::kAllreduce && description.reduce_op == ReduceOp::kAdasum) {
+    for (const TensorDescription& tensor : description.tensors) {
+      if (is_floating(tensor.dtype)) continue;
+      return because("op adasum takes floating types, and this is " +
+                     std::string(to_string(tensor.dtype)));
+    }
   }
   if (description.kind == OperationKind::kBroadcast &&
       std::find(joined.begin(), joined.end(), description.root) != joined.end()) {

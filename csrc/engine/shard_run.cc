@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "codec/codec.h"
+#include "collectives/adasum.h"
 #include "collectives/coded_allreduce.h"
 #include "collectives/message.h"
 #include "device/cpu/kernels.h"
@@ -165,6 +166,21 @@ Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* val
       kept += piece.elements;
     }
   }
+  co_return Status::ok();
+}
+
+Task run_adasum(ShardRun& run, RunContext context) {
+  const Description& description = run.description();
+  const std::span<const Piece> pieces = run.shard.pieces;  // whole tensors: see Planner::cut
+  Buffer buffer = context.buffers.take(run.shard.bytes);
+  ScratchArray<uint64_t> tensors(context.buffers, pieces.size());
+  if (!buffer || !tensors) co_return Status::out_of_memory("no memory for a fusion buffer");
+  for (const Piece& piece : pieces) tensors.emplace(piece.elements);
+  pack_pieces(run, context, description.prescale, buffer.data());
+  const Status status = co_await adasum(run.batch->set->group, call_for(run, context, run.index),
+                                        buffer.data(), tensors.span(), run.shard.dtype);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  unpack_pieces(run, context, description.postscale, buffer.data());
   co_return Status::ok();
 }
 
@@ -375,7 +391,9 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
 
 Task run_shard(ShardRun& run, RunContext context) {
   switch (run.description().kind) {
-    case OperationKind::kAllreduce: return run_allreduce(run, context);
+    case OperationKind::kAllreduce:
+      return run.description().reduce_op == ReduceOp::kAdasum ? run_adasum(run, context)
+                                                              : run_allreduce(run, context);
     case OperationKind::kBroadcast: return run_broadcast(run, context);
     case OperationKind::kAllgather: return run_allgather(run, context);
     case OperationKind::kAlltoall: return run_alltoall(run, context);

@@ -18,6 +18,11 @@ bool is_whole(OperationKind kind) {
   return is_uneven(kind) || kind == OperationKind::kReduceScatter;
 }
 
+// Adasum weighs each tensor by its own length and direction, which a part of it does not have.
+bool may_be_cut(const Description& description) {
+  return description.reduce_op != ReduceOp::kAdasum;
+}
+
 bool may_merge(const Description& a, DataType dtype_a, const Description& b, DataType dtype_b) {
   return a.kind == b.kind && dtype_a == dtype_b && a.root == b.root && a.codec == b.codec &&
          a.reduce_op == b.reduce_op && a.prescale == b.prescale && a.postscale == b.postscale;
@@ -116,7 +121,8 @@ bool Planner::may_share_unit(const Piece& a, const Piece& b) const {
          (!is_of_a_group(a) && !is_of_a_group(b));
 }
 
-// Cuts the tensors of a unit, laid end to end, into shards of nearly equal size.
+// Cuts the tensors of a unit, laid end to end, into shards of nearly equal size; between tensors
+// where they must stay whole.
 void Planner::cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan) {
   const DataType dtype = tensor_of(tensors.front().tensor).dtype;
   const uint64_t elements = bytes / size_of(dtype);
@@ -136,11 +142,12 @@ void Planner::cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan) {
         shard.dtype = dtype;
         shard.priority = description_of(tensor).priority;
       }
-      const uint64_t take = std::min(room, tensor.elements - offset);
+      const uint64_t left = tensor.elements - offset;
+      const uint64_t take = may_be_cut(description_of(tensor)) ? std::min(room, left) : left;
       plan.pieces.push_back({tensor.operation, tensor.tensor, offset, take});
       shard.bytes += take * size_of(dtype);
       offset += take;
-      room -= take;
+      room -= std::min(room, take);
     }
   }
   close(shard, plan);

@@ -82,20 +82,20 @@ void copy(void* target, const void* source, size_t bytes) {
 template <typename T>
 T identity(ReduceOp op) {
   using Limits = std::numeric_limits<T>;
-  switch (kernel_op(op)) {
-    case kKernelMin: return Limits::has_infinity ? Limits::infinity() : Limits::max();
-    case kKernelMax: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    case kKernelProduct: return T{1};
+  switch (op) {
+    case ReduceOp::kMin: return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceOp::kMax: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::kProduct: return T{1};
     default: return T{0};
   }
 }
 
 // The identity of a 16-bit float, as bits: `one` and `infinity` differ between the two formats.
 uint16_t identity_bits(ReduceOp op, uint16_t one, uint16_t infinity) {
-  switch (kernel_op(op)) {
-    case kKernelMin: return infinity;
-    case kKernelMax: return infinity | 0x8000;
-    case kKernelProduct: return one;
+  switch (op) {
+    case ReduceOp::kMin: return infinity;
+    case ReduceOp::kMax: return infinity | 0x8000;
+    case ReduceOp::kProduct: return one;
     default: return 0;
   }
 }
@@ -192,7 +192,7 @@ void fill_identity(void* target, size_t elements, DataType type, ReduceOp op) {
     case DataType::kFloat32: return fill(target, elements, identity<float>(op));
     case DataType::kFloat64: return fill(target, elements, identity<double>(op));
     case DataType::kBool: {
-      const bool is_and = kernel_op(op) == kKernelMin || kernel_op(op) == kKernelProduct;
+      const bool is_and = op == ReduceOp::kMin || op == ReduceOp::kProduct;
       return fill<uint8_t>(target, elements, is_and);
     }
   }

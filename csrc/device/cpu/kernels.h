@@ -34,8 +34,8 @@ void scale(void* target, const void* source, size_t elements, DataType type, dou
 void scale_convert(void* target, DataType to, const void* source, DataType from, size_t elements,
                    double factor);
 
-// The element that changes nothing in a reduction with op, repeated (zeros for sum; the type's
-// largest for min; ...).
+// The element that changes nothing in a reduction with op, repeated (zeros for sums and Adasum;
+// the type's largest for min; ...).
 void fill_identity(void* target, size_t elements, DataType type, ReduceOp op);
 
 // Index of the first NaN or infinity, or `elements` if there is none (always, for integers).

@@ -93,6 +93,21 @@ TEST(Plan, LargeTensorsAreCutIntoShards) {
   expect_complete(agreed, made);
 }
 
+TEST(Plan, TensorsOfAdasumStayWhole) {
+  Description large = floats({1'000'003}), small = floats({3000, 5000, 1, 0, 7000});
+  large.reduce_op = small.reduce_op = ReduceOp::kAdasum;
+  const std::vector<Agreement::Ready> agreed = {ready(0, large), ready(1, small)};
+  const Plan made = plan(agreed, {.merge_bytes = 1 << 16, .shard_bytes = 1 << 15});
+  EXPECT_EQ(made.shards.size(), 3u);
+  for (const Shard& shard : made.shards) {
+    for (const Piece& piece : shard.pieces) {
+      const TensorDescription& tensor = agreed[piece.operation].description().tensors[piece.tensor];
+      EXPECT_EQ(piece.elements, static_cast<uint64_t>(tensor.elements()));
+    }
+  }
+  expect_complete(agreed, made);
+}
+
 TEST(Plan, HigherPriorityShardsComeFirst) {
   const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {1 << 20}, 1),
                                                 allreduce_of(1, {10}, 5)};

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod.tensors import set_id
+from perseus_core import WORLD, OperationKind, _engine, process_set_rank, process_sets
 from perseus_core import barrier as _barrier
 from perseus_core import join as _join
 
@@ -11,8 +12,9 @@ from perseus_core import join as _join
 def join(device: int = -1) -> int:
     """Says that this rank has no more data, and waits until all ranks of the world say so.
 
-    Meanwhile it takes part in the others' operations with what changes nothing: zeros to a sum, no
-    rows to a gather. An average is still over all ranks. A broadcast from it fails.
+    Meanwhile it takes part in the others' operations, also in its process sets, with what changes
+    nothing: zeros to a sum, no rows to a gather. An average is still over all ranks. A broadcast
+    from it fails.
 
     Args:
       device: -1; tensors must be in CPU memory.
@@ -21,7 +23,26 @@ def join(device: int = -1) -> int:
     """
     if device != -1:
         raise ValueError(f"device is {device}; this build of Perseus moves CPU tensors only")
-    return _join()
+    handles = [
+        _engine.submit(_engine.register(number, OperationKind.JOIN, "join.noname"), [])
+        for number in _own_sets()
+    ]
+    last = _join()
+    for handle in handles:
+        _engine.finish(handle)
+    return last
+
+
+def _own_sets() -> list[int]:
+    """The sets that all ranks know of and this one is in, but for the world.
+
+    Those of torch.distributed are not among them: their members leave them each by itself.
+    """
+    return [
+        number
+        for number in process_sets()
+        if WORLD < number < _engine.FIRST_OPENED_SET and process_set_rank(number) >= 0
+    ]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

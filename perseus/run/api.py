@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import cloudpickle
 
-from perseus.run.environment import start_timeout as seconds_to_start
-from perseus.run.host_connection import RemoteShell
-from perseus.run.hosts import Host, assign, parse_hosts, read_hostfile
-from perseus.run.job import Job, Launcher
-from perseus.run.output import Output
-from perseus.run.rendezvous import serve_rendezvous
+from perseus.run.hosts import parse_hosts, read_hostfile
+from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
+from perseus.run.start import Request, start
 
 T = TypeVar("T")
 
@@ -25,60 +20,120 @@ def run(
     func: Callable[..., T],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    num_proc: int | None = None,
-    *,
-    np: int | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
+    host_discovery_script: str | None = None,
     start_timeout: int | None = None,
     ssh_port: int | None = None,
     ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
     output_filename: str | None = None,
+    verbose: int | bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
     environment: Mapping[str, str] | None = None,
-    verbose: bool = False,
 ) -> list[T]:
     """Calls `func(*args, **kwargs)` on every rank of a new job and gives the results in rank order.
 
     The function travels by cloudpickle and runs in a fresh Python, which must find the modules that
-    it imports. What ranks print is shown as by perseusrun.
+    it imports. What ranks print is shown as by perseusrun. Arguments are Horovod's.
 
     Args:
-      num_proc: ranks to start (`np` is the same); all slots of the hosts by default, else 1.
+      num_proc: ranks to start.
       hosts: "host:slots,host:slots"; this machine by default.
       hostfile: a file of lines `host slots=N`, instead of `hosts`.
       start_timeout: seconds until all ranks must have started and met; PERSEUS_START_TIMEOUT by
         default, else 30.
+      ssh_port, ssh_identity_file: how other hosts are reached.
+      output_filename: a folder, to keep what rank N prints in rank.N/stdout and stderr, too.
+      verbose: say what is started where.
+      use_gloo, use_mpi: start the ranks without mpirun, as is done by default, or with it.
+      mpi_args: more arguments for mpirun.
+      network_interfaces: those the ranks talk over, separated by commas.
+      executable: the Python that the ranks run in; this one by default.
       environment: more environment variables for the ranks, such as settings.
+      disable_cache: changes nothing, for nothing that is found out about hosts is kept.
+      np, network_interface: deprecated names of num_proc and network_interfaces.
+      min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script, min_np,
+        max_np: for elastic training; refused.
 
     Raises ValueError for wrong arguments, RuntimeError naming the rank if one fails.
     """
+    _refuse_elastic(
+        min_num_proc=min_num_proc,
+        max_num_proc=max_num_proc,
+        slots=slots,
+        reset_limit=reset_limit,
+        cooldown_range=cooldown_range,
+        host_discovery_script=host_discovery_script,
+        min_np=min_np,
+        max_np=max_np,
+    )
     if hosts and hostfile:
         raise ValueError("hosts and hostfile exclude each other")
-    named = parse_hosts(hosts) if hosts else read_hostfile(hostfile) if hostfile else None
-    size = num_proc or np or (sum(host.slots for host in named) if named else 1)
-    slots = assign(named or [Host("localhost", size)], size)
-    secret = secrets.token_hex(32)
-    output = Output(size, folder=Path(output_filename) if output_filename else None)
-    settings = dict(environment or {})
-    if start_timeout is not None:
-        settings["PERSEUS_START_TIMEOUT"] = str(start_timeout)
-    whole = {**os.environ, **settings}
-    shell = RemoteShell.from_environment(ssh_port, ssh_identity_file)
-    names = [slot.host for slot in slots]
-    with serve_rendezvous(names, secret, whole, shell) as rendezvous:
-        job = Job(
-            command=[sys.executable, "-m", "perseus.run.task"],
-            slots=slots,
-            secret=secret,
-            rendezvous=rendezvous,
-            environment=settings,
-            remote_shell=shell,
-            start_timeout=seconds_to_start(whole),
-            stdin=cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))),
-            verbose=verbose,
+    if use_gloo and use_mpi:
+        raise ValueError("use_gloo and use_mpi exclude each other")
+    if np is not None:
+        num_proc = _renamed("np", np, "num_proc", None if num_proc == 1 else num_proc)
+    if network_interface is not None:
+        network_interfaces = _renamed(
+            "network_interface", network_interface, "network_interfaces", network_interfaces
         )
-        launcher = Launcher(job, output)
-        launcher.run()
+    if disable_cache:
+        _say(f"disable_cache changes nothing: {NO_CACHE}")
+    if mpi_args and not use_mpi:
+        _say(f"mpi_args changes nothing: {NOT_FOR_MPIRUN}; pass use_mpi=True")
+    settings = dict(environment or {})
+    if network_interfaces:
+        settings["PERSEUS_INTERFACES"] = network_interfaces
+    named = parse_hosts(hosts) if hosts else read_hostfile(hostfile) if hostfile else ()
+    request = Request(
+        command=[executable or sys.executable, "-m", "perseus.run.task"],
+        size=num_proc,
+        hosts=named,
+        settings=settings,
+        start_timeout=start_timeout,
+        ssh_port=ssh_port,
+        ssh_identity_file=ssh_identity_file,
+        output_folder=output_filename,
+        verbose=bool(verbose),
+        stdin=cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))),
+        mpi=bool(use_mpi),
+        mpi_args=mpi_args or "",
+    )
+    launcher, _ = start(request)
     if launcher.failure:
         raise RuntimeError(launcher.failure.message)
-    return [cloudpickle.loads(launcher.results[slot.rank]) for slot in slots]
+    return [cloudpickle.loads(launcher.results[rank]) for rank in range(num_proc)]
+
+
+def _refuse_elastic(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name}: {NO_ELASTIC_DRIVER}")
+
+
+def _renamed(old: str, value: T, new: str, other: T | None) -> T:
+    """The value of an argument that was given under its deprecated name."""
+    if other is not None and other != value:
+        raise ValueError(f"{old}={value!r} and {new}={other!r}: both name the same; give {new}")
+    warnings.warn(f"{old} is deprecated; it is called {new}", DeprecationWarning, stacklevel=3)
+    return value
+
+
+def _say(note: str) -> None:
+    print(f"perseusrun: {note}", file=sys.stderr)

@@ -6,24 +6,15 @@ import argparse
 import contextlib
 import importlib.metadata
 import os
-import secrets
-import shlex
 import sys
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 from perseus.dropin import search_path
-from perseus.run.agent import CALL_BACK
-from perseus.run.environment import exported, start_timeout
-from perseus.run.host_connection import RemoteShell
-from perseus.run.hosts import Host, assign, is_local, parse_hosts, read_hostfile
-from perseus.run.job import Job, Launcher
-from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command, mpirun_environment
-from perseus.run.mpi_launcher import MpiLauncher
-from perseus.run.output import Output
-from perseus.run.rendezvous import call_back_address, serve_rendezvous
-from perseus.run.setting_options import DEST, add_setting_options
+from perseus.run.config_file import read_config
+from perseus.run.hosts import Host, parse_hosts, read_hostfile
+from perseus.run.setting_options import DEST, NOT_FOR_MPIRUN, add_setting_options
+from perseus.run.start import Request, start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,102 +25,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.check_build:
         return check_build()
-    if not options.mpi:
-        for flag in ("mpi_args", "binding_args", "tcp"):
-            if getattr(options, flag):
-                name = f"--{flag.replace('_', '-')}"
-                options.notes.append(f"{name} changes nothing: it is for mpirun; add --mpi")
-    for note in options.notes:
-        print(f"perseusrun: {note}", file=sys.stderr)
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        parser.error("there is no command to run: perseusrun -np 4 python train.py")
-    if options.drop_in:
-        options.settings["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
-    if options.start_timeout is not None:
-        options.settings["PERSEUS_START_TIMEOUT"] = str(options.start_timeout)
     try:
-        hosts = named_hosts(options)
-        size = options.num_proc or sum(host.slots for host in hosts or [])
-        if not size:
-            parser.error("say how many ranks to start: -np N")
-        if options.mpi:
-            return run_with_mpi(options, hosts, size, command)
-        return run(options, hosts or [Host("localhost", size)], size, command)
+        if options.config_file:
+            apply_config(parser, options)
+        for note in [*options.notes, *notes_about_mpi(options)]:
+            print(f"perseusrun: {note}", file=sys.stderr)
+        _, status = start(make_request(parser, options))
     except ValueError as error:
         print(f"perseusrun: {error}", file=sys.stderr)
         return 2
+    return status
 
 
-def run(options: argparse.Namespace, hosts: Sequence[Host], size: int, command: list[str]) -> int:
-    slots = assign(hosts, size)
-    secret = secrets.token_hex(32)
-    environment = {**os.environ, **options.settings}
-    shell = RemoteShell.from_environment(options.ssh_port, options.ssh_identity_file)
-    output = make_output(options, size)
-    names = [slot.host for slot in slots]
-    with serve_rendezvous(names, secret, environment, shell) as rendezvous:
-        job = Job(
-            command=command,
-            slots=slots,
-            secret=secret,
-            rendezvous=rendezvous,
-            environment=options.settings,
-            remote_shell=shell,
-            start_timeout=start_timeout(environment),
-            verbose=options.verbose,
-        )
-        return Launcher(job, output).run()
-
-
-def run_with_mpi(
-    options: argparse.Namespace, hosts: Sequence[Host] | None, size: int, command: list[str]
-) -> int:
-    slots = assign(hosts or [Host("localhost", size)], size)
-    environment = {**os.environ, **options.settings, CALL_BACK: ""}
-    several = any(not is_local(host.name) for host in hosts or [])
-    shell = RemoteShell.from_environment(options.ssh_port, options.ssh_identity_file)
-    seconds = start_timeout(environment)
-    address, listen_on = call_back_address([slot.host for slot in slots], environment, shell)
-    mpirun = find_mpirun()
-    mpi_job = MpiJob(
-        size=size,
-        hosts=[(host.name, host.slots) for host in hosts or []],
-        exported=exported(environment) if several else {**options.settings, CALL_BACK: ""},
-        binding=shlex.split(options.binding_args),
-        more=shlex.split(options.mpi_args),
-        tcp=options.tcp,
-        remote_shell=[*shell.command, *shell.options(seconds)] if several else [],
-        root=os.geteuid() == 0,
-    )
-    job = Job(
+def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request:
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("there is no command to run: perseusrun -np 4 python train.py")
+    hosts = named_hosts(options)
+    size = options.num_proc or sum(host.slots for host in hosts)
+    if not size:
+        parser.error("say how many ranks to start: -np N")
+    settings = dict(options.settings)
+    if options.drop_in:
+        settings["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
+    return Request(
         command=command,
-        slots=slots,
-        secret="",
-        environment=options.settings,
-        start_timeout=seconds,
+        size=size,
+        hosts=hosts,
+        settings=settings,
+        start_timeout=options.start_timeout,
+        ssh_port=options.ssh_port,
+        ssh_identity_file=options.ssh_identity_file,
+        output_folder=options.output_filename,
+        timestamps=options.timestamps,
         verbose=options.verbose,
+        mpi=options.mpi,
+        mpi_args=options.mpi_args,
+        binding_args=options.binding_args,
+        tcp=options.tcp,
     )
-    launcher = MpiLauncher(
-        job,
-        make_output(options, size),
-        lambda started: mpirun_command(mpirun, mpi_job, started),
-        mpirun_environment(mpirun, mpi_job),
-        address=address,
-        listen_on=listen_on,
-    )
-    return launcher.run()
 
 
-def make_output(options: argparse.Namespace, size: int) -> Output:
-    folder = Path(options.output_filename) if options.output_filename else None
-    return Output(size, timestamps=options.timestamps, folder=folder)
+def apply_config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """What a file says counts where no flag says otherwise. Raises ValueError for a bad file."""
+    config = read_config(options.config_file)
+    from_file = parser.parse_args(config.arguments)
+    options.settings = {**from_file.settings, **options.settings}
+    options.notes = [*config.notes, *from_file.notes, *options.notes]
+    if config.mpi and not options.gloo:
+        options.mpi = True
 
 
-def named_hosts(options: argparse.Namespace) -> list[Host] | None:
+def notes_about_mpi(options: argparse.Namespace) -> list[str]:
+    """Flags that say something to mpirun only."""
+    if options.mpi:
+        return []
+    why = f"changes nothing: {NOT_FOR_MPIRUN}; add --mpi"
+    notes = [
+        f"{flag} {why}"
+        for flag, value in (
+            ("--mpi-args", options.mpi_args),
+            ("--binding-args", options.binding_args),
+        )
+        if value
+    ]
+    if options.tcp:
+        notes.append(
+            "--tcp sets NCCL_IB_DISABLE=1 and no more: without --mpi, ranks use TCP anyway"
+        )
+    return notes
+
+
+def named_hosts(options: argparse.Namespace) -> list[Host]:
     if options.hosts:
         return parse_hosts(options.hosts)
-    return read_hostfile(options.hostfile) if options.hostfile else None
+    return read_hostfile(options.hostfile) if options.hostfile else []
 
 
 def check_build() -> int:
@@ -183,10 +153,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--binding-args", default="", metavar="ARGS", help="mpirun's, to bind ranks to processors"
     )
-    parser.add_argument("--tcp", action="store_true", help="with --mpi: MPI uses TCP only")
+    parser.add_argument(
+        "--tcp", action="store_true", help="with --mpi: MPI uses TCP only; NCCL_IB_DISABLE=1"
+    )
     parser.add_argument(
         "--start-timeout",
-        "--gloo-timeout-seconds",
         type=_positive,
         metavar="S",
         help="seconds until all ranks must have started and met (PERSEUS_START_TIMEOUT)",
@@ -205,6 +176,9 @@ def make_parser() -> argparse.ArgumentParser:
         dest="timestamps",
         action="store_true",
         help="lines begin with the time",
+    )
+    parser.add_argument(
+        "--config-file", metavar="FILE", help="settings in YAML, as Horovod has them (needs PyYAML)"
     )
     parser.add_argument("--verbose", action="store_true", help="say what is started where")
     add_setting_options(parser)

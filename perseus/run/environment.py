@@ -42,7 +42,8 @@ def job_environment(secret: str) -> dict[str, str]:
 
 
 def rank_environment(slot: Slot) -> dict[str, str]:
-    """Where a rank stands, under our names and under those that Horovod's scripts read."""
+    """Where a rank stands, under our names and under those that Horovod's scripts read, and
+    torch.distributed's."""
     place = {
         "RANK": slot.rank,
         "SIZE": slot.size,
@@ -52,8 +53,21 @@ def rank_environment(slot: Slot) -> dict[str, str]:
         "CROSS_SIZE": slot.cross_size,
         "HOSTNAME": slot.host,
     }
-    return {
+    named = {
         f"{prefix}_{name}": str(value)
         for prefix in ("PERSEUS", "HOROVOD")
         for name, value in place.items()
+    }
+    return named | torch_environment(slot.rank, slot.size, slot.local_rank, slot.local_size)
+
+
+def torch_environment(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """Where a rank stands, as torchrun says it."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        # Else rank 0, where torchrun has started perseusrun, would look for a store of torchrun's.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
     }

@@ -40,6 +40,8 @@ class Job:
     secret: str
     # The rendezvous as the given host reaches it, "address:port"; None without one.
     rendezvous: Callable[[str], str] | None = None
+    # What the ranks of the given host are told of rank 0, for torch.distributed; None: nothing.
+    master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings, for all ranks
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
     start_timeout: int = 30
@@ -125,6 +127,8 @@ class Launcher:
         environment |= job_environment(self._job.secret)
         if self._job.rendezvous:
             environment["PERSEUS_RENDEZVOUS"] = self._job.rendezvous(host)
+        if self._job.master:
+            environment |= self._job.master(host)
         self._log(f"host {host}: ranks {', '.join(str(slot.rank) for slot in slots)}")
         return {
             "command": list(self._job.command),

@@ -6,6 +6,7 @@ MPI. What MPI's launcher has told an agent, in its environment, the rank gets fr
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hmac
 import os
@@ -21,8 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perseus.run import agent
+from perseus.run.environment import torch_environment
 from perseus.run.host_connection import AGENT, AgentConnection
+from perseus.run.hosts import is_local
 from perseus.run.job import AGENT_SECONDS, GRACE_SECONDS, Job, Launcher, how_it_ended, name_ranks
+from perseus.run.master import Master
 from perseus.run.output import Output
 
 # How long mpirun may take to end once all ranks have.
@@ -38,6 +42,15 @@ class _Caller:
     connection: socket.socket
     challenge: bytes = field(default_factory=lambda: secrets.token_bytes(agent.CHALLENGE_BYTES))
     answer: bytes = b""
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """One that has called: how it is reached, and on which host it is."""
+
+    connection: socket.socket
+    address: str
+    host: str
 
 
 class MpiLauncher(Launcher):
@@ -61,6 +74,8 @@ class MpiLauncher(Launcher):
         self._listen_on = listen_on
         self._key = secrets.token_hex(32)
         self._uncalled = set(self._running)  # ranks whose agents have not called yet
+        self._called: dict[int, _Agent] = {}  # until all have, and begin
+        self._master: Master | None = None
 
     def _start(self) -> None:
         family = socket.AF_INET6 if ":" in self._listen_on else socket.AF_INET
@@ -136,38 +151,67 @@ class MpiLauncher(Launcher):
         if data and (len(caller.answer) < length or length == agent.HEADER.size):
             return
         self._selector.unregister(caller.connection)
-        with caller.connection:
-            if data:
-                self._answered(caller, rank)
+        if not (data and self._answered(caller, rank)):
+            caller.connection.close()
 
-    def _answered(self, caller: _Caller, rank: int) -> None:
+    def _answered(self, caller: _Caller, rank: int) -> bool:
+        """Whether it is the agent of a rank that we wait for."""
         expected = agent.proof(self._key, caller.challenge, rank)
         answer = caller.answer[agent.HEADER.size :]
         if rank not in self._uncalled or not hmac.compare_digest(answer[: len(expected)], expected):
-            return
+            return False
+        try:
+            address = str(caller.connection.getpeername()[0])
+        except OSError:
+            return False  # it is gone again
         self._uncalled.remove(rank)
-        if not self._uncalled:
-            self._stop_listening()
         host = answer[len(expected) :].decode(errors="replace")
         self._log(f"rank {rank} is on host {host}")
+        self._called[rank] = _Agent(caller.connection, address, host)
+        if not self._uncalled:
+            self._stop_listening()
+            self._begin()
+        return True
+
+    def _begin(self) -> None:
+        """Only now is it known where rank 0 is, and who shares a host."""
+        first = self._called[0]
+        here = is_local(first.address)
+        places = {rank: (called.address, called.host) for rank, called in self._called.items()}
+        environment = {**os.environ, **self._job.environment}
+        several = len(set(places.values())) > 1
+        self._master = Master(environment, here=here, several_hosts=several)
+        for rank, called in sorted(self._called.items()):
+            beside = sorted(other for other in places if places[other] == places[rank])
+            place = torch_environment(rank, len(places), beside.index(rank), len(beside))
+            # Rank 0 here is reached as we are.
+            place |= self._master.environment(self._address if here else first.address)
+            self._add(self._connect(rank, called, place))
+        self._called.clear()
+
+    def _connect(self, rank: int, called: _Agent, place: dict[str, str]) -> AgentConnection:
         # Each end has a descriptor of its own, so that each can be closed by itself.
-        stdin = os.fdopen(os.dup(caller.connection.fileno()), "wb", buffering=0)
-        stdout = os.fdopen(os.dup(caller.connection.fileno()), "rb", buffering=0)
-        self._add(AgentConnection(host, [rank], stdin, stdout, self._description_of(rank)))
+        with called.connection:
+            fd = called.connection.fileno()
+            stdin = os.fdopen(os.dup(fd), "wb", buffering=0)
+            stdout = os.fdopen(os.dup(fd), "rb", buffering=0)
+        return AgentConnection(
+            called.host, [rank], stdin, stdout, self._description_of(rank, place)
+        )
 
     def _stop_listening(self) -> None:
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)
             self._listener.close()
 
-    def _description_of(self, rank: int) -> dict[str, object]:
+    def _description_of(self, rank: int, place: dict[str, str]) -> dict[str, object]:
         return {
             "command": list(self._job.command),
             "directory": os.getcwd(),
             "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
             "grace": GRACE_SECONDS,
-            "ranks": [{"rank": rank, "environment": {}}],
-            "stdin": "",
+            "ranks": [{"rank": rank, "environment": place}],
+            "stdin": base64.b64encode(self._job.stdin).decode(),
         }
 
     def _mpirun_ended(self) -> None:
@@ -192,8 +236,11 @@ class MpiLauncher(Launcher):
         self._fail(None, f"{what} {ranks}", exit_code)
 
     def _expect_no_more(self) -> None:
-        for rank in self._uncalled:
+        for rank in [*self._uncalled, *self._called]:
             self._running.pop(rank, None)
+        for called in self._called.values():
+            called.connection.close()
+        self._called.clear()
         self._uncalled.clear()
         self._stop_listening()
 
@@ -206,6 +253,8 @@ class MpiLauncher(Launcher):
     def _stop(self) -> None:
         super()._stop()
         self._stop_listening()
+        if self._master:
+            self._master.close()
         os.close(self._mpirun_fd)
         with contextlib.suppress(subprocess.TimeoutExpired):
             # After an orderly end it has daemons on other hosts to wait for.

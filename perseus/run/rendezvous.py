@@ -15,27 +15,31 @@ from perseus.run.network import address_of_interface, address_toward
 _ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 
 
+def own_addresses(
+    hosts: Sequence[str], environment: Mapping[str, str], remote_shell: RemoteShell
+) -> dict[str, str]:
+    """The address of this machine as each host reaches it.
+
+    `environment` is what the ranks get: it may choose the interface. Raises ValueError for a host
+    without a route to us.
+    """
+    interfaces = _interfaces(environment)
+    return {host: _address(host, interfaces, remote_shell) for host in dict.fromkeys(hosts)}
+
+
 @contextlib.contextmanager
 def serve_rendezvous(
-    hosts_of_ranks: Sequence[str],
-    secret: str,
-    environment: Mapping[str, str],
-    remote_shell: RemoteShell,
+    size: int, secret: str, addresses: Mapping[str, str]
 ) -> Iterator[Callable[[str], str]]:
     """Serves until the context ends; gives a function from a host to "address:port" as seen there.
 
-    `hosts_of_ranks` names each rank's host, `environment` is what the ranks get: it may choose the
-    interface. Raises ValueError if a host has no route to it.
+    `addresses` are those of this machine, by host.
     """
     from perseus_core import Rendezvous
 
-    interfaces = _interfaces(environment)
-    addresses = {
-        host: _address(host, interfaces, remote_shell) for host in dict.fromkeys(hosts_of_ranks)
-    }
     only_here = all(map(is_local, addresses))
     listen_on = "127.0.0.1" if only_here else ""
-    with Rendezvous(len(hosts_of_ranks), secret, listen_on) as rendezvous:
+    with Rendezvous(size, secret, listen_on) as rendezvous:
         yield lambda host: _join(addresses[host], rendezvous.port)
 
 

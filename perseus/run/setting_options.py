@@ -45,7 +45,7 @@ SETTING_OPTIONS = (
         ("--num-nccl-streams", "--streams"), "PERSEUS_ALLREDUCE_STREAMS", "number of streams"
     ),
     SettingOption(
-        ("--hierarchical-allreduce",),
+        ("--hierarchical-allreduce", "--torus-allreduce"),
         "PERSEUS_ALLREDUCE_MODE",
         "allreduce inside the hosts first, then between them",
         "hierarchical",
@@ -55,6 +55,18 @@ SETTING_OPTIONS = (
         "PERSEUS_ALLREDUCE_MODE",
         "all ranks in one allreduce",
         "flat",
+    ),
+    SettingOption(
+        ("--autotune",),
+        "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+        "find the best streams and granularities in the first steps, as is done by default",
+        "0",
+    ),
+    SettingOption(
+        ("--no-autotune",),
+        "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+        "use them as they are given",
+        "1",
     ),
     SettingOption(
         ("--timeline-filename",),
@@ -85,6 +97,12 @@ SETTING_OPTIONS = (
         "seconds until a stalled tensor ends the job",
     ),
     SettingOption(
+        ("--gloo-timeout-seconds",),
+        "PERSEUS_START_TIMEOUT",
+        "the same as --start-timeout, which wins",
+        alias="HOROVOD_GLOO_TIMEOUT_SECONDS",
+    ),
+    SettingOption(
         ("--thread-affinity",),
         "PERSEUS_THREAD_AFFINITY",
         "processor for the engine's thread of each local rank, separated by commas",
@@ -107,41 +125,48 @@ SETTING_OPTIONS = (
     ),
 )
 
+#: Why a flag, or an argument of `run`, changes nothing.
+NO_CACHE = "nothing that is found out about hosts is kept between jobs"
+NOT_FOR_MPIRUN = "it is for mpirun, which starts no ranks here"
 _NO_CYCLE = "agreement is driven by events; there is no cycle to time"
-_TUNER = "the tuner runs by itself; PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING=1 turns it off"
+_ALLGATHER = "allgather chooses its algorithm by itself"
+_ONE_THREAD = "only the engine's one thread calls MPI"
+_TUNER = "the tuner is not Horovod's; it takes no parameters, and logs at --log-level debug"
+
+#: Why a job cannot run as asked.
+NO_ELASTIC_DRIVER = (
+    "there is no elastic launcher yet, so hosts and ranks cannot change while a job runs; say how "
+    "many ranks, and on which hosts"
+)
 
 # Flag, how many values it takes, and why it changes nothing.
 WITHOUT_MEANING = (
     ("--cycle-time-ms", 1, _NO_CYCLE),
-    ("--hierarchical-allgather", 0, "allgather chooses its algorithm by itself"),
-    ("--no-hierarchical-allgather", 0, "allgather chooses its algorithm by itself"),
-    ("--torus-allreduce", 0, "--hierarchical-allreduce is the two-level allreduce"),
+    ("--hierarchical-allgather", 0, _ALLGATHER),
+    ("--no-hierarchical-allgather", 0, _ALLGATHER),
     ("--no-torus-allreduce", 0, "there is no torus allreduce to turn off"),
-    ("--autotune", 0, _TUNER),
-    ("--no-autotune", 0, _TUNER),
     ("--autotune-log-file", 1, _TUNER),
     ("--autotune-warmup-samples", 1, _TUNER),
     ("--autotune-steps-per-sample", 1, _TUNER),
     ("--autotune-bayes-opt-max-samples", 1, _TUNER),
     ("--autotune-gaussian-process-noise", 1, _TUNER),
-    ("--disable-cache", 0, "nothing that is found out about hosts is kept between jobs"),
-    ("--mpi-threads-disable", 0, "only the engine's one thread calls MPI"),
-    ("--no-mpi-threads-disable", 0, "only the engine's one thread calls MPI"),
+    ("--disable-cache", 0, NO_CACHE),
+    ("--mpi-threads-disable", 0, _ONE_THREAD),
+    ("--no-mpi-threads-disable", 0, _ONE_THREAD),
 )
 
 # Flag, how many values it takes, and why the job cannot run as asked.
 UNSUPPORTED = (
-    ("--config-file", 1, "settings are not read from a file; give each as a flag"),
-    ("--jsrun", 0, "launching with jsrun is not supported"),
-    ("--host-discovery-script", 1, "elastic training is not supported; name the hosts with -H"),
-    ("--min-np", 1, "elastic training is not supported; say how many ranks with -np"),
-    ("--min-num-proc", 1, "elastic training is not supported; say how many ranks with -np"),
-    ("--max-np", 1, "elastic training is not supported; say how many ranks with -np"),
-    ("--max-num-proc", 1, "elastic training is not supported; say how many ranks with -np"),
-    ("--slots-per-host", 1, "elastic training is not supported; say host:slots with -H"),
-    ("--elastic-timeout", 1, "elastic training is not supported"),
-    ("--reset-limit", 1, "elastic training is not supported"),
-    ("--blacklist-cooldown-range", 2, "elastic training is not supported"),
+    ("--jsrun", 0, "ranks are not started with jsrun; use -H, or --mpi with an mpirun"),
+    ("--host-discovery-script", 1, NO_ELASTIC_DRIVER),
+    ("--min-np", 1, NO_ELASTIC_DRIVER),
+    ("--min-num-proc", 1, NO_ELASTIC_DRIVER),
+    ("--max-np", 1, NO_ELASTIC_DRIVER),
+    ("--max-num-proc", 1, NO_ELASTIC_DRIVER),
+    ("--slots-per-host", 1, NO_ELASTIC_DRIVER),
+    ("--elastic-timeout", 1, NO_ELASTIC_DRIVER),
+    ("--reset-limit", 1, NO_ELASTIC_DRIVER),
+    ("--blacklist-cooldown-range", 2, NO_ELASTIC_DRIVER),
 )
 
 
@@ -188,7 +213,8 @@ class _Explain(argparse.Action):
     ) -> None:
         if self._fatal:
             parser.error(f"{option_string}: {self._why}")
-        namespace.notes.append(f"{option_string} changes nothing: {self._why}")
+        note = f"{option_string} changes nothing: {self._why}"
+        namespace.notes = [*namespace.notes, note]  # never in the list that is the default
 
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:

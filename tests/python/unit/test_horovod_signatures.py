@@ -20,7 +20,7 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "horovod_signatures.
 
 #: Differences that are meant, and why. Anything else fails.
 EXPLAINED = {
-    "horovod.runner.run": "no elastic, MPI and network arguments yet; also environment",
+    "horovod.runner.run": "also takes environment",
     "horovod.torch.functions.allgather_object": "also takes a process_set",
     "horovod.torch.functions.broadcast_optimizer_state": "also takes a process_set",
     "horovod.torch.functions.broadcast_parameters": "also takes a process_set",

@@ -7,7 +7,7 @@ import pytest
 
 from perseus.run.environment import start_timeout
 from perseus.run.host_connection import RemoteShell
-from perseus.run.rendezvous import serve_rendezvous
+from perseus.run.rendezvous import own_addresses, serve_rendezvous
 
 RSH = "PERSEUSRUN_RSH"
 
@@ -62,7 +62,8 @@ def test_without_ssh_a_name_stands_for_itself() -> None:
 def test_the_interface_that_the_ranks_are_given_is_the_one_they_are_called_over() -> None:
     shell = RemoteShell(command=["no-shell"])
     for variable in ("PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE"):
-        with serve_rendezvous(["192.0.2.1"], "5ec4e7", {variable: "no0, lo"}, shell) as address:
+        addresses = own_addresses(["192.0.2.1"], {variable: "no0, lo"}, shell)
+        with serve_rendezvous(1, "5ec4e7", addresses) as address:
             assert address("192.0.2.1").startswith("127.0.0.1:")
 
 

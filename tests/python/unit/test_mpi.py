@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import perseus.run
 from perseus.run.mpi import (
     MpiJob,
     Mpirun,
@@ -134,6 +135,31 @@ assert not [name for name in os.environ if name.startswith("PERSEUSRUN_CALL")]
         "[0]<stdout>:0 info two words",
         "[1]<stdout>:1 info two words",
     ]
+
+
+def test_ranks_learn_their_place_for_torch_distributed(with_mpirun: PerseusrunMpi) -> None:
+    script = """
+import os, socket
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR".split()
+print(*[os.environ[name] for name in names])
+if os.environ["RANK"] == "0":
+    socket.create_server(("", int(os.environ["MASTER_PORT"])))
+"""
+    result = run(with_mpirun("-np", "2", sys.executable, "-c", script))
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        "[0]<stdout>:0 2 0 2 127.0.0.1",
+        "[1]<stdout>:1 2 1 2 127.0.0.1",
+    ]
+
+
+def test_a_function_runs_under_mpirun(with_mpirun: PerseusrunMpi) -> None:
+    with_mpirun()  # from now on the mpirun on the path
+
+    def rank() -> str:
+        return os.environ["OMPI_COMM_WORLD_RANK"]
+
+    assert perseus.run.run(rank, num_proc=2, use_mpi=True) == ["0", "1"]
 
 
 def test_lines_that_come_in_pieces_are_tagged_once(

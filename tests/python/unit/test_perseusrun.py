@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from conftest import RunRanks
 
-import perseus.run
 import perseus_core
 
 SUM = """
@@ -99,34 +97,6 @@ def test_check_build_says_what_is_here() -> None:
     assert result.returncode == 0
     assert "CPU" in result.stdout
     assert "MPI" in result.stdout
-
-
-def test_function_runs_on_every_rank_and_results_come_in_order() -> None:
-    def place(base: int, *, factor: int) -> tuple[int, int]:
-        import perseus_core
-
-        perseus_core.init()
-        return base + factor * perseus_core.rank(), perseus_core.size()
-
-    assert perseus.run.run(place, (100,), {"factor": 2}, np=3) == [(100, 3), (102, 3), (104, 3)]
-
-
-def test_a_large_argument_and_a_large_result_arrive() -> None:
-    data = os.urandom(3 << 20)
-    assert perseus.run.run(lambda given: given[::-1], (data,), np=2) == [data[::-1]] * 2
-
-
-def test_a_function_that_raises_is_an_error_naming_the_rank() -> None:
-    def fail() -> None:
-        raise KeyError("lost")
-
-    with pytest.raises(RuntimeError, match="rank 0 on host localhost exited with code 1"):
-        perseus.run.run(fail, np=1)
-
-
-def test_hosts_and_hostfile_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="exclude each other"):
-        perseus.run.run(print, hosts="a:1", hostfile="f")
 
 
 @pytest.mark.parametrize(

@@ -60,28 +60,11 @@ def test_a_flag_without_meaning_says_why() -> None:
     ]
 
 
-@pytest.mark.parametrize("flag", ["--tcp", "--mpi-args=-q", "--binding-args=-q"])
-def test_a_flag_for_mpirun_changes_nothing_without_it(
-    flag: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["-np", "1", flag, "true"]) == 0
-    name = flag.partition("=")[0]
-    assert f"perseusrun: {name} changes nothing: it is for mpirun; add --mpi" in (
-        capfd.readouterr().err
-    )
-
-
 def test_a_cache_that_horovod_turns_off_does_not_end_the_job(run_ranks: RunRanks) -> None:
     script = "import perseus_core; perseus_core.init()"
     result = run_ranks(1, script, options=("--cache-capacity", "0"))
     assert result.returncode == 0, result.stderr
     assert "HOROVOD_CACHE_CAPACITY='0' is out of the range" in result.stderr
-
-
-def test_an_elastic_job_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.make_parser().parse_args(["--min-np", "2", "true"])
-    assert "--min-np: elastic training is not supported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -92,7 +75,6 @@ def test_an_elastic_job_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["-np", "0", "true"], "0 is not above 0"),
         (["-np", "2", "-H", "a:1", "--hostfile", "f", "true"], "not allowed with"),
         (["-np", "2", "--mpi", "--gloo", "true"], "not allowed with"),
-        (["-np", "2", "--config-file", "f", "true"], "settings are not read from a file"),
     ],
 )
 def test_wrong_usage_is_explained(

@@ -1,0 +1,135 @@
+"""From what a user asks for to a job that has run: what perseusrun and `run` have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perseus.run.agent import CALL_BACK
+from perseus.run.environment import exported, start_timeout
+from perseus.run.host_connection import RemoteShell
+from perseus.run.hosts import Host, Slot, assign, is_local
+from perseus.run.job import Job, Launcher
+from perseus.run.master import Master, address_of
+from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command, mpirun_environment
+from perseus.run.mpi_launcher import MpiLauncher
+from perseus.run.output import Output
+from perseus.run.rendezvous import call_back_address, own_addresses, serve_rendezvous
+
+
+@dataclass
+class Request:
+    command: Sequence[str]
+    size: int
+    hosts: Sequence[Host] = ()  # empty: this one, with room for all
+    settings: Mapping[str, str] = field(default_factory=dict)  # more environment for the ranks
+    start_timeout: int | None = None
+    ssh_port: int | None = None
+    ssh_identity_file: str | None = None
+    output_folder: str | None = None
+    timestamps: bool = False
+    verbose: bool = False
+    stdin: bytes = b""  # what every rank reads there
+    mpi: bool = False
+    # With mpi only.
+    mpi_args: str = ""
+    binding_args: str = ""
+    tcp: bool = False
+
+
+def start(request: Request) -> tuple[Launcher, int]:
+    """Runs a job to its end; gives its launcher, and its exit status as a shell has it.
+
+    Raises ValueError for what cannot be: too many ranks, a host that is not known, no mpirun.
+    """
+    slots = assign(request.hosts or [Host("localhost", request.size)], request.size)
+    settings = _settings(request)
+    environment = {**os.environ, **settings}
+    shell = RemoteShell.from_environment(request.ssh_port, request.ssh_identity_file)
+    job = Job(
+        command=request.command,
+        slots=slots,
+        secret=secrets.token_hex(32),
+        environment=settings,
+        remote_shell=shell,
+        start_timeout=start_timeout(environment),
+        stdin=request.stdin,
+        verbose=request.verbose,
+    )
+    folder = Path(request.output_folder) if request.output_folder else None
+    output = Output(request.size, timestamps=request.timestamps, folder=folder)
+    if request.mpi:
+        return _run(_mpi_launcher(request, job, output, environment))
+    names = [slot.host for slot in slots]
+    addresses = own_addresses(names, environment, shell)
+    with serve_rendezvous(request.size, job.secret, addresses) as job.rendezvous:
+        with _master(slots, addresses, environment, shell) as job.master:
+            return _run(Launcher(job, output))
+
+
+def _run(launcher: Launcher) -> tuple[Launcher, int]:
+    return launcher, launcher.run()
+
+
+def _settings(request: Request) -> dict[str, str]:
+    settings = dict(request.settings)
+    if request.start_timeout is not None:
+        settings["PERSEUS_START_TIMEOUT"] = str(request.start_timeout)
+    interfaces = settings.get("PERSEUS_INTERFACES")
+    if interfaces:
+        # So that what else talks between the ranks talks there too.
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            settings[name] = os.environ.get(name) or interfaces
+    if request.tcp:
+        settings["NCCL_IB_DISABLE"] = "1"
+    return settings
+
+
+@contextlib.contextmanager
+def _master(
+    slots: Sequence[Slot],
+    addresses: Mapping[str, str],
+    environment: Mapping[str, str],
+    shell: RemoteShell,
+) -> Iterator[Callable[[str], Mapping[str, str]]]:
+    """Gives a function from a host to what its ranks are told of rank 0."""
+    first = slots[0].host
+    here = is_local(first)
+    several = not all(map(is_local, addresses))
+    address = None if here else address_of(first, shell)
+    with contextlib.closing(Master(environment, here=here, several_hosts=several)) as master:
+        yield lambda host: master.environment(address or addresses[host])
+
+
+def _mpi_launcher(
+    request: Request, job: Job, output: Output, environment: Mapping[str, str]
+) -> MpiLauncher:
+    several = any(not is_local(host.name) for host in request.hosts)
+    names = [slot.host for slot in job.slots]
+    address, listen_on = call_back_address(names, environment, job.remote_shell)
+    mpirun = find_mpirun()
+    shell = [*job.remote_shell.command, *job.remote_shell.options(job.start_timeout)]
+    needed = {**environment, CALL_BACK: ""}
+    mpi_job = MpiJob(
+        size=request.size,
+        hosts=[(host.name, host.slots) for host in request.hosts],
+        exported=exported(needed) if several else {**job.environment, CALL_BACK: ""},
+        binding=shlex.split(request.binding_args),
+        more=shlex.split(request.mpi_args),
+        tcp=request.tcp,
+        remote_shell=shell if several else [],
+        root=os.geteuid() == 0,
+    )
+    return MpiLauncher(
+        job,
+        output,
+        lambda started: mpirun_command(mpirun, mpi_job, started),
+        mpirun_environment(mpirun, mpi_job),
+        address=address,
+        listen_on=listen_on,
+    )

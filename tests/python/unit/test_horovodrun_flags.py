@@ -1,0 +1,207 @@
+"""Every flag of horovodrun is known to perseusrun, and does its work or says why not.
+
+horovodrun_flags.json has the flags of horovodrun 0.28.1, with the number of values they take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perseus.run import cli
+from perseus.run.hosts import Host
+from perseus.run.start import Request
+
+FLAGS: dict[str, int] = json.loads((Path(__file__).parent / "horovodrun_flags.json").read_text())
+
+
+@dataclasses.dataclass
+class Fate:
+    """What a flag with these values changes in the request for a job, and what is said of it."""
+
+    values: tuple[str, ...] = ()
+    setting: dict[str, str] = dataclasses.field(default_factory=dict)
+    request: dict[str, Any] = dataclasses.field(default_factory=dict)
+    note: str = ""
+    refusal: str = ""
+    printed: str = ""
+
+
+def sets(name: str, value: str, *values: str, **more: str) -> Fate:
+    return Fate(values, setting={name: value, **more})
+
+
+def asks(name: str, value: Any, *values: str, note: str = "") -> Fate:
+    return Fate(values, request={name: value}, note=note)
+
+
+def notes(why: str, *values: str) -> Fate:
+    return Fate(values, note=f"changes nothing: {why}")
+
+
+def refuses(why: str, *values: str) -> Fate:
+    return Fate(values, refusal=why)
+
+
+ELASTIC = "there is no elastic launcher yet"
+TUNER = "the tuner is not Horovod's"
+
+FATES = {
+    "-v": Fate(printed="perseus 0."),
+    "--version": Fate(printed="perseus 0."),
+    "-np": asks("size", 3, "3"),
+    "--num-proc": asks("size", 3, "3"),
+    "-cb": Fate(printed="MPI"),
+    "--check-build": Fate(printed="MPI"),
+    "--disable-cache": notes("nothing that is found out about hosts is kept"),
+    "--start-timeout": asks("start_timeout", 60, "60"),
+    "--network-interfaces": sets("PERSEUS_INTERFACES", "eth0,eth1", "eth0,eth1"),
+    "--network-interface": sets("PERSEUS_INTERFACES", "eth0", "eth0"),
+    "--output-filename": asks("output_folder", "logs", "logs"),
+    "--verbose": asks("verbose", True),
+    "--config-file": sets("PERSEUS_LOG_LEVEL", "INFO", "CONFIG"),
+    "-p": asks("ssh_port", 2222, "2222"),
+    "--ssh-port": asks("ssh_port", 2222, "2222"),
+    "-i": asks("ssh_identity_file", "key", "key"),
+    "--ssh-identity-file": asks("ssh_identity_file", "key", "key"),
+    "--fusion-threshold-mb": sets("PERSEUS_ALLREDUCE_FUSION", "8", "8"),
+    "--cycle-time-ms": notes("agreement is driven by events", "1.5"),
+    "--cache-capacity": sets("PERSEUS_CACHE_CAPACITY", "", "0", HOROVOD_CACHE_CAPACITY="0"),
+    "--hierarchical-allreduce": sets("PERSEUS_ALLREDUCE_MODE", "hierarchical"),
+    "--no-hierarchical-allreduce": sets("PERSEUS_ALLREDUCE_MODE", "flat"),
+    "--hierarchical-allgather": notes("allgather chooses its algorithm by itself"),
+    "--no-hierarchical-allgather": notes("allgather chooses its algorithm by itself"),
+    "--torus-allreduce": sets("PERSEUS_ALLREDUCE_MODE", "hierarchical"),
+    "--no-torus-allreduce": notes("there is no torus allreduce to turn off"),
+    "--autotune": sets("PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING", "0"),
+    "--no-autotune": sets("PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING", "1"),
+    "--autotune-log-file": notes(TUNER, "log"),
+    "--autotune-warmup-samples": notes(TUNER, "3"),
+    "--autotune-steps-per-sample": notes(TUNER, "10"),
+    "--autotune-bayes-opt-max-samples": notes(TUNER, "20"),
+    "--autotune-gaussian-process-noise": notes(TUNER, "0.8"),
+    "--min-np": refuses(ELASTIC, "1"),
+    "--min-num-proc": refuses(ELASTIC, "1"),
+    "--max-np": refuses(ELASTIC, "4"),
+    "--max-num-proc": refuses(ELASTIC, "4"),
+    "--slots-per-host": refuses(ELASTIC, "2"),
+    "--elastic-timeout": refuses(ELASTIC, "600"),
+    "--reset-limit": refuses(ELASTIC, "3"),
+    "--blacklist-cooldown-range": refuses(ELASTIC, "10", "100"),
+    "--timeline-filename": sets("PERSEUS_TIMELINE", "t.json", "t.json"),
+    "--timeline-mark-cycles": sets("PERSEUS_TIMELINE_MARK_CYCLES", "1"),
+    "--no-timeline-mark-cycles": sets("PERSEUS_TIMELINE_MARK_CYCLES", "0"),
+    "--no-stall-check": sets("PERSEUS_STALL_CHECK_DISABLE", "1"),
+    "--stall-check": sets("PERSEUS_STALL_CHECK_DISABLE", "0"),
+    "--stall-check-warning-time-seconds": sets(
+        "PERSEUS_STALL_CHECK_TIME_SECONDS", "", "9", HOROVOD_STALL_CHECK_TIME_SECONDS="9"
+    ),
+    "--stall-check-shutdown-time-seconds": sets("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS", "99", "99"),
+    "--mpi-threads-disable": notes("only the engine's one thread calls MPI"),
+    "--no-mpi-threads-disable": notes("only the engine's one thread calls MPI"),
+    "--mpi-args": asks("mpi_args", "-q -x A", "-q -x A", note="changes nothing: it is for mpirun"),
+    "--tcp": asks("tcp", True, note="without --mpi, ranks use TCP anyway"),
+    "--binding-args": asks("binding_args", "-b c", "-b c", note="it is for mpirun"),
+    "--num-nccl-streams": sets("PERSEUS_ALLREDUCE_STREAMS", "2", "2"),
+    "--thread-affinity": sets("PERSEUS_THREAD_AFFINITY", "1", "1"),
+    "--gloo-timeout-seconds": sets(
+        "PERSEUS_START_TIMEOUT", "", "9", HOROVOD_GLOO_TIMEOUT_SECONDS="9"
+    ),
+    "--log-level": sets("PERSEUS_LOG_LEVEL", "DEBUG", "DEBUG"),
+    "--log-with-timestamp": sets("PERSEUS_LOG_HIDE_TIME", "0"),
+    "--log-without-timestamp": sets("PERSEUS_LOG_HIDE_TIME", "1"),
+    "-prefix-timestamp": asks("timestamps", True),
+    "--prefix-output-with-timestamp": asks("timestamps", True),
+    "--log-hide-timestamp": sets("PERSEUS_LOG_HIDE_TIME", "1"),
+    "--no-log-hide-timestamp": sets("PERSEUS_LOG_HIDE_TIME", "0"),
+    "-H": asks("hosts", [Host("a", 2), Host("b", 1)], "a:2,b:1"),
+    "--hosts": asks("hosts", [Host("a", 2), Host("b", 1)], "a:2,b:1"),
+    "-hostfile": asks("hosts", [Host("c", 4)], "HOSTFILE"),
+    "--hostfile": asks("hosts", [Host("c", 4)], "HOSTFILE"),
+    "--host-discovery-script": refuses(ELASTIC, "script"),
+    "--gloo": Fate(),  # what is done anyway
+    "--mpi": asks("mpi", True),
+    "--jsrun": refuses("ranks are not started with jsrun"),
+}
+
+
+@pytest.fixture
+def requested(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any] | None]:
+    """What perseusrun with these arguments asks to be started, if anything."""
+
+    def ask(*arguments: str) -> dict[str, Any] | None:
+        requests: list[Request] = []
+
+        def start(request: Request) -> tuple[None, int]:
+            requests.append(request)
+            return None, 0
+
+        monkeypatch.setattr(cli, "start", start)
+        assert cli.main([*arguments, "train"]) == 0
+        return dataclasses.asdict(requests[0]) if requests else None
+
+    return ask
+
+
+def test_every_flag_of_horovodrun_is_listed() -> None:
+    assert FATES.keys() == FLAGS.keys()
+    assert {flag: len(fate.values) for flag, fate in FATES.items()} == FLAGS
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_flag_does_its_work_or_says_why_not(
+    flag: str,
+    requested: Callable[..., dict[str, Any] | None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fate = FATES[flag]
+    files = {"HOSTFILE": "c slots=4\n", "CONFIG": "logging:\n  level: INFO\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    values = [str(tmp_path / value) if value in files else value for value in fate.values]
+    if fate.values and fate.values[0].startswith("-"):
+        arguments = [f"{flag}={values[0]}"]  # as horovodrun wants it too
+    else:
+        arguments = [flag, *values]
+    if fate.refusal:
+        with pytest.raises(SystemExit) as exit:
+            requested("-np", "2", *arguments)
+        assert exit.value.code == 2
+        *_, line = capsys.readouterr().err.splitlines()
+        assert f"{flag}: {fate.refusal}" in line
+        return
+    before = requested("-np", "2")
+    assert before
+    capsys.readouterr()
+    asked = requested("-np", "2", *arguments)
+    said = capsys.readouterr()
+    if fate.printed:
+        assert asked is None
+        assert fate.printed in said.out
+        return
+    hosts = [dataclasses.asdict(host) for host in fate.request.get("hosts", [])]
+    expected = {**before, "settings": fate.setting, **fate.request}
+    assert asked == (expected | {"hosts": hosts} if hosts else expected)
+    if fate.note:
+        (line,) = said.err.splitlines()
+        assert line.startswith(f"perseusrun: {flag} ")
+        assert fate.note in line
+    else:
+        assert said.err == ""
+
+
+def test_the_start_time_out_wins_over_gloo_s(
+    requested: Callable[..., dict[str, Any] | None],
+) -> None:
+    for arguments in (
+        ("--start-timeout", "60", "--gloo-timeout-seconds", "5"),
+        ("--gloo-timeout-seconds", "5", "--start-timeout", "60"),
+    ):
+        asked = requested("-np", "2", *arguments)
+        assert asked and asked["start_timeout"] == 60

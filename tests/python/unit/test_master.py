@@ -1,0 +1,127 @@
+"""What ranks are told for torch.distributed: RANK, WORLD_SIZE, MASTER_ADDR and the like."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+from conftest import RunRanks
+
+from perseus.run.host_connection import RemoteShell
+from perseus.run.master import Master, address_of
+
+PLACE = """
+import os
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR".split()
+print(*[os.environ[name] for name in names])
+"""
+MEETS = """
+import torch, torch.distributed as dist, perseus.torch
+for _ in range(2):
+    dist.init_process_group("BACKEND")
+    total = torch.ones(3) * (dist.get_rank() + 1)
+    dist.all_reduce(total)
+    print(dist.get_rank(), dist.get_world_size(), total.tolist())
+    dist.destroy_process_group()
+"""
+
+
+def environment_of(environment: Mapping[str, str], **where: bool) -> dict[str, str]:
+    where = {"here": True, "several_hosts": False, **where}
+    with contextlib.closing(Master(environment, **where)) as master:
+        return master.environment("192.0.2.1")
+
+
+def test_a_port_is_kept_for_rank_0_which_can_listen_on_it() -> None:
+    with contextlib.closing(Master({}, here=True, several_hosts=False)) as master:
+        environment = master.environment("192.0.2.1")
+        assert environment["MASTER_ADDR"] == "192.0.2.1"
+        port = int(environment["MASTER_PORT"])
+        with socket.socket() as another, pytest.raises(OSError, match="already in use"):
+            another.bind(("", port))
+        with socket.create_server(("", port)):  # says SO_REUSEADDR, as stores do
+            pass
+
+
+def test_at_another_host_it_is_none_that_systems_give_out() -> None:
+    ports = [int(environment_of({}, here=False)["MASTER_PORT"]) for _ in range(20)]
+    assert all(15000 <= port < 31000 for port in ports)
+    assert len(set(ports)) > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "several_hosts", "address", "port"),
+    [
+        ({"MASTER_ADDR": "node7", "MASTER_PORT": "29500"}, True, "node7", "29500"),
+        ({"MASTER_PORT": "29500"}, True, "192.0.2.1", "29500"),
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}, False, "localhost", "29500"),
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}, True, "192.0.2.1", "29500"),
+        ({"MASTER_ADDR": "127.0.1.1", "MASTER_PORT": "29500"}, True, "192.0.2.1", "29500"),
+    ],
+)
+def test_what_the_user_has_chosen_stays(
+    given: dict[str, str], several_hosts: bool, address: str, port: str
+) -> None:
+    environment = environment_of(given, several_hosts=several_hosts)
+    assert environment == {"MASTER_ADDR": address, "MASTER_PORT": port}
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_what_another_launcher_has_chosen_does_not_stay(name: str) -> None:
+    given = {"MASTER_ADDR": "node7", "MASTER_PORT": "29500", name: "1"}
+    environment = environment_of(given)
+    assert environment["MASTER_ADDR"] == "192.0.2.1"
+    assert environment["MASTER_PORT"] != "29500"
+
+
+def test_a_host_has_an_address_and_an_unknown_one_its_name() -> None:
+    shell = RemoteShell(command=["rsh"])
+    assert address_of("localhost", shell) in ("127.0.0.1", "::1")
+    assert address_of("no-such-host.invalid", shell) == "no-such-host.invalid"
+
+
+def test_ranks_learn_their_place(run_ranks: RunRanks) -> None:
+    outer = {"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "7", "MASTER_ADDR": "node7"}
+    result = run_ranks(
+        3,
+        PLACE,
+        options=("-H", "localhost:2,127.0.0.1:1"),
+        environment={**os.environ, **outer},
+    )
+    assert sorted(result.stdout.splitlines()) == [
+        "[0]<stdout>:0 3 0 2 127.0.0.1",
+        "[1]<stdout>:1 3 1 2 127.0.0.1",
+        "[2]<stdout>:2 3 0 1 127.0.0.1",
+    ], result.stderr
+
+
+@pytest.mark.parametrize("backend", ["perseus", "gloo"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_torch_distributed_finds_its_ranks(run_ranks: RunRanks, backend: str, size: int) -> None:
+    pytest.importorskip("torch")
+    result = run_ranks(size, MEETS.replace("BACKEND", backend))
+    assert result.returncode == 0, result.stderr
+    total = float(size * (size + 1) // 2)
+    once = [f"[{rank}]<stdout>:{rank} {size} {[total] * 3}" for rank in range(size)]
+    assert sorted(result.stdout.splitlines()) == sorted(2 * once)
+
+
+def test_perseusrun_started_by_torchrun_makes_a_job_of_its_own() -> None:
+    pytest.importorskip("torch")
+    script = MEETS.replace("BACKEND", "gloo")
+    inner = [sys.executable, "-m", "perseus.run", "-np", "2", sys.executable, "-c", script]
+    program = f"import subprocess, sys; sys.exit(subprocess.run({inner!r}).returncode)"
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1",
+         "--no-python", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "[1]<stdout>:1 2 [3.0, 3.0, 3.0]" in result.stdout

@@ -11,6 +11,7 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, grouped_allreduce
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
     checked_list,
     contiguous,
@@ -22,6 +23,7 @@ from perseus.torch.horovod.tensors import (
 from perseus_core import OperationKind, _engine, names
 
 
+@eager
 def allgather_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -35,6 +37,7 @@ def allgather_async(
     return handles.track(handle, source, take_result)
 
 
+@eager
 def allgather(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -47,6 +50,7 @@ def allgather(
     return HorovodAllgather.apply(tensor, name, process_set)
 
 
+@eager
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -62,6 +66,7 @@ def grouped_allgather_async(
     )
 
 
+@eager
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

@@ -22,6 +22,7 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import resolve_op
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
     checked,
     checked_list,
@@ -37,6 +38,7 @@ from perseus_core import OperationKind, _engine, names
 from perseus_core.arguments import real_number
 
 
+@eager
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -57,6 +59,7 @@ def allreduce_async(
     return handles.track(handle, (source, output), lambda _: output)
 
 
+@eager
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -76,6 +79,7 @@ def allreduce_async_(
     return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
 
 
+@eager
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -96,6 +100,7 @@ def allreduce(
     return compression.decompress(reduced, ctx)
 
 
+@eager
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -111,6 +116,7 @@ def allreduce_(
     )
 
 
+@eager
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -131,6 +137,7 @@ def grouped_allreduce_async(
     return handles.track(handle, (sources, outputs), lambda _: outputs)
 
 
+@eager
 def grouped_allreduce_async_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -157,6 +164,7 @@ def grouped_allreduce_async_(
     return handles.track(handle, buffers, finish)
 
 
+@eager
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -187,6 +195,7 @@ def grouped_allreduce(
     ]
 
 
+@eager
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,

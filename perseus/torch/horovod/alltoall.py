@@ -9,11 +9,13 @@ import torch
 
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod import handles
-from perseus.torch.horovod.tensors import contiguous, described, set_id
+from perseus.torch.horovod.eager import eager
+from perseus.torch.horovod.tensors import contiguous, described, from_result, set_id
 from perseus_core import OperationKind, _engine, names
 from perseus_core.arguments import row_counts
 
 
+@eager
 def alltoall_async(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,
@@ -37,11 +39,12 @@ def alltoall_async(
     def finish(done: int) -> tuple[torch.Tensor, torch.Tensor]:
         result = _engine.Result(done)
         received = torch.tensor(result.received_splits, dtype=torch.int32)
-        return torch.from_dlpack(result), received
+        return from_result(result), received
 
     return handles.track(handle, source, finish)
 
 
+@eager
 def alltoall(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,

@@ -10,6 +10,7 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, copied_back
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
     checked_target,
     contiguous,
@@ -21,6 +22,7 @@ from perseus_core import OperationKind, _engine, names, rank
 from perseus_core.arguments import whole_number
 
 
+@eager
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -37,6 +39,7 @@ def broadcast_async(
     return handles.track(handle, (source, output), lambda _: output)
 
 
+@eager
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -52,6 +55,7 @@ def broadcast_async_(
     return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
 
 
+@eager
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -62,6 +66,7 @@ def broadcast(
     return HorovodBroadcast.apply(tensor, root_rank, name, process_set)
 
 
+@eager
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import set_id
 from perseus_core import WORLD, OperationKind, _engine, process_set_rank, process_sets
 from perseus_core import barrier as _barrier
 from perseus_core import join as _join
 
 
+@eager
 def join(device: int = -1) -> int:
     """Says that this rank has no more data, and waits until all ranks of the world say so.
 
@@ -45,6 +47,7 @@ def _own_sets() -> list[int]:
     ]
 
 
+@eager
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns once all ranks of the set have called it."""
     _barrier(process_set=set_id(process_set))

@@ -14,11 +14,13 @@ from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather
 from perseus.torch.horovod.broadcast import broadcast_, broadcast_async_
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import set_id
 from perseus_core import OperationKind, names, rank
 from perseus_core.arguments import plain_text
 
 
+@eager
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any],
     root_rank: int,
@@ -52,6 +54,7 @@ def broadcast_parameters(
         raise error
 
 
+@eager
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -95,6 +98,7 @@ def broadcast_optimizer_state(
     broadcast_parameters(numbered, root_rank, process_set)
 
 
+@eager
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -116,6 +120,7 @@ def broadcast_object(
     return obj if is_root else _unpickled(payload)
 
 
+@eager
 def allgather_object(
     obj: Any,
     name: str | None = None,

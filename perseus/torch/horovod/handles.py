@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perseus.torch.horovod.eager import eager
 from perseus_core import _engine
 
 # By handle: the tensors that the engine works on, and what makes the output once it is done.
@@ -20,6 +21,7 @@ def track(handle: int, tensors: object, finish: Callable[[int], Any]) -> int:
     return handle
 
 
+@eager
 def poll(handle: int) -> bool:
     """Whether the operation is complete, so that synchronize would not block.
 
@@ -30,6 +32,7 @@ def poll(handle: int) -> bool:
     return _engine.poll(handle) != 0
 
 
+@eager
 def synchronize(handle: int) -> Any:
     """Waits for the operation and gives its output; None for an unknown handle.
 

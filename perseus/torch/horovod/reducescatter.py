@@ -17,6 +17,7 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather, grouped_allgather
 from perseus.torch.horovod.allreduce import checked_scales
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
     checked,
     checked_list,
@@ -29,6 +30,7 @@ from perseus.torch.horovod.tensors import (
 from perseus_core import OperationKind, _engine, names
 
 
+@eager
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -47,6 +49,7 @@ def reducescatter_async(
     return handles.track(handle, source, take_result)
 
 
+@eager
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -65,6 +68,7 @@ def reducescatter(
     return compression.decompress(reduced, ctx)
 
 
+@eager
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -85,6 +89,7 @@ def grouped_reducescatter_async(
     )
 
 
+@eager
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from perseus.common.reduce_ops import Sum
 from perseus.torch.horovod.allgather import allgather
 from perseus.torch.horovod.allreduce import allreduce_
+from perseus.torch.horovod.eager import eager
 from perseus_core import WORLD, OperationKind, names, size
 
 __all__ = ["SyncBatchNorm"]
@@ -38,7 +39,11 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not self.training or size() == 1:
+        return self._forward_of_all(input) if self.training else super().forward(input)
+
+    @eager
+    def _forward_of_all(self, input: torch.Tensor) -> torch.Tensor:
+        if size() == 1:
             return super().forward(input)
         with names.refusing(OperationKind.ALLGATHER, "allgather", None, WORLD):
             self._check_input_dim(input)

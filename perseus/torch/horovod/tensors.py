@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 
 from perseus.common.process_sets import ProcessSet
@@ -85,7 +86,14 @@ def empty_like(tensor: torch.Tensor) -> torch.Tensor:
 
 def take_result(handle: int, index: int = 0) -> torch.Tensor:
     """Result `index`, which the engine allocated, without a copy."""
-    return torch.from_dlpack(_engine.Result(handle, index))
+    return from_result(_engine.Result(handle, index))
+
+
+def from_result(result: _engine.Result) -> torch.Tensor:
+    """The memory of a result, as a tensor that owns it."""
+    if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
+        return torch.from_numpy(np.asarray(result))
+    return torch.from_dlpack(result)
 
 
 def set_id(process_set: ProcessSet) -> int:

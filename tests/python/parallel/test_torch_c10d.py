@@ -60,7 +60,7 @@ def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 REDUCED = {
     dist.ReduceOp.SUM: lambda stack: stack.sum(0),
-    dist.ReduceOp.AVG: lambda stack: stack.double().mean(0),
+    dist.ReduceOp.AVG: lambda stack: stack.mean(0),
     dist.ReduceOp.MIN: lambda stack: stack.min(0).values,
     dist.ReduceOp.MAX: lambda stack: stack.max(0).values,
     dist.ReduceOp.PRODUCT: lambda stack: stack.prod(0),
@@ -74,7 +74,7 @@ def test_all_reduce(op: dist.ReduceOp, dtype: torch.dtype) -> None:
         pytest.skip("an average of whole numbers is cut off")
     tensor = values(rank(), 5, 7, dtype=dtype)
     dist.all_reduce(tensor, op)
-    expected = REDUCED[op](torch.stack(everybodys(5, 7, dtype=dtype)))
+    expected = REDUCED[op](torch.stack(everybodys(5, 7, dtype=dtype)).double())
     torch.testing.assert_close(tensor, expected.to(dtype))
 
 
@@ -195,7 +195,8 @@ def test_groups_are_made_by_their_members_alone() -> None:
         dist.broadcast(tensor, max(pair), group=group)  # a rank of the world
         same(tensor, values(max(pair), 10))
         assert isinstance(group, PerseusProcessGroup)
-        assert group.group_name
+        if hasattr(dist.ProcessGroup, "group_name"):  # which PyTorch 2.1 has not
+            assert group.group_name
     for pair, group in zip(pairs, groups, strict=True):
         if rank() in pair:
             dist.destroy_process_group(group)

@@ -1,7 +1,8 @@
 """Runs what needs a real MPI under each one in build/: Open MPI's and MPICH's mpirun.
 
-Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, and the
-parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI.
+Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, the
+parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI, and
+those of mpi4py's communicators.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from debian import ROOT
 RANKS = "2"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
 SUITE = str(ROOT / "tests/python/parallel")
+COMMUNICATORS = str(ROOT / "tests/python/mpi")
+# Enough to be parted in two that are worlds of several.
+RANKS_TO_PART = "4"
 
 
 def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
@@ -25,6 +29,7 @@ def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
         **os.environ,
         "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PERSEUS_MPI_LIBRARY": str(library),
+        "MPI4PY_LIBMPI": str(library),
         # Containers run tests as root, and machines have fewer cores than tests have ranks.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -36,12 +41,15 @@ def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
 def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str, str]]]:
     found = environment(prefix, library)
     mpirun = [str(prefix / "bin/mpirun"), "-np", RANKS]
+    mpirun_parted = [str(prefix / "bin/mpirun"), "-np", RANKS_TO_PART]
     perseusrun = [sys.executable, "-m", "perseus.run", "-np", RANKS, "--mpi"]
     over_mpi = environment(prefix, library, PERSEUS_TRANSPORT="mpi")
     listed = [
         ("mpirun", [*mpirun, *PYTEST, SUITE], found),
         ("perseusrun --mpi", [*perseusrun, *PYTEST, SUITE], found),
         ("mpirun, data over MPI", [*mpirun, *PYTEST, SUITE], over_mpi),
+        ("communicators", [*mpirun_parted, *PYTEST, COMMUNICATORS], found),
+        ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
     ]
     if toolchain.load().googletest:
         program = str(ROOT / "build/dev/tests/cpp/mpi/mpi_test")

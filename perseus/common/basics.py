@@ -34,7 +34,8 @@ class Basics:
         set is refused, the process leaves the job again, so that init can be called once more.
 
         Args:
-          comm: ranks that form the world, or an mpi4py communicator of them; None for all.
+          comm: ranks that form the world, or an mpi4py communicator of them; None or an empty list
+            for all. A rank left out gets a world of its own, and so does one in MPI.COMM_NULL.
           process_sets: sets to register, the same on all ranks; "dynamic" lets them be added and
             removed later.
 
@@ -184,14 +185,46 @@ def _sets_of(process_sets: str | Sequence[ProcessSet] | None) -> tuple[bool, lis
 
 
 def _ranks_of(comm: Any) -> list[int] | None:
-    if comm is None:
-        return None
+    """The launched ranks that `comm` stands for; None for all."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and isinstance(comm, mpi.Comm):
-        world = mpi.COMM_WORLD.Get_group()
-        return list(mpi.Group.Translate_ranks(comm.Get_group(), range(comm.Get_size()), world))
-    if not isinstance(comm, Iterable):
+        return _ranks_of_communicator(mpi, comm)
+    if comm is None:
+        return None
+    if isinstance(comm, (str, bytes)) or not isinstance(comm, Iterable):
         raise ValueError(
             f"comm is {type(comm).__name__}; it takes a list of ranks or an mpi4py communicator"
         )
-    return [int(rank) for rank in comm] or None
+    return list(comm) or None
+
+
+def _ranks_of_communicator(mpi: Any, comm: Any) -> list[int]:
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        raise ValueError("comm cannot be used: MPI is not initialised, or finalised already")
+    world = mpi.COMM_WORLD
+    _require_launched_by_mpi(world.Get_size())
+    if comm == mpi.COMM_NULL:
+        return [world.Get_rank()]  # left out of the others' world, as by a list of ranks
+    if comm.Is_inter():
+        raise ValueError("comm is an intercommunicator; init takes one with a single group")
+    group, own = comm.Get_group(), world.Get_group()
+    ranks = list(mpi.Group.Translate_ranks(group, range(comm.Get_size()), own))
+    if mpi.UNDEFINED in ranks:
+        raise ValueError("comm has processes that are not in MPI.COMM_WORLD, spawned by it, say")
+    return ranks
+
+
+def _require_launched_by_mpi(size: int) -> None:
+    """A program that MPI did not launch is a world of one to it, whatever the job is."""
+    # perseusrun without --mpi, torchrun, srun.
+    names = (
+        ("PERSEUS_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS") if size == 1 else ("PERSEUS_SIZE",)
+    )
+    for name in names:
+        launched = os.environ.get(name, "")
+        if launched.isdecimal() and int(launched) != size:
+            raise ValueError(
+                f"comm is an mpi4py communicator, and MPI knows of {size} of the {launched} "
+                f"processes of this job ({name}); start it with mpirun or perseusrun --mpi, or "
+                "give init a list of ranks"
+            )

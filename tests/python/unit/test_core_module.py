@@ -464,28 +464,6 @@ class TestProcessSet:
 
 
 class TestInit:
-    def test_a_communicator_becomes_ranks_of_the_world(self, monkeypatch):
-        class Comm:
-            def Get_group(self):
-                return "group"
-
-            def Get_size(self):
-                return 2
-
-        class Group:
-            @staticmethod
-            def Translate_ranks(group, ranks, world):
-                assert (group, list(ranks), world) == ("group", [0, 1], "group")
-                return [4, 6]
-
-        mpi = types.SimpleNamespace(Comm=Comm, COMM_WORLD=Comm(), Group=Group)
-        monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
-        given = []
-        monkeypatch.setattr(perseus, "init", given.append)
-        monkeypatch.setattr(basics.sets, "setup", lambda process_sets: None)
-        basics.Basics().init(comm=Comm())
-        assert given == [[4, 6]]
-
     @pytest.mark.parametrize(
         "arguments", [{"comm": 3}, {"process_sets": "static"}, {"process_sets": [[0, 1]]}]
     )

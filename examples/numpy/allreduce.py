@@ -1,7 +1,9 @@
 """Collectives on NumPy arrays, without a framework.
 
-perseusrun -np 4 python examples/numpy_allreduce.py
+perseusrun -np 4 python examples/numpy/allreduce.py
 """
+
+import sys
 
 import numpy as np
 
@@ -28,4 +30,12 @@ if rank == 0:
     print(f"the mean gradient ends with {gradient[-1]}")
     print(f"rows of all ranks: {rows}")
     print(f"rank 0's table: {table.tolist()}")
+as_expected = [
+    (total == size * (size - 1) / 2).all(),
+    np.allclose(gradient, np.linspace(0, (size - 1) / 2, 1_000_000)),
+    rows.tolist() == [i for r in range(size) for i in range(r + 1)],
+    table.tolist() == [[0, 1, 2], [3, 4, 5]],
+]
 perseus.shutdown()
+if not all(as_expected):
+    sys.exit(f"rank {rank}: wrong results: {as_expected}")

@@ -1,0 +1,201 @@
+"""Every program of examples/, run as its docstring says, at 1 to 4 ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+#: Imported by others.
+SHARED = {"torch/checks.py", "torch/digits.py"}
+
+DIFFERS = r"differs by [\d.]+e-\d+ from one process"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program, and a pattern of what rank 0 prints at its end."""
+
+    program: str
+    ranks: int
+    prints: str = ""
+    arguments: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # perseusrun's
+
+    def __str__(self) -> str:
+        return " ".join([self.program, *self.arguments, f"at {self.ranks}"])
+
+
+BENCHMARK = "torch/02_synthetic_benchmark.py"
+SPEED = r"Img/sec per CPU: [\d.]+ \+-[\d.]+\n.*CPU\(s\): [\d.]+ \+-[\d.]+$"
+FEW = ("--num-iters", "2", "--num-batches-per-iter", "2", "--num-warmup-batches", "1")
+
+RUNS = [
+    Run("numpy/allreduce.py", 1, "rank 0's table"),
+    Run("numpy/allreduce.py", 4, "rank 0's table"),
+    Run(BENCHMARK, 1, SPEED, (*FEW, "--model", "vgg")),
+    Run(BENCHMARK, 2, SPEED, (*FEW, "--model", "resnet", "--batch-size", "4", "--no-cuda")),
+    Run(BENCHMARK, 3, SPEED, (*FEW, "--model", "mlp", "--fp16-allreduce")),
+    Run("torch/03_fp16_compression.py", 2, r"none: 30.4 MB.*\n.*fp16: 15.2 MB.*\n.*bf16: 15.2 MB"),
+    Run("torch/04_process_sets.py", 1, "all 1 ranks go on with lr 0.08"),
+    Run("torch/04_process_sets.py", 4, "all 4 ranks go on with lr 0.08"),
+    Run("torch/05_join.py", 1, r"\[64\]; rank 0 joined last"),
+    Run("torch/05_join.py", 2, r"\[64, 128\]; rank 1 joined last"),
+    Run("torch/05_join.py", 4, r"\[64, 128, 192, 256\]; rank 3 joined last"),
+    Run("torch/07_ddp.py", 3, rf"backend: .*{DIFFERS}\n.*hook: .*{DIFFERS}$"),
+]
+SINGLE_PROCESS_STEP = "torch/08_migrating/1_single_process.py"
+HOROVOD_STEP = "torch/08_migrating/2_horovod.py"
+#: The steps that run as several ranks.
+STEPS = [
+    Run(HOROVOD_STEP, 2, options=("--drop-in",)),
+    Run("torch/08_migrating/3_perseus.py", 3),
+]
+#: Those with tests of their own below.
+OTHERS = {"mnist_demo.py", "torch/01_mnist.py", "c/allreduce.c", SINGLE_PROCESS_STEP}
+
+
+def perseusrun(
+    ranks: int, *command: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks), *options]
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=110)
+
+
+def started(program: str, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return perseusrun(ranks, sys.executable, str(EXAMPLES / program), *arguments)
+
+
+def output(run: Run) -> str:
+    """What its ranks print, when it ends well."""
+    command = [sys.executable, str(EXAMPLES / run.program), *run.arguments]
+    result = perseusrun(run.ranks, *command, options=run.options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Warning" not in result.stderr
+    return result.stdout.rstrip()
+
+
+@pytest.mark.parametrize("run", RUNS, ids=str)
+def test_an_example_does_what_it_says(run: Run) -> None:
+    printed = output(run)
+    assert re.search(run.prints, printed), printed
+
+
+@pytest.fixture(scope="module")
+def by_one_process() -> str:
+    """What step 1 of migrating finds. In float64, the others find it too, to all digits shown."""
+    program = EXAMPLES / SINGLE_PROCESS_STEP
+    result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("run", STEPS, ids=str)
+def test_each_step_of_migrating_finds_what_one_process_finds(run: Run, by_one_process: str) -> None:
+    assert f"{output(run)}\n" == f"[0]<stdout>:{by_one_process}"
+
+
+def test_mnist_learns_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    arguments = ["--wanted-accuracy", "0.9", "--checkpoint", str(tmp_path / "{epoch}.pt")]
+    whole = started("torch/01_mnist.py", 3, "--epochs", "3", *arguments)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    accuracy = re.search(r"3 processes: test accuracy [\d.]+ %", whole.stdout)
+    assert accuracy
+
+    (tmp_path / "3.pt").unlink()
+    resumed = started("torch/01_mnist.py", 3, "--epochs", "3", *arguments)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert "resuming after epoch 2" in resumed.stdout
+    assert "epoch 2: loss" not in resumed.stdout
+    assert accuracy[0] in resumed.stdout
+
+
+def test_mnist_fails_where_it_has_not_learnt() -> None:
+    result = started("torch/01_mnist.py", 1, "--epochs", "0")
+    assert result.returncode == 1
+    assert "the test accuracy is below 95 %" in result.stderr
+
+
+def test_the_demo_compares_one_process_with_two() -> None:
+    demo = [sys.executable, str(EXAMPLES / "mnist_demo.py")]
+    demo += ["--epochs", "2", "--wanted-accuracy", "0.8"]
+    result = subprocess.run(demo, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    # The same accuracy, and parameters that differ by what rounding explains.
+    assert re.search(r"test accuracy, % +(\d+\.\d) +\1\n", result.stdout), result.stdout
+
+
+def test_a_script_for_horovod_needs_the_drop_in() -> None:
+    result = started(HOROVOD_STEP, 1)
+    assert result.returncode == 1
+    assert "No module named 'horovod'" in result.stderr
+
+
+@pytest.fixture
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CC", "cc"))
+    if found is None:
+        pytest.skip("there is no C compiler: install one, or name it in CC")
+    return found
+
+
+def built(compiler: str, source: Path, program: Path) -> Path:
+    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
+    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
+    strict = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command = [compiler, *strict, str(source), "-o", str(program), *flags, "-pthread", "-lm"]
+    subprocess.run(command, check=True)
+    return program
+
+
+def test_the_c_example_is_c99_and_gets_the_right_numbers(compiler: str, tmp_path: Path) -> None:
+    program = built(compiler, EXAMPLES / "c/allreduce.c", tmp_path / "allreduce")
+    result = perseusrun(2, str(program))
+    assert result.returncode == 0, result.stdout + result.stderr
+    for rank in range(2):
+        assert f"[{rank}]<stdout>:rank {rank} of 2" in result.stdout
+        assert f"[{rank}]<stdout>:rank {rank}: all numbers are right" in result.stdout
+
+
+def test_the_c_example_fails_on_a_wrong_number(compiler: str, tmp_path: Path) -> None:
+    text = (EXAMPLES / "c/allreduce.c").read_text()
+    wrong = tmp_path / "wrong.c"
+    wrong.write_text(text.replace("reduce_op = PERSEUS_AVERAGE", "reduce_op = PERSEUS_SUM"))
+    assert wrong.read_text() != text
+    result = perseusrun(2, str(built(compiler, wrong, tmp_path / "wrong")))
+    assert result.returncode == 1
+    assert "conv1 is" in result.stderr
+
+
+def programs() -> set[str]:
+    files = [file for kind in ("*.py", "*.c") for file in EXAMPLES.rglob(kind)]
+    return {str(file.relative_to(EXAMPLES)) for file in files} - SHARED
+
+
+def test_every_example_is_run() -> None:
+    assert programs() == {run.program for run in RUNS + STEPS} | OTHERS
+
+
+def test_the_examples_run_at_1_to_4_ranks() -> None:
+    assert {run.ranks for run in RUNS} == {1, 2, 3, 4}
+
+
+def test_the_list_of_examples_has_them_in_order() -> None:
+    listed = re.findall(r"^- \[(\S+)\]\(\1\): \S", (EXAMPLES / "README.md").read_text(), re.M)
+    assert sorted(listed, key=lambda name: name.startswith(("numpy", "c/"))) == listed
+    assert set(listed) == programs() - {"mnist_demo.py"}
+    in_torch = [name for name in listed if name.startswith("torch/")]
+    assert in_torch == sorted(in_torch)
+
+
+@pytest.mark.parametrize("program", sorted(programs()))
+def test_an_example_says_how_it_is_started(program: str) -> None:
+    text = (EXAMPLES / program).read_text()
+    assert re.search(rf"(python|torchrun|perseusrun).*{Path(program).stem}|make demo", text)

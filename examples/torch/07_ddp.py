@@ -10,8 +10,6 @@ process trains.
 
 from __future__ import annotations
 
-import os
-
 import digits
 import torch
 import torch.distributed as dist
@@ -27,21 +25,6 @@ from perseus.torch.ddp import allreduce_hook
 EPOCHS, BATCH, LEARNING_RATE = 2, 60, 0.08
 # Sums of float32 are rounded in another order; see examples/mnist_demo.py.
 TOLERANCE = 1e-4
-
-
-def meet() -> None:
-    """Makes the process group: torchrun says what it needs to know, else Perseus does."""
-    if "MASTER_ADDR" in os.environ:
-        dist.init_process_group("perseus")
-        return
-    hvd.init()
-    store = None
-    if hvd.rank() == 0:
-        host = os.uname().nodename if hvd.cross_size() > 1 else "localhost"
-        store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-    address = hvd.broadcast_object((store.host, store.port) if store else None, name="store")
-    store = store or dist.TCPStore(*address)
-    dist.init_process_group("perseus", store=store, rank=hvd.rank(), world_size=hvd.size())
 
 
 def train(model: nn.Module, data: TensorDataset, ranks: int, rank: int) -> None:
@@ -65,7 +48,7 @@ def largest_difference(model: nn.Module, reference: nn.Module) -> float:
 
 
 def main() -> None:
-    meet()
+    dist.init_process_group("perseus")
     torch.set_num_threads(1)  # one process a core
     ranks, rank = dist.get_world_size(), dist.get_rank()
     require(BATCH % ranks == 0, "the ranks cannot share batches evenly")

@@ -17,12 +17,12 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["HOROVOD_VERSION", "MODULES", "SITE", "install", "search_path"]
+__all__ = ["HOROVOD_VERSION", "MODULES", "SITE", "hidden_horovod", "install", "search_path"]
 
 #: The release whose interface is served.
 HOROVOD_VERSION = "0.28.1"
@@ -39,6 +39,12 @@ MODULES = {
     "horovod.common.process_sets": "perseus.common.process_sets",
     "horovod.common.util": "perseus.common.util",
     "horovod.runner": "perseus.run",
+    "horovod.runner.common": "perseus.dropin.runner.common",
+    "horovod.runner.common.util": "perseus.dropin.runner.common.util",
+    "horovod.runner.common.util.codec": "perseus.dropin.runner.common.util.codec",
+    "horovod.runner.common.util.env": "perseus.dropin.runner.common.util.env",
+    "horovod.runner.common.util.hosts": "perseus.dropin.runner.common.util.hosts",
+    "horovod.runner.launch": "perseus.dropin.runner.launch",
     "horovod.torch": "perseus.torch.horovod",
     "horovod.torch.compression": "perseus.torch.horovod.compression",
     "horovod.torch.elastic": "perseus.torch.horovod.elastic",
@@ -51,6 +57,30 @@ MODULES = {
 }
 
 
+_NO_ADAPTER = "Perseus has no adapter for {} yet; it has one for PyTorch, horovod.torch"
+_NO_LAUNCHER = (
+    "Perseus does not start jobs on {} yet; horovod.run and perseusrun start them on hosts"
+)
+_NO_EXTENSION = "Perseus is not compiled against PyTorch and needs no extension module for it"
+
+#: Modules of Horovod that are asked for and not there, and why.
+MISSING = {
+    "horovod.tensorflow": _NO_ADAPTER.format("TensorFlow"),
+    "horovod.keras": _NO_ADAPTER.format("Keras"),
+    "horovod._keras": _NO_ADAPTER.format("Keras"),
+    "horovod.mxnet": _NO_ADAPTER.format("MXNet"),
+    "horovod.spark": _NO_LAUNCHER.format("Spark"),
+    "horovod.ray": _NO_LAUNCHER.format("Ray"),
+    "horovod.data": "Perseus has no data loaders; those of PyTorch load ahead with num_workers",
+    "horovod.torch.mpi_lib": _NO_EXTENSION,
+    "horovod.torch.mpi_lib_v2": _NO_EXTENSION,
+}
+
+# Set once it has been said that Horovod is hidden, so that the programs that a rank starts do not
+# say it again.
+SAID = "PERSEUS_DROP_IN_SAID"
+
+
 def search_path(python_path: str | None) -> str:
     """A PYTHONPATH with SITE at its head."""
     rest = [entry for entry in (python_path or "").split(os.pathsep) if entry and entry != SITE]
@@ -59,13 +89,68 @@ def search_path(python_path: str | None) -> str:
 
 def install() -> None:
     """Makes the modules in MODULES importable. Called by `import horovod` itself."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-        _say_what_is_hidden()
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    hidden = hidden_horovod(sys.path)
+    if hidden and SAID not in os.environ:
+        os.environ[SAID] = "1"
+        if not _is_later_rank(os.environ):
+            print(f"perseus: {hidden}", file=sys.stderr, flush=True)
+
+
+def hidden_horovod(path: Sequence[str]) -> str:
+    """What to say if the real Horovod, too, is on the search path; the empty string if not."""
+    elsewhere = [entry for entry in path if entry != SITE]
+    found = importlib.machinery.PathFinder.find_spec("horovod", elsewhere)
+    if found is None or found.origin is None:
+        return ""
+    try:
+        version = f" {importlib.metadata.version('horovod')}"
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    return (
+        f"'import horovod' gives Perseus, as the drop-in has it, and not Horovod{version} in "
+        f"{os.path.dirname(found.origin)}; to use that one, start the program without --drop-in or "
+        "perseus.dropin"
+    )
+
+
+def shadow(arguments: Sequence[str]) -> str:
+    """What to say if `python ARGUMENTS` finds a `horovod` before it looks into SITE: in the
+    program's own folder. The empty string if not."""
+    options = iter(arguments)
+    for option in options:
+        if option in ("-W", "-X"):
+            next(options, None)
+        elif not option.startswith("-") or option == "-":
+            folder = os.path.dirname(os.path.abspath(option))
+            break
+        elif option in ("-m", "-c"):
+            folder = os.getcwd()
+            break
+    else:
+        return ""
+    found = importlib.machinery.PathFinder.find_spec("horovod", [folder])
+    if found is None or found.origin is None:
+        return ""
+    return f"{found.origin} comes before the drop-in, for it is in the program's own folder"
+
+
+def _is_later_rank(environment: Mapping[str, str]) -> bool:
+    """Of a job, under whichever launcher."""
+    from perseus.run.agent import MPI_RANKS
+
+    names = ("RANK", *MPI_RANKS, "SLURM_PROCID")
+    rank = next((environment[name] for name in names if environment.get(name)), "0")
+    return rank != "0"
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules in MODULES, and those that lie beside them in our packages."""
+    """Finds the modules in MODULES, and those that lie beside them in our packages.
+
+    Raises ModuleNotFoundError with the reason for those in MISSING.
+    """
 
     def find_spec(
         self,
@@ -73,6 +158,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in MISSING:
+            raise ModuleNotFoundError(f"{fullname}: {MISSING[fullname]}", name=fullname)
         parent, _, name = fullname.rpartition(".")
         if fullname in MODULES:
             ours = MODULES[fullname]
@@ -100,15 +187,3 @@ class _Alias(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec  # which the import has replaced by the alias's
-
-
-def _say_what_is_hidden() -> None:
-    try:
-        hidden = importlib.metadata.distribution("horovod")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    print(
-        "perseus: 'import horovod' gives Perseus, as asked for, and not Horovod "
-        f"{hidden.version} in {hidden.locate_file('horovod')}",
-        file=sys.stderr,
-    )

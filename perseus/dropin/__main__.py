@@ -1,16 +1,15 @@
-"""python -m perseus.dropin [-m MODULE | SCRIPT | -c CODE] [ARGUMENT ...]
+"""python [OPTION ...] -m perseus.dropin [-m MODULE | SCRIPT | -c CODE] [ARGUMENT ...]
 
 Runs a Python program in which `import horovod` gives Perseus, and likewise in the programs that it
-starts.
+starts. Nothing else about it differs from `python [OPTION ...] SCRIPT`.
 """
 
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 
-from perseus.dropin import SITE, search_path
+from perseus.dropin import search_path, shadow
 
 USAGE = "usage: python -m perseus.dropin [-m MODULE | SCRIPT | -c CODE] [ARGUMENT ...]"
 
@@ -22,24 +21,22 @@ def main() -> None:
         return
     if not arguments or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
         sys.exit(USAGE)
+    if sys.flags.ignore_environment:
+        sys.exit("perseus.dropin: python -E and -I ignore PYTHONPATH, which it goes by")
+    if shadowed := shadow(arguments):
+        sys.exit(f"perseus.dropin: {shadowed}")
     os.environ["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
-    # sys.path[0] is the working folder, as for any `python -m`. What follows stands where `python
-    # program` would have it.
-    option, *rest = arguments
-    if option == "-m":
-        sys.path.insert(1, SITE)
-        sys.argv = rest
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    elif option == "-c":
-        sys.path[0] = ""
-        sys.path.insert(1, SITE)
-        sys.argv = ["-c", *rest[1:]]
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
-    else:
-        sys.path[0] = os.path.dirname(os.path.abspath(option))
-        sys.path.insert(1, SITE)
-        sys.argv = arguments
-        runpy.run_path(option, run_name="__main__")
+    # Python itself runs the program, so that __main__, sys.argv and all else are as usual.
+    os.execv(sys.executable, [sys.executable, *_interpreter_options(len(arguments)), *arguments])
+
+
+def _interpreter_options(count: int) -> list[str]:
+    """Those of this Python's command line, which ends in `count` arguments."""
+    *options, module = sys.orig_argv[1 : len(sys.orig_argv) - count]
+    if module.startswith("-") or not options:  # -mperseus.dropin
+        return options
+    *options, last = options  # -m, or -um and the like
+    return options if last == "-m" else [*options, last.removesuffix("m")]
 
 
 main()

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
-from perseus.dropin import search_path
+from perseus import dropin
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.setting_options import DEST, NOT_FOR_MPIRUN, add_setting_options
@@ -45,14 +45,12 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     size = options.num_proc or sum(host.slots for host in hosts)
     if not size:
         parser.error("say how many ranks to start: -np N")
-    settings = dict(options.settings)
-    if options.drop_in:
-        settings["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
+    settings = drop_in(command) if options.drop_in else {}
     return Request(
         command=command,
         size=size,
         hosts=hosts,
-        settings=settings,
+        settings={**options.settings, **settings},
         start_timeout=options.start_timeout,
         ssh_port=options.ssh_port,
         ssh_identity_file=options.ssh_identity_file,
@@ -64,6 +62,19 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         binding_args=options.binding_args,
         tcp=options.tcp,
     )
+
+
+def drop_in(command: Sequence[str]) -> dict[str, str]:
+    """What makes `import horovod` give Perseus in the ranks; ValueError if it cannot."""
+    is_python = os.path.basename(command[0]).startswith("python")
+    if shadowed := dropin.shadow(command[1:] if is_python else []):
+        raise ValueError(f"--drop-in: {shadowed}")
+    settings = {"PYTHONPATH": dropin.search_path(os.environ.get("PYTHONPATH"))}
+    # The first is perseusrun's own folder, or this one, where the ranks need not look.
+    if hidden := dropin.hidden_horovod(sys.path[1:]):
+        print(f"perseusrun: {hidden}", file=sys.stderr)
+        settings[dropin.SAID] = "1"
+    return settings
 
 
 def apply_config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

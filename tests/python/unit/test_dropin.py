@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from perseus.dropin import MODULES, SITE, search_path
+from perseus.dropin import MISSING, MODULES, SITE, search_path, shadow
+
+pytest.importorskip("torch")
 
 SCRIPT = """
 import sys
@@ -21,12 +24,15 @@ from horovod.torch.mpi_ops import synchronize
 
 hvd.init()
 total = synchronize(hvd.allreduce_async(torch.ones(2) * (hvd.rank() + 1), op=hvd.Sum))
-print(horovod.__version__, hvd.size(), total.tolist(), sys.argv[1:], __name__)
+# In one piece, whoever writes beside us.
+words = horovod.__version__, hvd.size(), total.tolist(), sys.argv[1:], __name__
+sys.stdout.write(" ".join(map(str, words)) + "\\n")
 """
+OF_ONE = "0.28.1 1 [1.0, 1.0] {} __main__\n"
 
 
 def run(
-    *arguments: str, environment: dict[str, str] | None = None
+    *arguments: str, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
@@ -34,7 +40,12 @@ def run(
         text=True,
         timeout=120,
         env={**os.environ, **(environment or {})},
+        cwd=cwd,
     )
+
+
+def of_two(arguments: list[str]) -> list[str]:
+    return [f"[{r}]<stdout>:0.28.1 2 [3.0, 3.0] {arguments} __main__" for r in range(2)]
 
 
 @pytest.fixture
@@ -44,82 +55,285 @@ def script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_script_runs_unchanged(script: str) -> None:
-    outcome = run("-m", "perseus.dropin", script, "--lr", "0.1")
-    assert outcome.stdout == "0.28.1 1 [1.0, 1.0] ['--lr', '0.1'] __main__\n", outcome.stderr
-
-
-def test_a_module_and_code_run_too(script: str) -> None:
-    environment = {"PYTHONPATH": str(Path(script).parent)}
-    outcome = run("-m", "perseus.dropin", "-m", "train", "x", environment=environment)
-    assert outcome.stdout == "0.28.1 1 [1.0, 1.0] ['x'] __main__\n", outcome.stderr
-    outcome = run("-m", "perseus.dropin", "-c", SCRIPT, "y")
-    assert outcome.stdout == "0.28.1 1 [1.0, 1.0] ['y'] __main__\n", outcome.stderr
-
-
-def test_under_the_launcher_and_in_the_programs_that_a_script_starts(script: str) -> None:
-    starter = f"import subprocess, sys; subprocess.run([sys.executable, {script!r}], check=True)"
-    outcome = run("-m", "perseus.run", "-np", "2", sys.executable, "-m", "perseus.dropin", "-c",
-                  starter)  # fmt: skip
-    expected = "<stdout>:0.28.1 2 [3.0, 3.0] [] __main__"
-    lines = outcome.stdout.splitlines()
-    assert sorted(lines) == [f"[0]{expected}", f"[1]{expected}"], outcome.stderr
-
-
-def test_the_launcher_s_flag(script: str) -> None:
-    outcome = run("-m", "perseus.run", "--drop-in", "-np", "2", sys.executable, script, "z")
-    expected = "<stdout>:0.28.1 2 [3.0, 3.0] ['z'] __main__"
-    lines = outcome.stdout.splitlines()
-    assert sorted(lines) == [f"[0]{expected}", f"[1]{expected}"], outcome.stderr
-
-
-def test_modules_are_ours_and_not_copies() -> None:
-    lines = ["import importlib, horovod"]
-    for theirs, ours in MODULES.items():
-        lines.append(f"a = importlib.import_module({theirs!r})")
-        lines.append(f"b = importlib.import_module({ours!r})")
-        lines.append(f"assert a is b and b.__name__ == b.__spec__.name == {ours!r}, {theirs!r}")
-    lines.append("import horovod.common.reduce_ops as a, perseus.common.reduce_ops as b")
-    lines.append("assert a is b")
-    outcome = run("-m", "perseus.dropin", "-c", "\n".join(lines))
-    assert outcome.returncode == 0, outcome.stderr
-
-
-def test_what_there_is_not_is_missing_as_any_module_is() -> None:
-    outcome = run(
-        "-m", "perseus.dropin", "-c",
-        "import importlib.util as u; print(u.find_spec('horovod.spark')); import horovod.spark",
-    )  # fmt: skip
-    assert outcome.stdout == "None\n"
-    assert "No module named 'horovod.spark'" in outcome.stderr
-
-
-def test_without_it_there_is_no_horovod() -> None:
-    outcome = run("-c", "import perseus.dropin, horovod")
-    assert "No module named 'horovod'" in outcome.stderr
-
-
-def test_an_installed_horovod_that_is_hidden_is_named(tmp_path: Path) -> None:
-    info = tmp_path / "horovod-0.27.0.dist-info"
+@pytest.fixture
+def real_horovod(tmp_path: Path) -> Path:
+    """A site folder in which Horovod 0.27.0 is installed, or what looks like it."""
+    site = tmp_path / "site"
+    (site / "horovod").mkdir(parents=True)
+    (site / "horovod/__init__.py").write_text("__version__ = 'theirs'")
+    info = site / "horovod-0.27.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.27.0\n")
-    package = tmp_path / "horovod"
-    package.mkdir()
-    (package / "__init__.py").write_text("__version__ = 'theirs'")
-    environment = {"PYTHONPATH": str(tmp_path)}
-    code = "import horovod; print(horovod.__version__)"
-    assert run("-c", code, environment=environment).stdout == "theirs\n"
-    outcome = run("-m", "perseus.dropin", "-c", code, environment=environment)
-    assert outcome.stdout == "0.28.1\n"
-    assert f"not Horovod 0.27.0 in {package}" in outcome.stderr
+    return site
 
 
-def test_usage() -> None:
-    assert run("-m", "perseus.dropin", "--help").stdout.startswith("python -m perseus.dropin")
-    for wrong in ([], ["-m"], ["-c"]):
-        outcome = run("-m", "perseus.dropin", *wrong)
+class TestStarting:
+    def test_a_script_runs_unchanged(self, script: str) -> None:
+        outcome = run("-m", "perseus.dropin", script, "--lr", "0.1")
+        assert outcome.stdout == OF_ONE.format(["--lr", "0.1"]), outcome.stderr
+
+    def test_under_the_launcher_and_in_the_programs_that_a_script_starts(self, script: str) -> None:
+        starter = (
+            f"import subprocess, sys; subprocess.run([sys.executable, {script!r}], check=True)"
+        )
+        dropin = [sys.executable, "-m", "perseus.dropin"]
+        outcome = run("-m", "perseus.run", "-np", "2", *dropin, "-c", starter)
+        assert sorted(outcome.stdout.splitlines()) == of_two([]), outcome.stderr
+
+    def test_the_launcher_s_flag(self, script: str) -> None:
+        outcome = run("-m", "perseus.run", "--drop-in", "-np", "2", sys.executable, script, "z")
+        assert sorted(outcome.stdout.splitlines()) == of_two(["z"]), outcome.stderr
+
+    def test_under_torchrun(self, script: str) -> None:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        outcome = run(*torchrun, "-m", "perseus.dropin", script, "z")
+        expected = [line.partition(":")[2] for line in of_two(["z"])]
+        assert outcome.stdout.splitlines() == expected, outcome.stderr
+
+    @pytest.mark.parametrize(
+        "program",
+        [["ABOUT"], ["-m", "about"], ["-m", "package"], ["-c", "exec(open('ABOUT').read())"]],
+        ids=["script", "module", "package", "code"],
+    )
+    @pytest.mark.parametrize("options", [[], ["-u", "-O"], ["-X", "utf8", "-W", "ignore"]], ids=str)
+    def test_a_program_sees_what_it_sees_without_it(
+        self, program: list[str], options: list[str], tmp_path: Path
+    ) -> None:
+        about = tmp_path / "about.py"
+        about.write_text(
+            """
+import pickle, sys, warnings
+def function(): return 5
+import __main__
+assert pickle.loads(pickle.dumps(function)) is __main__.function
+spec = __spec__ and __spec__.name
+path = [entry for entry in sys.path if not entry.endswith("dropin/site")]
+print(__name__, globals().get("__file__"), spec, sys.argv, path, __debug__, sys.flags)
+print(sys.warnoptions, sys._xoptions)
+"""
+        )
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package/__main__.py").write_text(about.read_text())
+        program = [part.replace("ABOUT", str(about)) for part in program]
+        arguments = [*program, "--x", "-m", "y z"]
+        with_it = run(*options, "-m", "perseus.dropin", *arguments, cwd=tmp_path)
+        without = run(*options, *arguments, cwd=tmp_path)
+        assert without.returncode == 0, without.stderr
+        assert (with_it.stdout, with_it.stderr) == (without.stdout, without.stderr)
+
+    def test_options_may_be_written_together(self, script: str) -> None:
+        for options in (["-um", "perseus.dropin"], ["-mperseus.dropin"]):
+            outcome = run(*options, script)
+            assert outcome.stdout == OF_ONE.format([]), outcome.stderr
+
+    def test_a_program_s_exit_status_is_the_outcome_s(self) -> None:
+        assert run("-m", "perseus.dropin", "-c", "raise SystemExit(7)").returncode == 7
+
+    def test_usage(self) -> None:
+        help = run("-m", "perseus.dropin", "--help").stdout
+        assert help.startswith("python [OPTION ...] -m perseus.dropin [-m MODULE | SCRIPT")
+        for wrong in ([], ["-m"], ["-c"]):
+            outcome = run("-m", "perseus.dropin", *wrong)
+            assert outcome.returncode == 1
+            assert outcome.stderr.startswith("usage:")
+
+    def test_a_python_that_ignores_the_environment_is_refused(self, script: str) -> None:
+        outcome = run("-E", "-m", "perseus.dropin", script)
         assert outcome.returncode == 1
-        assert outcome.stderr.startswith("usage:")
+        assert "python -E and -I ignore PYTHONPATH" in outcome.stderr
+
+
+class TestWorkers:
+    """Processes that a script starts have the drop-in too."""
+
+    def test_data_loaders_and_pools(self, tmp_path: Path) -> None:
+        program = tmp_path / "train.py"
+        program.write_text(
+            """
+import multiprocessing, sys, torch
+import horovod.torch as hvd
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        import horovod.torch.mpi_ops
+        assert "perseus" in horovod.torch.mpi_ops.__name__
+        return i
+
+def double(i):
+    import horovod.common.util
+    return 2 * i
+
+if __name__ == "__main__":
+    hvd.init()
+    for context in ("fork", "spawn", "forkserver"):
+        loader = torch.utils.data.DataLoader(
+            Data(), num_workers=2, multiprocessing_context=context
+        )
+        print(context, [int(i) for i in loader])
+        with multiprocessing.get_context(context).Pool(2) as pool:
+            print(pool.map(double, range(3)))
+"""
+        )
+        outcome = run("-m", "perseus.dropin", str(program))
+        expected = "".join(
+            f"{context} [0, 1, 2, 3]\n[0, 2, 4]\n" for context in ("fork", "spawn", "forkserver")
+        )
+        assert outcome.stdout == expected, outcome.stderr
+
+    def test_horovod_run(self, tmp_path: Path) -> None:
+        program = tmp_path / "launch.py"
+        program.write_text(
+            """
+import horovod
+
+def train(factor):
+    import torch
+    import horovod.torch as hvd
+    hvd.init()
+    return int(hvd.allreduce(torch.tensor(hvd.rank() + 1), op=hvd.Sum)) * factor
+
+if __name__ == "__main__":
+    import horovod.runner
+    assert horovod.run is horovod.runner.run
+    print(horovod.run(train, args=(10,), num_proc=2, use_gloo=True))
+"""
+        )
+        outcome = run("-m", "perseus.dropin", str(program))
+        assert outcome.stdout == "[30, 30]\n", outcome.stderr
+
+
+class TestModules:
+    def test_they_are_ours_and_not_copies(self) -> None:
+        lines = ["import importlib, horovod"]
+        for theirs, ours in MODULES.items():
+            lines.append(f"a = importlib.import_module({theirs!r})")
+            lines.append(f"b = importlib.import_module({ours!r})")
+            lines.append(f"assert a is b and b.__name__ == b.__spec__.name == {ours!r}, {theirs!r}")
+        lines.append("import horovod.common.reduce_ops as a, perseus.common.reduce_ops as b")
+        lines.append("assert a is b")
+        outcome = run("-m", "perseus.dropin", "-c", "\n".join(lines))
+        assert outcome.returncode == 0, outcome.stderr
+
+    def test_what_users_take_from_them(self) -> None:
+        code = """
+import horovod, horovod.torch as hvd
+from horovod.torch.mpi_ops import allreduce_async_, is_homogeneous, Sum, _basics
+from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.functions import broadcast_parameters
+from horovod.torch.compression import Compression
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+from horovod.torch.elastic import run, TorchState, ElasticSampler
+from horovod.torch.elastic.state import StateHandler
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.common.basics import HorovodBasics
+from horovod.common.elastic import ObjectState, State, run_fn
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.util import check_extension, extension_available, gloo_built, split_list
+from horovod.runner.launch import run_commandline
+from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+from horovod.runner.common.util import codec, env
+hvd.init()
+assert hvd.mpi_ops._basics is _basics and _basics.rank() == 0 and is_homogeneous()
+assert HorovodBasics(__import__("perseus").__file__, "mpi_lib").size() == 1
+check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "train.py", "mpi_lib_v2")
+assert hvd.HorovodInternalError is HorovodInternalError
+assert hvd.elastic.run is run
+"""
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert outcome.returncode == 0, outcome.stderr
+
+    @pytest.mark.parametrize("name", [*MISSING, "horovod.spark.torch"])
+    def test_what_is_not_there_yet_says_why(self, name: str) -> None:
+        code = f"""
+try:
+    import {name}
+except ImportError as error:
+    print(error.name, error)
+"""
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        missing = name if name in MISSING else "horovod.spark"
+        assert outcome.stdout == f"{missing} {missing}: {MISSING[missing]}\n", outcome.stderr
+
+    def test_what_never_was_is_missing_as_any_module_is(self) -> None:
+        code = "import importlib.util as u; print(u.find_spec('horovod.no')); import horovod.no"
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert outcome.stdout == "None\n"
+        assert "No module named 'horovod.no'" in outcome.stderr
+
+    def test_without_it_there_is_no_horovod(self) -> None:
+        outcome = run("-c", "import perseus.dropin, horovod")
+        assert "No module named 'horovod'" in outcome.stderr
+
+
+class TestBesideTheRealHorovod:
+    """The choice is explicit, and told once."""
+
+    CODE = "import horovod; print(horovod.__version__)"
+
+    def test_without_the_drop_in_it_is_theirs(self, real_horovod: Path) -> None:
+        environment = {"PYTHONPATH": str(real_horovod)}
+        assert run("-c", self.CODE, environment=environment).stdout == "theirs\n"
+        outcome = run("-m", "perseus.run", "-np", "1", sys.executable, "-c", self.CODE,
+                      environment=environment)  # fmt: skip
+        assert outcome.stdout == "[0]<stdout>:theirs\n"
+
+    def test_with_it_a_line_says_so_and_how_to_have_the_other(self, real_horovod: Path) -> None:
+        environment = {"PYTHONPATH": str(real_horovod)}
+        outcome = run("-m", "perseus.dropin", "-c", self.CODE, environment=environment)
+        assert outcome.stdout == "0.28.1\n"
+        assert outcome.stderr == (
+            "perseus: 'import horovod' gives Perseus, as the drop-in has it, and not Horovod "
+            f"0.27.0 in {real_horovod}/horovod; to use that one, start the program without "
+            "--drop-in or perseus.dropin\n"
+        )
+
+    def test_a_folder_of_sources_is_one_too(self, real_horovod: Path) -> None:
+        (real_horovod / "horovod-0.27.0.dist-info/METADATA").unlink()
+        (real_horovod / "horovod-0.27.0.dist-info").rmdir()
+        environment = {"PYTHONPATH": str(real_horovod)}
+        outcome = run("-m", "perseus.dropin", "-c", self.CODE, environment=environment)
+        assert f"and not Horovod in {real_horovod}/horovod;" in outcome.stderr
+
+    @pytest.mark.parametrize("of_launcher", [True, False], ids=["flag", "module"])
+    def test_a_job_says_it_once(self, of_launcher: bool, real_horovod: Path) -> None:
+        code = f"import subprocess, sys; {self.CODE}; subprocess.run(sys.argv[1:], check=True)"
+        again = [sys.executable, "-c", self.CODE]
+        if of_launcher:
+            job = ["--drop-in", "-np", "2", sys.executable, "-c", code, *again]
+        else:
+            job = ["-np", "2", sys.executable, "-m", "perseus.dropin", "-c", code, *again]
+        outcome = run("-m", "perseus.run", *job, environment={"PYTHONPATH": str(real_horovod)})
+        lines = sorted(outcome.stdout.splitlines())
+        assert lines == 2 * ["[0]<stdout>:0.28.1"] + 2 * ["[1]<stdout>:0.28.1"], outcome.stderr
+        (line,) = outcome.stderr.splitlines()
+        tag = "perseusrun: " if of_launcher else "[0]<stderr>:perseus: "
+        assert line.startswith(f"{tag}'import horovod' gives Perseus, as the drop-in has it")
+
+    def test_one_that_python_finds_first_is_refused(self, real_horovod: Path) -> None:
+        script = real_horovod / "train.py"
+        script.write_text(self.CODE)
+        theirs = f"{real_horovod}/horovod/__init__.py comes before the drop-in"
+        outcome = run("-m", "perseus.dropin", str(script))
+        assert (outcome.returncode, outcome.stdout) == (1, "")
+        assert theirs in outcome.stderr
+        outcome = run("-m", "perseus.run", "--drop-in", "-np", "1", sys.executable, str(script))
+        assert (outcome.returncode, outcome.stdout) == (2, "")
+        assert theirs in outcome.stderr
+
+    def test_which_folder_is_looked_into_first(
+        self, real_horovod: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        beside, elsewhere = str(real_horovod / "a.py"), str(tmp_path / "a.py")
+        monkeypatch.chdir(real_horovod)
+        assert shadow(["-u", "-X", "utf8", beside])
+        assert not shadow([elsewhere, beside])
+        assert shadow(["-m", "train"])
+        assert shadow(["-u", "-c", "code"])
+        monkeypatch.chdir(tmp_path)
+        assert not shadow(["-m", "train"])
+        assert not shadow(["--version"])
 
 
 def test_the_search_path_names_the_folder_once() -> None:

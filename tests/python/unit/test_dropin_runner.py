@@ -1,0 +1,77 @@
+"""What the drop-in has of horovod.runner.common.util."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perseus.dropin.runner import launch
+from perseus.dropin.runner.common.util import codec, env, hosts
+from perseus.dropin.runner.common.util.hosts import HostInfo, SlotInfo
+
+
+def test_hosts_are_parsed() -> None:
+    assert hosts.parse_hosts("a:2,b:3") == [HostInfo("a", 2), HostInfo("b", 3)]
+    assert HostInfo.from_string("a:2") == HostInfo("a", 2)
+    assert hosts.parse_hosts_and_slots("a:2,b:3") == (["a", "b"], {"a": 2, "b": 3})
+
+
+def test_a_hostfile_is_read(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=3\n")
+    assert hosts.parse_host_files(str(tmp_path / "hosts")) == "a:2,b:3"
+
+
+def test_ranks_fill_the_hosts_in_order() -> None:
+    slots = hosts.get_host_assignments(hosts.parse_hosts("a:2,b:1"), 3)
+    assert slots == [
+        SlotInfo("a", rank=0, local_rank=0, cross_rank=0, size=3, local_size=2, cross_size=2),
+        SlotInfo("a", rank=1, local_rank=1, cross_rank=0, size=3, local_size=2, cross_size=1),
+        SlotInfo("b", rank=2, local_rank=0, cross_rank=1, size=3, local_size=1, cross_size=2),
+    ]
+    assert slots[1].to_response_string() == "1,3,1,2,0,1"
+
+
+@pytest.mark.parametrize(("least", "most", "size"), [(1, None, 5), (1, 2, 2), (2, 9, 5), (5, 5, 5)])
+def test_as_many_ranks_as_fit_between_the_bounds(least: int, most: int | None, size: int) -> None:
+    found = hosts.get_host_assignments(hosts.parse_hosts("a:2,b:3"), least, most)
+    assert [slot.rank for slot in found] == list(range(size))
+    assert {slot.size for slot in found} == {size}
+
+
+def test_too_few_slots_are_an_error() -> None:
+    with pytest.raises(ValueError, match="3 ranks do not fit on 2 slots"):
+        hosts.get_host_assignments(hosts.parse_hosts("a:2"), 3)
+
+
+@pytest.mark.parametrize("prefixes", [("HOROVOD_", ""), ("OMPI_", "COMM_WORLD_"), ("PMI_", "")])
+def test_rank_and_size_are_known_before_init(
+    prefixes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert env.get_env_rank_and_size() == (0, 1)
+    for name, value in (("RANK", "3"), ("SIZE", "4")):
+        monkeypatch.setenv("".join(prefixes) + name, value)
+    assert env.get_env_rank_and_size() == (3, 4)
+
+
+def test_what_describes_this_machine_is_not_exported() -> None:
+    assert env.is_exportable("PATH")
+    assert not env.is_exportable("BASH_FUNC_x%%")
+    assert not env.is_exportable("OLDPWD")
+
+
+def test_objects_go_through_text() -> None:
+    encoded = codec.dumps_base64(lambda x: x + 1)
+    assert isinstance(encoded, str)
+    assert codec.loads_base64(encoded)(1) == 2
+    assert isinstance(codec.dumps_base64([1], to_ascii=False), bytes)
+
+
+def test_horovodrun_from_python(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["horovodrun", "-np", "2", "sh", "-c", "echo $HOROVOD_RANK"])
+    assert launch.run_commandline() == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[0]<stdout>:0", "[1]<stdout>:1"]
+    launch.check_build(False)
+    assert "MPI" in capfd.readouterr().out

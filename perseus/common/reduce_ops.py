@@ -29,10 +29,5 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
 
 def checked_op(op: int) -> int:
-    """The number of a reduction that is served; TypeError or NotImplementedError for others."""
-    op = whole_number("op", op)
-    if op == Adasum:
-        raise NotImplementedError(
-            "Perseus has no Adasum reduction in this version; use Average or Sum"
-        )
-    return op
+    """The number of a reduction; TypeError for what is none."""
+    return whole_number("op", op)

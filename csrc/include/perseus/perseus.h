@@ -182,7 +182,8 @@ typedef struct {
   /* Several tensors form a group: agreed on, and complete, as one. */
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
-  perseus_reduce_op_t reduce_op; /* ALLREDUCE, REDUCESCATTER */
+  perseus_reduce_op_t reduce_op; /* ALLREDUCE: any, ADASUM of floating types;
+                                    REDUCESCATTER: SUM, AVERAGE */
   int32_t root;                  /* BROADCAST: a rank of the world */
   double prescale;               /* ALLREDUCE, REDUCESCATTER: inputs are multiplied by it first */
   double postscale;              /* and results by this, last */

@@ -7,7 +7,7 @@ ids once, and a contiguous gradient is handed over by its address, to be reduced
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,10 @@ from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import described, dtype_number, set_id
 from perseus_core import OperationKind, _engine
 from perseus_core.names import refuse
+
+#: By operation: what waits for it, where an optimizer has put off the update that it is for; see
+#: forward_overlap.
+put_off: dict[int, Callable[[], None]] = {}
 
 
 class Bucket:
@@ -34,10 +38,23 @@ class Bucket:
         self.passes_left: list[int] = []
         #: waits for the reduction and puts the result into the gradients; None: not under way
         self.finish: Callable[[], None] | None = None
+        #: of the reduction under way, if it has just one
+        self.handle: int | None = None
+
+        #: whether the parameters' update is put off
+        self.is_put_off = False
+
+    def is_done(self) -> bool:
+        """Whether finish would not wait, as far as can be told."""
+        return self.handle is not None and handles.poll(self.handle)
 
 
 class Gradients:
-    """The gradients of one optimizer. Used by the thread that runs backward and step."""
+    """The gradients of one optimizer. Used by the thread that runs backward and step.
+
+    Reduced are the tensors that are in the parameters' `grad` when it starts, in place: with hooks
+    as backward produces them, the others at start() and synchronize().
+    """
 
     def __init__(
         self,
@@ -50,6 +67,7 @@ class Gradients:
         predivide: float,
         sparse_as_dense: bool,
         process_set: ProcessSet,
+        by_hooks: bool = True,
     ) -> None:
         self._compression = compression
         self._passes = passes
@@ -60,10 +78,10 @@ class Gradients:
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
         self._registered_for: int | None = None
-        self._buckets = self._make_buckets(params, names, groups)
+        self.buckets = self._make_buckets(params, names, groups)
         self._register()
         self.restart()
-        for bucket in self._buckets:
+        for bucket in self.buckets if by_hooks else ():
             for index, param in enumerate(bucket.params):
                 hook = param.register_post_accumulate_grad_hook(self._make_hook(bucket, index))
                 weakref.finalize(self, hook.remove)
@@ -71,24 +89,51 @@ class Gradients:
     def set_passes(self, passes: int) -> None:
         """Sets the backward passes that are added up, and begins to count anew."""
         self._passes = passes
-        self._count_anew()
+        for bucket in self.buckets:
+            self._count_anew(bucket)
+
+    def params(self) -> list[torch.Tensor]:
+        """All parameters, in the order of their buckets."""
+        return [param for bucket in self.buckets for param in bucket.params]
 
     def under_way(self) -> bool:
         """Whether gradients are being reduced."""
-        return any(bucket.finish is not None for bucket in self._buckets)
+        return any(bucket.finish is not None for bucket in self.buckets)
 
     def restart(self) -> None:
         """Waits for what is under way, and begins to count backward passes anew."""
-        self._finish_all()
+        self.finish(self.buckets)
+
+    def start(self) -> None:
+        """Starts to reduce what is not under way."""
+        for bucket in self.buckets:
+            if bucket.finish is None:
+                self._reduce(bucket)
+
+    def finish(self, buckets: Iterable[Bucket]) -> None:
+        """Waits for all of these, also where one fails; they begin to count backward passes anew.
+
+        Raises the first error.
+        """
+        error: Exception | None = None
+        for bucket in buckets:
+            finish, bucket.finish = bucket.finish, None
+            bucket.handle = None
+            try:
+                if finish is not None:
+                    finish()
+            except Exception as failure:
+                error = error or failure
+            self._count_anew(bucket)
+        if error is not None:
+            raise error
 
     def synchronize(self) -> None:
         """Reduces what has not been yet, and waits for all, also where one fails."""
         try:
-            for bucket in self._buckets:
-                if bucket.finish is None:
-                    self._reduce(bucket)
+            self.start()
         finally:
-            self._finish_all()
+            self.finish(self.buckets)
 
     def _make_buckets(
         self,
@@ -109,25 +154,11 @@ class Gradients:
 
     def _register(self) -> None:
         self._registered_for = set_id(self._process_set)
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
 
-    def _finish_all(self) -> None:
-        error: Exception | None = None
-        for bucket in self._buckets:
-            finish, bucket.finish = bucket.finish, None
-            try:
-                if finish is not None:
-                    finish()
-            except Exception as failure:
-                error = error or failure
-        self._count_anew()
-        if error is not None:
-            raise error
-
-    def _count_anew(self) -> None:
-        for bucket in self._buckets:
-            bucket.passes_left = [self._passes] * len(bucket.params)
+    def _count_anew(self, bucket: Bucket) -> None:
+        bucket.passes_left = [self._passes] * len(bucket.params)
 
     def _make_hook(self, bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
         # The parameters hold the hook; it must not hold an optimizer that nobody uses any more.
@@ -135,6 +166,12 @@ class Gradients:
 
         def hook(param: torch.Tensor) -> None:
             left = bucket.passes_left
+            if bucket.is_put_off:
+                raise RuntimeError(
+                    f"backward reached {bucket.name}, whose last update is put off: its parameter "
+                    "was used where Python does not see it. Call optimizer.apply_updates() before "
+                    "the forward pass, or leave out overlap_forward."
+                )
             if bucket.finish is not None or left[index] <= 0:
                 raise AssertionError(
                     "Gradients were computed more than backward_passes_per_step times before "
@@ -166,6 +203,8 @@ class Gradients:
     def _start(self, bucket: Bucket) -> None:
         if self._registered_for != self._process_set.process_set_id:
             self._register()
+        if bucket.id in put_off:  # another optimizer's, whose parameters are named alike
+            put_off[bucket.id]()
         for param in bucket.params:
             if param.grad is None:
                 param.grad = torch.zeros_like(param)
@@ -190,7 +229,7 @@ class Gradients:
             self._postscale,
             bucket.priority,
         )
-        handles.track(handle, buffer, _nothing)
+        bucket.handle = handles.track(handle, buffer, _nothing)
 
         def finish() -> None:
             handles.synchronize(handle)
@@ -222,7 +261,7 @@ class Gradients:
             postscale=self._postscale,
             priority=bucket.priority,
         )
-        handles.track(handle, tensors, _nothing)
+        bucket.handle = handles.track(handle, tensors, _nothing)
 
         def finish() -> None:
             handles.synchronize(handle)

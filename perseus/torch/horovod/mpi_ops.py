@@ -38,6 +38,7 @@ from perseus.torch.horovod.broadcast import (
     broadcast_async_,
 )
 from perseus.torch.horovod.control import barrier, join
+from perseus.torch.horovod.forward_overlap import apply_all_updates
 from perseus.torch.horovod.handles import poll, synchronize
 from perseus.torch.horovod.reducescatter import (
     HorovodGroupedReducescatter,
@@ -51,7 +52,6 @@ from perseus.torch.horovod.sparse import sparse_allreduce_async
 
 _basics = Basics()
 
-shutdown = _basics.shutdown
 is_initialized = _basics.is_initialized
 rank = _basics.rank
 size = _basics.size
@@ -79,6 +79,12 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
     if not is_initialized():
         handles.reset()
     _basics.init(comm, process_sets)
+
+
+def shutdown() -> None:
+    """Leaves the job. Operations under way fail, here and on the others. init may follow."""
+    apply_all_updates()
+    _basics.shutdown()
 
 
 __all__ = [

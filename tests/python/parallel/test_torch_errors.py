@@ -162,13 +162,6 @@ def test_roots_and_scalars():
         hvd.allgather(torch.tensor(1.0))
 
 
-def test_adasum_is_refused_by_name():
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.allreduce(torch.ones(2), op=hvd.Adasum)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.reducescatter(torch.ones(2), op=hvd.Adasum)
-
-
 def test_a_set_that_is_not_registered():
     with pytest.raises(ValueError, match="not registered"):
         hvd.allreduce(torch.ones(2), process_set=hvd.ProcessSet([0]))

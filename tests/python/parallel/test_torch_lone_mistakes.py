@@ -116,7 +116,6 @@ def mistakes_of(operation: str):
     if operation in REDUCTIONS:
         yield {"op": 99}, ValueError, "99"
         yield {"op": "sum"}, TypeError, "op is 'sum'"
-        yield {"op": hvd.Adasum}, NotImplementedError, "Adasum"
         yield {"prescale_factor": "half"}, TypeError, "prescale_factor is 'half'"
         yield {"postscale_factor": [1]}, TypeError, r"postscale_factor is \[1\]"
     if "allreduce" in operation:

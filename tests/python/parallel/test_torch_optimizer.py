@@ -374,10 +374,6 @@ class TestMistakes:
         with pytest.raises(ValueError, match=message):
             self.distribute(model, **options)
 
-    def test_adasum(self, model):
-        with pytest.raises(NotImplementedError, match="Adasum"):
-            self.distribute(model, op=hvd.Adasum)
-
     def test_a_parameter_in_two_groups(self, model):
         params = list(model.parameters())
         with pytest.raises(ValueError, match="groups"):

@@ -494,8 +494,6 @@ def test_the_op_that_average_stands_for():
             assert reduce_ops.resolve_op(None, average) == op
     with pytest.raises(ValueError):
         reduce_ops.resolve_op(reduce_ops.Sum, True)
-    with pytest.raises(NotImplementedError):
-        reduce_ops.resolve_op(reduce_ops.Adasum, None)
 
 
 def test_a_rendezvous_gives_its_port_and_stops():

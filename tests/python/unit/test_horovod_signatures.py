@@ -24,6 +24,7 @@ EXPLAINED = {
     "horovod.torch.functions.allgather_object": "also takes a process_set",
     "horovod.torch.functions.broadcast_optimizer_state": "also takes a process_set",
     "horovod.torch.functions.broadcast_parameters": "also takes a process_set",
+    "horovod.torch.optimizer.DistributedOptimizer": "also takes overlap_forward",
     "horovod.torch.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
     "horovod.torch.mpi_ops.shutdown": "takes nothing; Horovod passes on *args and **kwargs",
 }

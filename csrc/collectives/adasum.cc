@@ -8,6 +8,7 @@
 #include "base/buffer_pool.h"
 #include "collectives/folding.h"
 #include "collectives/message.h"
+#include "collectives/parts.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {
@@ -24,18 +25,13 @@ constexpr uint32_t kReturnStep = kStepsPerLevel - 1;
 
 constexpr size_t kProducts = 3;  // a.b, a.a, b.b
 
-struct Range {
-  uint64_t begin = 0, end = 0;
-  uint64_t size() const { return end - begin; }
-};
-
 // What a rank of the power of two keeps of `whole` at one level, and what its partner does.
 struct Halves {
   Range kept, given;
 };
 Halves halve(Range whole, bool is_lower) {
-  const uint64_t middle = whole.begin + whole.size() / 2;
-  const Range low{whole.begin, middle}, high{middle, whole.end};
+  const size_t half = whole.size / 2;
+  const Range low{whole.begin, half}, high{whole.begin + half, whole.size - half};
   return is_lower ? Halves{low, high} : Halves{high, low};
 }
 
@@ -87,7 +83,7 @@ class Adasum {
   }
 
  private:
-  uint64_t bytes(Range range) const { return range.size() * element_; }
+  uint64_t bytes(Range range) const { return range.size * element_; }
   std::byte* at(std::byte* data, Range range) const { return data + range.begin * element_; }
   int partner(int mask) const { return folding_.index_of(id_ ^ mask); }
 
@@ -130,8 +126,9 @@ class Adasum {
   void for_each_part(Range range, Visit visit) const {
     uint64_t begin = 0;
     for (size_t t = 0; t < tensors_.size(); begin += tensors_[t++]) {
-      const Range part{std::max(begin, range.begin), std::min(begin + tensors_[t], range.end)};
-      if (part.begin < part.end) visit(t, part);
+      const uint64_t first = std::max(begin, range.begin);
+      const uint64_t end = std::min(begin + tensors_[t], range.begin + range.size);
+      if (first < end) visit(t, Range{first, end - first});
     }
   }
 
@@ -141,7 +138,7 @@ class Adasum {
     for_each_part(range, [&](size_t t, Range part) {
       const std::byte* lower = at(mine_is_lower ? mine_ : theirs_, part);
       const std::byte* higher = at(mine_is_lower ? theirs_ : mine_, part);
-      add_products(lower, higher, part.size(), type_, products_ + t * kProducts);
+      add_products(lower, higher, part.size, type_, products_ + t * kProducts);
     });
   }
 
@@ -167,8 +164,8 @@ class Adasum {
       const double* products = products_ + t * kProducts;
       const double lower = factor(products[0], products[1]);
       const double higher = factor(products[0], products[2]);
-      combine(at(mine_, part), at(theirs_, part), part.size(), type_,
-              mine_is_lower ? lower : higher, mine_is_lower ? higher : lower);
+      combine(at(mine_, part), at(theirs_, part), part.size, type_, mine_is_lower ? lower : higher,
+              mine_is_lower ? higher : lower);
     });
   }
 

@@ -1,4 +1,4 @@
-"""make_settings_page.py [--check]: writes docs/settings.md from the engine's table of settings.
+"""make_settings_page.py [--check]: writes the tables of docs/settings.md from the engine's.
 
 Run by a Python that has perseus_core. With --check it writes nothing, and fails if the page is not
 what it would write.
@@ -8,47 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
+
+from generated_page import ROOT, table, update
 
 from perseus_core import Setting, settings
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/settings.md"
 IGNORED = ROOT / "csrc/base/foreign_variables.cc"
-
-HEAD = """\
-# Settings
-
-<!-- Written by scripts/make_settings_page.py from csrc/base/settings_table.inc. -->
-
-Settings are environment variables, read by `init`. `perseusrun --help` shows the same table, and
-`perseus_core.settings()` the values in force. A value that is malformed or out of range makes
-`init` fail, naming the variable and its range; a mistyped name is warned of.
-
-Horovod's names set what they correspond to; where both are set, the `PERSEUS_` name wins. A number
-of Horovod's that is out of range here is taken as the nearest that is in range, with a warning.
-
-What decides plans and algorithms must be the same on every rank. `init` compares it, and fails on
-every rank, naming the setting and two ranks, if it is not.
-
-| variable | value | default | what it does |
-|---|---|---|---|
-"""
-
-FOOT = """
-## Horovod's variables without meaning here
-
-Setting one of them changes nothing; at log level `info`, `init` says so.
-
-| variable | why |
-|---|---|
-"""
-
-
-def page() -> str:
-    rows = "".join(row(setting) for setting in settings())
-    ignored = "".join(f"| `{name}` | {why} |\n" for name, why in ignored_variables())
-    return HEAD + rows + FOOT + ignored
 
 
 def row(setting: Setting) -> str:
@@ -58,7 +24,7 @@ def row(setting: Setting) -> str:
     value = setting.range if is_listed else ", ".join(filter(None, (setting.type, setting.range)))
     others = ", ".join(map(alias, setting.aliases))
     text = f"{setting.help} Also: {others}." if others else setting.help
-    return f"| `{setting.name}` | {value} | {default} | {text} |\n"
+    return f"| `{setting.name}` | {value} | {default} | {text} |"
 
 
 def alias(text: str) -> str:
@@ -77,13 +43,14 @@ def ignored_variables() -> list[tuple[str, str]]:
     return [(name, text or reasons[constant]) for name, text, constant in rows]
 
 
-def main() -> None:
-    if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != page():
-            sys.exit(f"{PAGE} is out of date; run scripts/make_settings_page.py")
-    else:
-        PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    ignored = [f"| `{name}` | {why} |" for name, why in ignored_variables()]
+    update(
+        PAGE,
+        {
+            "settings": table(
+                "| variable | value | default | what it does |", list(map(row, settings()))
+            ),
+            "ignored": table("| variable | why |", ignored),
+        },
+    )

@@ -1,0 +1,44 @@
+"""Pages of docs/ with sections that are written by a script, between two lines:
+
+    <!-- begin NAME: written by scripts/make_..._page.py -->
+    <!-- end NAME -->
+
+The rest of a page is written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def update(page: Path, sections: Mapping[str, str]) -> None:
+    """Writes the sections into the page; with --check, only fails if it does not have them so."""
+    text = page.read_text()
+    wanted = text
+    for name, content in sections.items():
+        wanted = replaced(wanted, name, content)
+    if wanted == text:
+        return
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(f"{page} is out of date; run {sys.argv[0]}")
+    page.write_text(wanted)
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    begin = rf"<!-- begin {name}: written by scripts/{re.escape(Path(sys.argv[0]).name)} -->\n"
+    pattern = re.compile(rf"({begin}).*?(<!-- end {name} -->\n)", re.S)
+    parts = pattern.findall(text)
+    if len(parts) != 1:
+        sys.exit(f"{sys.argv[0]}: the page has the section {name} {len(parts)} times, not once")
+    return pattern.sub(lambda found: f"{found[1]}\n{content}\n{found[2]}", text)
+
+
+def table(columns: str, rows: list[str]) -> str:
+    """Of rows that are written as `| ... | ... |`."""
+    rule = "|" + "---|" * (columns.count("|") - 1)
+    return "\n".join([columns, rule, *rows]) + "\n"

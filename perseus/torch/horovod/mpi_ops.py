@@ -38,8 +38,8 @@ from perseus.torch.horovod.broadcast import (
     broadcast_async_,
 )
 from perseus.torch.horovod.control import barrier, join
-from perseus.torch.horovod.forward_overlap import apply_all_updates
 from perseus.torch.horovod.handles import poll, synchronize
+from perseus.torch.horovod.put_off_updates import apply_all_updates
 from perseus.torch.horovod.reducescatter import (
     HorovodGroupedReducescatter,
     HorovodReducescatter,

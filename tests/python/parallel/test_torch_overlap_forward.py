@@ -387,3 +387,22 @@ def test_compiled_code_sees_the_updated_parameters(two_ranks, compiled):
     assert frames == frames_without
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
+
+
+def test_parameters_that_are_unfrozen_later_step_by_themselves(two_ranks):
+    def train_unfrozen(overlap_forward):
+        model = make_model()
+        model.last.requires_grad_(False)
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS["sgd"](model.parameters()),
+            model.named_parameters(),
+            overlap_forward=overlap_forward,
+        )
+        model.last.requires_grad_(True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(4, 8).double() * torch.arange(4).unsqueeze(1)).sum().backward()
+            optimizer.step()
+        return model, optimizer
+
+    assert_equal(train_unfrozen(True), train_unfrozen(False))

@@ -1,0 +1,233 @@
+"""What a DistributedOptimizer puts in front of the optimizer's own class."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from perseus.common.process_sets import ProcessSet
+from perseus.torch.horovod.compression import Compressor
+from perseus.torch.horovod.functions import broadcast_object
+from perseus.torch.horovod.gradients import Gradients
+from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
+from perseus.torch.horovod.partial_step import options_of, partial_groups
+from perseus_core import size
+from perseus_core.arguments import whole_number
+
+#: The rest of a step, for some of the parameters.
+Update = Callable[[list[torch.Tensor]], None]
+
+
+class Distributed:
+    """Reduces gradients while backward runs, and lets the optimizer step with the results."""
+
+    _reduces_in_backward = True
+
+    def _distribute(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        compression: type[Compressor],
+        backward_passes_per_step: int,
+        op: int,
+        gradient_predivide_factor: float,
+        groups: int | Sequence[Sequence[torch.Tensor]] | None,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        self.op = op
+        self.backward_passes_per_step = backward_passes_per_step
+        self.gradient_predivide_factor = gradient_predivide_factor
+        self.sparse_as_dense = sparse_as_dense
+        self.process_set = process_set
+        self._parameter_names = self._names_of(named_parameters)
+        self._synchronized = False
+        self._should_synchronize = True
+        self._gradients: Gradients | None = None
+        if not (process_set.included() and size() > 1):
+            return
+        params = [
+            param for group in self.param_groups for param in group["params"] if param.requires_grad
+        ]
+        if isinstance(groups, int):
+            root = process_set.ranks[0] if process_set.ranks else 0
+            mine = [self._parameter_names[param] for param in params]
+            order = broadcast_object(mine, root, process_set=process_set)
+            grouping = int_groups(params, self._parameter_names, order, groups)
+        elif groups is not None:
+            grouping = listed_groups(params, groups)
+        else:
+            grouping = []
+        self._gradients = Gradients(
+            params,
+            self._parameter_names,
+            grouping,
+            compression,
+            backward_passes_per_step,
+            op,
+            gradient_predivide_factor,
+            sparse_as_dense,
+            process_set,
+            self._reduces_in_backward,
+        )
+
+    def _names_of(
+        self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+    ) -> dict[torch.Tensor, str]:
+        if named_parameters is None:
+            return {
+                param: f"allreduce.noname.{i}.{j}"
+                for i, group in enumerate(self.param_groups)
+                for j, param in enumerate(group["params"])
+            }
+        if not isinstance(named_parameters, Iterable):
+            raise TypeError(
+                f"named_parameters is {type(named_parameters).__name__}; it takes pairs of a name "
+                "and a parameter, such as model.named_parameters()"
+            )
+        pairs = list(named_parameters)
+        if any(not isinstance(pair, tuple) for pair in pairs):
+            raise ValueError(
+                "named_parameters should be a sequence of tuples (name, parameter), usually "
+                "produced by model.named_parameters()."
+            )
+        duplicates = self.find_duplicates([name for name, _ in pairs])
+        if duplicates:
+            raise ValueError(
+                "Parameter names in named_parameters must be unique. Found duplicates: "
+                + ", ".join(duplicates)
+            )
+        names = {param: name for name, param in pairs}
+        unnamed = sum(
+            param not in names for group in self.param_groups for param in group["params"]
+        )
+        if unnamed:
+            raise ValueError(
+                "named_parameters was specified, but one or more model parameters were not "
+                f"named: {unnamed} of the optimizer's. Python object ids must match, so give "
+                "the parameters of the model that the optimizer was made for."
+            )
+        return names
+
+    @staticmethod
+    def find_duplicates(lst: Iterable[Any]) -> set[Any]:
+        """The elements that are there more than once."""
+        seen: set[Any] = set()
+        return {element for element in lst if element in seen or seen.add(element)}
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes are added up, from the next step on."""
+        if whole_number("passes", passes) <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        self.backward_passes_per_step = passes
+        if self._gradients is not None:
+            self._gradients.set_passes(passes)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Loads the optimizer's state; what backward passes there were does not count any more."""
+        if self._gradients is not None:
+            self._gradients.restart()
+        self._synchronized = False
+        super().load_state_dict(*args, **kwargs)
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced, such as to clip them before step.
+
+        Every parameter takes part: one without a gradient with zeros. step within
+        skip_synchronize then uses the gradients as they are.
+        """
+        if self._gradients is not None:
+            self._gradients.synchronize()
+        self._synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, step does not reduce gradients: synchronize has been called."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Reduces the gradients and takes the optimizer's step.
+
+        With a closure, the gradients of each of its calls are reduced before the optimizer sees
+        them.
+        """
+        if closure is not None and self._should_synchronize and self._gradients is not None:
+            closure = self._synchronizing(closure)
+        elif self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). This can cause training slowdown. You may want to "
+                    "consider using optimizer.skip_synchronize() context if you use "
+                    "optimizer.synchronize() in your code.",
+                    stacklevel=2,
+                )
+            self.synchronize()
+        self._synchronized = False
+        return super().step(closure)
+
+    def _step_later(self) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
+        """Begins a step: what it returns, the tensors that are being reduced, and the rest of it.
+
+        The rest is called for each parameter once, when its tensor has been reduced.
+        """
+        self._gradients.start()
+        reduced = {param: param.grad for param in self._gradients.params()}
+        options = options_of(self)
+        # Such as parameters that did not require gradients when this was made.
+        local = [
+            param
+            for group in self.param_groups
+            for param in group["params"]
+            if param not in reduced and param.grad is not None
+        ]
+        if local:
+            with partial_groups(self, options, local):
+                super().step()
+
+        def update(params: list[torch.Tensor]) -> None:
+            grads = [param.grad for param in params]
+            for param in params:
+                param.grad = reduced[param]
+            try:
+                with partial_groups(self, options, params):
+                    super(Distributed, self).step()
+            finally:
+                for param, grad in zip(params, grads, strict=True):
+                    param.grad = grad
+
+        return None, reduced, update
+
+    # PyTorch runs its step hooks in what it wraps, which is the step of the optimizer's own class.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        if self._gradients.under_way():
+            self._gradients.synchronize()
+
+        def synchronized() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        return synchronized
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clears the gradients. AssertionError while they are being reduced."""
+        if self._gradients is not None and self._gradients.under_way():
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can "
+                "cause a race condition."
+            )
+        super().zero_grad(*args, **kwargs)
+
+    def apply_updates(self) -> None:
+        """Does what is left of the last step; there is nothing unless overlap_forward is given."""

@@ -1,0 +1,100 @@
+"""Parameters that notice every use of them from Python, so that something can be done before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+
+class Updates(Protocol):
+    """What is to be done before parameters are used."""
+
+    def apply_to(self, params: Iterable[torch.Tensor]) -> None: ...
+
+
+_HARMLESS_PROPERTIES = (
+    *("requires_grad", "is_leaf", "dtype", "device", "layout", "shape", "ndim"),
+    *("is_sparse", "is_cpu", "is_cuda"),
+)
+_HARMLESS_METHODS = (
+    *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex"),
+)
+#: What may be asked of a parameter whose update is put off: none of it depends on its elements.
+_HARMLESS = frozenset(
+    [
+        *(getattr(torch.Tensor, name).__get__ for name in ("grad", *_HARMLESS_PROPERTIES)),
+        *(getattr(torch.Tensor, name) for name in _HARMLESS_METHODS),
+        torch.Tensor.grad.__set__,  # type: ignore[attr-defined]
+        torch.Tensor.grad.__delete__,  # type: ignore[attr-defined]
+    ]
+)
+
+
+def can_notice(param: torch.Tensor) -> bool:
+    """Whether the parameter can be made to: one of a class of its own may not."""
+    return type(param) in _NOTICING
+
+
+def make_noticing(param: torch.Tensor, updates: Updates) -> None:
+    """Calls updates.apply_to([param]) before the parameter's next use; stays until then."""
+    param._perseus_updates = updates  # type: ignore[attr-defined]
+    param.__class__ = _NOTICING[type(param)]
+
+
+def make_ordinary(param: torch.Tensor) -> None:
+    """Takes back make_noticing."""
+    param.__dict__.pop("_perseus_updates", None)
+    param.__class__ = _ORDINARY.get(type(param), type(param))
+
+
+def _noticed(params: Iterable[Any]) -> None:
+    """Parameters of one of the classes below are being used."""
+    for param in params:
+        updates: Updates | None = param.__dict__.get("_perseus_updates")
+        if updates is not None:
+            updates.apply_to([param])
+        make_ordinary(param)  # a copy of one has the class, and nothing that is put off
+
+
+def _noticing_in(value: Any) -> Iterator[Any]:
+    if type(value) in _ORDINARY:
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _noticing_in(inner)
+    elif isinstance(value, dict):
+        yield from _noticing_in(list(value.values()))
+
+
+def _noticing_class(base: Any) -> Any:
+    class Noticing(base):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            used = [] if func in _HARMLESS else list(_noticing_in((args, kwargs)))
+            if not used:
+                return super().__torch_function__(func, types, args, kwargs or {})
+            _noticed(used)
+            return func(*args, **(kwargs or {}))
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            _noticed([self])
+            return self.__deepcopy__(memo)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            _noticed([self])
+            return self.__reduce_ex__(protocol)
+
+    Noticing.__name__ = Noticing.__qualname__ = base.__name__
+    Noticing.__module__ = base.__module__
+    return Noticing
+
+
+#: By the classes of parameters whose updates can be put off, those that notice their use.
+_NOTICING: dict[type, type] = {
+    cls: _noticing_class(cls) for cls in (torch.Tensor, torch.nn.Parameter)
+}
+_ORDINARY = {noticing: ordinary for ordinary, noticing in _NOTICING.items()}

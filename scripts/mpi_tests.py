@@ -1,8 +1,8 @@
 """Runs what needs a real MPI under each one in build/: Open MPI's and MPICH's mpirun.
 
 Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, the
-parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI, and
-those of mpi4py's communicators.
+parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI, those
+of mpi4py's communicators, and those that start an mpirun themselves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ RANKS = "2"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
 SUITE = str(ROOT / "tests/python/parallel")
 COMMUNICATORS = str(ROOT / "tests/python/mpi")
+STARTERS = str(ROOT / "tests/python/mpirun")
 # Enough to be parted in two that are worlds of several.
 RANKS_TO_PART = "4"
 
@@ -50,6 +51,7 @@ def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str
         ("mpirun, data over MPI", [*mpirun, *PYTEST, SUITE], over_mpi),
         ("communicators", [*mpirun_parted, *PYTEST, COMMUNICATORS], found),
         ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
+        ("programs under mpirun", [*PYTEST, STARTERS], found),
     ]
     if toolchain.load().googletest:
         program = str(ROOT / "build/dev/tests/cpp/mpi/mpi_test")

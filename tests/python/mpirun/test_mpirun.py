@@ -1,0 +1,134 @@
+"""What is started by a real mpirun: pytest tests/python/mpirun, with one on the path.
+
+Each test starts it by itself; tests/python/mpi and tests/python/parallel run inside its ranks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import perseus.run
+
+pytest.importorskip("torch")
+if shutil.which("mpirun") is None:
+    pytest.skip("there is no mpirun on the path", allow_module_level=True)
+
+MPIRUN = ["mpirun", "-np", "4"]
+PERSEUSRUN = [sys.executable, "-m", "perseus.run", "-np", "4"]
+
+TRAIN = """
+import sys
+import torch
+import horovod.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(3, 1, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+before = model.weight.detach().clone()
+model(torch.full([1, 3], float(hvd.rank()))).sum().backward()
+optimizer.step()
+moved = (before - model.weight.detach()).round(decimals=5).tolist()
+sys.stdout.write(f"{hvd.rank()} of {hvd.size()}: {moved} {sys.argv[1:]} {__name__}\\n")
+"""
+TRAINED = [f"{rank} of 4: [[1.5, 1.5, 1.5]] ['--lr', '1 2'] __main__" for rank in range(4)]
+
+WITH_MPI4PY = """
+import sys
+from mpi4py import MPI
+import torch
+import horovod.torch as hvd
+
+comm = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.Get_rank() % 2, 0)
+hvd.init(comm=comm)
+total = hvd.allreduce(torch.tensor(MPI.COMM_WORLD.Get_rank()), op=hvd.Sum).item()
+sys.stdout.write(f"{hvd.rank()} of {hvd.size()}: {total}\\n")
+"""
+
+MEETS = """
+import sys
+import torch
+import torch.distributed as dist
+import perseus.torch
+
+dist.init_process_group(sys.argv[1])
+total = torch.ones(1)
+dist.all_reduce(total)
+sys.stdout.write(f"{dist.get_rank()} of {dist.get_world_size()}: {total.item()}\\n")
+dist.destroy_process_group()
+"""
+
+
+def run(*command: str) -> list[str]:
+    """What the ranks said, without their tags, sorted."""
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return sorted(line.rpartition("<stdout>:")[2] for line in result.stdout.splitlines())
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    return tmp_path / "program.py"
+
+
+def test_a_script_for_horovod_by_mpirun(program: Path) -> None:
+    program.write_text(TRAIN)
+    said = run(*MPIRUN, sys.executable, "-m", "perseus.dropin", str(program), "--lr", "1 2")
+    assert said == TRAINED
+
+
+def test_a_module_for_horovod_by_mpirun(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program.write_text(TRAIN)
+    monkeypatch.chdir(program.parent)
+    dropin = [sys.executable, "-m", "perseus.dropin"]
+    assert run(*MPIRUN, *dropin, "-m", "program", "--lr", "1 2") == TRAINED
+
+
+def test_a_script_for_horovod_by_perseusrun(program: Path) -> None:
+    program.write_text(TRAIN)
+    command = [*PERSEUSRUN, "--mpi", "--drop-in", sys.executable, str(program)]
+    assert run(*command, "--lr", "1 2") == TRAINED
+
+
+def test_a_script_for_horovod_that_parts_the_world_with_mpi4py(program: Path) -> None:
+    program.write_text(WITH_MPI4PY)
+    said = run(*MPIRUN, sys.executable, "-m", "perseus.dropin", str(program))
+    assert said == ["0 of 2: 2", "0 of 2: 4", "1 of 2: 2", "1 of 2: 4"]
+
+
+def test_a_communicator_where_mpi_has_not_launched_the_ranks_is_an_error(program: Path) -> None:
+    program.write_text(WITH_MPI4PY)
+    command = [*PERSEUSRUN, "--drop-in", sys.executable, str(program)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert result.returncode == 1
+    assert "MPI knows of 1 of the 4 processes of this job (PERSEUS_SIZE)" in result.stderr
+
+
+@pytest.mark.parametrize("backend", ["perseus", "gloo"])
+def test_torch_distributed_finds_its_ranks(program: Path, backend: str) -> None:
+    program.write_text(MEETS)
+    said = run(*PERSEUSRUN, "--mpi", sys.executable, str(program), backend)
+    assert said == [f"{rank} of 4: 4.0" for rank in range(4)]
+
+
+def test_a_function_runs_on_every_rank() -> None:
+    def place() -> tuple[int, int, int]:
+        import numpy
+
+        import perseus_core
+
+        perseus_core.init()
+        one = numpy.array(perseus_core.rank() + 1)
+        total = perseus_core.allreduce(one, perseus_core.ReduceOp.SUM)
+        return perseus_core.rank(), perseus_core.size(), int(total)
+
+    results = perseus.run.run(place, num_proc=3, use_mpi=True)
+    assert results == [(0, 3, 6), (1, 3, 6), (2, 3, 6)]

@@ -1,8 +1,8 @@
 """Runs what needs a real MPI under each one in build/: Open MPI's and MPICH's mpirun.
 
 Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, the
-parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI, those
-of mpi4py's communicators, and those that start an mpirun themselves.
+parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI, the
+tests of mpi4py's communicators, and those that start an mpirun themselves.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import perseus_core
 from perseus.common import process_sets as sets
 from perseus.common import reduce_ops
+from perseus.common.communicators import is_communicator
+from perseus.common.communicators import launched_ranks as launched_ranks_of
 from perseus.common.process_sets import ProcessSet
 from perseus_core.process import launched_ranks
 
@@ -37,12 +38,15 @@ class Basics:
           comm: ranks that form the world, or an mpi4py communicator of them; None or an empty list
             for all. A rank left out gets a world of its own, and so does one in MPI.COMM_NULL.
           process_sets: sets to register, the same on all ranks; "dynamic" lets them be added and
-            removed later.
+            removed later. Where `comm` is an mpi4py communicator, sets may be made of others, the
+            parts of a split, say: each rank gives its own part.
 
-        Raises ValueError for what is wrong with the arguments or the settings.
+        Raises ValueError for what is wrong with the arguments or the settings, NotImplementedError
+        for sets made of communicators where `comm` is none.
         """
         ranks = _ranks_of(comm)
         dynamic, fixed = _sets_of(process_sets)
+        sets.require_communicator(fixed, comm)
         if self.is_initialized():
             sets.setup(())  # perseus_core.init may have been called, without us
             ignored = _ignored(ranks, dynamic, fixed)
@@ -57,7 +61,7 @@ class Basics:
         perseus_core.init(ranks)
         sets.forget()
         try:
-            sets.setup(fixed)
+            sets.setup(fixed, comm)
         except BaseException:
             self.shutdown()
             raise
@@ -186,9 +190,8 @@ def _sets_of(process_sets: str | Sequence[ProcessSet] | None) -> tuple[bool, lis
 
 def _ranks_of(comm: Any) -> list[int] | None:
     """The launched ranks that `comm` stands for; None for all."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and isinstance(comm, mpi.Comm):
-        return _ranks_of_communicator(mpi, comm)
+    if is_communicator(comm):
+        return launched_ranks_of(comm)
     if comm is None:
         return None
     if isinstance(comm, (str, bytes)) or not isinstance(comm, Iterable):
@@ -196,35 +199,3 @@ def _ranks_of(comm: Any) -> list[int] | None:
             f"comm is {type(comm).__name__}; it takes a list of ranks or an mpi4py communicator"
         )
     return list(comm) or None
-
-
-def _ranks_of_communicator(mpi: Any, comm: Any) -> list[int]:
-    if not mpi.Is_initialized() or mpi.Is_finalized():
-        raise ValueError("comm cannot be used: MPI is not initialised, or finalised already")
-    world = mpi.COMM_WORLD
-    _require_launched_by_mpi(world.Get_size())
-    if comm == mpi.COMM_NULL:
-        return [world.Get_rank()]  # left out of the others' world, as by a list of ranks
-    if comm.Is_inter():
-        raise ValueError("comm is an intercommunicator; init takes one with a single group")
-    group, own = comm.Get_group(), world.Get_group()
-    ranks = list(mpi.Group.Translate_ranks(group, range(comm.Get_size()), own))
-    if mpi.UNDEFINED in ranks:
-        raise ValueError("comm has processes that are not in MPI.COMM_WORLD, spawned by it, say")
-    return ranks
-
-
-def _require_launched_by_mpi(size: int) -> None:
-    """A program that MPI did not launch is a world of one to it, whatever the job is."""
-    # perseusrun without --mpi, torchrun, srun.
-    names = (
-        ("PERSEUS_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS") if size == 1 else ("PERSEUS_SIZE",)
-    )
-    for name in names:
-        launched = os.environ.get(name, "")
-        if launched.isdecimal() and int(launched) != size:
-            raise ValueError(
-                f"comm is an mpi4py communicator, and MPI knows of {size} of the {launched} "
-                f"processes of this job ({name}); start it with mpirun or perseusrun --mpi, or "
-                "give init a list of ranks"
-            )

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 import perseus_core
+from perseus.common.communicators import is_communicator, ranks_within
 from perseus_core.process import NOT_INITIALIZED, refuse_process_set
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 _DYNAMIC = "PERSEUS_DYNAMIC_PROCESS_SETS"
+_NEEDS_COMM = (
+    "a ProcessSet made of a communicator is for init(comm, process_sets=[...]) with an mpi4py "
+    "communicator as comm; elsewhere it takes ranks"
+)
 
 
 class ProcessSet:
     """A group of ranks of the world; of use once it was given to init or to add_process_set.
 
+    An mpi4py communicator stands for its ranks where init, too, is given one. Each rank gives the
+    communicator that it is in, so those of a split are as many sets as it has parts.
+
     Attributes:
       process_set_id: the engine's number for it; None while it is not registered.
-      ranks: the ranks of the world in it, ascending.
+      ranks: the ranks of the world in it, ascending; None until init for one of a communicator.
+      mpi_comm: the communicator that it was made of, or None.
     """
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
         self.process_set_id: int | None = None
         self.ranks: list[int] | None = None
         self.mpi_comm: Any = None
+        if is_communicator(ranks_or_comm):
+            self.mpi_comm = ranks_or_comm
+            return
         if not isinstance(ranks_or_comm, Iterable):
             raise ValueError(
                 f"a ProcessSet takes the ranks in it, not {type(ranks_or_comm).__name__}"
@@ -98,6 +113,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         except ValueError:
             refuse_process_set()
             raise
+    if process_set.mpi_comm is not None:
+        refuse_process_set()
+        raise NotImplementedError(_NEEDS_COMM)
     _register(process_set)
     return process_set
 
@@ -118,14 +136,71 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def setup(process_sets: Iterable[ProcessSet]) -> None:
+def require_communicator(process_sets: Iterable[ProcessSet], comm: Any) -> None:
+    """NotImplementedError for sets made of communicators where init's `comm` is none."""
+    if not is_communicator(comm) and any(one.mpi_comm is not None for one in process_sets):
+        raise NotImplementedError(_NEEDS_COMM)
+
+
+def setup(process_sets: Sequence[ProcessSet], comm: Any = None) -> None:
     """Registers the sets that init was given. Called by all ranks once the engine runs.
 
-    Where one is refused, those before it are registered.
+    Where one is refused, those before it are registered. `comm` is the communicator that the world
+    was made of, if one was given.
     """
     global_process_set.ranks = perseus_core.process_set_ranks(perseus_core.WORLD)
+    if process_sets and is_communicator(comm):
+        process_sets = _with_parts(process_sets, comm)
     for process_set in process_sets:
         _register(process_set)
+
+
+def _with_parts(process_sets: Sequence[ProcessSet], world: Any) -> list[ProcessSet]:
+    """Gives sets of communicators their ranks, and adds the parts that only other ranks are in: all
+    ranks must register the same sets."""
+    mine = [
+        ranks_within(one.mpi_comm, world) if one.mpi_comm is not None else one.ranks or []
+        for one in process_sets
+    ]
+    given_by = _gather_lists(mine)
+    whole = []
+    for index, process_set in enumerate(process_sets):
+        parts = {tuple(given[index]): None for given in given_by if given[index]}
+        if process_set.mpi_comm is None and len(parts) > 1:
+            raise ValueError(
+                f"process set {index} of init is of the ranks "
+                f"{' here and '.join(str(list(part)) for part in parts)} there; every rank must "
+                "give the same"
+            )
+        for part in map(list, parts):
+            if part != sorted(part) or part[0] < 0:
+                raise ValueError(
+                    f"process set {index} of init is made of a communicator of the ranks {part} of "
+                    "comm; they must be ranks of it, in ascending order"
+                )
+            if part == mine[index] or (not mine[index] and len(parts) == 1):
+                process_set.ranks = part
+                whole.append(process_set)
+            else:
+                whole.append(ProcessSet(part))
+    return whole
+
+
+def _gather_lists(mine: list[list[int]]) -> list[list[list[int]]]:
+    """What every rank gives here, in rank order; ValueError on all if they are not equally many."""
+    flat = [len(mine), *itertools.chain.from_iterable([len(ranks), *ranks] for ranks in mine)]
+    numbers = iter(perseus_core.allgather(np.array(flat), name="init.process_sets").tolist())
+    gathered = []
+    for _ in range(perseus_core.size()):
+        gathered.append([_take(numbers, next(numbers)) for _ in range(next(numbers))])
+    counts = [len(given) for given in gathered]
+    if len(set(counts)) > 1:
+        raise ValueError(f"the ranks gave init {counts} process sets; each must give as many")
+    return gathered
+
+
+def _take(numbers: Iterator[int], count: int) -> list[int]:
+    return list(itertools.islice(numbers, count))
 
 
 def forget() -> None:

@@ -137,6 +137,60 @@ def test_process_sets_are_of_the_communicator_s_ranks() -> None:
     check(ALL[::-1])
 
 
+def test_process_sets_are_the_parts_of_a_split() -> None:
+    if len(ALL) < 3:
+        pytest.skip("a set of all ranks exists already")
+    parts = hvd.ProcessSet(WORLD.Split(ME % 2, ME))
+    assert (parts.process_set_id, parts.ranks) == (None, None)
+    for _ in range(2):  # and again after shutdown
+        hvd.init(comm=WORLD, process_sets=[parts])
+        mine = ALL[ME % 2 :: 2]
+        assert parts.ranks == mine
+        assert (parts.included(), parts.rank(), parts.size()) == (True, mine.index(ME), len(mine))
+        total = hvd.allreduce(torch.tensor([float(ME)]), op=hvd.Sum, process_set=parts)
+        assert total.item() == sum(mine)
+        check(ALL)
+        hvd.shutdown()
+
+
+def test_a_process_set_is_of_a_group_that_others_are_not_in() -> None:
+    if len(ALL) < 2:
+        pytest.skip("needs a rank that is left out")
+    world = WORLD.Split(0, -ME)  # whose rank 0 is the last
+    group = hvd.ProcessSet(world.Create(world.Get_group().Incl([0])))
+    listed = hvd.ProcessSet(range(1, len(ALL)))
+    hvd.init(comm=world, process_sets=[group, listed][: len(ALL)])
+    assert group.ranks == [0]
+    assert group.included() == (hvd.rank() == 0)
+    assert listed.included() == (hvd.rank() > 0)
+    process_set = group if group.included() else listed
+    assert hvd.allgather_object(hvd.rank(), process_set=process_set) == process_set.ranks
+
+
+def test_process_sets_of_communicators_that_cannot_be() -> None:
+    of_all = hvd.ProcessSet(WORLD)
+    with pytest.raises(
+        NotImplementedError, match=r"init\(comm, process_sets=\[...\]\) with an mpi4py"
+    ):
+        hvd.init(process_sets=[of_all])
+    with pytest.raises(ValueError, match="exists already"):
+        hvd.init(comm=WORLD, process_sets=[of_all])
+    if len(ALL) > 1:
+        backwards = hvd.ProcessSet(WORLD.Split(0, -ME))
+        with pytest.raises(ValueError, match="in ascending order"):
+            hvd.init(comm=WORLD, process_sets=[backwards])
+        different = hvd.ProcessSet([ME])
+        with pytest.raises(ValueError, match=r"of the ranks \[0\] here and \[1\]"):
+            hvd.init(comm=WORLD, process_sets=[different])
+        more = [hvd.ProcessSet([0])] * (1 + (ME == 0))
+        with pytest.raises(ValueError, match=r"gave init \[2, 1.*\] process sets"):
+            hvd.init(comm=WORLD, process_sets=more)
+    assert not hvd.is_initialized()
+    hvd.init(comm=WORLD, process_sets="dynamic")
+    with pytest.raises(NotImplementedError):
+        hvd.add_process_set(of_all)
+
+
 def test_mpi4py_goes_on_beside_it() -> None:
     hvd.init(comm=WORLD)
     for step in range(10):

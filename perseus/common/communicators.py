@@ -1,0 +1,58 @@
+"""mpi4py's communicators, where init and ProcessSet take them: which ranks they are of."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+__all__ = ["is_communicator", "launched_ranks", "ranks_within"]
+
+
+def is_communicator(value: Any) -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(value, mpi.Comm)
+
+
+def launched_ranks(comm: Any) -> list[int]:
+    """The ranks of MPI.COMM_WORLD in a communicator, in its order.
+
+    In COMM_NULL a process is alone, left out of the others' world as by a list of ranks. Raises
+    ValueError for a communicator that can be no world of this job.
+    """
+    mpi = sys.modules["mpi4py.MPI"]
+    if not mpi.Is_initialized() or mpi.Is_finalized():
+        raise ValueError("comm cannot be used: MPI is not initialised, or finalised already")
+    world = mpi.COMM_WORLD
+    _require_launched_by_mpi(world.Get_size())
+    if comm == mpi.COMM_NULL:
+        return [world.Get_rank()]
+    ranks = ranks_within(comm, world)
+    if mpi.UNDEFINED in ranks:
+        raise ValueError("comm has processes that are not in MPI.COMM_WORLD, spawned by it, say")
+    return ranks
+
+
+def ranks_within(comm: Any, world: Any) -> list[int]:
+    """What the processes of a communicator are in another; MPI.UNDEFINED for those not there."""
+    mpi = sys.modules["mpi4py.MPI"]
+    if comm == mpi.COMM_NULL:
+        return []
+    if comm.Is_inter():
+        raise ValueError("comm is an intercommunicator; it takes one with a single group")
+    group = comm.Get_group()
+    return list(mpi.Group.Translate_ranks(group, range(comm.Get_size()), world.Get_group()))
+
+
+def _require_launched_by_mpi(size: int) -> None:
+    """A program that MPI did not launch is a world of one to it, whatever the job is."""
+    # perseusrun without --mpi, torchrun, srun.
+    names = ["PERSEUS_SIZE", *(("WORLD_SIZE", "SLURM_STEP_NUM_TASKS") if size == 1 else ())]
+    for name in names:
+        launched = os.environ.get(name, "")
+        if launched.isdecimal() and int(launched) != size:
+            raise ValueError(
+                f"comm is an mpi4py communicator, and MPI knows of {size} of the {launched} "
+                f"processes of this job ({name}); start it with mpirun or perseusrun --mpi, or "
+                "give init a list of ranks"
+            )

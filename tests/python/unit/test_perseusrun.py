@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -76,6 +77,19 @@ def test_a_malformed_setting_is_named_with_its_range(run_ranks: RunRanks) -> Non
     assert result.returncode == 1
     assert "PERSEUS_ALLREDUCE_STREAMS" in result.stderr
     assert "1 .. 64" in result.stderr
+
+
+def test_what_else_talks_between_the_ranks_uses_the_same_interfaces(run_ranks: RunRanks) -> None:
+    script = """
+import os
+names = "PERSEUS_INTERFACES GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME NCCL_IB_DISABLE".split()
+print(*[os.environ.get(name) for name in names])
+"""
+    options = ("--network-interfaces", "lo", "--tcp")
+    environment = {**os.environ, "NCCL_SOCKET_IFNAME": "ib0"}
+    result = run_ranks(1, script, options=options, environment=environment)
+    assert result.stdout == "[0]<stdout>:lo lo ib0 1\n", result.stderr
+    assert run_ranks(1, script).stdout == "[0]<stdout>:None None None None\n"
 
 
 def test_output_is_kept_in_files(run_ranks: RunRanks, tmp_path: Path) -> None:

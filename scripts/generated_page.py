@@ -41,4 +41,4 @@ def replaced(text: str, name: str, content: str) -> str:
 def table(columns: str, rows: list[str]) -> str:
     """Of rows that are written as `| ... | ... |`."""
     rule = "|" + "---|" * (columns.count("|") - 1)
-    return "\n".join([columns, rule, *rows]) + "\n"
+    return "\n".join([columns, rule, *rows]).replace("|  |", "| |") + "\n"

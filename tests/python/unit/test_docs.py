@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import perseus.torch.horovod
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "examples/README.md"]
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # `csrc/engine/engine.cc`, `perseus/torch/`: a path from the root of the repository.
@@ -20,20 +24,70 @@ NAMED_PATH = re.compile(
 )
 
 
-def test_the_page_of_settings_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "scripts/make_settings_page.py"), "--check"]
+@pytest.mark.parametrize("page", ["settings", "migrating"])
+def test_a_page_with_generated_sections_is_up_to_date(page: str) -> None:
+    command = [sys.executable, str(ROOT / f"scripts/make_{page}_page.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+@pytest.fixture
+def migrating(scripts: None) -> ModuleType:
+    return importlib.import_module("make_migrating_page")
+
+
+def test_a_section_that_is_out_of_date_is_noticed(
+    scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generated_page = importlib.import_module("generated_page")
+    page = tmp_path / "page.md"
+    text = "by hand\n<!-- begin a: written by scripts/make.py -->\n{}<!-- end a -->\nby hand\n"
+    page.write_text(text.format("\nold\n\n"))
+    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
+    with pytest.raises(SystemExit, match=r"is out of date; run make\.py"):
+        generated_page.update(page, {"a": "new\n"})
+    monkeypatch.setattr(sys, "argv", ["make.py"])
+    generated_page.update(page, {"a": "new\n"})
+    assert page.read_text() == text.format("\nnew\n\n")
+    with pytest.raises(SystemExit, match="the section b 0 times"):
+        generated_page.update(page, {"b": "new\n"})
+
+
+def test_a_name_of_horovod_s_without_a_state_is_noticed(
+    migrating: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrating.state("horovod.torch", "poll")
+    monkeypatch.delattr(perseus.torch.horovod, "poll")
+    with pytest.raises(SystemExit, match=r"horovod.torch.poll: EXPLAINED must say what it is"):
+        migrating.state("horovod.torch", "poll")
+
+
+def test_a_name_that_has_come_since_is_noticed(
+    migrating: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perseus.torch.horovod, "check_extension", print, raising=False)
+    with pytest.raises(SystemExit, match=r"horovod.torch.check_extension: EXPLAINED must say"):
+        migrating.state("horovod.torch", "check_extension")
+
+
+def test_every_name_of_ours_is_in_the_table_or_ours_alone(migrating: ModuleType) -> None:
+    alone = set(perseus.torch.horovod.__all__) - set(migrating.HOROVOD_TORCH)
+    assert alone == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
     local = [target for target in targets if target and "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_are_named_exist(page: Path) -> None:
     named = NAMED_PATH.findall(page.read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []

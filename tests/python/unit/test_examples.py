@@ -43,12 +43,16 @@ RUNS = [
     Run(BENCHMARK, 1, SPEED, (*FEW, "--model", "vgg")),
     Run(BENCHMARK, 2, SPEED, (*FEW, "--model", "resnet", "--batch-size", "4", "--no-cuda")),
     Run(BENCHMARK, 3, SPEED, (*FEW, "--model", "mlp", "--fp16-allreduce")),
+    Run(BENCHMARK, 2, SPEED, (*FEW, "--model", "mlp", "--use-adasum")),
     Run("torch/03_fp16_compression.py", 2, r"none: 30.4 MB.*\n.*fp16: 15.2 MB.*\n.*bf16: 15.2 MB"),
     Run("torch/04_process_sets.py", 1, "all 1 ranks go on with lr 0.08"),
     Run("torch/04_process_sets.py", 4, "all 4 ranks go on with lr 0.08"),
     Run("torch/05_join.py", 1, r"\[64\]; rank 0 joined last"),
     Run("torch/05_join.py", 2, r"\[64, 128\]; rank 1 joined last"),
     Run("torch/05_join.py", 4, r"\[64, 128, 192, 256\]; rank 3 joined last"),
+    Run(
+        "torch/06_adasum.py", 3, r"3 equal vectors: \[3.0, 4.0\]\n.*: \[2.0, 2.0, 2.0\]\n.*accuracy"
+    ),
     Run("torch/07_ddp.py", 3, rf"backend: .*{DIFFERS}\n.*hook: .*{DIFFERS}$"),
 ]
 SINGLE_PROCESS_STEP = "torch/08_migrating/1_single_process.py"
@@ -57,6 +61,7 @@ HOROVOD_STEP = "torch/08_migrating/2_horovod.py"
 STEPS = [
     Run(HOROVOD_STEP, 2, options=("--drop-in",)),
     Run("torch/08_migrating/3_perseus.py", 3),
+    Run("torch/08_migrating/4_overlap_forward.py", 4),
 ]
 #: Those with tests of their own below.
 OTHERS = {"mnist_demo.py", "torch/01_mnist.py", "c/allreduce.c", SINGLE_PROCESS_STEP}

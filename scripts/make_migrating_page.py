@@ -1,0 +1,255 @@
+"""make_migrating_page.py [--check]: writes the tables and diffs of docs/migrating.md.
+
+Run by a Python that has perseus_core, torch and pytest. With --check it writes nothing, and fails
+if the page is not what it would write. It fails, too, on a name of Horovod's that is neither here
+nor explained.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from generated_page import ROOT, table, update
+
+from perseus import dropin
+from perseus.run.cli import make_parser
+from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
+from perseus_core import settings
+
+TESTS = ROOT / "tests/python/unit"
+sys.path.insert(0, str(TESTS))
+signatures = importlib.import_module("test_horovod_signatures")
+
+PAGE = ROOT / "docs/migrating.md"
+STEPS = ROOT / "examples/torch/08_migrating"
+
+#: What `import horovod.torch as hvd` gives in Horovod 0.28.1. It has no __all__.
+_HOROVOD_TORCH = """
+init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+start_timeline stop_timeline mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built
+nccl_built ddl_built ccl_built cuda_built rocm_built
+ProcessSet global_process_set add_process_set remove_process_set
+Average Sum Adasum Min Max Product
+allreduce allreduce_ allreduce_async allreduce_async_
+grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_
+sparse_allreduce_async allgather allgather_async grouped_allgather grouped_allgather_async
+broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async
+reducescatter reducescatter_async grouped_reducescatter grouped_reducescatter_async
+join barrier poll synchronize
+allgather_object broadcast_object broadcast_optimizer_state broadcast_parameters
+Compression DistributedOptimizer SyncBatchNorm HorovodInternalError elastic check_extension
+"""
+HOROVOD_TORCH = _HOROVOD_TORCH.split()
+
+#: Where horovod.torch has its names from.
+REEXPORTED = (
+    "horovod.common.process_sets",
+    "horovod.torch.functions",
+    "horovod.torch.mpi_ops",
+    "horovod.torch.optimizer",
+    "horovod.torch.sync_batch_norm",
+)
+
+#: Names in Horovod's modules that are neither functions nor classes with methods, or that they
+#: import from others for users.
+NAMES = {
+    "horovod.torch": HOROVOD_TORCH,
+    "horovod.torch.compression": ["Compression"],
+    "horovod.torch.elastic": ["ElasticSampler", "TorchState"],
+    "horovod.torch.mpi_ops": [
+        "handle_average_backwards_compatibility",
+        "is_homogeneous",
+        "mpi_lib",
+    ],
+    "horovod.common.exceptions": ["HorovodInternalError"],
+    "horovod.common.process_sets": ["global_process_set"],
+}
+
+# States of a name.
+WORKS = "works"
+MORE = "works, and does more"
+PART = "works in part"
+NOT_HERE = "not here"
+
+_DTYPES = MORE, "also uint8, int8, uint16, int16, bool and bfloat16, and any memory layout"
+_LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
+_CPU_ONLY = WORKS, "always says no: tensors must be in CPU memory"
+
+#: What is to be said of a name beyond that it works with Horovod's arguments.
+EXPLAINED = {
+    "init shutdown": (MORE, "may follow each other any number of times"),
+    "start_timeline stop_timeline": (MORE, "no variable need be set at the start"),
+    "cuda_built rocm_built ddl_built ccl_built nccl_built": _CPU_ONLY,
+    "mpi_built": (WORKS, "always says yes: MPI is found when the program starts"),
+    "mpi_enabled": (WORKS, "whether MPI moves the data"),
+    "gloo_built": (WORKS, "always says yes: the built-in transport stands for Gloo"),
+    "gloo_enabled": (WORKS, "whether the built-in transport moves the data"),
+    "Adasum": (MORE, "any number of ranks, not only powers of two; process sets"),
+    "allreduce allreduce_ allreduce_async allreduce_async_": _DTYPES,
+    "grouped_allreduce grouped_allreduce_": _DTYPES,
+    "grouped_allreduce_async grouped_allreduce_async_": _DTYPES,
+    "reducescatter reducescatter_async": _DTYPES,
+    "grouped_reducescatter grouped_reducescatter_async": _DTYPES,
+    "allgather allgather_async grouped_allgather grouped_allgather_async": _LAYOUT,
+    "broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async": _LAYOUT,
+    "join": (MORE, "any number of ranks; meanwhile any operation of the others, but a broadcast "
+             "from a rank that has joined; any operation after it"),
+    "broadcast_object allgather_object": (MORE, "objects of any size and type on each rank"),
+    "broadcast_parameters": (MORE, "also generators"),
+    "broadcast_optimizer_state": (MORE, "takes no step to make up a state"),
+    "DistributedOptimizer": (MORE, "keeps the optimizer's state and hooks; "
+                             "`zero_grad(set_to_none=...)` and `step(closure)` work"),
+    "SyncBatchNorm": (MORE, "on CPUs; a rank may have no rows"),
+    "elastic": (PART, "no launcher adds or takes away hosts yet: a reset is shutdown and init"),
+    "horovod.torch.check_extension": (NOT_HERE, "there is no extension module to check"),
+    "horovod.torch.mpi_ops.mpi_lib": (NOT_HERE, "there is no extension module"),
+    "horovod.torch.mpi_ops.handle_average_backwards_compatibility": (NOT_HERE, "internal"),
+}  # fmt: skip
+
+STATES = {name: said for names, said in EXPLAINED.items() for name in names.split()}
+
+
+def find(module: str, name: str) -> Any:
+    """What we have under that name; None if nothing."""
+    return getattr(importlib.import_module(dropin.MODULES[module]), name, None)
+
+
+def names_of(module: str) -> list[str]:
+    """The public names of one of Horovod's modules, in its order where it has one."""
+    ours = getattr(importlib.import_module(dropin.MODULES[module]), "__all__", [])
+    facts = signatures.FACTS.get(module, {"classes": [], "functions": ours})
+    return list(dict.fromkeys([*facts["classes"], *facts["functions"], *NAMES.get(module, [])]))
+
+
+def state(module: str, name: str) -> tuple[str, str]:
+    said, note = STATES.get(f"{module}.{name}", STATES.get(name, (WORKS, "")))
+    there = find(module, name) is not None
+    if there == (said == NOT_HERE):
+        sys.exit(f"{module}.{name}: EXPLAINED must say what it is, for it is {said}")
+    if there:
+        differences = different_arguments(module, name)
+        if differences and said == WORKS:
+            said = MORE
+        note = "; ".join(filter(None, [note, *differences])).replace("*", r"\*")
+    return said, note
+
+
+def different_arguments(module: str, name: str) -> list[str]:
+    """How a function's arguments differ from Horovod's, or those of a class's methods.
+
+    The tests see to it that there are no others.
+    """
+    found = []
+    for origin, facts in signatures.FACTS.items():
+        if origin != module and not (module == "horovod.torch" and origin in REEXPORTED):
+            continue
+        names = [name] if name in facts["functions"] else []
+        names += [f"{name}.{method}" for method in facts["classes"].get(name, [])]
+        explained = (signatures.EXPLAINED.get(f"{origin}.{each}") for each in names)
+        found += [why for why in explained if why]
+    return found
+
+
+def torch_table() -> str:
+    rows = []
+    for name in HOROVOD_TORCH:
+        said, note = state("horovod.torch", name)
+        rows.append(f"| `{name}` | {said} | {note} |")
+    return table("| `horovod.torch` | state | |", rows)
+
+
+def modules_table() -> str:
+    """The other modules, without what they share with horovod.torch."""
+    rows = []
+    for module in sorted(dropin.MODULES.keys() - {"horovod.torch"}):
+        by_state: dict[tuple[str, str], list[str]] = {}
+        for name in names_of(module):
+            if name in HOROVOD_TORCH and find(module, name) is find("horovod.torch", name):
+                continue
+            by_state.setdefault(state(module, name), []).append(f"`{name}`")
+        for (said, note), names in by_state.items():
+            rows.append(f"| `{module}` | {', '.join(names)} | {said} | {note} |")
+    return table("| module | names | state | |", rows)
+
+
+def missing_table() -> str:
+    rows = [f"| `{module}` | {why} |" for module, why in dropin.MISSING.items()]
+    return table("| module | why |", rows)
+
+
+def variables_table() -> str:
+    rows = [
+        f"| `{alias.partition(' ')[0]}` | `{setting.name}` |"
+        for setting in settings()
+        for alias in setting.aliases
+        if alias.startswith("HOROVOD_")
+    ]
+    return table("| Horovod | Perseus |", sorted(rows))
+
+
+def flags_table() -> str:
+    """One row for flags that come to the same."""
+    by_fate: dict[str, list[str]] = {}
+    for flag in json.loads((TESTS / "horovodrun_flags.json").read_text()):
+        by_fate.setdefault(fate(flag), []).append(f"`{flag}`")
+    rows = [f"| {', '.join(flags)} | {what} |" for what, flags in by_fate.items()]
+    return table("| horovodrun | perseusrun |", rows)
+
+
+def fate(flag: str) -> str:
+    for option in SETTING_OPTIONS:
+        if flag in option.flags:
+            value = "" if option.value is None else f"={option.value}"
+            return f"sets `{option.setting}{value}`: {option.help}"
+    for known, _, why in WITHOUT_MEANING:
+        if flag == known:
+            return f"changes nothing: {why}"
+    for known, _, why in UNSUPPORTED:
+        if flag == known:
+            return f"refused: {why}"
+    action = make_parser()._option_string_actions.get(flag)
+    if action is None:
+        sys.exit(f"perseusrun does not know {flag}")
+    return f"the same: {action.help}"
+
+
+def diffs() -> str:
+    """From each step of the example to the next."""
+    texts = []
+    for before, after in itertools.pairwise(sorted(STEPS.glob("*.py"))):
+        old, _ = parts(before)
+        new, about = parts(after)
+        title, _, command = about.partition("\n\n")
+        lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[2:]
+        link = f"[{after.name}]({os.path.relpath(after, PAGE.parent)})"
+        texts += [f"**{title}** {link}", "", f"    {command}", "", "```diff", *lines, "```", ""]
+    return "\n".join(texts)
+
+
+def parts(step: Path) -> tuple[list[str], str]:
+    """The lines of its program, and its docstring."""
+    text = step.read_text()
+    about = ast.get_docstring(ast.parse(text)) or ""
+    return text.split('"""\n\n', 1)[1].splitlines(), about
+
+
+if __name__ == "__main__":
+    update(
+        PAGE,
+        {
+            "steps": diffs(),
+            "variables": variables_table(),
+            "flags": flags_table(),
+            "names": torch_table(),
+            "modules": modules_table(),
+            "missing": missing_table(),
+        },
+    )

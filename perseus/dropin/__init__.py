@@ -61,6 +61,9 @@ _NO_ADAPTER = "Perseus has no adapter for {} yet; it has one for PyTorch, horovo
 _NO_LAUNCHER = (
     "Perseus does not start jobs on {} yet; horovod.run and perseusrun start them on hosts"
 )
+_NO_RUNNER = (
+    "what Horovod starts jobs with is not here; horovod.run and perseusrun start them otherwise"
+)
 _NO_EXTENSION = "Perseus is not compiled against PyTorch and needs no extension module for it"
 
 #: Modules of Horovod that are asked for and not there, and why.
@@ -163,6 +166,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         parent, _, name = fullname.rpartition(".")
         if fullname in MODULES:
             ours = MODULES[fullname]
+        elif fullname.startswith("horovod.runner."):
+            # Our launcher's modules are not Horovod's, even where they are called the same.
+            raise ModuleNotFoundError(f"{fullname}: {_NO_RUNNER}", name=fullname)
         elif parent in MODULES:
             # Found by path, it would be loaded a second time.
             ours = f"{MODULES[parent]}.{name}"

@@ -256,6 +256,14 @@ except ImportError as error:
         missing = name if name in MISSING else "horovod.spark"
         assert outcome.stdout == f"{missing} {missing}: {MISSING[missing]}\n", outcome.stderr
 
+    @pytest.mark.parametrize("name", ["gloo_run", "task", "elastic.driver", "common.util.secret"])
+    def test_horovod_s_launcher_is_not_there(self, name: str) -> None:
+        outcome = run("-m", "perseus.dropin", "-c", f"import horovod.runner.{name}")
+        *_, line = outcome.stderr.splitlines()
+        assert line.startswith("ModuleNotFoundError: horovod.runner.")
+        assert line.endswith(": what Horovod starts jobs with is not here; horovod.run and "
+                             "perseusrun start them otherwise")  # fmt: skip
+
     def test_what_never_was_is_missing_as_any_module_is(self) -> None:
         code = "import importlib.util as u; print(u.find_spec('horovod.no')); import horovod.no"
         outcome = run("-m", "perseus.dropin", "-c", code)

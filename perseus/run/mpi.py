@@ -27,6 +27,7 @@ class MpiJob:
     more: Sequence[str] = field(default_factory=tuple)
     # What reaches another host, and the options it wants; empty: what mpirun takes by itself.
     remote_shell: Sequence[str] = field(default_factory=tuple)
+    interfaces: Sequence[str] = field(default_factory=tuple)  # for MPI's own traffic; empty: any
     tcp: bool = False
     root: bool = False
 
@@ -84,6 +85,8 @@ def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
         arguments += ["--mca", f"{launcher}_agent", shell]
         arguments += ["--mca", f"{launcher}_args", shlex.join(options)] if options else []
     arguments += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"] if job.tcp else []
+    if job.interfaces:
+        arguments += ["--mca", "btl_tcp_if_include", ",".join(job.interfaces)]
     for name in _names(job.exported):
         arguments += ["-x", name]
     return arguments
@@ -95,6 +98,7 @@ def _mpich(mpirun: Mpirun, job: MpiJob) -> list[str]:
     if job.remote_shell:
         arguments += ["-launcher", "ssh", "-launcher-exec", job.remote_shell[0]]
     arguments += job.binding or ["-bind-to", "none"]
+    arguments += ["-iface", job.interfaces[0]] if job.interfaces else []  # Hydra takes one
     passed = {**job.exported, **mpirun_environment(mpirun, job)}
     arguments += ["-genvlist", ",".join(_names(passed))]
     return arguments

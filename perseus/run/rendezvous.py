@@ -23,7 +23,7 @@ def own_addresses(
     `environment` is what the ranks get: it may choose the interface. Raises ValueError for a host
     without a route to us.
     """
-    interfaces = _interfaces(environment)
+    interfaces = named_interfaces(environment)
     return {host: _address(host, interfaces, remote_shell) for host in dict.fromkeys(hosts)}
 
 
@@ -52,13 +52,14 @@ def call_back_address(
     """
     remote = next((host for host in hosts if not is_local(host)), None)
     if remote is not None:
-        return _address(remote, _interfaces(environment), remote_shell), ""
+        return _address(remote, named_interfaces(environment), remote_shell), ""
     if first_set(environment, *_ALLOCATIONS):
         return socket.gethostname(), ""  # mpirun knows other hosts than this one
     return "127.0.0.1", "127.0.0.1"
 
 
-def _interfaces(environment: Mapping[str, str]) -> list[str]:
+def named_interfaces(environment: Mapping[str, str]) -> list[str]:
+    """Those that the ranks are told to talk over; none: any."""
     named = first_set(environment, "PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE")
     return [name.strip() for name in named.split(",") if name.strip()]
 

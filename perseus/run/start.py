@@ -19,7 +19,12 @@ from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output
-from perseus.run.rendezvous import call_back_address, own_addresses, serve_rendezvous
+from perseus.run.rendezvous import (
+    call_back_address,
+    named_interfaces,
+    own_addresses,
+    serve_rendezvous,
+)
 
 
 @dataclass
@@ -121,6 +126,7 @@ def _mpi_launcher(
         exported=exported(needed) if several else {**job.environment, CALL_BACK: ""},
         binding=shlex.split(request.binding_args),
         more=shlex.split(request.mpi_args),
+        interfaces=named_interfaces(environment),
         tcp=request.tcp,
         remote_shell=shell if several else [],
         root=os.geteuid() == 0,

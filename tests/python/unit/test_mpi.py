@@ -122,6 +122,13 @@ def test_tcp_only_is_said_to_either() -> None:
     assert mpirun_environment(mpich, job(tcp=True))["FI_PROVIDER"] == "tcp"
 
 
+def test_interfaces_are_said_to_either() -> None:
+    open_mpi, mpich = Mpirun("mpirun", "Open MPI", 5), Mpirun("mpirun", "MPICH", 5)
+    interfaces = ["eth0", "eth1"]
+    assert "--mca btl_tcp_if_include eth0,eth1" in command_of(open_mpi, interfaces=interfaces)
+    assert "-iface eth0 " in command_of(mpich, interfaces=interfaces)
+
+
 def test_ranks_get_settings_and_mpiruns_variables(with_mpirun: PerseusrunMpi) -> None:
     script = """
 import os

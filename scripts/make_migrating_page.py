@@ -81,6 +81,7 @@ NOT_HERE = "not here"
 
 _DTYPES = MORE, "also uint8, int8, uint16, int16, bool and bfloat16, and any memory layout"
 _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
+_SAME_WORLD = PART, "no launcher adds or takes away hosts yet: a reset is shutdown and init"
 _CPU_ONLY = WORKS, "always says no: tensors must be in CPU memory"
 
 #: What is to be said of a name beyond that it works with Horovod's arguments.
@@ -108,7 +109,7 @@ EXPLAINED = {
     "DistributedOptimizer": (MORE, "keeps the optimizer's state and hooks; "
                              "`zero_grad(set_to_none=...)` and `step(closure)` work"),
     "SyncBatchNorm": (MORE, "on CPUs; a rank may have no rows"),
-    "elastic": (PART, "no launcher adds or takes away hosts yet: a reset is shutdown and init"),
+    "elastic horovod.torch.elastic.run horovod.common.elastic.run_fn": _SAME_WORLD,
     "horovod.torch.check_extension": (NOT_HERE, "there is no extension module to check"),
     "horovod.torch.mpi_ops.mpi_lib": (NOT_HERE, "there is no extension module"),
     "horovod.torch.mpi_ops.handle_average_backwards_compatibility": (NOT_HERE, "internal"),

@@ -73,7 +73,7 @@ def main() -> None:
     print("== MPI tests")
     for title, status, seconds in results:
         outcome = f"FAILED ({status})" if status else "passed"
-        print(f"   {title:32} {outcome:10} {seconds:6.1f} s")
+        print(f"   {title:37} {outcome:10} {seconds:6.1f} s")
     sys.exit(any(status for _, status, _ in results))
 
 

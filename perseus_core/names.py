@@ -146,6 +146,16 @@ def refusing_all(
         raise
 
 
+def refuse_unnamed(
+    kind: OperationKind, prefix: str, count: int, process_set: int, error: Exception
+) -> None:
+    """Counts unnamed calls that an error has kept from being made, and tells the other ranks."""
+    if _engine.is_initialized():
+        for _ in range(count):
+            _tell_by_name(kind, prefix, None, process_set, error)
+        settle(error)
+
+
 def _tell_by_name(
     kind: OperationKind, prefix: str, name: str | None, process_set: int, error: Exception
 ) -> None:

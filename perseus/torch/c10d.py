@@ -10,34 +10,40 @@ The processes are those of the job that Perseus runs in, however it was launched
 torch.distributed itself asks for (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is set by torchrun;
 elsewhere init_process_group takes init_method, rank and world_size.
 
-Tensors must be in CPU memory. There is no point-to-point send, and no time-out but the group's:
-a lost rank ends what is under way with HorovodInternalError.
+Tensors must be in CPU memory. There is no time-out but the group's: a lost rank ends what is under
+way with HorovodInternalError. A call that is wrong on one rank fails on the others too.
+
+A send is a broadcast in a process set of its two ranks, which opens with their first message. Like
+NCCL's it is complete when the receiver has taken it. Messages of one sender, receiver and tag are
+received in the order in which they were sent.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 import perseus_core
+from perseus.torch import c10d_sets
+from perseus.torch.c10d_work import Call, start
 from perseus.torch.horovod.tensors import described, take_result
-from perseus_core import OperationKind, ReduceOp, _engine, callbacks, names
-from perseus_core.errors import from_status
+from perseus_core import OperationKind, ReduceOp, _engine, names
 
-__all__ = ["NAME", "Call", "PerseusProcessGroup", "PerseusWork", "register", "start"]
+__all__ = ["NAME", "PerseusProcessGroup", "register"]
 
 NAME = "perseus"
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
+
+# Elements of a result that may be kept for a while, so that its work is.
+_SMALL = 4096
 
 _OPS = {
     dist.ReduceOp.SUM: ReduceOp.SUM,
@@ -54,115 +60,6 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 
-class PerseusWork(Work):
-    """One operation of a group, or several that were begun together. Any thread."""
-
-    def __init__(
-        self,
-        operations: int,
-        finish: Callable[[list[int]], None],
-        result: list[torch.Tensor],
-        timeout: timedelta,
-    ) -> None:
-        """`finish` puts results where they belong: it runs once, with the engine's handles, when
-        all operations have succeeded. Until then it keeps alive what they work on."""
-        super().__init__()
-        self._handles = [0] * operations
-        self._left = operations
-        self._finish: Callable[[list[int]], None] | None = finish
-        self._result = result
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._error: Exception | None = None
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        if operations == 0:
-            self._complete()
-
-    def ended(self, index: int, handle: int, status: int, message: str) -> None:
-        """The callback of each operation; on Perseus's thread for them."""
-        with self._lock:
-            self._handles[index] = handle
-            if status != 0 and self._error is None:
-                self._error = from_status(status, message)
-            self._left -= 1
-            if self._left > 0:
-                return
-        self._complete()
-
-    def _complete(self) -> None:
-        finish, self._finish = self._finish, None
-        try:
-            if self._error is None and finish is not None:
-                finish(self._handles)
-        except Exception as error:
-            self._error = error
-        for handle in self._handles:
-            _engine.release(handle)
-        self._done.set()
-        if self._error is None:
-            self._future.set_result(self._result)
-        else:
-            self._future.set_exception(self._error)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        limit = timeout if timeout is not None and timeout > timedelta() else self._timeout
-        if not self._done.wait(limit.total_seconds()):
-            raise RuntimeError(f"the operation is not complete after {limit}")
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def is_completed(self) -> bool:
-        return self._done.is_set()
-
-    def is_success(self) -> bool:
-        return self._done.is_set() and self._error is None
-
-    def exception(self) -> Exception | None:
-        return self._error
-
-    def result(self) -> list[torch.Tensor]:
-        return self._result
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        return self._future
-
-
-@dataclass(frozen=True)
-class Call:
-    """What _engine.submit takes."""
-
-    tensors: list[tuple[int, int, tuple[int, ...], int]]
-    options: dict[str, Any]
-
-
-def start(
-    kind: OperationKind,
-    prefix: str,
-    process_set: int,
-    calls: Sequence[Call],
-    finish: Callable[[list[int]], None],
-    result: list[torch.Tensor],
-    timeout: timedelta,
-) -> PerseusWork:
-    """Begins unnamed operations, to be waited for as one; see PerseusWork."""
-    callbacks.start()
-    work = PerseusWork(len(calls), finish, result, timeout)
-    for index, call in enumerate(calls):
-        ended = functools.partial(work.ended, index)
-        names.submit(
-            kind,
-            f"{prefix}.{kind.name.lower()}",
-            None,
-            process_set,
-            lambda id, call=call, ended=ended: _engine.submit(
-                id, call.tensors, **call.options, callback=ended
-            ),
-        )
-    return work
-
-
 class PerseusProcessGroup(dist.ProcessGroup):
     """A group of ranks, on a process set of its own.
 
@@ -175,6 +72,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         size: int,
         process_set: int,
         ranks: list[int],
+        store: dist.Store,
         timeout: timedelta,
         owns_engine: bool = False,
     ) -> None:
@@ -182,7 +80,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._owns_engine = owns_engine
         self._set = process_set
         self._ranks = ranks  # of the world
+        self._pairs = c10d_sets.Pairs(process_set, ranks, store)
         self._timeout = timeout
+        # Where DDP holds a work in C++ alone, as that of a counter until backward ends, the Python
+        # object is not kept, and without it the work has forgotten how to wait.
+        self._last_works: collections.deque[Work] = collections.deque(maxlen=4)
+        self._last_small_works: collections.deque[Work] = collections.deque(maxlen=64)
         self._group_name = ""
         self._group_desc = ""
 
@@ -203,25 +106,36 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
+    # PyTorch asks whether a batch of messages may be begun as one.
+    supports_coalescing = False
+
+    def _get_backend(self, device: torch.device) -> PerseusProcessGroup:
+        """A group may have one backend for each kind of device; this one is its own for all."""
+        return self
+
     def shutdown(self) -> None:
+        self._last_works.clear()
+        self._last_small_works.clear()
         if self._owns_engine:
             perseus_core.shutdown()
-        elif self._set >= _engine.FIRST_OPENED_SET and _engine.is_initialized():
-            _engine.close_process_set(self._set)
+        elif _engine.is_initialized():
+            self._pairs.close()
+            if self._set >= _engine.FIRST_OPENED_SET:
+                _engine.close_process_set(self._set)
 
     # ---- Reductions.
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
-        return self._reduce(list(tensors), _op_of(opts))
+        return self._reduce(list(tensors), opts)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
         if self.rank() == opts.rootRank:
-            return self._reduce([tensor], _op_of(opts))
+            return self._reduce([tensor], opts)
         # Only the root's tensor may change.
-        return self._reduce([tensor.clone()], _op_of(opts), result=[tensor])
+        return self._reduce([tensor.clone()], opts, result=[tensor])
 
     def _reduce_scatter_base(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
@@ -244,45 +158,47 @@ class PerseusProcessGroup(dist.ProcessGroup):
         def finish() -> None:
             output.copy_(flat[begin : begin + output.numel()].view_as(output))
 
-        return self._reduce([flat], _op_of(opts), result=[output], finish=finish)
+        return self._reduce([flat], opts, result=[output], finish=finish)
 
     # ---- Movements.
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
         root = self._ranks[opts.rootRank]
-        buffer = tensor.detach().contiguous()
+        with self._refusing(OperationKind.BROADCAST):
+            buffer = tensor.detach().contiguous()
+            call = Call([described(buffer, buffer)], {"root": root})
         return self._start(
-            OperationKind.BROADCAST,
-            [Call([described(buffer, buffer)], {"root": root})],
-            lambda _: _copy_back([tensor], [buffer]),
-            [tensor],
+            OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
         )
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         ((input,), (parts,)) = inputs, outputs
-        return self._gather([input], [list(parts)], list(parts))
+        return self._gather([input], lambda: [list(parts)], list(parts))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        return self._gather([input], [_rows(output, self.size())], [output])
+        return self._gather([input], lambda: [_rows(output, self.size())], [output])
 
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
-        parts = [_rows(output, self.size()) for output in outputs]
-        return self._gather(list(inputs), parts, list(outputs))
+        return self._gather(
+            list(inputs),
+            lambda: [_rows(output, self.size()) for output in outputs],
+            list(outputs),
+        )
 
     def allgather_coalesced(
         self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Work:
         # output_lists[rank][tensor]
         parts = [[of_rank[i] for of_rank in output_lists] for i in range(len(inputs))]
-        return self._gather(list(inputs), parts, [part for row in parts for part in row])
+        return self._gather(list(inputs), lambda: parts, [part for row in parts for part in row])
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
         parts = list(outputs[0]) if self.rank() == opts.rootRank else []
-        return self._gather([input], [parts], parts)
+        return self._gather([input], lambda: [parts], parts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,) = outputs
@@ -290,10 +206,10 @@ class PerseusProcessGroup(dist.ProcessGroup):
             parts = list(inputs[0])
         else:
             parts = [output.new_empty(0)] * self.size()
-        return self._exchange(parts, [output], {opts.rootRank: output})
+        return self._exchange(lambda: parts, [output], lambda: {opts.rootRank: output})
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        return self._exchange(list(inputs), list(outputs), dict(enumerate(outputs)))
+        return self._exchange(lambda: list(inputs), list(outputs), lambda: dict(enumerate(outputs)))
 
     def alltoall_base(
         self,
@@ -308,20 +224,28 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 return list(tensor.split(list(splits)))
             return _rows(tensor, self.size())
 
-        outputs = cut(output, output_splits)
-        return self._exchange(cut(input, input_splits), [output], dict(enumerate(outputs)))
+        return self._exchange(
+            lambda: cut(input, input_splits),
+            [output],
+            lambda: dict(enumerate(cut(output, output_splits))),
+        )
 
     def barrier(self, opts: Any = None) -> Work:
         return self._start(OperationKind.BARRIER, [Call([], {})], lambda _: None, [])
 
+    # ---- Messages.
+
     def send(self, tensors: Tensors, destination: int, tag: int) -> Work:
-        raise RuntimeError(_NO_SENDS)
+        return self._message(tensors, self.rank(), destination, tag)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
-        raise RuntimeError(_NO_SENDS)
+        return self._message(tensors, source, self.rank(), tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
-        raise RuntimeError(_NO_SENDS)
+        raise RuntimeError(
+            "the backend perseus cannot receive from any rank: a message is agreed on by its two "
+            "ranks; give src"
+        )
 
     # ---- The names that PyTorch has for some of them from 2.13 on.
 
@@ -336,41 +260,44 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def _reduce(
         self,
         tensors: list[torch.Tensor],
-        op: ReduceOp,
+        opts: Any,
         result: list[torch.Tensor] | None = None,
         finish: Callable[[], None] | None = None,
     ) -> Work:
-        buffers = [_real(tensor, op).detach().contiguous() for tensor in tensors]
+        calls = []
+        with self._refusing(OperationKind.ALLREDUCE, min(len(tensors), 1)):
+            op = _op_of(opts)
+            buffers = [_real(tensor, op).detach().contiguous() for tensor in tensors]
+            if tensors:
+                pairs = [described(buffer, buffer) for buffer in buffers]
+                calls.append(Call(pairs, {"reduce_op": op}))
 
         def done(_: list[int]) -> None:
             _copy_back([_real(tensor, op) for tensor in tensors], buffers)
             if finish is not None:
                 finish()
 
-        call = Call([described(buffer, buffer) for buffer in buffers], {"reduce_op": op})
         return self._start(
-            OperationKind.ALLREDUCE,
-            [call] if tensors else [],
-            done,
-            tensors if result is None else result,
+            OperationKind.ALLREDUCE, calls, done, tensors if result is None else result
         )
 
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
-        op = _op_of(opts)
         calls, sources, targets = [], [], []
-        for output, input in zip(outputs, inputs, strict=True):
-            if input.numel() != output.numel() * self.size():
-                raise ValueError(
-                    f"the input has {input.numel()} elements; it takes the output's "
-                    f"{output.numel()} for each of {self.size()} ranks"
-                )
-            source = _real(input, op).detach().contiguous().view(-1)
-            target = _real(output, op).detach().contiguous()
-            calls.append(Call([described(source, target)], {"reduce_op": op}))
-            sources.append(source)
-            targets.append(target)
+        with self._refusing(OperationKind.REDUCESCATTER, len(outputs)):
+            op = _op_of(opts)
+            for output, input in zip(outputs, inputs, strict=True):
+                if input.numel() != output.numel() * self.size():
+                    raise ValueError(
+                        f"the input has {input.numel()} elements; it takes the output's "
+                        f"{output.numel()} for each of {self.size()} ranks"
+                    )
+                source = _real(input, op).detach().contiguous().view(-1)
+                target = _real(output, op).detach().contiguous()
+                calls.append(Call([described(source, target)], {"reduce_op": op}))
+                sources.append(source)
+                targets.append(target)
 
         def finish(_: list[int]) -> None:
             sources.clear()
@@ -381,11 +308,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def _gather(
         self,
         inputs: list[torch.Tensor],
-        parts: list[list[torch.Tensor]],
+        parts_of: Callable[[], list[list[torch.Tensor]]],
         result: list[torch.Tensor],
     ) -> Work:
-        """parts[i]: where each rank's input i goes, or none."""
-        sources = [_bytes_of(input) for input in inputs]
+        """parts_of()[i]: where each rank's input i goes, or none."""
+        with self._refusing(OperationKind.ALLGATHER, len(inputs)):
+            sources = [_bytes_of(input) for input in inputs]
+            parts = parts_of()
+            calls = [Call([described(source)], {}) for source in sources]
 
         def finish(handles: list[int]) -> None:
             sources.clear()
@@ -393,24 +323,56 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 if targets:
                     _deal(take_result(handle), targets)
 
-        calls = [Call([described(source)], {}) for source in sources]
         return self._start(OperationKind.ALLGATHER, calls, finish, result)
 
     def _exchange(
         self,
-        inputs: list[torch.Tensor],
+        inputs_of: Callable[[], list[torch.Tensor]],
         result: list[torch.Tensor],
-        outputs: dict[int, torch.Tensor],
+        outputs_of: Callable[[], dict[int, torch.Tensor]],
     ) -> Work:
-        """inputs[i] goes to rank i; what rank i sends here goes to outputs[i]."""
-        pieces = [_bytes_of(input) for input in inputs]
-        source = torch.cat(pieces)
-        call = Call([described(source)], {"splits": [piece.numel() for piece in pieces]})
+        """inputs_of()[i] goes to rank i; what rank i sends here goes to outputs_of()[i]."""
+        with self._refusing(OperationKind.ALLTOALL):
+            pieces = [_bytes_of(input) for input in inputs_of()]
+            outputs = outputs_of()
+            source = torch.cat(pieces)
+            call = Call([described(source)], {"splits": [piece.numel() for piece in pieces]})
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
             _deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
 
         return self._start(OperationKind.ALLTOALL, [call], finish, result)
+
+    def _message(self, tensors: Tensors, source: int, destination: int, tag: int) -> Work:
+        """A broadcast of the message's bytes from its sender."""
+        (tensor,) = tensors
+        if source == destination:
+            raise ValueError(f"rank {source} cannot send to itself")
+        process_set = self._pairs.set_of(source, destination)
+        prefix = f"c10d.message.{source}.{tag}"
+        try:
+            buffer = _bytes_of(tensor)
+            call = Call([described(buffer, buffer)], {"root": self._ranks[source]})
+        except Exception as error:
+            names.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
+            raise
+
+        def finish(_: list[int]) -> None:
+            if self.rank() == destination:
+                _deal(buffer, [tensor])
+
+        return start(
+            OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
+        )
+
+    @contextlib.contextmanager
+    def _refusing(self, kind: OperationKind, count: int = 1) -> Iterator[None]:
+        """Around what prepares `count` operations: an error stands for all, on the others too."""
+        try:
+            yield
+        except Exception as error:
+            names.refuse_unnamed(kind, _prefix(kind), count, self._set, error)
+            raise
 
     def _start(
         self,
@@ -419,10 +381,15 @@ class PerseusProcessGroup(dist.ProcessGroup):
         finish: Callable[[list[int]], None],
         result: list[torch.Tensor],
     ) -> Work:
-        return start(kind, "c10d", self._set, calls, finish, result, self._timeout)
+        work = start(kind, _prefix(kind), self._set, calls, finish, result, self._timeout)
+        self._last_works.append(work)
+        if sum(tensor.numel() for tensor in result) <= _SMALL:
+            self._last_small_works.append(work)
+        return work
 
 
-_NO_SENDS = "the backend perseus has no point-to-point sends; use a collective, or another backend"
+def _prefix(kind: OperationKind) -> str:
+    return f"c10d.{kind.name.lower()}"
 
 
 def _create(options: Any, _: Any) -> PerseusProcessGroup:
@@ -430,7 +397,9 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     if ranks:
-        return PerseusProcessGroup(rank, size, _open_set(options, ranks), ranks, options.timeout)
+        return PerseusProcessGroup(
+            rank, size, c10d_sets.open_set(options, ranks), ranks, options.store, options.timeout
+        )
     owns_engine = not perseus_core.is_initialized()
     perseus_core.init()
     if (perseus_core.rank(), perseus_core.size()) != (rank, size):
@@ -439,36 +408,16 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
             f"{perseus_core.size()}; start the job so that both say the same, for instance with "
             "perseusrun or torchrun"
         )
-    # Groups of an earlier init_process_group have used numbers that must not come again.
-    global _last_set_before
-    used = perseus_core.allreduce(np.array([_last_set]), ReduceOp.MAX, name="c10d.last_set")
-    _last_set_before = int(used[0])
+    c10d_sets.begin()
     return PerseusProcessGroup(
-        rank, size, perseus_core.WORLD, list(range(size)), options.timeout, owns_engine
+        rank,
+        size,
+        perseus_core.WORLD,
+        list(range(size)),
+        options.store,
+        options.timeout,
+        owns_engine,
     )
-
-
-# Keys in the store: how many sets there are in all, and the number of a group's own.
-_SETS = "perseus/sets"
-_SET = "perseus/set"
-# The highest number that this process has opened a set by, and that any had at the last
-# init_process_group.
-_last_set = 0
-_last_set_before = 0
-
-
-def _open_set(options: Any, ranks: list[int]) -> int:
-    """Opens a process set of a number that all members have from the group's first rank."""
-    global _last_set
-    if options.group_rank == 0:
-        world = dist.distributed_c10d._get_default_store()
-        options.store.set(_SET, str(_last_set_before + world.add(_SETS, 1)))
-    number = int(options.store.get(_SET))
-    _last_set = max(_last_set, number)
-    process_set = _engine.FIRST_OPENED_SET + number
-    _engine.open_process_set(process_set, ranks)
-    names.restart_set(process_set)
-    return process_set
 
 
 def _op_of(options: Any) -> ReduceOp:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from perseus.common.process_sets import ProcessSet
-from perseus.torch.c10d import Call, start
+from perseus.torch.c10d_work import Call, start
 from perseus.torch.horovod.tensors import described, set_id
 from perseus_core import OperationKind, ReduceOp
 
@@ -35,7 +35,13 @@ def allreduce_hook(
         {"reduce_op": ReduceOp.AVERAGE, "priority": bucket.index()},
     )
     work = start(
-        OperationKind.ALLREDUCE, "ddp", set_id(process_set), [call], _nothing, [buffer], _NO_LIMIT
+        OperationKind.ALLREDUCE,
+        "ddp.allreduce",
+        set_id(process_set),
+        [call],
+        _nothing,
+        [buffer],
+        _NO_LIMIT,
     )
     return work.get_future().then(_first)
 

@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import copy
-import tempfile
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.distributed as dist
+from lone_mistakes import fails_everywhere, faulty_ranks
+from torch_groups import (
+    all_gather_single,
+    everybodys,
+    group,
+    meet,
+    rank,
+    reduce_scatter_single,
+    same,
+    size,
+    values,
+)
 
-import perseus.torch.c10d
 import perseus.torch.horovod as hvd
-from perseus.torch.c10d import PerseusProcessGroup
+from perseus.torch.c10d import NAME, PerseusProcessGroup
 
-assert perseus.torch.c10d.NAME == "perseus"
-
-
-def meet() -> None:
-    """init_process_group over a file that rank 0 names."""
-    path = hvd.broadcast_object(
-        tempfile.mkdtemp() + "/store" if hvd.rank() == 0 else None, name="store"
-    )
-    dist.init_process_group(
-        "perseus", init_method=f"file://{path}", rank=hvd.rank(), world_size=hvd.size()
-    )
+__all__ = ["group"]  # which every test uses
 
 
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    hvd.init()
-    meet()
-    yield
-    dist.destroy_process_group()
-    assert hvd.is_initialized()  # by us, so it is ours to shut down
-
-
-def rank() -> int:
-    return dist.get_rank()
-
-
-def size() -> int:
-    return dist.get_world_size()
-
-
-def values(of_rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """What a rank sends; small whole numbers, so that sums are exact in every type."""
-    generator = torch.Generator().manual_seed(of_rank)
-    return torch.randint(1, 4, shape, generator=generator).to(dtype)
-
-
-def everybodys(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [values(r, *shape, dtype=dtype) for r in range(size())]
-
-
-def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+def test_its_name() -> None:
+    assert dist.get_backend() == NAME == "perseus"
 
 
 REDUCED = {
@@ -136,14 +106,14 @@ def test_all_gather(dtype: torch.dtype) -> None:
     for part, expected in zip(parts, everybodys(3, 2, dtype=dtype), strict=True):
         same(part, expected)
     whole = torch.zeros(3 * size(), 2, dtype=dtype)
-    dist.all_gather_into_tensor(whole, values(rank(), 3, 2, dtype=dtype))
+    all_gather_single(whole, values(rank(), 3, 2, dtype=dtype))
     same(whole, torch.cat(everybodys(3, 2, dtype=dtype)))
 
 
 def test_reduce_scatter() -> None:
     whole = torch.stack(everybodys(size(), 3)).sum(0)
     output = torch.zeros(3)
-    dist.reduce_scatter_tensor(output, values(rank(), size(), 3))
+    reduce_scatter_single(output, values(rank(), size(), 3))
     same(output, whole[rank()])
     dist.reduce_scatter(output, list(values(rank(), size(), 3)))
     same(output, whole[rank()])
@@ -185,29 +155,27 @@ def test_barrier_and_objects() -> None:
 def test_groups_are_made_by_their_members_alone() -> None:
     pairs = [[r, (r + 1) % size()] for r in range(size())] if size() > 1 else [[0]]
     groups = [dist.new_group(sorted(set(pair))) for pair in pairs]
-    for pair, group in zip(pairs, groups, strict=True):
+    for pair, own in zip(pairs, groups, strict=True):
         if rank() not in pair:
             continue
         tensor = values(rank(), 10)
-        dist.all_reduce(tensor, group=group)
+        dist.all_reduce(tensor, group=own)
         same(tensor, torch.stack([values(r, 10) for r in sorted(set(pair))]).sum(0))
         tensor = values(rank(), 10)
-        dist.broadcast(tensor, max(pair), group=group)  # a rank of the world
+        dist.broadcast(tensor, max(pair), group=own)  # a rank of the world
         same(tensor, values(max(pair), 10))
-        assert isinstance(group, PerseusProcessGroup)
+        assert isinstance(own, PerseusProcessGroup)
         if hasattr(dist.ProcessGroup, "group_name"):  # which PyTorch 2.1 has not
-            assert group.group_name
-    for pair, group in zip(pairs, groups, strict=True):
+            assert own.group_name
+    for pair, own in zip(pairs, groups, strict=True):
         if rank() in pair:
-            dist.destroy_process_group(group)
+            dist.destroy_process_group(own)
 
 
 def test_what_cannot_be_done_says_so() -> None:
     with pytest.raises(ValueError, match="BAND"):
         dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BAND)
     if size() > 1:
-        with pytest.raises(RuntimeError, match="no point-to-point sends"):
-            dist.send(torch.ones(2), (rank() + 1) % size())
         with pytest.raises(hvd.HorovodInternalError, match="must submit the same shape"):
             dist.all_reduce(torch.ones(2 + rank()))
         work = dist.all_reduce(torch.ones(2 + rank()), async_op=True)
@@ -216,78 +184,84 @@ def test_what_cannot_be_done_says_so() -> None:
     dist.barrier()
 
 
-def network() -> torch.nn.Module:
-    torch.manual_seed(5)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(), torch.nn.Linear(16, 3)
-    ).double()
+def collective(name: str, wrong: dict[int, torch.Tensor] | None = None, **options) -> None:
+    """A call of dist with good arguments, but for those that `wrong` has by their position."""
+
+    def parts() -> list[torch.Tensor]:
+        return [torch.zeros(2) for _ in range(size())]
+
+    function, *arguments = {
+        "all_reduce": (dist.all_reduce, torch.ones(2)),
+        "reduce": (dist.reduce, torch.ones(2), 0),
+        "broadcast": (dist.broadcast, torch.ones(2), 0),
+        "all_gather": (dist.all_gather, parts(), torch.ones(2)),
+        "all_gather_single": (all_gather_single, torch.zeros(2 * size()), torch.ones(2)),
+        "reduce_scatter": (dist.reduce_scatter, torch.zeros(2), parts()),
+        "reduce_scatter_single": (reduce_scatter_single, torch.zeros(2), torch.ones(2 * size())),
+        "all_to_all": (dist.all_to_all, parts(), parts()),
+        "all_to_all_single": (dist.all_to_all_single, torch.zeros(size()), torch.ones(size())),
+    }[name]
+    for position, value in (wrong or {}).items():
+        arguments[position] = value
+    function(*arguments, **options)
 
 
-def batch(step: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(size() * 4, 6, dtype=torch.float64, generator=generator)
+def elsewhere(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, device="meta")
 
 
-def train(model: torch.nn.Module, data: list[torch.Tensor]) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for x in data:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
+MISTAKES = [
+    ("all_reduce", lambda: {"op": dist.ReduceOp.BAND}, "BAND is not supported"),
+    ("all_reduce", lambda: {"wrong": {0: elsewhere(2)}}, "on meta"),
+    ("reduce", lambda: {"op": dist.ReduceOp.BXOR}, "BXOR is not supported"),
+    ("reduce", lambda: {"wrong": {0: elsewhere(2)}}, "on meta"),
+    ("broadcast", lambda: {"wrong": {0: elsewhere(2)}}, "on meta"),
+    ("all_gather", lambda: {"wrong": {1: elsewhere(2)}}, "on meta"),
+    ("all_gather_single", lambda: {"wrong": {1: elsewhere(2)}}, "on meta"),
+    ("reduce_scatter", lambda: {"op": dist.ReduceOp.BOR}, "BOR is not supported"),
+    ("reduce_scatter_single", lambda: {"wrong": {1: torch.ones(2 * size() + 1)}}, "the input has"),
+    ("reduce_scatter_single", lambda: {"wrong": {1: elsewhere(2 * size())}}, "on meta"),
+    ("all_to_all", lambda: {"wrong": {1: [elsewhere(2)] * size()}}, "on meta"),
+    ("all_to_all_single", lambda: {"wrong": {1: elsewhere(size())}}, "on meta"),
+]
 
 
-def test_ddp_trains_as_one_process_does() -> None:
-    plain = network()
-    plain[1] = torch.nn.Identity()  # whose statistics would be those of the own batch
-    model = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(plain), bucket_cap_mb=0.0005)
-    train(model, [batch(step).chunk(size())[rank()] for step in range(5)])
-    train(plain, [batch(step) for step in range(5)])
-    for ours, expected in zip(model.module.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-14)
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name, wrong, reason", MISTAKES)
+def test_a_mistake_of_one_rank_fails_on_all(name, wrong, reason) -> None:
+    for faulty in faulty_ranks():
+        fails_everywhere(
+            [faulty],
+            lambda: collective(name, **wrong()),
+            lambda: collective(name),
+            ValueError,
+            reason,
+        )
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [size()] * 2
+        collective(name)
 
 
-def test_ddp_with_a_communication_hook_of_pytorchs() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+@pytest.mark.timeout(60)
+def test_a_mistake_of_one_rank_among_several_tensors() -> None:
+    """Coalesced operations fail together, and are counted alike on all ranks."""
 
-    model = torch.nn.parallel.DistributedDataParallel(network().float())
-    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    model(torch.ones(4, 6) * (rank() + 1)).sum().backward()
-    grad = next(model.parameters()).grad
-    gathered = [torch.zeros_like(grad) for _ in range(size())]
-    dist.all_gather(gathered, grad)
-    for other in gathered:
-        same(other, grad)
+    def gather(*wrong: torch.Tensor) -> None:
+        inputs = [torch.ones(2), torch.ones(3), *wrong]
+        outputs = [[torch.zeros(t.shape) for t in inputs] for _ in range(size())]
+        dist.distributed_c10d._get_default_group().allgather_coalesced(outputs, inputs).wait()
+        assert all(part.sum() == part.numel() for row in outputs for part in row)
 
-
-def test_ddp_with_our_communication_hook() -> None:
-    from perseus.torch.ddp import allreduce_hook
-
-    plain = network()
-    plain[1] = torch.nn.Identity()
-    model = torch.nn.parallel.DistributedDataParallel(copy.deepcopy(plain), bucket_cap_mb=0.0005)
-    model.register_comm_hook(hvd.global_process_set, allreduce_hook)
-    train(model, [batch(step).chunk(size())[rank()] for step in range(5)])
-    train(plain, [batch(step) for step in range(5)])
-    for ours, expected in zip(model.module.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-14)
-
-
-def test_fsdp_trains_as_one_process_does() -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    if not hasattr(fsdp, "fully_shard"):
-        pytest.skip("this PyTorch has no fully_shard")
-    from torch.distributed.device_mesh import init_device_mesh
-
-    plain = network()
-    plain[1] = torch.nn.Identity()
-    model = copy.deepcopy(plain)
-    mesh = init_device_mesh("cpu", (size(),))
-    for layer in (model[0], model[3], model):
-        fsdp.fully_shard(layer, mesh=mesh)
-    train(model, [batch(step).chunk(size())[rank()] for step in range(5)])
-    train(plain, [batch(step) for step in range(5)])
-    for ours, expected in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.full_tensor(), expected, rtol=1e-12, atol=1e-14)
+    for faulty in faulty_ranks():
+        fails_everywhere(
+            [faulty],
+            lambda: gather(elsewhere(4)),
+            lambda: gather(torch.ones(4)),
+            ValueError,
+            "on meta",
+        )
+        gather(torch.ones(4))
 
 
 def test_torch_distributed_can_be_left_and_joined_again() -> None:

@@ -1,0 +1,91 @@
+"""Process sets that the members of a group, or two of them, open without the other ranks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+import perseus_core
+from perseus_core import ReduceOp, _engine, names
+
+__all__ = ["Pairs", "begin", "open_set"]
+
+# Keys in the store: how many sets there are in all; the numbers of a group's own and its pairs'.
+_SETS = "perseus/sets"
+_SET = "perseus/set"
+_PAIR = "perseus/pair"
+# The highest number that this process has opened a set by, and that any had at the last
+# init_process_group.
+_last_set = 0
+_last_set_before = 0
+
+
+def begin() -> None:
+    """Called by all ranks at init_process_group.
+
+    Groups of an earlier one have used numbers that must not come again.
+    """
+    global _last_set_before
+    used = perseus_core.allreduce(np.array([_last_set]), ReduceOp.MAX, name="c10d.last_set")
+    _last_set_before = int(used[0])
+
+
+def open_set(options: Any, ranks: list[int]) -> int:
+    """Opens a process set of a number that all members have from the group's first rank."""
+    if options.group_rank == 0:
+        options.store.set(_SET, str(_next_number()))
+    return _open_numbered(int(options.store.get(_SET)), ranks)
+
+
+def _next_number() -> int:
+    """A number that no set has had."""
+    world = dist.distributed_c10d._get_default_store()
+    return _last_set_before + world.add(_SETS, 1)
+
+
+def _open_numbered(number: int, ranks: list[int]) -> int:
+    global _last_set
+    _last_set = max(_last_set, number)
+    process_set = _engine.FIRST_OPENED_SET + number
+    _engine.open_process_set(process_set, ranks)
+    names.restart_set(process_set)
+    return process_set
+
+
+class Pairs:
+    """The process sets that a group's messages go through, one for each pair of ranks.
+
+    A set is opened by each of its two when it has a first message for the other or from it, and
+    neither waits for the other to do so. Any thread.
+    """
+
+    def __init__(self, process_set: int, ranks: list[int], store: dist.Store) -> None:
+        """`process_set` and `ranks` are those of the group."""
+        self._ranks = ranks
+        self._store = store
+        self._lock = threading.Lock()
+        # A group of two is its own pair.
+        self._sets = {(0, 1): process_set} if len(ranks) == 2 else {}
+        self._opened: list[int] = []
+
+    def set_of(self, one: int, other: int) -> int:
+        pair = (min(one, other), max(one, other))
+        with self._lock:
+            if pair not in self._sets:
+                self._sets[pair] = self._open(pair)
+            return self._sets[pair]
+
+    def close(self) -> None:
+        for process_set in self._opened:
+            _engine.close_process_set(process_set)
+
+    def _open(self, pair: tuple[int, int]) -> int:
+        # Who comes first says the number.
+        own = str(_next_number())
+        number = self._store.compare_set(f"{_PAIR}/{pair[0]}/{pair[1]}", "", own)
+        process_set = _open_numbered(int(number), [self._ranks[rank] for rank in pair])
+        self._opened.append(process_set)
+        return process_set

@@ -1,0 +1,136 @@
+"""Operations as torch.distributed knows them: a Work that is waited for, and a future."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from perseus_core import OperationKind, _engine, callbacks, names
+from perseus_core.errors import from_status
+
+__all__ = ["Call", "PerseusWork", "start"]
+
+
+class PerseusWork(Work):
+    """One operation of a group, or several that were begun together. Any thread."""
+
+    def __init__(
+        self,
+        operations: int,
+        finish: Callable[[list[int]], None],
+        result: list[torch.Tensor],
+        timeout: timedelta,
+    ) -> None:
+        """`finish` puts results where they belong: it runs once, with the engine's handles, when
+        all operations have succeeded. Until then it keeps alive what they work on."""
+        super().__init__()
+        self._handles = [0] * operations
+        self._left = operations
+        self._finish: Callable[[list[int]], None] | None = finish
+        self._result = result
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._ended = False
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        if operations == 0:
+            self._complete()
+
+    def ended(self, index: int, handle: int, status: int, message: str) -> None:
+        """The callback of each operation; on Perseus's thread for them."""
+        with self._lock:
+            self._handles[index] = handle
+            if status != 0 and self._error is None:
+                self._error = from_status(status, message)
+            self._left -= 1
+            if self._left > 0:
+                return
+        self._complete()
+
+    def _complete(self) -> None:
+        finish, self._finish = self._finish, None
+        try:
+            if self._error is None and finish is not None:
+                finish(self._handles)
+        except Exception as error:
+            self._error = error
+        for handle in self._handles:
+            _engine.release(handle)
+        self._ended = True
+        try:
+            if self._error is None:
+                self._future.set_result(self._result)
+            else:
+                self._future.set_exception(self._error)
+        finally:
+            # Last: after wait, DDP takes the future's value without waiting for that as well.
+            self._done.set()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        limit = timeout if timeout is not None and timeout > timedelta() else self._timeout
+        if not self._done.wait(limit.total_seconds()):
+            raise RuntimeError(f"the operation is not complete after {limit}")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        return self._ended
+
+    def is_success(self) -> bool:
+        return self._ended and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        return self._future
+
+
+@dataclass(frozen=True)
+class Call:
+    """What _engine.submit takes."""
+
+    tensors: list[tuple[int, int, tuple[int, ...], int]]
+    options: dict[str, Any]
+
+
+def start(
+    kind: OperationKind,
+    prefix: str,
+    process_set: int,
+    calls: Sequence[Call],
+    finish: Callable[[list[int]], None],
+    result: list[torch.Tensor],
+    timeout: timedelta,
+) -> PerseusWork:
+    """Begins unnamed operations of a prefix, to be waited for as one; see PerseusWork."""
+    callbacks.start()
+    work = PerseusWork(len(calls), finish, result, timeout)
+    for index, call in enumerate(calls):
+        ended = functools.partial(work.ended, index)
+        try:
+            names.submit(
+                kind,
+                prefix,
+                None,
+                process_set,
+                lambda id, call=call, ended=ended: _engine.submit(
+                    id, call.tensors, **call.options, callback=ended
+                ),
+            )
+        except Exception as error:
+            names.refuse_unnamed(kind, prefix, len(calls) - index - 1, process_set, error)
+            raise
+    return work

@@ -1,0 +1,66 @@
+"""What tests of torch.distributed have in common."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import perseus.torch
+import perseus.torch.horovod as hvd
+
+assert perseus.torch.__name__ == "perseus.torch"  # which registers the backend
+
+
+def newest_name(*names: str) -> Callable[..., Any]:
+    """The function of torch.distributed that is not deprecated, where there are several."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+all_gather_single = newest_name("all_gather_single", "all_gather_into_tensor")
+reduce_scatter_single = newest_name("reduce_scatter_single", "reduce_scatter_tensor")
+
+
+def meet() -> None:
+    """init_process_group over a file that rank 0 names."""
+    path = hvd.broadcast_object(
+        tempfile.mkdtemp() + "/store" if hvd.rank() == 0 else None, name="store"
+    )
+    dist.init_process_group(
+        "perseus", init_method=f"file://{path}", rank=hvd.rank(), world_size=hvd.size()
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    hvd.init()
+    meet()
+    yield
+    dist.destroy_process_group()
+    assert hvd.is_initialized()  # by us, so it is ours to shut down
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def size() -> int:
+    return dist.get_world_size()
+
+
+def values(of_rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """What a rank sends; small whole numbers, so that sums are exact in every type."""
+    generator = torch.Generator().manual_seed(of_rank)
+    return torch.randint(1, 4, shape, generator=generator).to(dtype)
+
+
+def everybodys(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [values(r, *shape, dtype=dtype) for r in range(size())]
+
+
+def same(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from generated_page import ROOT, table, update
 from perseus import dropin
 from perseus.run.cli import make_parser
 from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
+from perseus.torch import horovod
 from perseus_core import settings
 
 TESTS = ROOT / "tests/python/unit"
@@ -159,11 +161,22 @@ def different_arguments(module: str, name: str) -> list[str]:
     return found
 
 
+def check_explained() -> None:
+    """Nothing is explained that is no name of Horovod's."""
+    pairs = [(module, name) for module in dropin.MODULES for name in names_of(module)]
+    names = {name for _, name in pairs} | {f"{module}.{name}" for module, name in pairs}
+    if unknown := STATES.keys() - names:
+        sys.exit(f"EXPLAINED has what is no name of Horovod's: {', '.join(sorted(unknown))}")
+
+
 def torch_table() -> str:
     rows = []
     for name in HOROVOD_TORCH:
         said, note = state("horovod.torch", name)
         rows.append(f"| `{name}` | {said} | {note} |")
+    for name in sorted(set(horovod.__all__) - set(HOROVOD_TORCH)):
+        about = inspect.getdoc(getattr(horovod, name)) or ""
+        rows.append(f"| `{name}` | only here | {about.partition(chr(10))[0]} |")
     return table("| `horovod.torch` | state | |", rows)
 
 
@@ -243,6 +256,7 @@ def parts(step: Path) -> tuple[list[str], str]:
 
 
 if __name__ == "__main__":
+    check_explained()
     update(
         PAGE,
         {

@@ -13,6 +13,12 @@ import pytest
 import perseus_core
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Nothing that PyTorch or NumPy will take away is to be used."""
+    for warning in ("DeprecationWarning", "FutureWarning"):
+        config.addinivalue_line("filterwarnings", f"error::{warning}")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def leaves_engine() -> Iterator[None]:
     """The engine is gone when a module's tests end, whoever started it."""

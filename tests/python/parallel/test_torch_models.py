@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
+from twin_training import Parts, Run, everyone, inputs, momentum_sgd, same  # noqa: E402
 
 import perseus.torch.horovod as hvd  # noqa: E402
 
@@ -23,73 +24,6 @@ def horovod():
 def two_ranks():
     if hvd.size() < 2:
         pytest.skip("one rank's optimizer is the plain one")
-
-
-def inputs(step: int, rank: int, rows: int = 3) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randn(rows, 4, generator=generator, dtype=torch.float64)
-
-
-def everyone() -> range:
-    return range(hvd.size())
-
-
-def momentum_sgd(params) -> torch.optim.Optimizer:
-    return torch.optim.SGD(params, lr=0.05, momentum=0.9)
-
-
-class Run:
-    """The same training twice: on this rank as one of many, and alone with everybody's data."""
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        make: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] = momentum_sgd,
-        **options,
-    ) -> None:
-        self.model = model.double()
-        self.reference = copy.deepcopy(model)
-        self.optimizer = hvd.DistributedOptimizer(
-            make(self.model.parameters()), self.model.named_parameters(), **options
-        )
-        self.alone = make(self.reference.parameters())
-
-    def train(self, steps: int, loss: Callable[[torch.nn.Module, int, int], torch.Tensor]) -> None:
-        """loss(model, step, rank): what that rank's batch gives in the step."""
-        for step in range(steps):
-            self.optimizer.zero_grad()
-            loss(self.model, step, hvd.rank()).backward()
-            self.optimizer.step()
-            self.alone.zero_grad()
-            for rank in everyone():
-                (loss(self.reference, step, rank) / hvd.size()).backward()
-            # A parameter without a gradient takes part with zeros.
-            for param in self.reference.parameters():
-                if param.grad is None and hvd.size() > 1:
-                    param.grad = torch.zeros_like(param)
-            self.alone.step()
-        same(self.model, self.reference)
-
-
-def same(model: torch.nn.Module, reference: torch.nn.Module) -> None:
-    for (name, ours), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(
-            ours, theirs, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
-class Parts(torch.nn.Module):
-    """Layers of which a forward pass takes some, in any order."""
-
-    def __init__(self, count: int = 3) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(count))
-
-    def forward(self, x: torch.Tensor, order: Iterable[int]) -> torch.Tensor:
-        for i in order:
-            x = torch.tanh(self.layers[i](x))
-        return x.square().mean()
 
 
 @pytest.mark.parametrize("groups", [None, 2])
@@ -574,92 +508,3 @@ class TestSparse:
         run.optimizer.step()
         run.alone.step()
         same(run.model, run.reference)
-
-
-class TestCompiled:
-    @pytest.fixture(autouse=True)
-    def compiler(self):
-        if not hasattr(torch, "compile"):
-            pytest.skip("this PyTorch has no torch.compile")
-        dynamo = pytest.importorskip("torch._dynamo")
-        if not dynamo.is_dynamo_supported():
-            pytest.skip("this PyTorch cannot compile here")
-        dynamo.reset()
-        yield
-        dynamo.reset()
-
-    def test_a_model(self):
-        run = Run(Parts())
-        compiled = torch.compile(run.model, backend="aot_eager")
-        for step in range(3):
-            run.optimizer.zero_grad()
-            compiled(inputs(step, hvd.rank()), (0, 1, 2)).backward()
-            run.optimizer.step()
-            run.alone.zero_grad()
-            for r in everyone():
-                (run.reference(inputs(step, r), (0, 1, 2)) / hvd.size()).backward()
-            run.alone.step()
-        same(run.model, run.reference)
-
-    def test_an_optimizer_of_the_parameters_of_a_compiled_model(self):
-        model = torch.compile(Parts().double(), backend="aot_eager")
-        reference = Parts().double()
-        optimizer = hvd.DistributedOptimizer(
-            momentum_sgd(model.parameters()), model.named_parameters()
-        )
-        alone = momentum_sgd(reference.parameters())
-        hvd.broadcast_parameters(model.state_dict(), 0)
-        for step in range(2):
-            optimizer.zero_grad()
-            model(inputs(step, hvd.rank()), (0, 1, 2)).backward()
-            optimizer.step()
-            alone.zero_grad()
-            for r in everyone():
-                (reference(inputs(step, r), (0, 1, 2)) / hvd.size()).backward()
-            alone.step()
-        same(model, reference)
-
-    @pytest.mark.parametrize(
-        "call, expected",
-        [
-            (lambda x: hvd.allreduce(x, op=hvd.Sum), lambda xs: sum(xs)),
-            (lambda x: hvd.allreduce_(x.clone(), op=hvd.Sum), lambda xs: sum(xs)),
-            (lambda x: hvd.grouped_allreduce([x], op=hvd.Sum)[0], lambda xs: sum(xs)),
-            (lambda x: hvd.allgather(x), lambda xs: torch.cat(xs)),
-            (lambda x: hvd.broadcast(x, 0), lambda xs: xs[0]),
-            (
-                lambda x: hvd.synchronize(hvd.allreduce_async(x, op=hvd.Sum)),
-                lambda xs: sum(xs),
-            ),
-        ],
-        ids=["allreduce", "allreduce_", "grouped", "allgather", "broadcast", "async"],
-    )
-    def test_a_collective_in_a_compiled_function(self, call, expected):
-        """The graph is broken there; the collective itself runs as ever."""
-
-        @torch.compile(backend="aot_eager")
-        def function(x: torch.Tensor) -> torch.Tensor:
-            return call(x * 2) + 1
-
-        for step in range(2):
-            result = function(inputs(step, hvd.rank()))
-            doubled = [2 * inputs(step, r) for r in everyone()]
-            torch.testing.assert_close(result, expected(doubled) + 1)
-
-    def test_a_gradient_through_a_collective_in_a_compiled_function(self):
-        @torch.compile(backend="aot_eager")
-        def function(x: torch.Tensor) -> torch.Tensor:
-            return (hvd.allreduce(x * 2, op=hvd.Sum) * 3).sum()
-
-        x = inputs(0, hvd.rank()).requires_grad_()
-        function(x).backward()
-        torch.testing.assert_close(x.grad, torch.full_like(x, 6.0 * hvd.size()))
-
-    def test_sync_batch_norm(self):
-        torch.manual_seed(6)
-        layer = hvd.SyncBatchNorm(4).double()
-        plain = torch.nn.BatchNorm1d(4).double()
-        compiled = torch.compile(layer, backend="aot_eager")
-        out = compiled(inputs(0, hvd.rank()))
-        whole = plain(torch.cat([inputs(0, r) for r in everyone()]))
-        torch.testing.assert_close(out, whole.chunk(hvd.size())[hvd.rank()])

@@ -21,6 +21,7 @@ STEPS = 4
 @pytest.fixture(autouse=True)
 def horovod():
     torch.manual_seed(0)
+    forget_compiled_code()  # other tests'
     hvd.init()
 
 
@@ -360,11 +361,15 @@ def test_a_failed_reduction_is_raised_by_the_forward_pass(two_ranks):
     model(torch.ones(1, 2))
 
 
+def forget_compiled_code():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
 @pytest.mark.parametrize("compiled", ["module", "function"])
 def test_compiled_code_sees_the_updated_parameters(two_ranks, compiled):
     def train_compiled(overlap_forward):
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
+        forget_compiled_code()
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1)).double()
         if compiled == "module":
@@ -385,8 +390,6 @@ def test_compiled_code_sees_the_updated_parameters(two_ranks, compiled):
     *theirs, frames_without = train_compiled(False)
     assert_equal(ours, theirs)
     assert frames == frames_without
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
 
 
 def test_parameters_that_are_unfrozen_later_step_by_themselves(two_ranks):

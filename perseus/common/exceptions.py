@@ -33,6 +33,9 @@ class HorovodVersionMismatchError(ImportError):
         self.version = version
         self.installed_version = installed_version
 
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.name, self.version, self.installed_version)
+
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
     return f"{name} {installed_version} is installed, but it must be {version}"

@@ -11,6 +11,7 @@ import torch
 
 from perseus.common.process_sets import ProcessSet
 from perseus.torch.horovod.compression import Compressor
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
@@ -74,6 +75,10 @@ class Distributed:
             self._reduces_in_backward,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies are of the optimizer's own class: no hook watches the parameters they step on."""
+        return _bare, (type(self).__bases__[-1],), self.__getstate__()
+
     def _names_of(
         self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
     ) -> dict[torch.Tensor, str]:
@@ -133,6 +138,7 @@ class Distributed:
         self._synchronized = False
         super().load_state_dict(*args, **kwargs)
 
+    @eager
     def synchronize(self) -> None:
         """Waits until all gradients are reduced, such as to clip them before step.
 
@@ -152,6 +158,7 @@ class Distributed:
         finally:
             self._should_synchronize = True
 
+    @eager
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Reduces the gradients and takes the optimizer's step.
 
@@ -231,3 +238,8 @@ class Distributed:
 
     def apply_updates(self) -> None:
         """Does what is left of the last step; there is nothing unless overlap_forward is given."""
+
+
+def _bare(cls: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """An optimizer that gets its state from a pickle."""
+    return cls.__new__(cls)

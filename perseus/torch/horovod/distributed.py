@@ -11,7 +11,7 @@ import torch
 
 from perseus.common.process_sets import ProcessSet
 from perseus.torch.horovod.compression import Compressor
-from perseus.torch.horovod.eager import eager
+from perseus.torch.horovod.eager import callers_level, eager
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
@@ -174,7 +174,7 @@ class Distributed:
                     "optimizer.synchronize(). This can cause training slowdown. You may want to "
                     "consider using optimizer.skip_synchronize() context if you use "
                     "optimizer.synchronize() in your code.",
-                    stacklevel=2,
+                    stacklevel=callers_level(),
                 )
             self.synchronize()
         self._synchronized = False

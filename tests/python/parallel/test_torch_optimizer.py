@@ -248,8 +248,9 @@ def test_step_after_synchronize_warns(two_ranks):
     )
     model(torch.ones(1, 8).double()).sum().backward()
     optimizer.synchronize()
-    with pytest.warns(UserWarning, match="skip_synchronize"):
+    with pytest.warns(UserWarning, match="skip_synchronize") as warned:
         optimizer.step()
+    assert warned[0].filename == __file__
 
 
 def test_a_closure_sees_reduced_gradients():

@@ -38,3 +38,14 @@ def core() -> None:
 def two_ranks(core: None) -> None:
     if perseus_core.size() < 2:
         pytest.skip("needs ranks that can differ")
+
+
+@pytest.fixture
+def horovod() -> None:
+    """perseus.torch.horovod is ready, and ranks draw the same random numbers."""
+    import torch
+
+    import perseus.torch.horovod as hvd
+
+    torch.manual_seed(0)
+    hvd.init()

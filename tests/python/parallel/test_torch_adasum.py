@@ -15,11 +15,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import perseus.torch.horovod as hvd  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    torch.manual_seed(0)
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def adasum(vectors: list[torch.Tensor]) -> torch.Tensor:

@@ -7,10 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def leaf(*shape: int) -> torch.Tensor:

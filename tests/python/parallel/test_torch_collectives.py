@@ -17,9 +17,7 @@ REDUCIBLE = ["uint8", "int8", "int16", "int32", "int64", *FLOATS]
 SHAPES = [(), (0,), (1,), (17,), (3, 5, 2), (5000,)]
 
 
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def as_tensor(array) -> torch.Tensor:

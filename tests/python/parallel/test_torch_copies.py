@@ -19,10 +19,7 @@ from perseus.common.exceptions import (  # noqa: E402
 )
 from perseus.torch.horovod import elastic  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def saved_and_loaded(value, **options):

@@ -19,12 +19,6 @@ def the_job_goes_on():
     assert result.tolist() == [hvd.size()] * 3
 
 
-@pytest.fixture
-def two_ranks():
-    if hvd.size() < 2:
-        pytest.skip("needs ranks that can differ")
-
-
 def first() -> bool:
     return hvd.rank() == 0
 

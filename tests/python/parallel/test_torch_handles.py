@@ -9,16 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
-
-
-@pytest.fixture
-def two_ranks():
-    if hvd.size() < 2:
-        pytest.skip("needs a rank to wait for")
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def own() -> torch.Tensor:

@@ -11,18 +11,7 @@ torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402
 
 # The stall report would say what is wrong only after a minute.
-pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
-
-
-@pytest.fixture
-def two_ranks():
-    if hvd.size() < 2:
-        pytest.skip("needs ranks that can differ")
+pytestmark = [pytest.mark.usefixtures("horovod"), pytest.mark.timeout(60)]
 
 
 def own(rank: int | None = None) -> torch.Tensor:

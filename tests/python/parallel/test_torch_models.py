@@ -14,16 +14,7 @@ from twin_training import Parts, Run, everyone, inputs, momentum_sgd, same  # no
 
 import perseus.torch.horovod as hvd  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
-
-
-@pytest.fixture
-def two_ranks():
-    if hvd.size() < 2:
-        pytest.skip("one rank's optimizer is the plain one")
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 @pytest.mark.parametrize("groups", [None, 2])

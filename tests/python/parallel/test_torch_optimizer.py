@@ -11,17 +11,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import perseus.torch.horovod as hvd  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    torch.manual_seed(0)
-    hvd.init()
-
-
-@pytest.fixture
-def two_ranks():
-    if hvd.size() < 2:
-        pytest.skip("one rank's optimizer is the plain one")
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def make_model() -> torch.nn.Module:

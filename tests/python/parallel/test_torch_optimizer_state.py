@@ -10,10 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def horovod():
-    hvd.init()
+pytestmark = pytest.mark.usefixtures("horovod")
 
 
 def classes() -> list[type[torch.optim.Optimizer]]:

@@ -77,6 +77,9 @@ class Gradients:
         self._postscale = predivide if op == Average else 1.0
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
+        # Of parameters whose last gradient was sparse: where others have a gradient and this rank
+        # has none, it must take part as they do.
+        self._sparse_dims: dict[torch.Tensor, int] = {}
         self._registered_for: int | None = None
         self.buckets = self._make_buckets(params, names, groups)
         self._register()
@@ -207,7 +210,7 @@ class Gradients:
             put_off[bucket.id]()
         for param in bucket.params:
             if param.grad is None:
-                param.grad = torch.zeros_like(param)
+                param.grad = self._zeros(param)
         if len(bucket.params) > 1 or bucket.params[0].grad.is_sparse:
             self._start_special(bucket)
             return
@@ -238,8 +241,20 @@ class Gradients:
 
         bucket.finish = finish
 
+    def _zeros(self, param: torch.Tensor) -> torch.Tensor:
+        """The gradient of a parameter that has none; of the layout that it had before."""
+        sparse_dims = self._sparse_dims.get(param)
+        if sparse_dims is None:
+            return torch.zeros_like(param)
+        indices = torch.empty(sparse_dims, 0, dtype=torch.int64)
+        values = param.new_empty(0, *param.shape[sparse_dims:])
+        return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+
     def _start_special(self, bucket: Bucket) -> None:
         grads = [param.grad for param in bucket.params]
+        for param, grad in zip(bucket.params, grads, strict=True):
+            if grad.is_sparse:
+                self._sparse_dims[param] = grad.sparse_dim()
         if len(grads) == 1 and not self._sparse_as_dense:
             name = bucket.name.removeprefix("allreduce.")
             result = sparse_allreduce_async(grads[0], name, self._op, self._process_set)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from perseus.common.callers import callers_level
 from perseus_core import ReduceOp
 from perseus_core.arguments import whole_number
 
@@ -24,7 +25,9 @@ def resolve_op(op: int | None, average: bool | None) -> int:
         return checked_op(op)
     if average is None:
         return Average
-    warnings.warn("average is deprecated; give op instead", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        "average is deprecated; give op instead", DeprecationWarning, stacklevel=callers_level()
+    )
     return Average if average else Sum
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from perseus.common.callers import callers_level
 from perseus.common.process_sets import ProcessSet
 from perseus.torch.horovod.compression import Compressor
-from perseus.torch.horovod.eager import callers_level, eager
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import int_groups, listed_groups

@@ -31,13 +31,3 @@ def eager(function: Callable[P, T]) -> Callable[P, T]:
         return disabled(*args, **kwargs)
 
     return call
-
-
-def callers_level() -> int:
-    """The stacklevel by which a decorated function warns of what its caller does."""
-    level = 2
-    frame = sys._getframe(level)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith((__name__, "torch.")):
-        frame = frame.f_back
-        level += 1
-    return level

@@ -60,8 +60,10 @@ def test_allreduce_of_bool():
 
 def test_the_deprecated_average_argument():
     tensor = torch.full((3,), float(hvd.rank()))
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning) as warned:
         total = hvd.allreduce(tensor, average=False)
+        hvd.allreduce_(tensor.clone(), average=True)
+    assert [warning.filename for warning in warned] == [__file__] * 2
     size = hvd.size()
     assert total.tolist() == [size * (size - 1) / 2] * 3
     with pytest.raises(ValueError, match="supersedes"):

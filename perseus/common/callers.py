@@ -1,0 +1,17 @@
+"""Where in the user's program a call came from."""
+
+from __future__ import annotations
+
+import sys
+
+_NOT_THE_USERS = ("perseus.", "torch.")
+
+
+def callers_level() -> int:
+    """The stacklevel by which a warning of whoever calls this names the user's own line."""
+    level = 1
+    frame = sys._getframe(level)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_NOT_THE_USERS):
+        frame = frame.f_back
+        level += 1
+    return level

@@ -16,7 +16,7 @@ import perseus.torch.horovod as hvd
 __all__ = ["group"]  # which every test uses
 
 # PyTorch's own, where it defines and shards optimizers.
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
 DDP = torch.nn.parallel.DistributedDataParallel
 

@@ -314,7 +314,7 @@ def test_what_python_does_not_see_is_noticed_by_backward(two_ranks):
     optimizer.apply_updates()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit")
 def test_torchscript_sees_the_updated_parameters(two_ranks):
     def train_scripted(overlap_forward):
         torch.manual_seed(1)

@@ -14,7 +14,7 @@ from twin_training import Parts, Run, everyone, inputs, momentum_sgd, same  # no
 import perseus.torch.horovod as hvd  # noqa: E402
 
 # PyTorch's own, while it compiles.
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
 
 
 @pytest.fixture(autouse=True)

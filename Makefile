@@ -12,7 +12,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize lint format wheel wheel-test clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize lint format wheel wheel-test torch-versions clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -60,6 +60,9 @@ wheel: env-build ## build dist/perseus-*.whl
 
 wheel-test: env-build ## install into environments with and without torch, and use it from Python, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
+
+torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 GB in build/
+	@$(PY) scripts/torch_versions.py 2 4
 
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so

@@ -334,17 +334,34 @@ def barrier(*, process_set: int = WORLD) -> None:
 def join() -> int:
     """Says that this rank has no more data, and waits until all ranks say so.
 
-    Meanwhile it takes part in the others' operations with what changes nothing: zeros to a sum, no
-    rows to a gather. An average is still over all ranks. A broadcast from it fails. Returns the
-    rank that joined last, the same on all ranks.
+    Meanwhile it takes part in the others' operations, also in its process sets, with what changes
+    nothing: zeros to a sum, no rows to a gather. An average is still over all ranks. A broadcast
+    from it fails. Returns the rank that joined last, the same on all ranks.
     """
-    handle = _engine.submit(_engine.register(WORLD, OperationKind.JOIN, "join.noname"), [])
+    handles = [
+        _engine.submit(_engine.register(number, OperationKind.JOIN, "join.noname"), [])
+        for number in (WORLD, *_own_sets())
+    ]
     try:
-        _engine.wait(handle)
+        for handle in handles:
+            _engine.wait(handle)
         names.all_have_joined()
-        return _engine.last_rank(handle)
+        return _engine.last_rank(handles[0])
     finally:
-        _engine.release(handle)
+        for handle in handles:
+            _engine.release(handle)
+
+
+def _own_sets() -> list[int]:
+    """The sets that all ranks know of and this one is in, but for the world.
+
+    Those that their members have opened are not among them: they are left each by itself.
+    """
+    return [
+        number
+        for number in _engine.process_sets()
+        if WORLD < number < _engine.FIRST_OPENED_SET and _engine.process_set_rank(number) >= 0
+    ]
 
 
 class _Pair:

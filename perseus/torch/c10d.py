@@ -7,8 +7,8 @@
     model = torch.nn.parallel.DistributedDataParallel(model)
 
 The processes are those of the job that Perseus runs in, however it was launched. What
-torch.distributed itself asks for (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is set by torchrun;
-elsewhere init_process_group takes init_method, rank and world_size.
+torch.distributed itself asks for (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is set by perseusrun
+and torchrun; under mpirun and srun, init_process_group takes init_method, rank and world_size.
 
 Tensors must be in CPU memory. There is no time-out but the group's: a lost rank ends what is under
 way with HorovodInternalError. A call that is wrong on one rank fails on the others too.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import set_id
-from perseus_core import WORLD, OperationKind, _engine, process_set_rank, process_sets
 from perseus_core import barrier as _barrier
 from perseus_core import join as _join
 
@@ -25,26 +24,7 @@ def join(device: int = -1) -> int:
     """
     if device != -1:
         raise ValueError(f"device is {device}; this build of Perseus moves CPU tensors only")
-    handles = [
-        _engine.submit(_engine.register(number, OperationKind.JOIN, "join.noname"), [])
-        for number in _own_sets()
-    ]
-    last = _join()
-    for handle in handles:
-        _engine.finish(handle)
-    return last
-
-
-def _own_sets() -> list[int]:
-    """The sets that all ranks know of and this one is in, but for the world.
-
-    Those of torch.distributed are not among them: their members leave them each by itself.
-    """
-    return [
-        number
-        for number in process_sets()
-        if WORLD < number < _engine.FIRST_OPENED_SET and process_set_rank(number) >= 0
-    ]
+    return _join()
 
 
 @eager

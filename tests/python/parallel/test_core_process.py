@@ -170,6 +170,16 @@ class TestJoin:
             np.testing.assert_array_equal(product, 2.0 ** (perseus.size() - 1))
         perseus.join()
 
+    def test_a_joined_rank_takes_part_in_its_process_sets(self, core):
+        if perseus.size() < 3:
+            pytest.skip("two ranks of two are the world")
+        pair = perseus.add_process_set([0, 1])
+        if perseus.rank() == 1:
+            result = perseus.allreduce(np.ones(3), ReduceOp.SUM, process_set=pair)
+            np.testing.assert_array_equal(result, 1)
+        perseus.join()
+        perseus.remove_process_set(pair)
+
 
 class TestObservation:
     def test_counters_grow_with_operations(self, core):

@@ -16,6 +16,8 @@ Min = int(ReduceOp.MIN)
 Max = int(ReduceOp.MAX)
 Product = int(ReduceOp.PRODUCT)
 
+_NAMES = {int(op): op.name.capitalize() for op in ReduceOp}
+
 
 def resolve_op(op: int | None, average: bool | None) -> int:
     """The reduction that a call's `op` and its deprecated `average` stand for."""
@@ -32,5 +34,9 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
 
 def checked_op(op: int) -> int:
-    """The number of a reduction; TypeError for what is none."""
-    return whole_number("op", op)
+    """The number of a reduction; TypeError for what is no number, ValueError for one of none."""
+    number = whole_number("op", op)
+    if number not in _NAMES:
+        known = ", ".join(f"{name} ({each})" for each, name in _NAMES.items())
+        raise ValueError(f"op is {number}, which is no reduction; there are {known}")
+    return number

@@ -9,6 +9,8 @@
 Signatures and names are Horovod's. Tensors are sent from where they are, in CPU memory.
 """
 
+from torch.cuda import is_available as _check_has_gpu  # noqa: F401 (other libraries ask by it)
+
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import (
     ProcessSet,

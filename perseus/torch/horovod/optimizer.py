@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 
@@ -13,9 +14,10 @@ from perseus.torch.horovod.compression import Compression, Compressor, checked_c
 from perseus.torch.horovod.distributed import Distributed
 from perseus.torch.horovod.distributed_deltas import DistributedDeltas
 from perseus.torch.horovod.forward_overlap import UpdatesInForward
+from perseus.torch.horovod.parameter_groups import checked_groups
 from perseus.torch.horovod.tensors import set_id
 from perseus_core import size
-from perseus_core.arguments import whole_number
+from perseus_core.arguments import real_number, whole_number
 
 
 def DistributedOptimizer(
@@ -65,9 +67,12 @@ def DistributedOptimizer(
             f"optimizer is {type(optimizer).__name__}; it takes a torch.optim.Optimizer"
         )
     checked_compression(compression)
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
     op = checked_op(op)
+    factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
+    if factor == 0.0 or not math.isfinite(factor):
+        raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
+    if factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
     if whole_number("backward_passes_per_step", backward_passes_per_step) <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     if num_groups != 0:
@@ -75,13 +80,7 @@ def DistributedOptimizer(
             "num_groups is deprecated; give groups instead", DeprecationWarning, stacklevel=2
         )
         groups = num_groups if groups is None else groups
-    if (
-        groups is not None
-        and not isinstance(groups, (list, tuple))
-        and not (isinstance(groups, int) and groups > 0)
-    ):
-        raise ValueError("groups must be a positive int or a list of lists of tensors")
-
+    groups = checked_groups(groups)
     if overlap_forward and isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("overlap_forward updates one parameter after the other; LBFGS cannot")
     if isinstance(optimizer, Distributed):
@@ -107,7 +106,7 @@ def DistributedOptimizer(
         compression,
         backward_passes_per_step,
         op,
-        gradient_predivide_factor,
+        factor,
         groups,
         sparse_as_dense,
         process_set,

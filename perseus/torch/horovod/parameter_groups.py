@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+
+
+def checked_groups(
+    groups: int | Sequence[Iterable[torch.Tensor]] | None,
+) -> int | list[list[torch.Tensor]] | None:
+    """What DistributedOptimizer's argument says, with lists for its iterables.
+
+    Raises ValueError for what can be no groups.
+    """
+    if groups is None or (isinstance(groups, int) and groups > 0):
+        return groups
+    if not isinstance(groups, (list, tuple)):
+        raise ValueError("groups must be a positive int or a list of lists of tensors")
+    for group in groups:
+        # A tensor would be a list of its rows.
+        if isinstance(group, torch.Tensor) or not isinstance(group, Iterable):
+            raise ValueError(
+                f"groups must consist of lists of tensors, and has a {type(group).__name__} for one"
+            )
+    listed = [list(group) for group in groups]
+    seen: set[torch.Tensor] = set()
+    for param in itertools.chain.from_iterable(listed):
+        if not isinstance(param, torch.Tensor) or param in seen:
+            raise ValueError("groups must consist of lists of tensors, each in one group only")
+        seen.add(param)
+    return listed
 
 
 def int_groups(
@@ -26,12 +53,6 @@ def listed_groups(
 ) -> list[list[torch.Tensor]]:
     """The user's groups, without what the optimizer does not have."""
     ours = set(params)
-    seen: set[torch.Tensor] = set()
-    for group in groups:
-        for param in group:
-            if not isinstance(param, torch.Tensor) or param in seen:
-                raise ValueError("groups must consist of lists of tensors, each in one group only")
-            seen.add(param)
     kept = [[param for param in group if param in ours] for group in groups]
     return [group for group in kept if group]
 

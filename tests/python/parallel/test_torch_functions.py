@@ -122,6 +122,7 @@ def test_functions_about_the_build():
     assert hvd.gloo_built() and hvd.gloo_enabled() == (not hvd.mpi_enabled())
     assert hvd.nccl_built() == 0 and not hvd.cuda_built() and not hvd.rocm_built()
     assert not hvd.ddl_built() and not hvd.ccl_built()
+    assert hvd._check_has_gpu() == torch.cuda.is_available()
 
 
 def test_the_timeline_is_written(tmp_path):

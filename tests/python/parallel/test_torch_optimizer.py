@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402
 
 import perseus.torch.horovod as hvd  # noqa: E402
+from perseus.torch.horovod.parameter_groups import checked_groups  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("horovod")
 
@@ -352,18 +353,28 @@ class TestMistakes:
         "options, message",
         [
             ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
+            ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor is 0.0"),
+            ({"gradient_predivide_factor": float("nan")}, "gradient_predivide_factor is nan"),
+            ({"op": 9}, r"op is 9, which is no reduction; there are Average \(0\), Sum \(1\), "),
+            ({"op": -1}, "op is -1"),
             ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
             ({"named_parameters": ["weight"]}, "tuples"),
             ({"named_parameters": [("a", torch.ones(1)), ("a", torch.ones(1))]}, "duplicates"),
             ({"named_parameters": [("a", torch.ones(1))]}, "not named"),
             ({"groups": 0}, "groups"),
             ({"groups": [["a"]]}, "groups"),
+            ({"groups": [1, 2]}, "groups must consist of lists of tensors, and has a int"),
+            ({"groups": [torch.ones(2)]}, "groups must consist of lists of tensors"),
             ({"process_set": hvd.ProcessSet([0])}, "not registered"),
         ],
     )
     def test_arguments(self, model, options, message):
         with pytest.raises(ValueError, match=message):
             self.distribute(model, **options)
+
+    def test_groups_of_what_can_be_read_once(self, model):
+        first, second, *_ = model.parameters()
+        assert checked_groups([iter([first]), iter([second])]) == [[first], [second]]
 
     def test_a_parameter_in_two_groups(self, model):
         params = list(model.parameters())

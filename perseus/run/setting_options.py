@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
+from perseus.run.flag_values import Check, number, one_of, whole_number
+
 DEST = "settings"
 
 
@@ -18,6 +20,8 @@ class SettingOption:
     # What a flag without a value sets; None: the flag takes a value.
     value: str | None = None
     metavar: str = "N"
+    # What the value may be, so that a wrong one is refused before ranks start.
+    check: Check = str
     # Horovod's name for the setting, where its flag takes numbers that ours does not: the engine
     # moves those into its range.
     alias: str | None = None
@@ -33,16 +37,23 @@ SETTING_OPTIONS = (
         repeats=True,
     ),
     SettingOption(
-        ("--fusion-threshold-mb",), "PERSEUS_ALLREDUCE_FUSION", "merging granularity in MiB"
+        ("--fusion-threshold-mb",),
+        "PERSEUS_ALLREDUCE_FUSION",
+        "merging granularity in MiB",
+        check=number(0, 4096),
     ),
     SettingOption(
         ("--cache-capacity",),
         "PERSEUS_CACHE_CAPACITY",
         "names agreed on by one bit",
+        check=whole_number(),
         alias="HOROVOD_CACHE_CAPACITY",
     ),
     SettingOption(
-        ("--num-nccl-streams", "--streams"), "PERSEUS_ALLREDUCE_STREAMS", "number of streams"
+        ("--num-nccl-streams", "--streams"),
+        "PERSEUS_ALLREDUCE_STREAMS",
+        "number of streams",
+        check=whole_number(1, 64),
     ),
     SettingOption(
         ("--hierarchical-allreduce", "--torus-allreduce"),
@@ -89,17 +100,20 @@ SETTING_OPTIONS = (
         ("--stall-check-warning-time-seconds",),
         "PERSEUS_STALL_CHECK_TIME_SECONDS",
         "seconds until a tensor that waits for other ranks is reported",
+        check=whole_number(),
         alias="HOROVOD_STALL_CHECK_TIME_SECONDS",
     ),
     SettingOption(
         ("--stall-check-shutdown-time-seconds",),
         "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS",
         "seconds until a stalled tensor ends the job",
+        check=whole_number(0, 86400),
     ),
     SettingOption(
         ("--gloo-timeout-seconds",),
         "PERSEUS_START_TIMEOUT",
         "the same as --start-timeout, which wins",
+        check=whole_number(),
         alias="HOROVOD_GLOO_TIMEOUT_SECONDS",
     ),
     SettingOption(
@@ -109,7 +123,11 @@ SETTING_OPTIONS = (
         metavar="LIST",
     ),
     SettingOption(
-        ("--log-level",), "PERSEUS_LOG_LEVEL", "least severe message shown", metavar="LEVEL"
+        ("--log-level",),
+        "PERSEUS_LOG_LEVEL",
+        "least severe message shown",
+        metavar="LEVEL",
+        check=one_of("trace", "debug", "info", "warning", "error", "fatal"),
     ),
     SettingOption(
         ("--log-with-timestamp", "--no-log-hide-timestamp"),
@@ -139,20 +157,20 @@ NO_ELASTIC_DRIVER = (
     "many ranks, and on which hosts"
 )
 
-# Flag, how many values it takes, and why it changes nothing.
+# Flag, what its value may be, None if it takes none, and why it changes nothing.
 WITHOUT_MEANING = (
-    ("--cycle-time-ms", 1, _NO_CYCLE),
-    ("--hierarchical-allgather", 0, _ALLGATHER),
-    ("--no-hierarchical-allgather", 0, _ALLGATHER),
-    ("--no-torus-allreduce", 0, "there is no torus allreduce to turn off"),
-    ("--autotune-log-file", 1, _TUNER),
-    ("--autotune-warmup-samples", 1, _TUNER),
-    ("--autotune-steps-per-sample", 1, _TUNER),
-    ("--autotune-bayes-opt-max-samples", 1, _TUNER),
-    ("--autotune-gaussian-process-noise", 1, _TUNER),
-    ("--disable-cache", 0, NO_CACHE),
-    ("--mpi-threads-disable", 0, _ONE_THREAD),
-    ("--no-mpi-threads-disable", 0, _ONE_THREAD),
+    ("--cycle-time-ms", number(), _NO_CYCLE),
+    ("--hierarchical-allgather", None, _ALLGATHER),
+    ("--no-hierarchical-allgather", None, _ALLGATHER),
+    ("--no-torus-allreduce", None, "there is no torus allreduce to turn off"),
+    ("--autotune-log-file", str, _TUNER),
+    ("--autotune-warmup-samples", whole_number(), _TUNER),
+    ("--autotune-steps-per-sample", whole_number(), _TUNER),
+    ("--autotune-bayes-opt-max-samples", whole_number(), _TUNER),
+    ("--autotune-gaussian-process-noise", number(0, 1), _TUNER),
+    ("--disable-cache", None, NO_CACHE),
+    ("--mpi-threads-disable", None, _ONE_THREAD),
+    ("--no-mpi-threads-disable", None, _ONE_THREAD),
 )
 
 # Flag, how many values it takes, and why the job cannot run as asked.
@@ -199,8 +217,8 @@ class _Set(argparse.Action):
 class _Explain(argparse.Action):
     """Says why a flag changes nothing, or cannot be."""
 
-    def __init__(self, *, count: int, why: str, fatal: bool, **rest: object):
-        super().__init__(nargs=count, **rest)  # type: ignore[arg-type]
+    def __init__(self, *, why: str, fatal: bool, **rest: object):
+        super().__init__(**rest)  # type: ignore[arg-type]
         self._why = why
         self._fatal = fatal
 
@@ -227,13 +245,20 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
             default={},
             option=option,
             metavar=option.metavar if option.value is None else None,
+            type=option.check,
             help=f"{option.help} ({option.setting})",
         )
-    for flag, count, why in WITHOUT_MEANING:
+    for flag, check, why in WITHOUT_MEANING:
         parser.add_argument(
-            flag, action=_Explain, count=count, why=why, fatal=False, help=argparse.SUPPRESS
+            flag,
+            action=_Explain,
+            nargs=0 if check is None else 1,
+            type=check or str,
+            why=why,
+            fatal=False,
+            help=argparse.SUPPRESS,
         )
     for flag, count, why in UNSUPPORTED:
         parser.add_argument(
-            flag, action=_Explain, count=count, why=why, fatal=True, help=argparse.SUPPRESS
+            flag, action=_Explain, nargs=count, why=why, fatal=True, help=argparse.SUPPRESS
         )

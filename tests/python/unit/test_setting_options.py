@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import argparse
+import re
+
 import pytest
 from conftest import RunRanks
 
+import perseus_core
 from perseus.run import cli
+from perseus.run.setting_options import SETTING_OPTIONS
 
 
 def parse(*arguments: str) -> dict[str, str]:
@@ -34,6 +39,22 @@ def parse(*arguments: str) -> dict[str, str]:
 )
 def test_flags_of_horovodrun_set_settings(arguments: list[str], settings: dict[str, str]) -> None:
     assert parse(*arguments) == settings
+
+
+def test_flags_refuse_what_the_ranks_would() -> None:
+    ranges = {setting.name: setting.range for setting in perseus_core.settings()}
+    for option in SETTING_OPTIONS:
+        limits = re.match(r"([\d.]+) \.\. ([\d.]+)", ranges[option.setting])
+        if option.value is not None or option.alias or limits is None:
+            continue  # the engine moves an alias's number into its range
+        low, high = map(int, limits.groups())
+        assert [option.check(str(edge)) for edge in (low, high)] == [str(low), str(high)]
+        for beyond in (low - 1, high + 1):
+            with pytest.raises(argparse.ArgumentTypeError):
+                option.check(str(beyond))
+    levels = next(option for option in SETTING_OPTIONS if option.flags == ("--log-level",))
+    for level in ranges["PERSEUS_LOG_LEVEL"].split(", "):
+        assert levels.check(level.upper()) == level.upper()
 
 
 def test_the_last_of_two_flags_wins() -> None:
@@ -75,6 +96,27 @@ def test_a_cache_that_horovod_turns_off_does_not_end_the_job(run_ranks: RunRanks
         (["-np", "0", "true"], "0 is not above 0"),
         (["-np", "2", "-H", "a:1", "--hostfile", "f", "true"], "not allowed with"),
         (["-np", "2", "--mpi", "--gloo", "true"], "not allowed with"),
+        (["--cycle-time-ms", "-1"], "argument --cycle-time-ms: -1 is not a number from 0 on"),
+        (["--cycle-time-ms", "nan"], "argument --cycle-time-ms: nan is not a number from 0 on"),
+        (["--cycle-time-ms", "fast"], "argument --cycle-time-ms: 'fast' is not a number"),
+        (["--autotune-warmup-samples=1.5"], "'1.5' is not a whole number"),
+        (["--autotune-steps-per-sample=-1"], "-1 is not a whole number from 0 on"),
+        (
+            ["--autotune-gaussian-process-noise", "1.5"],
+            "argument --autotune-gaussian-process-noise: 1.5 is not a number from 0 to 1",
+        ),
+        (
+            ["--fusion-threshold-mb", "-3"],
+            "argument --fusion-threshold-mb: -3 is not a number from 0 to 4096",
+        ),
+        (["--cache-capacity=-1"], "argument --cache-capacity: -1 is not a whole number"),
+        (["--streams", "65"], "65 is not a whole number from 1 to 64"),
+        (["--stall-check-warning-time-seconds=-1"], "time-seconds: -1 is not a whole number"),
+        (["--gloo-timeout-seconds", "soon"], "--gloo-timeout-seconds: 'soon' is not a whole"),
+        (
+            ["--log-level", "bogus"],
+            "argument --log-level: 'bogus' is none of trace, debug, info, warning, error, fatal",
+        ),
     ],
 )
 def test_wrong_usage_is_explained(

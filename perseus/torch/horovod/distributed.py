@@ -17,11 +17,9 @@ from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
 from perseus.torch.horovod.partial_step import options_of, partial_groups
+from perseus.torch.horovod.put_off_updates import Update
 from perseus_core import size
 from perseus_core.arguments import whole_number
-
-#: The rest of a step, for some of the parameters.
-Update = Callable[[list[torch.Tensor]], None]
 
 
 class Distributed:
@@ -187,14 +185,15 @@ class Distributed:
         The rest is called for each parameter once, when its tensor has been reduced.
         """
         self._gradients.start()
-        reduced = {param: param.grad for param in self._gradients.params()}
+        reduced = self._gradients.take()
         options = options_of(self)
+        owned = set(self._gradients.params())
         # Such as parameters that did not require gradients when this was made.
         local = [
             param
             for group in self.param_groups
             for param in group["params"]
-            if param not in reduced and param.grad is not None
+            if param not in owned and param.grad is not None
         ]
         if local:
             with partial_groups(self, options, local):
@@ -203,7 +202,7 @@ class Distributed:
         def update(params: list[torch.Tensor]) -> None:
             grads = [param.grad for param in params]
             for param in params:
-                param.grad = reduced[param]
+                param.grad = reduced.get(param)
             try:
                 with partial_groups(self, options, params):
                     super(Distributed, self).step()

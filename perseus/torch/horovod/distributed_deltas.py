@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from perseus.torch.horovod.distributed import Distributed, Update
+from perseus.torch.horovod.distributed import Distributed
+from perseus.torch.horovod.put_off_updates import Update
 
 
 class DistributedDeltas(Distributed):
@@ -43,13 +44,13 @@ class DistributedDeltas(Distributed):
         params = self._gradients.params()
         before = [param.detach().clone() for param in params]
         result = super(Distributed, self).step(closure)
-        deltas = {}
         grads = [param.grad for param in params]
         # Until the ranks' changes are there, the parameters are as they were.
         for param, start in zip(params, before, strict=True):
-            deltas[param] = param.grad = param.detach() - start
+            param.grad = param.detach() - start
             param.detach().copy_(start)
         self._gradients.start()
+        deltas = self._gradients.take()
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad
 

@@ -66,6 +66,11 @@ class UpdatesInForward:
         self.apply_updates()
         super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the optimizer's own; what is left of the last step does not see the group."""
+        self.apply_updates()
+        super().add_param_group(param_group)  # type: ignore[misc]
+
     def register_step_pre_hook(self, hook: Any) -> Any:
         """As the optimizer's own; the hook does not see what is left of the last step."""
         self.apply_updates()
@@ -79,7 +84,7 @@ class UpdatesInForward:
     @property
     def state(self) -> Any:
         """The optimizer's state by parameter, with nothing left of the last step."""
-        if self._updates is not None and not self._updates.is_settling:
+        if self._updates is not None and not self._updates.are_settling_here():
             self._updates.apply()
         return self.__dict__["state"]
 

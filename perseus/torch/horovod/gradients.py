@@ -6,12 +6,14 @@ ids once, and a contiguous gradient is handed over by its address, to be reduced
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from perseus.common.callers import callers_level
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
@@ -40,7 +42,8 @@ class Bucket:
         self.finish: Callable[[], None] | None = None
         #: of the reduction under way, if it has just one
         self.handle: int | None = None
-
+        #: the gradients that are being reduced
+        self.grads: list[torch.Tensor] = []
         #: whether the parameters' update is put off
         self.is_put_off = False
 
@@ -113,6 +116,22 @@ class Gradients:
             if bucket.finish is None:
                 self._reduce(bucket)
 
+    def take(self) -> dict[torch.Tensor, torch.Tensor]:
+        """The gradients that are being reduced, by parameter.
+
+        They are put back where another has taken their place meanwhile. A parameter whose gradient
+        was set to None is not among them.
+        """
+        taken = {}
+        for bucket in self.buckets:
+            for param, grad in zip(bucket.params, bucket.grads, strict=False):
+                if param.grad is not None:
+                    taken[param] = grad
+                    if param.grad is not grad:
+                        param.grad = grad
+            bucket.grads = []
+        return taken
+
     def finish(self, buckets: Iterable[Bucket]) -> None:
         """Waits for all of these, also where one fails; they begin to count backward passes anew.
 
@@ -122,6 +141,7 @@ class Gradients:
         for bucket in buckets:
             finish, bucket.finish = bucket.finish, None
             bucket.handle = None
+            bucket.grads = []
             try:
                 if finish is not None:
                     finish()
@@ -136,6 +156,7 @@ class Gradients:
         try:
             self.start()
         finally:
+            self.take()
             self.finish(self.buckets)
 
     def _make_buckets(
@@ -211,33 +232,37 @@ class Gradients:
         for param in bucket.params:
             if param.grad is None:
                 param.grad = self._zeros(param)
+        bucket.grads = [param.grad for param in bucket.params]
         if len(bucket.params) > 1 or bucket.params[0].grad.is_sparse:
             self._start_special(bucket)
             return
-        param = bucket.params[0]
-        grad = param.grad
+        grad = bucket.grads[0]
         if self._compression is NoneCompressor and grad.is_contiguous():
             buffer, ctx = grad, None
         else:
             buffer, ctx = self._compressed(grad)
         address = buffer.data_ptr()
+        kept = buffer.detach()  # the memory, whatever becomes of the gradient
+        version = grad._version
         handle = _engine.submit_allreduce(
             bucket.id,
             address,
             address,
-            buffer.shape,
-            dtype_number(buffer),
+            kept.shape,
+            dtype_number(kept),
             self._op,
             self._prescale,
             self._postscale,
             bucket.priority,
         )
-        bucket.handle = handles.track(handle, buffer, _nothing)
+        bucket.handle = handles.track(handle, kept, _nothing)
 
         def finish() -> None:
             handles.synchronize(handle)
-            if buffer is not grad:
-                grad.copy_(self._compression.decompress(buffer, ctx))
+            if buffer is not grad or grad.data_ptr() != address:
+                grad.copy_(self._compression.decompress(kept, ctx))
+            elif grad._version != version:
+                _warn_of_a_change(bucket.name)
 
         bucket.finish = finish
 
@@ -251,7 +276,7 @@ class Gradients:
         return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
 
     def _start_special(self, bucket: Bucket) -> None:
-        grads = [param.grad for param in bucket.params]
+        grads = bucket.grads
         for param, grad in zip(bucket.params, grads, strict=True):
             if grad.is_sparse:
                 self._sparse_dims[param] = grad.sparse_dim()
@@ -267,7 +292,7 @@ class Gradients:
             )
         dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
         buffers = [self._compressed(grad) for grad in dense]
-        tensors = [buffer for buffer, _ in buffers]
+        tensors = [buffer.detach() for buffer, _ in buffers]
         handle = _engine.submit(
             bucket.id,
             [described(tensor, tensor) for tensor in tensors],
@@ -280,11 +305,11 @@ class Gradients:
 
         def finish() -> None:
             handles.synchronize(handle)
-            for grad, (buffer, ctx) in zip(grads, buffers, strict=True):
+            for grad, tensor, (buffer, ctx) in zip(grads, tensors, buffers, strict=True):
                 if grad.is_sparse:
-                    _replace_sparse(grad, self._compression.decompress(buffer, ctx).to_sparse())
-                elif buffer is not grad:
-                    grad.copy_(self._compression.decompress(buffer, ctx))
+                    _replace_sparse(grad, self._compression.decompress(tensor, ctx).to_sparse())
+                elif buffer is not grad or grad.data_ptr() != tensor.data_ptr():
+                    grad.copy_(self._compression.decompress(tensor, ctx))
 
         bucket.finish = finish
 
@@ -295,6 +320,14 @@ class Gradients:
 
 def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:
     grad.zero_().add_(reduced)
+
+
+def _warn_of_a_change(name: str) -> None:
+    warnings.warn(
+        f"a gradient was changed in place while it was being reduced ({name}), so ranks may differ "
+        "now: call optimizer.synchronize() before, and step() within skip_synchronize()",
+        stacklevel=callers_level(),
+    )
 
 
 def _raising(error: Exception) -> Callable[[], None]:

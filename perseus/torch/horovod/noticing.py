@@ -1,4 +1,4 @@
-"""Parameters that notice every use of them from Python, so that something can be done before."""
+"""Tensors that notice every use of them from Python, so that something can be done before."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 class Updates(Protocol):
-    """What is to be done before parameters are used."""
+    """What is to be done before tensors are used."""
 
-    def apply_to(self, params: Iterable[torch.Tensor]) -> None: ...
+    def apply_to(self, tensors: Iterable[torch.Tensor]) -> None: ...
 
 
 _HARMLESS_PROPERTIES = (
@@ -21,7 +21,7 @@ _HARMLESS_PROPERTIES = (
 _HARMLESS_METHODS = (
     *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex"),
 )
-#: What may be asked of a parameter whose update is put off: none of it depends on its elements.
+#: What may be asked of a tensor without a notice: none of it depends on its elements.
 _HARMLESS = frozenset(
     [
         *(getattr(torch.Tensor, name).__get__ for name in ("grad", *_HARMLESS_PROPERTIES)),
@@ -32,30 +32,34 @@ _HARMLESS = frozenset(
 )
 
 
-def can_notice(param: torch.Tensor) -> bool:
-    """Whether the parameter can be made to: one of a class of its own may not."""
-    return type(param) in _NOTICING
+def can_notice(tensor: torch.Tensor) -> bool:
+    """Whether the tensor can be made to: one of a class of its own may not."""
+    return type(tensor) in _NOTICING
 
 
-def make_noticing(param: torch.Tensor, updates: Updates) -> None:
-    """Calls updates.apply_to([param]) before the parameter's next use; stays until then."""
-    param._perseus_updates = updates  # type: ignore[attr-defined]
-    param.__class__ = _NOTICING[type(param)]
+def make_noticing(tensor: torch.Tensor, updates: Updates) -> None:
+    """Calls updates.apply_to([tensor]) before the tensor's next use, in whatever thread.
+
+    Not within torch._C.DisableTorchFunctionSubclass(), where it is as any other.
+    """
+    tensor._perseus_updates = updates  # type: ignore[attr-defined]
+    tensor.__class__ = _NOTICING[type(tensor)]
 
 
-def make_ordinary(param: torch.Tensor) -> None:
+def make_ordinary(tensor: torch.Tensor) -> None:
     """Takes back make_noticing."""
-    param.__dict__.pop("_perseus_updates", None)
-    param.__class__ = _ORDINARY.get(type(param), type(param))
+    tensor.__dict__.pop("_perseus_updates", None)
+    tensor.__class__ = _ORDINARY.get(type(tensor), type(tensor))
 
 
-def _noticed(params: Iterable[Any]) -> None:
-    """Parameters of one of the classes below are being used."""
-    for param in params:
-        updates: Updates | None = param.__dict__.get("_perseus_updates")
+def _noticed(tensors: Iterable[Any]) -> None:
+    """Tensors of one of the classes below are being used."""
+    for tensor in tensors:
+        updates: Updates | None = tensor.__dict__.get("_perseus_updates")
         if updates is not None:
-            updates.apply_to([param])
-        make_ordinary(param)  # a copy of one has the class, and nothing that is put off
+            updates.apply_to([tensor])
+        else:
+            make_ordinary(tensor)  # a copy: it has the class, and nothing that is put off
 
 
 def _noticing_in(value: Any) -> Iterator[Any]:
@@ -93,7 +97,7 @@ def _noticing_class(base: Any) -> Any:
     return Noticing
 
 
-#: By the classes of parameters whose updates can be put off, those that notice their use.
+#: By the classes of tensors that can be made to notice their use, those that do.
 _NOTICING: dict[type, type] = {
     cls: _noticing_class(cls) for cls in (torch.Tensor, torch.nn.Parameter)
 }

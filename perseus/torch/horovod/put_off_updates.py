@@ -17,30 +17,32 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from perseus.torch.horovod.gradients import Bucket, Gradients, put_off
-from perseus.torch.horovod.noticing import make_noticing, make_ordinary
+from perseus.torch.horovod.noticing import can_notice, make_noticing, make_ordinary
+
+#: The rest of a step, for some of the parameters.
+Update = Callable[[list[torch.Tensor]], None]
 
 
 class PutOffUpdates:
-    """The updates of one optimizer's last step that have not happened yet."""
+    """The updates of one optimizer's last step that have not happened yet. Any thread."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
+        self._lock = threading.RLock()
+        self._settling_in: int | None = None  # a thread
+        self._hook: Any = None
+        self._forget()
+
+    def _forget(self) -> None:
         # By the first of their parameters that the forward pass needs.
         self._buckets: list[Bucket] = []
+        # Of parameters and of gradients.
         self._owner: dict[torch.Tensor, Bucket] = {}
+        self._noticing: dict[Bucket, list[torch.Tensor]] = {}
         self._reduced: Mapping[torch.Tensor, torch.Tensor] = {}
-        self._versions: dict[torch.Tensor, int] = {}
-        self._update: Callable[[list[torch.Tensor]], None] = lambda params: None
-        self._hook: Any = None
-        #: Whether an update is just being applied.
-        self.is_settling = False
-        self._lock = threading.RLock()
+        self._update: Update = lambda params: None
 
-    def put_off(
-        self,
-        reduced: Mapping[torch.Tensor, torch.Tensor],
-        update: Callable[[list[torch.Tensor]], None],
-    ) -> None:
+    def put_off(self, reduced: Mapping[torch.Tensor, torch.Tensor], update: Update) -> None:
         """Puts off the updates of all parameters, whose gradients are being reduced.
 
         Args:
@@ -49,35 +51,48 @@ class PutOffUpdates:
         """
         self._buckets = list(self._gradients.buckets)
         self._reduced = reduced
-        self._versions = {param: tensor._version for param, tensor in reduced.items()}
         self._update = update
         for bucket in self._buckets:
             bucket.is_put_off = True
             put_off[bucket.id] = self.apply
-            for param in bucket.params:
-                self._owner[param] = bucket
-                make_noticing(param, self)
+            self._noticing[bucket] = list(self._seen_of(bucket))
+            for tensor in self._noticing[bucket]:
+                self._owner[tensor] = bucket
+                make_noticing(tensor, self)
         self._hook = register_module_forward_pre_hook(self._before_forward)
         _under_way.add(self)
 
     def are_under_way(self) -> bool:
         return bool(self._buckets)
 
+    def are_settling_here(self) -> bool:
+        """Whether this very thread is just applying some."""
+        return self._settling_in == threading.get_ident()
+
     def keep_gradients(self) -> None:
         """Takes what is being reduced out of the parameters' `grad`, as zero_grad may do."""
-        for param in self._owner:
-            if param.grad is self._reduced[param]:
+        for param, reduced in self._reduced.items():
+            if param in self._owner and param.grad is reduced:
                 param.grad = None
 
     def apply(self) -> None:
         """Applies all that are put off."""
         self._settle(list(self._buckets))
 
-    def apply_to(self, params: Iterable[torch.Tensor]) -> None:
-        """Applies those of these parameters, and of what else is ready to be."""
-        needed = {id(bucket): bucket for bucket in map(self._owner.get, params) if bucket}
+    def apply_to(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Applies those of these parameters or gradients, and of what else is ready to be."""
+        owners = dict.fromkeys(map(self._owner.get, tensors))
+        needed = [bucket for bucket in owners if bucket is not None]
         if needed:
-            self._settle(list(needed.values()))
+            self._settle(needed)
+
+    def _seen_of(self, bucket: Bucket) -> Iterator[torch.Tensor]:
+        """The parameters, and the gradients that are being reduced where the user sees them."""
+        for param in bucket.params:
+            yield param
+            reduced = self._reduced.get(param)
+            if reduced is not None and param.grad is reduced and can_notice(reduced):
+                yield reduced
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         # TorchScript looks at all of its parameters, and not from Python.
@@ -89,50 +104,41 @@ class PutOffUpdates:
             settled = [bucket for bucket in needed if bucket.is_put_off]
             if not settled:
                 return
-            self.is_settling = True
             for bucket in self._buckets:
                 if bucket not in settled:
                     if not bucket.is_done():
                         break
                     settled.append(bucket)
+            params = [param for bucket in settled for param in bucket.params]
+            self._settling_in = threading.get_ident()
             try:
-                params = self._reveal(settled)
-                self._gradients.finish(settled)
+                # Whoever comes to them in another thread waits for the lock.
                 with _outside_of_forward(params[0].device):
+                    self._gradients.finish(settled)
                     self._update(params)
             except BaseException:
                 # What is left belongs to a step that has failed.
-                self._reveal(list(self._buckets), check=False)
-                with contextlib.suppress(Exception):
-                    self._gradients.finish(self._gradients.buckets)
+                settled = list(self._buckets)
+                with contextlib.suppress(Exception), _outside_of_forward(params[0].device):
+                    self._gradients.finish(settled)
                 raise
             finally:
-                self.is_settling = False
+                self._settling_in = None
+                self._reveal(settled)
 
-    def _reveal(self, buckets: Sequence[Bucket], check: bool = True) -> list[torch.Tensor]:
-        """Makes the parameters ordinary ones again."""
-        params = [param for bucket in buckets for param in bucket.params]
-        changed = []
+    def _reveal(self, buckets: Sequence[Bucket]) -> None:
+        """Makes their tensors ordinary ones again."""
         for bucket in buckets:
             bucket.is_put_off = False
             put_off.pop(bucket.id, None)
-            changed += [bucket.name for param in bucket.params if self._has_changed(param)]
-        for param in params:
-            del self._owner[param]
-            make_ordinary(param)
+            for tensor in self._noticing[bucket]:
+                del self._owner[tensor]
+                make_ordinary(tensor)
         self._buckets = [bucket for bucket in self._buckets if bucket.is_put_off]
         if not self._buckets:
             self._hook.remove()
             _under_way.discard(self)
-        if changed and check:
-            raise RuntimeError(
-                f"gradients were changed in place while they were being reduced ({changed[0]}): "
-                "with overlap_forward, call optimizer.zero_grad(), or set them to None"
-            )
-        return params
-
-    def _has_changed(self, param: torch.Tensor) -> bool:
-        return self._reduced[param]._version != self._versions[param]
+            self._forget()
 
 
 _under_way: weakref.WeakSet[PutOffUpdates] = weakref.WeakSet()
@@ -149,10 +155,17 @@ def apply_all_updates() -> None:
 
 @contextlib.contextmanager
 def _outside_of_forward(device: torch.device) -> Iterator[None]:
-    """As where a step is usually taken: neither autograd, nor inference mode, nor autocast."""
-    with (
-        torch.inference_mode(False),
-        torch.no_grad(),
-        torch.autocast(device.type, enabled=False),
-    ):
-        yield
+    """As where a step is usually taken: neither autograd, nor inference mode, nor autocast, nor a
+    trace; and tensors do not notice their use."""
+    tracing = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        with (
+            torch._C.DisableTorchFunctionSubclass(),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.autocast(device.type, enabled=False),
+        ):
+            yield
+    finally:
+        torch._C._set_tracing_state(tracing)

@@ -416,3 +416,40 @@ def test_a_rank_outside_the_set_steps_by_itself(two_ranks, monkeypatch):
     assert model.weight.item() == -(hvd.rank() + 1.0)
     hvd.barrier()
     hvd.shutdown()
+
+
+class TestGradientsTouchedBeforeStep:
+    """Without a synchronize between backward and step: the reduction has the last word."""
+
+    @pytest.mark.parametrize("options", [{}, {"groups": 1}], ids=str)
+    @pytest.mark.parametrize("touch", ["replace", "new_data", "other_dtype_and_back"])
+    def test_what_is_reduced_is_used(self, touch, options):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), **options
+        )
+        inputs, labels = make_data(3)
+        for step in range(3):
+            optimizer.zero_grad()
+            output = model(inputs[step, 0, hvd.rank()])
+            F.cross_entropy(output, labels[step, 0, hvd.rank()]).backward()
+            if hvd.size() > 1:
+                for param in model.parameters():
+                    if touch == "replace":
+                        param.grad = torch.full_like(param.grad, hvd.rank())
+                    elif touch == "new_data":
+                        param.grad.data = torch.full_like(param.grad, hvd.rank())
+                    else:
+                        param.grad.data = param.grad.data.float().double()
+            optimizer.step()
+        assert_same(model, train_alone(OPTIMIZERS["sgd"], 3))
+
+    def test_a_change_in_place_is_a_warning(self, two_ranks):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS["sgd"](model.parameters()), model.named_parameters()
+        )
+        model(torch.ones(2, 8).double()).sum().backward()
+        next(model.parameters()).grad.mul_(1.0)
+        with pytest.warns(UserWarning, match=r"changed in place .*0\.weight"):
+            optimizer.step()

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import io
 import pickle
+import threading
+import warnings
 
 import pytest
 
@@ -180,6 +182,15 @@ LOOKS = {
         model.state_dict(), 0
     ),
     "model_zero_grad": lambda model, optimizer: model.zero_grad(),
+    "model_zero_grad_in_place": lambda model, optimizer: model.zero_grad(set_to_none=False),
+    "gradient_norm": lambda model, optimizer: (
+        torch.nn.utils.get_total_norm([param.grad for param in model.parameters()])
+        if hasattr(torch.nn.utils, "get_total_norm")
+        else None
+    ),
+    "gradient_data": lambda model, optimizer: [
+        param.grad.data.zero_() for param in model.parameters()
+    ],
     "gradients_to_none": lambda model, optimizer: [
         setattr(param, "grad", None) for param in model.parameters()
     ],
@@ -201,6 +212,19 @@ def test_whoever_looks_sees_the_updated_parameters(name):
         train(True, OPTIMIZERS["adam"], look),
         train(False, OPTIMIZERS["adam"], look),
     )
+
+
+def test_gradients_seen_after_the_step_are_reduced():
+    def seen(overlap_forward):
+        grads = []
+
+        def look(model, _):
+            grads.extend(param.grad.clone() for param in model.parameters())
+
+        train(overlap_forward, after_step=look)
+        return grads
+
+    assert_close(seen(True), seen(False))
 
 
 def test_a_copy_is_an_ordinary_model():
@@ -277,13 +301,101 @@ def test_shutdown_and_the_end_of_an_optimizer_lose_nothing():
     hvd.init()
 
 
-def test_a_changed_gradient_is_an_error(two_ranks):
+def test_the_model_may_be_wrapped_again_while_updates_are_put_off():
+    def train_in_phases(overlap_forward):
+        model = make_model()
+        for phase in range(3):
+            optimizer = hvd.DistributedOptimizer(
+                OPTIMIZERS["sgd"](model.parameters()),
+                model.named_parameters(),
+                overlap_forward=overlap_forward,
+            )
+            for step in range(2):
+                optimizer.zero_grad()
+                model(inputs_of(phase + step)).square().mean().backward()
+                optimizer.step()
+        return model, optimizer
+
+    assert_equal(train_in_phases(True), train_in_phases(False))
+
+
+def inputs_of(step: int) -> torch.Tensor:
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).double()
+
+
+def test_a_group_may_be_added_while_updates_are_put_off():
+    def train_growing(overlap_forward):
+        model = make_model()
+        added = nn.Parameter(torch.ones(3).double())
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS["sgd"](model.parameters()), overlap_forward=overlap_forward
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            (model(inputs_of(step)) * added).square().mean().backward()
+            optimizer.step()
+            if step == 0:
+                optimizer.add_param_group({"params": [added], "lr": 0.1})
+        return model, optimizer
+
+    assert_equal(train_growing(True), train_growing(False))
+
+
+@pytest.mark.parametrize("change", ["none", "replaced", "new_data"])
+def test_gradients_changed_between_backward_and_step(change):
+    def train_changing(overlap_forward):
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(
+            OPTIMIZERS["sgd"](model.parameters()),
+            model.named_parameters(),
+            overlap_forward=overlap_forward,
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            model(inputs_of(step)).square().mean().backward()
+            grad = model.last.weight.grad
+            if change == "none":
+                model.last.weight.grad = None
+            elif change == "replaced":
+                model.last.weight.grad = grad.clone()
+            else:
+                grad.data = grad.data.clone()
+            optimizer.step()
+        return model, optimizer
+
+    assert_equal(train_changing(True), train_changing(False))
+
+
+def test_other_threads_wait_for_the_update(two_ranks):
+    def train_watched(overlap_forward):
+        outputs = []
+
+        def look(model, _):
+            def evaluate():
+                with torch.no_grad():
+                    outputs.append(model(torch.ones(1, 8).double()))
+
+            model.eval()
+            threads = [threading.Thread(target=evaluate) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            model.train()
+
+        train(overlap_forward, after_step=look)
+        return outputs
+
+    assert_close(train_watched(True), train_watched(False))
+
+
+def test_a_trace_does_not_contain_the_update(two_ranks):
     model, _ = train(True)
-    model.zero_grad(set_to_none=False)
-    with pytest.raises(RuntimeError, match="changed in place"):
-        model.state_dict()
-    assert not any(map(is_put_off, model.parameters()))
-    train(True)
+    model.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(model, torch.ones(1, 8).double())
+    assert_close(traced(torch.ones(2, 8).double()), model(torch.ones(2, 8).double()))
 
 
 def test_an_optimizer_with_state_in_its_groups_is_an_error(two_ranks):

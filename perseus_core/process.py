@@ -115,6 +115,15 @@ def is_homogeneous() -> bool:
     return bool(_known(_engine.is_homogeneous))
 
 
+def mpi_thread_level() -> int | None:
+    """What MPI was initialised with, from MPI_THREAD_SINGLE, 0, to MPI_THREAD_MULTIPLE, 3.
+
+    None where the ranks met without MPI, and when not initialized.
+    """
+    level = _engine.mpi_thread_level()
+    return None if level < 0 else level
+
+
 def add_process_set(ranks: Sequence[int]) -> int:
     """Makes a set of these ranks and gives its id, the same on all ranks.
 

@@ -10,6 +10,7 @@
 
 namespace perseus {
 
+class Mpi;
 struct Settings;
 
 // Blocking; used by the thread that calls init, before the engine's own thread exists.
@@ -24,6 +25,8 @@ class Bootstrap {
   // longer than `time_out`. An error names who is missing.
   virtual Result<std::vector<std::string>> all_gather(const std::string& mine,
                                                       std::chrono::milliseconds time_out) = 0;
+  // The MPI that the ranks met by, initialised; null where they met without.
+  virtual const Mpi* mpi() const { return nullptr; }
 };
 
 // Chooses by what the environment says, in this order:

@@ -23,8 +23,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = Socket::Clock;
 
-Result<std::unique_ptr<Bootstrap>> single() {
-  return std::unique_ptr<Bootstrap>(std::make_unique<SingleBootstrap>());
+Result<std::unique_ptr<Bootstrap>> single(const Mpi* mpi = nullptr) {
+  return std::unique_ptr<Bootstrap>(std::make_unique<SingleBootstrap>(mpi));
 }
 
 // Serves the rendezvous from this process until it exits: ranks that init again come back to it.
@@ -123,7 +123,7 @@ Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
   }
   Result<int> place = place_in_world(ranks, rank, size);
   if (!place.is_ok()) return place.status();
-  if (place.value() < 0) return single();
+  if (place.value() < 0) return single(mpi.value());
   return MpiBootstrap::create(process.value(), ranks, generation, time_out);
 }
 

@@ -11,6 +11,9 @@ namespace perseus {
 
 class SingleBootstrap : public Bootstrap {
  public:
+  // `mpi`: where MPI launched this process among others, whose world it is not in.
+  explicit SingleBootstrap(const Mpi* mpi = nullptr) : mpi_(mpi) {}
+
   int rank() const override { return 0; }
   int size() const override { return 1; }
   const std::string& secret() const override { return secret_; }
@@ -18,8 +21,10 @@ class SingleBootstrap : public Bootstrap {
                                               std::chrono::milliseconds) override {
     return std::vector<std::string>{mine};
   }
+  const Mpi* mpi() const override { return mpi_; }
 
  private:
+  const Mpi* mpi_;
   const std::string secret_ = random_bytes(kSecretBytes);
 };
 

@@ -168,4 +168,10 @@ int32_t perseus_is_homogeneous(void) {
   return topology_value([](const Topology& t) { return t.is_homogeneous(); });
 }
 
+int32_t perseus_mpi_thread_level(void) {
+  const auto engine = Process::instance().engine();
+  if (engine == nullptr || !engine->mpi_thread_level()) return -1;
+  return static_cast<int32_t>(*engine->mpi_thread_level());
+}
+
 }  // extern "C"

@@ -83,6 +83,8 @@ void Engine::decline(const Status& why, const std::vector<int>& ranks, int gener
 Status Engine::connect(const std::vector<int>& ranks, int generation) {
   auto bootstrap = make_bootstrap(settings_, ranks, generation);
   if (!bootstrap.is_ok()) return bootstrap.status();
+  // Asked now: MPI may be finalised before the engine's end.
+  if (const Mpi* mpi = bootstrap.value()->mpi()) mpi_thread_level_ = mpi->thread_level();
   auto mesh = Mesh::create(loop_, settings_, *bootstrap.value(), *this);
   if (!mesh.is_ok()) return mesh.status();
   mesh_ = std::move(mesh).value();

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 
 #include "base/event_loop.h"
 #include "base/settings.h"
+#include "bootstrap/mpi/mpi.h"
 #include "engine/control.h"
 #include "engine/executor.h"
 #include "engine/mix_ups.h"
@@ -53,6 +55,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
 
   const Topology& topology() const { return mesh_->topology(); }
   const Settings& settings() const { return settings_; }
+  // What MPI was initialised with; nothing where the ranks met without MPI.
+  std::optional<MpiThreadLevel> mpi_thread_level() const { return mpi_thread_level_; }
   Mesh::Counters mesh_counters() const { return mesh_->counters(); }
 
   // Blocks until all ranks have called; one call at a time in a process.
@@ -151,6 +155,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   std::thread thread_;
   int rank_ = 0;
   int size_ = 1;
+  std::optional<MpiThreadLevel> mpi_thread_level_;
 
   // Between the callers' threads and the engine's.
   std::mutex queue_mutex_;

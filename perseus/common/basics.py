@@ -13,7 +13,9 @@ from perseus.common import reduce_ops
 from perseus.common.communicators import is_communicator
 from perseus.common.communicators import launched_ranks as launched_ranks_of
 from perseus.common.process_sets import ProcessSet
-from perseus_core.process import launched_ranks
+from perseus_core.process import launched_ranks, mpi_thread_level
+
+_MPI_THREAD_MULTIPLE = 3
 
 
 class Basics:
@@ -105,25 +107,29 @@ class Basics:
         perseus_core.stop_timeline()
 
     def mpi_threads_supported(self) -> bool:
-        """Whether MPI may be called from several threads: always, where it moves the data."""
+        """Whether MPI was initialised with MPI_THREAD_MULTIPLE.
+
+        Raises ValueError where the ranks met without MPI.
+        """
         _require_init()
-        if not self.mpi_enabled():
-            raise ValueError("MPI does not move the data of this job")
-        return True
+        level = mpi_thread_level()
+        if level is None:
+            raise ValueError(
+                "MPI is not enabled: the ranks of this job met without it; start them with mpirun "
+                "or perseusrun --mpi"
+            )
+        return level == _MPI_THREAD_MULTIPLE
 
     def mpi_enabled(self) -> bool:
-        """Whether MPI moves the data."""
-        return any(
-            setting.name == "PERSEUS_TRANSPORT" and setting.value == "mpi"
-            for setting in perseus_core.settings()
-        )
+        """Whether the ranks met by MPI, as in Horovod's controller, whatever moves the data."""
+        return mpi_thread_level() is not None
 
     def mpi_built(self) -> bool:
         """Nothing is compiled against MPI: whatever library is there can be used."""
         return True
 
     def gloo_enabled(self) -> bool:
-        """Whether the built-in transport moves the data, which stands where Horovod has Gloo."""
+        """Whether the ranks met by the built-in rendezvous, which stands for Horovod's Gloo."""
         return not self.mpi_enabled()
 
     def gloo_built(self) -> bool:

@@ -26,6 +26,7 @@ class MpiBootstrap : public Bootstrap {
   const std::string& secret() const override { return secret_; }
   Result<std::vector<std::string>> all_gather(const std::string& mine,
                                               std::chrono::milliseconds time_out) override;
+  const Mpi* mpi() const override { return process_.mpi; }
 
   // For moving data by MPI.
   const MpiProcess& process() const { return process_; }

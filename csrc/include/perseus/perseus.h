@@ -121,6 +121,9 @@ PERSEUS_API int32_t perseus_cross_rank(void);
 PERSEUS_API int32_t perseus_cross_size(void);
 /* 1 if every host has the same number of ranks, 0 if not, -1 when not initialised. */
 PERSEUS_API int32_t perseus_is_homogeneous(void);
+/* The thread support that MPI was initialised with, where the ranks met by MPI: 0 single,
+ * 1 funneled, 2 serialized, 3 multiple. -1 where they met without MPI, or when not initialised. */
+PERSEUS_API int32_t perseus_mpi_thread_level(void);
 
 /* ---- Process sets -------------------------------------------------------------------------- */
 

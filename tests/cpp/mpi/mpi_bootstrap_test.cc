@@ -65,6 +65,7 @@ TEST(MpiBootstrap, RanksRestrictTheWorldAndGiveItsOrder) {
   const MpiProcess me = this_process();
   const int last = me.size - 1;
   auto bootstrap = must_bootstrap({last, 0});
+  EXPECT_EQ(bootstrap->mpi(), me.mpi);
   if (me.rank == 0 || me.rank == last) {
     EXPECT_EQ(bootstrap->size(), 2);
     EXPECT_EQ(bootstrap->rank(), me.rank == last ? 0 : 1);

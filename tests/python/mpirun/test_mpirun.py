@@ -51,6 +51,32 @@ total = hvd.allreduce(torch.tensor(MPI.COMM_WORLD.Get_rank()), op=hvd.Sum).item(
 sys.stdout.write(f"{hvd.rank()} of {hvd.size()}: {total}\\n")
 """
 
+# Horovod's documentation of mpi4py begins so.
+BESIDE_MPI4PY = """
+import sys
+import horovod.torch as hvd
+
+hvd.init()
+assert hvd.mpi_threads_supported()
+from mpi4py import MPI
+assert hvd.size() == MPI.COMM_WORLD.Get_size()
+sys.stdout.write(f"{hvd.rank()}: {hvd.mpi_enabled()} {hvd.gloo_enabled()}\\n")
+"""
+
+# Rank 3 is left out, but launched by MPI like the others.
+AFTER_MPI4PY = """
+import sys
+import mpi4py
+mpi4py.rc.thread_level = sys.argv[1]
+from mpi4py import MPI
+import horovod.torch as hvd
+
+hvd.init([0, 1, 2])
+multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+assert hvd.mpi_threads_supported() == multiple
+sys.stdout.write(f"{hvd.rank()} of {hvd.size()}: {hvd.mpi_enabled()} {multiple}\\n")
+"""
+
 MEETS = """
 import sys
 import torch
@@ -102,6 +128,23 @@ def test_a_script_for_horovod_that_parts_the_world_with_mpi4py(program: Path) ->
     program.write_text(WITH_MPI4PY)
     said = run(*MPIRUN, sys.executable, "-m", "perseus.dropin", str(program))
     assert said == ["0 of 2: 2", "0 of 2: 4", "1 of 2: 2", "1 of 2: 4"]
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "perseusrun"])
+def test_a_script_for_horovod_that_uses_mpi4py_too(program: Path, launcher: str) -> None:
+    program.write_text(BESIDE_MPI4PY)
+    by_mpirun = [*MPIRUN, sys.executable, "-m", "perseus.dropin"]
+    by_perseusrun = [*PERSEUSRUN, "--mpi", "--drop-in", sys.executable]
+    said = run(*(by_mpirun if launcher == "mpirun" else by_perseusrun), str(program))
+    assert said == [f"{rank}: True False" for rank in range(4)]
+
+
+@pytest.mark.parametrize("level, multiple", [("multiple", True), ("funneled", False)])
+def test_threads_as_mpi4py_asked_for_them(program: Path, level: str, multiple: bool) -> None:
+    program.write_text(AFTER_MPI4PY)
+    said = run(*MPIRUN, sys.executable, "-m", "perseus.dropin", str(program), level)
+    places = ["0 of 1", *(f"{rank} of 3" for rank in range(3))]
+    assert said == [f"{place}: True {multiple}" for place in places]
 
 
 def test_a_communicator_where_mpi_has_not_launched_the_ranks_is_an_error(program: Path) -> None:

@@ -270,7 +270,7 @@ def test_scalars(init):
     assert hvd.broadcast(scalar, 0).item() == 1.0
 
 
-@pytest.mark.parametrize("groups", [0, -1, "all", 1.5, [["a"]], [[torch.ones(1)], [None]]])
+@pytest.mark.parametrize("groups", [0, -1, "all", 1.5, [1, 2], [["a"]], [[torch.ones(1)], [None]]])
 def test_groups_that_are_none(two_ranks, groups):
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match="groups must"):
@@ -323,6 +323,6 @@ def test_a_set_before_it_is_registered(init):
 
 def test_mpi_where_there_is_none(init):
     if hvd.mpi_enabled():
-        pytest.skip("MPI moves the data of this job")
+        pytest.skip("MPI started this job")
     with pytest.raises(ValueError, match="MPI"):
         hvd.mpi_threads_supported()

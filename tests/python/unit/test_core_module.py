@@ -485,6 +485,11 @@ class TestInit:
         assert perseus.cross_size() == 1
         assert perseus.is_homogeneous()
 
+    def test_mpi_is_not_enabled_where_it_did_not_launch(self, world_of_one):
+        assert not basics.Basics().mpi_enabled() and basics.Basics().gloo_enabled()
+        with pytest.raises(ValueError, match="MPI is not enabled"):
+            basics.Basics().mpi_threads_supported()
+
 
 def test_the_op_that_average_stands_for():
     assert reduce_ops.resolve_op(None, None) == reduce_ops.Average
@@ -494,6 +499,8 @@ def test_the_op_that_average_stands_for():
             assert reduce_ops.resolve_op(None, average) == op
     with pytest.raises(ValueError):
         reduce_ops.resolve_op(reduce_ops.Sum, True)
+    with pytest.raises(ValueError, match=r"op is 6, which is no reduction; .*Product \(5\)"):
+        reduce_ops.resolve_op(6, None)
 
 
 def test_a_rendezvous_gives_its_port_and_stops():

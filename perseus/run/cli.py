@@ -16,6 +16,9 @@ from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.setting_options import DEST, NOT_FOR_MPIRUN, add_setting_options
 from perseus.run.start import Request, start
 
+#: How a program ends that finds no Horovod.
+NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
@@ -30,10 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             apply_config(parser, options)
         for note in [*options.notes, *notes_about_mpi(options)]:
             print(f"perseusrun: {note}", file=sys.stderr)
-        _, status = start(make_request(parser, options))
+        launcher, status = start(make_request(parser, options))
     except ValueError as error:
         print(f"perseusrun: {error}", file=sys.stderr)
         return 2
+    if status and NO_HOROVOD in launcher.last_words():
+        print(
+            "perseusrun: the program is written for Horovod; with --drop-in, `import horovod` "
+            "gives Perseus",
+            file=sys.stderr,
+        )
     return status
 
 

@@ -88,6 +88,10 @@ class Launcher:
                     self._output.finish(slot.rank)
         return self.failure.exit_code if self.failure else 0
 
+    def last_words(self) -> list[bytes]:
+        """The last line that each rank wrote to stderr."""
+        return self._output.last_words()
+
     def _start(self) -> None:
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
         for name, slots in groupby(by_host, key=lambda slot: slot.host):

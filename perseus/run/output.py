@@ -36,6 +36,7 @@ class Output:
         self._folder = folder
         self._digits = len(str(size - 1))
         self._files: dict[tuple[int, Stream], BinaryIO] = {}
+        self._last_words: dict[int, bytes] = {}
 
     def write(self, rank: int, stream: Stream, data: bytes) -> None:
         if self._folder:
@@ -64,7 +65,13 @@ class Output:
             if file:
                 file.close()
 
+    def last_words(self) -> list[bytes]:
+        """The last line that each rank wrote to stderr."""
+        return list(self._last_words.values())
+
     def _emit(self, rank: int, stream: Stream, line: bytes) -> None:
+        if stream == "stderr":
+            self._last_words[rank] = line.strip()
         tag = f"[{rank}]<{stream}>:"
         if self._timestamps:
             tag = time.strftime("%Y-%m-%d %H:%M:%S") + tag

@@ -73,7 +73,8 @@ except RuntimeError as error:
 
 def test_a_malformed_setting_is_named_with_its_range(run_ranks: RunRanks) -> None:
     script = "import perseus_core; perseus_core.init()"
-    result = run_ranks(2, script, options=("--num-nccl-streams", "many"))
+    environment = {**os.environ, "PERSEUS_ALLREDUCE_STREAMS": "many"}
+    result = run_ranks(2, script, environment=environment)
     assert result.returncode == 1
     assert "PERSEUS_ALLREDUCE_STREAMS" in result.stderr
     assert "1 .. 64" in result.stderr
@@ -156,3 +157,19 @@ another.wait()
     reports = [line for line in result.stderr.splitlines() if "lonely" in line]
     assert any("2" in line for line in reports), result.stderr
     assert "rank 2 last submitted allreduce.another" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "hint"),
+    [
+        ("import horovod.torch", True),
+        ("import horovod_of_another_name", False),
+        ("print(\"ModuleNotFoundError: No module named 'horovod'\"); exit(1)", False),
+    ],
+)
+def test_who_needs_the_drop_in_is_told(run_ranks: RunRanks, script: str, hint: bool) -> None:
+    result = run_ranks(2, script)
+    assert result.returncode == 1
+    assert ("perseusrun: the program is written for Horovod; with --drop-in" in result.stderr) == (
+        hint
+    )

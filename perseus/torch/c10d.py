@@ -32,7 +32,7 @@ from torch._C._distributed_c10d import Work
 
 import perseus_core
 from perseus.torch import c10d_sets
-from perseus.torch.c10d_work import Call, start
+from perseus.torch.c10d_work import Call, callback_threads, start
 from perseus.torch.horovod.tensors import described, take_result
 from perseus_core import OperationKind, ReduceOp, _engine, names
 
@@ -118,6 +118,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._last_small_works.clear()
         if self._owns_engine:
             perseus_core.shutdown()
+            callback_threads.end_idle()
         elif _engine.is_initialized():
             self._pairs.close()
             if self._set >= _engine.FIRST_OPENED_SET:

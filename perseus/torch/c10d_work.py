@@ -12,14 +12,22 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
+from perseus.torch.c10d_threads import CallbackThreads
 from perseus_core import OperationKind, _engine, callbacks, names
 from perseus_core.errors import from_status
 
-__all__ = ["Call", "PerseusWork", "start"]
+__all__ = ["Call", "PerseusWork", "callback_threads", "start"]
+
+#: Where futures that were asked for complete, and their callbacks run.
+callback_threads = CallbackThreads()
 
 
 class PerseusWork(Work):
-    """One operation of a group, or several that were begun together. Any thread."""
+    """One operation of a group, or several that were begun together. Any thread.
+
+    Callbacks of its future may wait for other operations, so they never run on the thread that
+    completes those. Where nobody has asked for the future there is none, and no other thread.
+    """
 
     def __init__(
         self,
@@ -40,7 +48,7 @@ class PerseusWork(Work):
         self._ended = False
         self._done = threading.Event()
         self._error: Exception | None = None
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         if operations == 0:
             self._complete()
 
@@ -64,15 +72,19 @@ class PerseusWork(Work):
             self._error = error
         for handle in self._handles:
             _engine.release(handle)
-        self._ended = True
-        try:
-            if self._error is None:
-                self._future.set_result(self._result)
-            else:
-                self._future.set_exception(self._error)
-        finally:
-            # Last: after wait, DDP takes the future's value without waiting for that as well.
+        with self._lock:
+            self._ended = True
+            future = self._future
+        if future is None:
             self._done.set()
+        else:
+            callback_threads.run(functools.partial(self._settle, future))
+
+    def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        if self._error is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self._error)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         limit = timeout if timeout is not None and timeout > timedelta() else self._timeout
@@ -95,7 +107,17 @@ class PerseusWork(Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        return self._future
+        with self._lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self._ended:
+                    self._settle(self._future)
+                else:
+                    # The first of its callbacks: others may take long, or wait for this work.
+                    # After wait, DDP takes the future's value without waiting for that as well.
+                    done = self._done
+                    self._future.add_done_callback(lambda _: done.set())
+            return self._future
 
 
 @dataclass(frozen=True)

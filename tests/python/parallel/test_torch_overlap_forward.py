@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import pickle
+import sys
 import threading
 import warnings
 
@@ -466,8 +467,9 @@ def test_a_failed_reduction_is_raised_by_the_forward_pass(two_ranks):
 
 
 def forget_compiled_code():
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
 
 
 @pytest.mark.parametrize("compiled", ["module", "function"])

@@ -1,0 +1,87 @@
+"""What overlap_forward saves of a training step where the network is the bottleneck.
+
+python benchmarks/forward_overlap.py [--ranks 2 | --hosts a:1,b:1] [--layers 24] [--width 512]
+                                     [--batch 512] [--rounds 8]
+
+Three copies of a model train in turn: one for itself, one under DistributedOptimizer, one with
+overlap_forward. What a step takes beyond that of the first is communication that nothing hides.
+"""
+
+import argparse
+import statistics
+import time
+
+import perseus.run
+
+
+def measure(layers: int, width: int, batch: int, rounds: int) -> dict[str, float]:
+    """Median milliseconds of a step."""
+    import torch
+
+    import perseus.torch.horovod as hvd
+
+    hvd.init()
+    torch.set_num_threads(1)
+
+    class Trainer:
+        def __init__(self, name: str, **options: bool) -> None:
+            linears = [torch.nn.Linear(width, width) for _ in range(layers)]
+            self.model = torch.nn.Sequential(*linears)
+            self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+                self.model.parameters(), lr=1e-4, momentum=0.9
+            )
+            if name != "alone":
+                named = [(f"{name}.{key}", p) for key, p in self.model.named_parameters()]
+                self.optimizer = hvd.DistributedOptimizer(self.optimizer, named, **options)
+
+        def step(self) -> float:
+            began = time.perf_counter()
+            self.optimizer.zero_grad()
+            self.model(inputs).square().mean().backward()
+            self.optimizer.step()
+            return (time.perf_counter() - began) * 1e3
+
+    inputs = torch.randn(batch, width)
+    trainers = {
+        "alone": Trainer("alone"),
+        "waiting": Trainer("waiting"),
+        "overlapping": Trainer("overlapping", overlap_forward=True),
+    }
+    times: dict[str, list[float]] = {name: [] for name in trainers}
+    for _ in range(rounds):
+        for name, trainer in trainers.items():
+            hvd.barrier()
+            # The first step of a few has nothing to hide its communication behind.
+            taken = [trainer.step() for _ in range(4)][1:]
+            times[name] += taken
+            trainer.model.state_dict()
+    hvd.shutdown()
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--hosts")
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=8)
+    args = parser.parse_args()
+    ranks = perseus.run.run(
+        measure,
+        args=(args.layers, args.width, args.batch, args.rounds),
+        num_proc=args.ranks,
+        hosts=args.hosts,
+    )
+    gradient_bytes = 4 * args.layers * args.width * (args.width + 1)
+    print(f"milliseconds of a step with {gradient_bytes / 1e6:.1f} MB of gradients, median")
+    slowest = {name: max(times[name] for times in ranks) for name in ranks[0]}
+    for name, value in slowest.items():
+        exposed = value - slowest["alone"]
+        print(f"  {name:12} {value:7.1f}   exposed communication {exposed:7.1f}")
+    print(f"  overlapping / waiting: {slowest['overlapping'] / slowest['waiting']:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -162,6 +162,10 @@ def test_a_step_does_not_wait_and_the_forward_pass_waits_layer_by_layer(two_rank
             assert torch.equal(before[name], value) == (name == "unused"), name
 
 
+def gradients_of(model):
+    return [param.grad for param in model.parameters() if param.grad is not None]
+
+
 # Whoever looks at a parameter sees it updated.
 LOOKS = {
     "state_dict": lambda model, optimizer: model.state_dict(),
@@ -184,14 +188,10 @@ LOOKS = {
     ),
     "model_zero_grad": lambda model, optimizer: model.zero_grad(),
     "model_zero_grad_in_place": lambda model, optimizer: model.zero_grad(set_to_none=False),
-    "gradient_norm": lambda model, optimizer: (
-        torch.nn.utils.get_total_norm([param.grad for param in model.parameters()])
-        if hasattr(torch.nn.utils, "get_total_norm")
-        else None
+    "gradient_norm": lambda model, optimizer: torch.nn.utils.clip_grad_norm_(
+        model.parameters(), float("inf")
     ),
-    "gradient_data": lambda model, optimizer: [
-        param.grad.data.zero_() for param in model.parameters()
-    ],
+    "gradient_data": lambda model, optimizer: [grad.data.zero_() for grad in gradients_of(model)],
     "gradients_to_none": lambda model, optimizer: [
         setattr(param, "grad", None) for param in model.parameters()
     ],
@@ -220,7 +220,7 @@ def test_gradients_seen_after_the_step_are_reduced():
         grads = []
 
         def look(model, _):
-            grads.extend(param.grad.clone() for param in model.parameters())
+            grads.extend(grad.clone() for grad in gradients_of(model))
 
         train(overlap_forward, after_step=look)
         return grads

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,7 +59,6 @@ class PutOffUpdates:
                 self._owner[tensor] = bucket
                 make_noticing(tensor, self)
         self._hook = register_module_forward_pre_hook(self._before_forward)
-        _under_way.add(self)
 
     def are_under_way(self) -> bool:
         return bool(self._buckets)
@@ -137,18 +135,14 @@ class PutOffUpdates:
         self._buckets = [bucket for bucket in self._buckets if bucket.is_put_off]
         if not self._buckets:
             self._hook.remove()
-            _under_way.discard(self)
             self._forget()
-
-
-_under_way: weakref.WeakSet[PutOffUpdates] = weakref.WeakSet()
 
 
 def apply_all_updates() -> None:
     """Applies what any optimizer has put off, as long as there is an engine to wait for."""
-    for updates in list(_under_way):
+    for apply in list(put_off.values()):
         try:
-            updates.apply()
+            apply()
         except Exception as error:
             warnings.warn(f"the last step's update is lost: {error}", stacklevel=2)
 

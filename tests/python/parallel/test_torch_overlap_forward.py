@@ -67,6 +67,14 @@ def halves(params):
     return params[::2], params[1::2]
 
 
+def distribute(model, overlap_forward):
+    return hvd.DistributedOptimizer(
+        OPTIMIZERS["sgd"](model.parameters()),
+        model.named_parameters(),
+        overlap_forward=overlap_forward,
+    )
+
+
 def nothing(model, optimizer):
     pass
 
@@ -239,11 +247,7 @@ def test_a_copy_is_an_ordinary_model():
 def test_gradients_that_are_not_cleared_add_up_as_without():
     def train_without_clearing(overlap_forward):
         model = make_model()
-        optimizer = hvd.DistributedOptimizer(
-            OPTIMIZERS["sgd"](model.parameters()),
-            model.named_parameters(),
-            overlap_forward=overlap_forward,
-        )
+        optimizer = distribute(model, overlap_forward)
         inputs = torch.randn(5, 8, generator=torch.Generator().manual_seed(3)).double()
         for _ in range(3):
             model(inputs).square().mean().backward()
@@ -256,11 +260,7 @@ def test_gradients_that_are_not_cleared_add_up_as_without():
 def test_clipped_gradients_are_used_at_once():
     def train_clipped(overlap_forward):
         model = make_model()
-        optimizer = hvd.DistributedOptimizer(
-            OPTIMIZERS["sgd"](model.parameters()),
-            model.named_parameters(),
-            overlap_forward=overlap_forward,
-        )
+        optimizer = distribute(model, overlap_forward)
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.ones(4, 8).double() * torch.arange(4).unsqueeze(1)).sum().backward()
@@ -306,11 +306,7 @@ def test_the_model_may_be_wrapped_again_while_updates_are_put_off():
     def train_in_phases(overlap_forward):
         model = make_model()
         for phase in range(3):
-            optimizer = hvd.DistributedOptimizer(
-                OPTIMIZERS["sgd"](model.parameters()),
-                model.named_parameters(),
-                overlap_forward=overlap_forward,
-            )
+            optimizer = distribute(model, overlap_forward)
             for step in range(2):
                 optimizer.zero_grad()
                 model(inputs_of(phase + step)).square().mean().backward()
@@ -346,11 +342,7 @@ def test_a_group_may_be_added_while_updates_are_put_off():
 def test_gradients_changed_between_backward_and_step(change):
     def train_changing(overlap_forward):
         model = make_model()
-        optimizer = hvd.DistributedOptimizer(
-            OPTIMIZERS["sgd"](model.parameters()),
-            model.named_parameters(),
-            overlap_forward=overlap_forward,
-        )
+        optimizer = distribute(model, overlap_forward)
         for step in range(3):
             optimizer.zero_grad()
             model(inputs_of(step)).square().mean().backward()
@@ -502,11 +494,7 @@ def test_parameters_that_are_unfrozen_later_step_by_themselves(two_ranks):
     def train_unfrozen(overlap_forward):
         model = make_model()
         model.last.requires_grad_(False)
-        optimizer = hvd.DistributedOptimizer(
-            OPTIMIZERS["sgd"](model.parameters()),
-            model.named_parameters(),
-            overlap_forward=overlap_forward,
-        )
+        optimizer = distribute(model, overlap_forward)
         model.last.requires_grad_(True)
         for _ in range(2):
             optimizer.zero_grad()

@@ -1,21 +1,30 @@
 """What overlap_forward saves of a training step where the network is the bottleneck.
 
 python benchmarks/forward_overlap.py [--ranks 2 | --hosts a:1,b:1] [--layers 24] [--width 512]
-                                     [--batch 512] [--rounds 8]
+                                     [--forward 1.5 | --batch 512] [--rounds 8]
 
 Three copies of a model train in turn: one for itself, one under DistributedOptimizer, one with
 overlap_forward. What a step takes beyond that of the first is communication that nothing hides.
+
+A layer computes for --forward milliseconds in the forward pass and for twice as many in the
+backward pass without using the processor, as on an accelerator. With --batch it computes on the
+processor, which communication over sockets then has to share.
 """
+
+from __future__ import annotations
 
 import argparse
 import statistics
 import time
+from typing import Any
 
 import perseus.run
 
 
-def measure(layers: int, width: int, batch: int, rounds: int) -> dict[str, float]:
-    """Median milliseconds of a step."""
+def measure(
+    layers: int, width: int, forward: float, batch: int, rounds: int
+) -> dict[str, list[float]]:
+    """Milliseconds of each step."""
     import torch
 
     import perseus.torch.horovod as hvd
@@ -23,10 +32,27 @@ def measure(layers: int, width: int, batch: int, rounds: int) -> dict[str, float
     hvd.init()
     torch.set_num_threads(1)
 
+    class Compute(torch.autograd.Function):
+        """As long as a layer's on an accelerator: forward, and twice that backward."""
+
+        @staticmethod
+        def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
+            time.sleep(forward / 1e3)
+            return inputs.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            time.sleep(2 * forward / 1e3)
+            return grad
+
+    class Layer(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(inputs)
+            return outputs if batch else Compute.apply(outputs)
+
     class Trainer:
         def __init__(self, name: str, **options: bool) -> None:
-            linears = [torch.nn.Linear(width, width) for _ in range(layers)]
-            self.model = torch.nn.Sequential(*linears)
+            self.model = torch.nn.Sequential(*[Layer(width, width) for _ in range(layers)])
             self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
                 self.model.parameters(), lr=1e-4, momentum=0.9
             )
@@ -41,7 +67,7 @@ def measure(layers: int, width: int, batch: int, rounds: int) -> dict[str, float
             self.optimizer.step()
             return (time.perf_counter() - began) * 1e3
 
-    inputs = torch.randn(batch, width)
+    inputs = torch.randn(batch or 1, width)
     trainers = {
         "alone": Trainer("alone"),
         "waiting": Trainer("waiting"),
@@ -56,7 +82,7 @@ def measure(layers: int, width: int, batch: int, rounds: int) -> dict[str, float
             times[name] += taken
             trainer.model.state_dict()
     hvd.shutdown()
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 def main() -> None:
@@ -65,18 +91,19 @@ def main() -> None:
     parser.add_argument("--hosts")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--forward", type=float, default=1.5)
+    parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=8)
     args = parser.parse_args()
     ranks = perseus.run.run(
         measure,
-        args=(args.layers, args.width, args.batch, args.rounds),
+        args=(args.layers, args.width, args.forward, args.batch, args.rounds),
         num_proc=args.ranks,
         hosts=args.hosts,
     )
     gradient_bytes = 4 * args.layers * args.width * (args.width + 1)
     print(f"milliseconds of a step with {gradient_bytes / 1e6:.1f} MB of gradients, median")
-    slowest = {name: max(times[name] for times in ranks) for name in ranks[0]}
+    slowest = {name: max(statistics.median(times[name]) for times in ranks) for name in ranks[0]}
     for name, value in slowest.items():
         exposed = value - slowest["alone"]
         print(f"  {name:12} {value:7.1f}   exposed communication {exposed:7.1f}")

@@ -146,11 +146,7 @@ FramedLink& MeshImpl::framed_link(int peer) {
 
 void MeshImpl::link_wanted(int peer) {
   begin_connecting(peer);
-  if (topology_.rank > peer) {
-    knock(peer);
-  } else {
-    for (int i = 0; i < control_channels(peer); ++i) dial_channel(peer, i);
-  }
+  if (topology_.rank > peer && control_channels(peer) == 1) knock(peer);
 }
 
 FramedLink& MeshImpl::make_link(int peer) {
@@ -179,6 +175,13 @@ void MeshImpl::begin_connecting(int peer) {
     const int index = link.data_channel_index();
     link.attach(index, fabric_->make_channel(peer, link.port(index)));
   }
+  for (int i = 0; i < control_channels(peer); ++i) {
+    if (dials(peer, i)) dial_channel(peer, i);
+  }
+}
+
+bool MeshImpl::dials(int peer, int index) const {
+  return (index % 2 == 0) == (topology_.rank < peer);
 }
 
 bool MeshImpl::uses_shm(int peer) const {
@@ -283,8 +286,8 @@ bool MeshImpl::may_enter(const Hello& hello) {
   if (link == nullptr ? closing_ || !failed_.is_ok() : link->is_over()) return false;
   if (hello.purpose == Hello::kKnock) return peer > topology_.rank;
   const int purpose = uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
-  return peer < topology_.rank && hello.purpose == purpose &&
-         hello.total == control_channels(peer) && hello.index < hello.total &&
+  return hello.purpose == purpose && hello.total == control_channels(peer) &&
+         hello.index < hello.total && !dials(peer, hello.index) &&
          (link == nullptr || !link->has_channel(hello.index));
 }
 

@@ -1,6 +1,10 @@
 // The mesh: chooses how each peer is reached, makes links when first used or first asked for, and
-// passes on their news. Of two ranks the lower one connects; the higher one, if it needs the link
-// first, knocks at the lower one's door. Loop thread, except counters().
+// passes on their news. Loop thread, except counters().
+//
+// Of the channels to a peer the two ranks dial every other one, the lower rank the first: so
+// neither sends all from the one port that it listens at, by which a network may tell flows apart.
+// Where the lower rank dials the only one and the higher needs the link first, it knocks at the
+// lower's door.
 #pragma once
 
 #include <functional>
@@ -51,6 +55,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void begin_connecting(int peer);
   bool uses_shm(int peer) const;
   int control_channels(int peer) const;
+  // Whether this rank connects channel `index`, or the peer.
+  bool dials(int peer, int index) const;
   std::string name_of(int peer) const;
   void dial_channel(int peer, int index);
   void knock(int peer);

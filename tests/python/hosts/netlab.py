@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-NETLAB = Path(__file__).with_name("netlab.sh")
+NETLAB = Path(__file__).parents[3] / "scripts/netlab.sh"
 
 
 def netlab(*arguments: str) -> None:

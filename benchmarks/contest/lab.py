@@ -1,0 +1,152 @@
+"""Hosts that are network namespaces of this machine, with capped links: see scripts/netlab.sh.
+
+What it has of a cloud's network: a cap on what a host sends and on what each of its connections
+sends. What it has not: latency (0.1 ms between hosts), loss, and a processor for each host; all
+hosts share this machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
+PLAIN_SOCKETS = Path(__file__).with_name("plain_sockets.py")
+#: A lab of its own, so that tests may use theirs meanwhile.
+NAME = "contest"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One that is established, as its host sees it."""
+
+    port: int
+    peer: str
+    peer_port: int
+    bytes_sent: int
+    pids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """`hosts` hosts; caps in Mbit/s, where None is none. Use `open_lab`."""
+
+    hosts: int
+    link_mbit: int | None = None
+    flow_mbit: int | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What perseusrun, and netlab.sh itself, need to find the hosts."""
+        return {"NETLAB": NAME, "PERSEUSRUN_RSH": f"{NETLAB} rsh"}
+
+    def address(self, host: int) -> str:
+        return f"10.86.0.{host + 1}"
+
+    def at(self, host: int, *command: str) -> list[str]:
+        """The command line that runs a command on a host; it stays one process."""
+        return ["ip", "netns", "exec", f"{NAME}{host}", *command]
+
+    def netlab(self, *arguments: object) -> None:
+        subprocess.run(
+            [str(NETLAB), *map(str, arguments)], env=os.environ | self.environment, check=True
+        )
+
+    def plain_sockets(
+        self, connections: int, *, senders: str = "connecting", seconds: float = 2
+    ) -> float:
+        """Mbit/s that each host gets from the one before it, all at once; the slowest host's.
+
+        `connections` are those between two hosts. "accepting": those send that accepted them.
+        """
+        jobs = [self._plain_sockets(host, connections, senders, seconds) for host in self._all]
+        outputs = [job.communicate(timeout=60 + seconds)[0] for job in jobs]
+        if any(job.returncode for job in jobs):
+            raise RuntimeError("plain sockets could not be measured; see above")
+        return min(map(float, outputs))
+
+    def connections(self, host: int, pids: Collection[int] | None = None) -> list[Connection]:
+        """A host's connections, of these processes only; most bytes sent first."""
+        shown = subprocess.run(
+            self.at(host, "ss", "-HOtinp", "state", "established"),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = parse_connections(shown.stdout)
+        if pids is not None:
+            found = [one for one in found if one.pids & set(pids)]
+        return sorted(found, key=lambda one: -one.bytes_sent)
+
+    @contextmanager
+    def slowed(self, slow: Sequence[tuple[int, Connection]], mbit: float) -> Iterator[None]:
+        """Meanwhile these connections, one a host at most, send no more than that."""
+        done = []
+        try:
+            for host, connection in slow:
+                self.netlab("slow", host, connection.port, connection.peer_port, mbit)
+                done.append(host)
+            yield
+        finally:
+            for host in done:
+                self.netlab("unslow", host)
+
+    @property
+    def _all(self) -> range:
+        return range(self.hosts)
+
+    def _plain_sockets(
+        self, host: int, connections: int, senders: str, seconds: float
+    ) -> subprocess.Popen[str]:
+        own, following = self.address(host), self.address((host + 1) % self.hosts)
+        command = [sys.executable, str(PLAIN_SOCKETS), own, following, "--senders", senders]
+        command += ["--connections", str(connections), "--seconds", str(seconds)]
+        return subprocess.Popen(self.at(host, *command), stdout=subprocess.PIPE, text=True)
+
+
+def parse_connections(text: str) -> list[Connection]:
+    """From the lines of `ss -HOtinp`; those to other hosts only."""
+    found = []
+    for line in text.splitlines():
+        ends = re.search(r"([\d.]+):(\d+)\s+([\d.]+):(\d+)\s", line)
+        if ends is None or ends[1] == ends[3]:
+            continue
+        sent = re.search(r"\bbytes_sent:(\d+)", line)
+        pids = frozenset(map(int, re.findall(r"\bpid=(\d+)", line)))
+        found.append(
+            Connection(int(ends[2]), ends[3], int(ends[4]), int(sent[1]) if sent else 0, pids)
+        )
+    return found
+
+
+def why_not() -> str | None:
+    """Why this machine can have no lab, or None."""
+    probe = ["ip", "netns", "add", f"{NAME}-probe"]
+    try:
+        allowed = subprocess.run(probe, capture_output=True, text=True)
+    except FileNotFoundError:
+        return "the program ip (package iproute2) is missing"
+    if allowed.returncode != 0:
+        return f"network namespaces are not allowed here: {allowed.stderr.strip()}"
+    subprocess.run(["ip", "netns", "delete", f"{NAME}-probe"], check=True)
+    return None
+
+
+@contextmanager
+def open_lab(
+    hosts: int, link_mbit: int | None = None, flow_mbit: int | None = None
+) -> Iterator[Lab]:
+    """A lab that stands meanwhile. One at a time."""
+    lab = Lab(hosts, link_mbit, flow_mbit)
+    lab.netlab("down")  # what a run that was killed has left
+    try:
+        lab.netlab("up", hosts, *(cap for cap in (link_mbit, flow_mbit) if cap is not None))
+        yield lab
+    finally:
+        lab.netlab("down")

@@ -1,0 +1,42 @@
+"""Contenders written in C, compiled on first use into build/benchmarks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = Path(__file__).resolve().parent / "contenders"
+FOLDER = ROOT / "build/benchmarks"
+
+
+def program(source: str, mpi: str | None = None) -> Path:
+    """The program made of contenders/`source`, against the MPI in build/`mpi` or perseus.h.
+
+    Raises FileNotFoundError or CalledProcessError (its stderr holds the compiler's words).
+    """
+    target = FOLDER / (Path(source).stem + (f"_{mpi}" if mpi else ""))
+    inputs = [SOURCES / source, *SOURCES.glob("*.h")]
+    if target.exists() and target.stat().st_mtime > max(file.stat().st_mtime for file in inputs):
+        return target
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    engine = ROOT / "perseus_core"
+    compiler = [str(ROOT / f"build/{mpi}/bin/mpicc")] if mpi else [os.environ.get("CC", "cc")]
+    if mpi and not Path(compiler[0]).exists():
+        raise FileNotFoundError(f"{mpi} is not there: make peers")
+    options = ["-std=gnu99", "-O2", "-Wall", "-o", str(target), str(SOURCES / source)]
+    if source == "perseus.c":
+        library = str(engine / "lib")
+        options += [f"-I{engine / 'include'}", f"-L{library}", f"-Wl,-rpath,{library}"]
+        options += ["-lperseus"]
+    subprocess.run(
+        [*compiler, *options], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    return target
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"does not compile: {error.stderr.strip().splitlines()[0]}"
+    return str(error)

@@ -1,0 +1,18 @@
+"""Who takes part: a module each with a class Contender, or a C program with contender.h.
+
+    rank, size
+    tensor(elements)          float32, one-dimensional, its memory touched
+    fill(tensor, value)
+    allreduce(tensor)         in place, a sum; these return the result once it is there
+    allreduce_copy(tensor)    as a script would call it that keeps its input
+    broadcast(tensor)         in place, from rank 0
+    allgather(tensor)
+    alltoall(tensor)          equal parts
+    reducescatter(tensor)     a sum; this rank's part
+    allreduce_async(tensor, name, priority) -> handle      in place, a sum; the name is the tensor's
+    wait(handle)
+    barrier()
+    close()
+
+What an interface lacks raises NotImplementedError.
+"""

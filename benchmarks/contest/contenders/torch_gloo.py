@@ -1,0 +1,68 @@
+"""torch.distributed over Gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Contender:
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._outputs: dict[tuple[str, int], torch.Tensor] = {}
+
+    def tensor(self, elements: int) -> torch.Tensor:
+        return torch.ones(elements)
+
+    def fill(self, tensor: torch.Tensor, value: float) -> None:
+        tensor.fill_(value)
+
+    def allreduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(tensor)
+        return tensor
+
+    def allreduce_copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """torch.distributed has allreduce in place only; a script would copy."""
+        copy = tensor.clone()
+        dist.all_reduce(copy)
+        return copy
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        dist.broadcast(tensor, 0)
+        return tensor
+
+    def allgather(self, tensor: torch.Tensor) -> torch.Tensor:
+        output = self._output("allgather", tensor.numel() * self.size)
+        dist.all_gather_into_tensor(output, tensor)
+        return output
+
+    def alltoall(self, tensor: torch.Tensor) -> torch.Tensor:
+        output = self._output("alltoall", tensor.numel())
+        dist.all_to_all_single(output, tensor)
+        return output
+
+    def reducescatter(self, tensor: torch.Tensor) -> torch.Tensor:
+        output = self._output("reducescatter", tensor.numel() // self.size)
+        dist.reduce_scatter_tensor(output, tensor)
+        return output
+
+    def allreduce_async(self, tensor: torch.Tensor, name: str, priority: int = 0) -> Any:
+        return dist.all_reduce(tensor, async_op=True)
+
+    def wait(self, handle: Any) -> None:
+        handle.wait()
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+    def _output(self, kind: str, elements: int) -> torch.Tensor:
+        """Kept between calls: scripts that care for speed reuse theirs."""
+        return self._outputs.setdefault((kind, elements), torch.empty(elements))

@@ -1,0 +1,282 @@
+"""How the ranks of each contender are started, on this host or over several.
+
+A host is a command that runs others there: `ip netns exec lab0`, say. All hosts share this
+machine's files and process ids. Ranks fill the hosts in blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+from contest import compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / "build/peers/bin/python"
+MPI_OF_HOROVOD = "openmpi"
+
+
+class NotToBeHadError(Exception):
+    """A contender cannot run here; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Host:
+    address: str = "127.0.0.1"
+    interface: str = "lo"
+    prefix: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who takes part. `environment` is added to that of its ranks.
+
+    launcher: "ranks" (variables as torchrun's), "horovod gloo", or an MPI: "openmpi", "mpich".
+    program: a module of contest.contenders, or a C file there.
+    """
+
+    label: str
+    launcher: str
+    program: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mpirun: tuple[str, ...] = ()
+
+    @property
+    def compiled(self) -> bool:
+        return self.program.endswith(".c")
+
+
+def variant(base: str | Contender, label: str, **environment: str) -> Contender:
+    """`base` with other settings, to compete beside it."""
+    contender = KNOWN[base] if isinstance(base, str) else base
+    return replace(contender, label=label, environment={**contender.environment, **environment})
+
+
+_NO_WAIT = {"HOROVOD_CYCLE_TIME": "0"}
+_BY_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+# Gives the core up between polls, without which ranks on few cores stand in each other's way.
+_BUSY = ("--mca", "mpi_yield_when_idle", "1")
+
+KNOWN: dict[str, Contender] = {
+    contender.label: contender
+    for contender in (
+        Contender("perseus", "ranks", "perseus_torch"),
+        Contender("perseus numpy", "ranks", "perseus_numpy"),
+        Contender("perseus C", "ranks", "perseus.c"),
+        Contender("torch gloo", "ranks", "torch_gloo"),
+        Contender("horovod gloo", "horovod gloo", "horovod_torch"),
+        Contender("horovod gloo, cycle 0", "horovod gloo", "horovod_torch", _NO_WAIT),
+        Contender("horovod mpi", MPI_OF_HOROVOD, "horovod_torch", _BY_MPI),
+        Contender(
+            "horovod mpi, polling", MPI_OF_HOROVOD, "horovod_torch", {**_BY_MPI, **_NO_WAIT}, _BUSY
+        ),
+        Contender("open mpi C", "openmpi", "mpi.c"),
+        Contender("mpich C", "mpich", "mpi.c"),
+        Contender("copy limit", "ranks", "limit.c"),
+    )
+}
+
+
+@dataclass
+class Job:
+    """What launch started. Ranks may be children of an mpirun among `processes`."""
+
+    processes: list[subprocess.Popen[bytes]]
+
+
+def launch(
+    contender: Contender, ranks: int, hosts: Sequence[Host], meeting: Path, log: IO[bytes]
+) -> Job:
+    """Starts the ranks; `meeting` is the path of the socket that they report to.
+
+    Raises NotToBeHadError if something that the contender needs is not installed.
+    """
+    command = _command(contender)
+    common = {
+        "BENCH_SOCKET": str(meeting),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT)]),
+        "OMP_NUM_THREADS": "1",
+        **contender.environment,
+    }
+    if contender.launcher in ("openmpi", "mpich"):
+        started = [_mpirun(contender, command, ranks, hosts, common, meeting.parent, log)]
+    elif contender.launcher == "horovod gloo":
+        started = _horovod_gloo(command, ranks, hosts, common, log)
+    else:
+        variables = _torchrun_variables(ranks, hosts)
+        started = [
+            _start([*host.prefix, *command], {**common, **mine}, log)
+            for host, mine in zip(_place(ranks, hosts), variables, strict=True)
+        ]
+    return Job(started)
+
+
+def _command(contender: Contender) -> list[str]:
+    if contender.compiled:
+        mpi = contender.launcher if contender.program == "mpi.c" else None
+        try:
+            return [str(compiled.program(contender.program, mpi))]
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise NotToBeHadError(compiled.reason(error)) from error
+    python = Path(sys.executable)
+    if contender.program == "horovod_torch":
+        python = PEERS
+        failed = PEERS.parent.parent / "horovod-failed.txt"
+        if failed.exists():
+            raise NotToBeHadError(failed.read_text().strip())
+        if not (PEERS.parent / "horovodrun").exists():
+            raise NotToBeHadError("Horovod is not there: make peers")
+    return [str(python), "-m", "contest.worker", contender.program]
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,  # Ctrl-C is the conductor's
+    )
+
+
+def _place(ranks: int, hosts: Sequence[Host]) -> list[Host]:
+    return [hosts[rank * len(hosts) // ranks] for rank in range(ranks)]
+
+
+def _free_ports(count: int) -> list[int]:
+    """That nobody listens on now; in other network namespaces chosen no worse than blindly."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _torchrun_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, str]]:
+    """What torchrun would set, which Perseus and torch.distributed read alike."""
+    store, rendezvous = _free_ports(2)
+    places = _place(ranks, hosts)
+    return [
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": str(rank - places.index(host)),
+            "LOCAL_WORLD_SIZE": str(places.count(host)),
+            "MASTER_ADDR": hosts[0].address,
+            "MASTER_PORT": str(store),
+            "PERSEUS_MASTER_PORT": str(rendezvous),
+            "PERSEUS_SECRET": "5ec2e7" * 8,
+            "GLOO_SOCKET_IFNAME": host.interface,
+        }
+        for rank, host in enumerate(places)
+    ]
+
+
+def _horovod_gloo(
+    command: list[str],
+    ranks: int,
+    hosts: Sequence[Host],
+    common: Mapping[str, str],
+    log: IO[bytes],
+) -> list[subprocess.Popen[bytes]]:
+    """As horovodrun does: a server where ranks swap addresses, and variables for each rank."""
+    places = _place(ranks, hosts)
+    plan = [(host.address, places.count(host)) for host in dict.fromkeys(places)]
+    module = "contest.contenders.horovod_rendezvous"
+    arguments = [f"{address}:{slots}" for address, slots in plan]
+    server = subprocess.Popen(
+        [*hosts[0].prefix, str(PEERS), "-m", module, *arguments],
+        env={**os.environ, **common},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+    )
+    assert server.stdout
+    port = server.stdout.readline().decode().strip()
+    addresses = [address for address, _ in plan]
+    started = [server]
+    for rank, host in enumerate(places):
+        local = rank - places.index(host)
+        variables = {
+            "HOROVOD_RANK": str(rank),
+            "HOROVOD_SIZE": str(ranks),
+            "HOROVOD_LOCAL_RANK": str(local),
+            "HOROVOD_LOCAL_SIZE": str(places.count(host)),
+            "HOROVOD_CROSS_RANK": str(addresses.index(host.address)),
+            "HOROVOD_CROSS_SIZE": str(sum(slots > local for _, slots in plan)),
+            "HOROVOD_HOSTNAME": host.address,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": hosts[0].address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+            "HOROVOD_GLOO_IFACE": host.interface,
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+        }
+        started.append(_start([*host.prefix, *command], {**common, **variables}, log))
+    return started
+
+
+def _mpirun(
+    contender: Contender,
+    command: list[str],
+    ranks: int,
+    hosts: Sequence[Host],
+    common: Mapping[str, str],
+    folder: Path,
+    log: IO[bytes],
+) -> subprocess.Popen[bytes]:
+    prefix = ROOT / "build" / contender.launcher
+    mpirun = prefix / "bin/mpirun"
+    if not mpirun.exists():
+        raise NotToBeHadError(f"{contender.launcher} is not there: make peers")
+    places = _place(ranks, hosts)
+    slots = ",".join(f"{host.address}:{places.count(host)}" for host in dict.fromkeys(places))
+    over_hosts: list[str] = []
+    if len(hosts) > 1:
+        agent = str(_remote_shell(hosts, folder))
+        if contender.launcher == "openmpi":
+            over_hosts = ["--host", slots, "--prtemca", "plm_ssh_agent", agent]
+            over_hosts += ["--mca", "btl_tcp_if_include", hosts[0].interface]
+        else:
+            over_hosts = ["-hosts", slots, "-launcher", "ssh", "-launcher-exec", agent]
+            over_hosts += ["-iface", hosts[0].interface]
+    else:
+        # Neither MPI would start more ranks than cores, or bind ranks as others do not.
+        over_hosts = ["--bind-to", "none"]
+        over_hosts += ["--oversubscribe"] if contender.launcher == "openmpi" else []
+    variables = {
+        **common,
+        "LD_LIBRARY_PATH": str(prefix / "lib"),
+        "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
+    passed_on: list[str] = []
+    if contender.launcher == "openmpi":
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        passed_on = [word for name in variables for word in ("-x", name)]
+    line = [str(mpirun), "-np", str(ranks), *over_hosts, *contender.mpirun, *passed_on, *command]
+    return _start([*hosts[0].prefix, *line], variables, log)
+
+
+def _remote_shell(hosts: Sequence[Host], folder: Path) -> Path:
+    """A program called as ssh is: [-option...] ADDRESS COMMAND..."""
+    cases = "\n".join(
+        f'{host.address}) exec {" ".join(host.prefix)} sh -c "$*";;' for host in hosts
+    )
+    script = folder / "remote_shell"
+    script.write_text(
+        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1\nshift\n'
+        f'case $host in\n{cases}\n*) echo "no such host: $host" >&2; exit 255;;\nesac\n'
+    )
+    script.chmod(0o700)
+    return script

@@ -1,0 +1,89 @@
+"""Runs the simulator of negotiation (benchmarks/negotiation/): many ranks, Perseus and Horovod."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from contest import models
+from contest.progress import progress
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SIMULATOR = ROOT / "build/benchmarks/benchmarks/negotiation_simulator"
+
+RANKS = sorted([2**k for k in range(1, 15)] + [3, 6, 12, 48, 100, 1000, 5000, 12000])
+QUICK_RANKS = [2, 12, 128, 1024]
+# Horovod's Gloo controller passes each rank's requests round a ring: 2 N^2 messages to simulate.
+MOST_RANKS = {"coordinator-gloo": 1024}
+# A simulated negotiator takes some 8 KiB for each name while it sees it for the first time.
+MOST_NAMES_TIMES_RANKS = 161 * 16384
+STATES = {
+    "steady state": ("perseus", "coordinator", "cached-mpi", "cached-gloo"),
+    "first sight": ("perseus", "coordinator", "coordinator-mpi", "coordinator-gloo"),
+}
+SCHEMES = {
+    "perseus": "Perseus: bitmaps of known names, records of new ones",
+    "coordinator": "Horovod without its cache: rank 0 hears N-1 lists and answers N-1 times",
+    "coordinator-mpi": "Horovod 0.28.1 over MPI, names not cached: gather, gatherv, 2 broadcasts",
+    "coordinator-gloo": "Horovod 0.28.1 over Gloo, names not cached: 2 allgathers, 2 broadcasts",
+    "cached-mpi": "Horovod 0.28.1 over MPI, names cached: allreduce of bits, recursive doubling",
+    "cached-gloo": "Horovod 0.28.1 over Gloo, names cached: allreduce of bits, Gloo's ring",
+}
+
+Tensors = list[tuple[str, tuple[int, ...]]]
+NAMES: dict[str, Tensors] = {
+    "ResNet-50": [(tensor.name, tensor.shape) for tensor in models.model("resnet50").tensors],
+    "1,000 names": [(f"embedding{i}.weight", (1024, 16)) for i in range(1000)],
+}
+
+
+def build() -> None:
+    """Builds build/benchmarks, or brings it up to date."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    import toolchain
+
+    bin_dir, folder = Path(sys.executable).parent, ROOT / "build/benchmarks"
+    configure = [bin_dir / "cmake", f"-S{ROOT}", f"-B{folder}", "-GNinja"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", "-DPERSEUS_BUILD_BENCHMARKS=ON"]
+    configure += toolchain.load().cmake_args
+    for command in (configure, [bin_dir / "ninja", "-C", folder, "negotiation_simulator"]):
+        subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def simulate(
+    scheme: str, ranks: int, tensors: Tensors, rounds: int, model: list[str]
+) -> list[dict]:
+    """The simulator's rounds; see the head of benchmarks/negotiation/main.cc."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        for name, shape in tensors:
+            print(f"allreduce.{name}", *shape, file=file)  # as the Python API names them
+        file.flush()
+        options = [f"scheme={scheme}", f"ranks={ranks}", f"names={file.name}", f"rounds={rounds}"]
+        result = subprocess.run(
+            [SIMULATOR, *options, *model], check=True, stdout=subprocess.PIPE, text=True
+        )
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def agreements(sizes: list[int], model: list[str]) -> list[dict]:
+    jobs = [
+        (title, scheme, size)
+        for title, tensors in NAMES.items()
+        for size in sorted(sizes)
+        for scheme in SCHEMES
+        if size <= MOST_RANKS.get(scheme, size)
+        and (scheme != "perseus" or size * len(tensors) <= MOST_NAMES_TIMES_RANKS)
+    ]
+    rows = []
+    for title, scheme, size in progress(jobs, "simulated ranks"):
+        first, *steady = simulate(scheme, size, NAMES[title], 4, model)
+        for state, rounds in (("first sight", [first]), ("steady state", steady)):
+            if scheme in STATES[state]:
+                row = {**rounds[0], "names": title, "state": state}
+                row["time_us"] = statistics.median(r["time_us"] for r in rounds)
+                rows.append(row)
+    return rows

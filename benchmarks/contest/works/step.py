@@ -1,0 +1,231 @@
+"""A training step's gradients, as backward produces them on an accelerator.
+
+The accelerator is simulated: a layer computes while this thread sleeps, so that the processor is
+free, as it is beside a GPU. Its clock is kept apart from the processor's: a sleep that ends late, by
+some 0.06 ms, delays what is submitted then, but not the layers that follow.
+
+How a contender takes part is told by variables of its environment, for all get the same options:
+STEP_OVERLAP=1 lets each layer's forward wait for its own gradients only; STEP_PRIORITY=1 gives the
+first layers' gradients the highest priority; STEP_BUCKET_MB=25 sends gradients together, as
+PyTorch's DistributedDataParallel does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from contest.models import Model, Tensor, forward_seconds, model
+
+#: A wait that is shorter was for no gradient: it is what the calls take.
+NOTICED = 200e-6
+#: Sleeps are shorter by that, and the rest is slept again: the kernel may be late by about this.
+SLACK = 60e-6
+
+
+def steps(
+    contender: Any, *, iterations: int, name: str, slowdown: float = 1.0, warm_up: int = 1
+) -> list[float]:
+    """Microseconds from the end of one backward pass to that of the next.
+
+    `name` is the model's. The first step has nothing to wait for: it counts as warm-up, of which
+    there is at least one step.
+    """
+    trained = model(name)
+    exchange = _exchange(contender, trained)
+    accelerator = Accelerator(forward_seconds(trained, slowdown=slowdown))
+    overlap = os.environ.get("STEP_OVERLAP") == "1"
+    ends = _train(accelerator, exchange, max(1, warm_up) + iterations, overlap)
+    return [(end - begin) * 1e6 for begin, end in zip(ends[-iterations - 1 :], ends[-iterations:])]
+
+
+def compute(contender: Any, *, iterations: int, name: str, slowdown: float = 1.0) -> list[float]:
+    """The same without any gradient to wait for."""
+    accelerator = Accelerator(forward_seconds(model(name), slowdown=slowdown))
+    contender.barrier()
+    ends = _train(accelerator, _Nothing(), 1 + iterations, True)
+    return [(end - begin) * 1e6 for begin, end in zip(ends, ends[1:])]
+
+
+def gradients(contender: Any, *, iterations: int, name: str, warm_up: int = 2) -> list[float]:
+    """Microseconds from submitting all gradients, last layer first, to having them all."""
+    trained = model(name)
+    exchange = _exchange(contender, trained)
+    times = []
+    for _ in range(warm_up + iterations):
+        contender.barrier()
+        began = time.perf_counter()
+        for layer in reversed(range(len(trained.layers))):
+            exchange.submit(layer)
+        for layer in range(len(trained.layers)):
+            exchange.wait(layer)
+        times.append((time.perf_counter() - began) * 1e6)
+    return times[warm_up:]
+
+
+class Accelerator:
+    """Computes layers in order, each for its time; backward takes twice forward."""
+
+    def __init__(self, forward: Sequence[float]) -> None:
+        self.forward = forward
+        #: When it will have done all that it was given.
+        self.free = time.perf_counter()
+
+    def compute(self, seconds: float) -> None:
+        """Returns when that is done, or a little later."""
+        self.free += seconds
+        while (left := self.free - time.perf_counter()) > 0:
+            time.sleep(max(left - SLACK, 0))
+
+    def wait_for(self, wait: Callable[[], None]) -> None:
+        """What comes next needs something; the accelerator stands still until it is there."""
+        began = time.perf_counter()
+        wait()
+        now = time.perf_counter()
+        if now - began > NOTICED:
+            self.free = max(self.free, now)
+
+
+def _train(accelerator: Accelerator, exchange: Any, steps: int, overlap: bool) -> list[float]:
+    """When each backward pass ended. Every step moves all gradients; the last ones' are awaited."""
+    layers = range(len(accelerator.forward))
+    ends = []
+    accelerator.free = time.perf_counter()
+    for step in range(steps):
+        for layer in layers:
+            if step > 0 and (overlap or layer == 0):
+                needed = [layer] if overlap else layers
+                accelerator.wait_for(lambda needed=needed: _wait(exchange, needed))
+            accelerator.compute(accelerator.forward[layer])
+        for layer in reversed(layers):
+            accelerator.compute(2 * accelerator.forward[layer])
+            exchange.submit(layer)
+        # Where submitting takes longer than computing, the step does.
+        accelerator.free = max(accelerator.free, time.perf_counter())
+        ends.append(accelerator.free)
+    _wait(exchange, layers)
+    return ends
+
+
+def _wait(exchange: Any, layers: Sequence[int]) -> None:
+    for layer in layers:
+        exchange.wait(layer)
+
+
+class _Nothing:
+    def submit(self, layer: int) -> None:
+        pass
+
+    def wait(self, layer: int) -> None:
+        pass
+
+
+def _exchange(contender: Any, trained: Model) -> Any:
+    bucket = float(os.environ.get("STEP_BUCKET_MB", "0"))
+    exchange = _Buckets(contender, trained, bucket) if bucket else _EachGradient(contender, trained)
+    contender.barrier()
+    return exchange
+
+
+class _EachGradient:
+    """Every gradient is an operation of its own, with a name."""
+
+    def __init__(self, contender: Any, trained: Model) -> None:
+        self._contender = contender
+        prioritised = os.environ.get("STEP_PRIORITY") == "1"
+        self._layers: list[list[tuple[str, Any, int]]] = []
+        rank = 0  # in order of the forward pass
+        for layer in trained.layers:
+            named = []
+            for tensor in layer.tensors:
+                name = f"{trained.name}.{tensor.name}"
+                named.append((name, contender.tensor(tensor.elements), -rank * prioritised))
+                rank += 1
+            self._layers.append(named)
+        self._pending: list[list[Any]] = [[] for _ in trained.layers]
+
+    def submit(self, layer: int) -> None:
+        self._pending[layer] = [
+            self._contender.allreduce_async(gradient, name, priority)
+            for name, gradient, priority in reversed(self._layers[layer])
+        ]
+
+    def wait(self, layer: int) -> None:
+        for handle in self._pending[layer]:
+            self._contender.wait(handle)
+        self._pending[layer] = []
+
+
+class _Buckets:
+    """Gradients in the order of backward are copied into buckets; a full bucket is reduced.
+
+    The first holds 1 MB, so that communication starts early, the others `megabytes`: the defaults
+    of DistributedDataParallel (Li et al. 2020). Results are copied back.
+    """
+
+    def __init__(self, contender: Any, trained: Model, megabytes: float) -> None:
+        self._contender = contender
+        self._gradients: list[list[Any]] = [
+            [contender.tensor(tensor.elements) for tensor in layer.tensors]
+            for layer in trained.layers
+        ]
+        self._places: list[list[tuple[int, Any]]] = [[] for _ in trained.layers]
+        self._buckets: list[Any] = []
+        self._members: list[int] = []
+        self._fill(trained, megabytes)
+        self._missing = list(self._members)
+        self._handles: list[Any] = [None] * len(self._buckets)
+
+    def _fill(self, trained: Model, megabytes: float) -> None:
+        backward = [
+            (layer, tensor)
+            for layer in reversed(range(len(trained.layers)))
+            for tensor in reversed(trained.layers[layer].tensors)
+        ]
+        for members in in_buckets(backward, 1e6, megabytes * 1e6):
+            bucket = self._contender.tensor(sum(tensor.elements for _, tensor in members))
+            offset = 0
+            for layer, tensor in members:
+                view = bucket[offset : offset + tensor.elements]
+                self._places[layer].append((len(self._buckets), view))
+                offset += tensor.elements
+            self._buckets.append(bucket)
+            self._members.append(len(members))
+
+    def submit(self, layer: int) -> None:
+        for (bucket, view), gradient in zip(
+            self._places[layer], reversed(self._gradients[layer]), strict=True
+        ):
+            view[:] = gradient
+            self._missing[bucket] -= 1
+            if self._missing[bucket] == 0:
+                self._missing[bucket] = self._members[bucket]
+                self._handles[bucket] = self._contender.allreduce_async(
+                    self._buckets[bucket], f"bucket{bucket}", 0
+                )
+
+    def wait(self, layer: int) -> None:
+        for (bucket, view), gradient in zip(
+            self._places[layer], reversed(self._gradients[layer]), strict=True
+        ):
+            if self._handles[bucket] is not None:
+                self._contender.wait(self._handles[bucket])
+                self._handles[bucket] = None
+            gradient[:] = view
+
+
+def in_buckets(
+    tensors: Sequence[tuple[int, Tensor]], first: float, others: float
+) -> list[list[tuple[int, Tensor]]]:
+    """Cut into runs; each is closed by the tensor with which it reaches that many bytes."""
+    buckets: list[list[tuple[int, Tensor]]] = [[]]
+    size = 0
+    for layer, tensor in tensors:
+        if size >= (first if len(buckets) == 1 else others):
+            buckets.append([])
+            size = 0
+        buckets[-1].append((layer, tensor))
+        size += 4 * tensor.elements
+    return buckets

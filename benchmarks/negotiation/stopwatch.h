@@ -1,0 +1,14 @@
+// Real time, as opposed to the virtual ranks'.
+#pragma once
+
+#include <chrono>
+
+#include "network.h"
+
+namespace perseus::simulation {
+
+inline Nanoseconds steady_now() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+}  // namespace perseus::simulation

@@ -14,10 +14,12 @@ FOLDER = ROOT / "build/benchmarks"
 def program(source: str, mpi: str | None = None) -> Path:
     """The program made of contenders/`source`, against the MPI in build/`mpi` or perseus.h.
 
-    Raises FileNotFoundError or CalledProcessError (its stderr holds the compiler's words).
+    Raises OSError or CalledProcessError (its stderr holds the compiler's words).
     """
     target = FOLDER / (Path(source).stem + (f"_{mpi}" if mpi else ""))
-    inputs = [SOURCES / source, *SOURCES.glob("*.h")]
+    inputs = [SOURCES / source, *SOURCES.glob("contender.*")]
+    if source == "perseus.c":
+        inputs.append(ROOT / "perseus_core/include/perseus/perseus.h")
     if target.exists() and target.stat().st_mtime > max(file.stat().st_mtime for file in inputs):
         return target
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -25,7 +27,8 @@ def program(source: str, mpi: str | None = None) -> Path:
     compiler = [str(ROOT / f"build/{mpi}/bin/mpicc")] if mpi else [os.environ.get("CC", "cc")]
     if mpi and not Path(compiler[0]).exists():
         raise FileNotFoundError(f"{mpi} is not there: make peers")
-    options = ["-std=gnu99", "-O2", "-Wall", "-o", str(target), str(SOURCES / source)]
+    options = ["-std=gnu99", "-O2", "-Wall", "-o", str(target)]
+    options += [str(SOURCES / source), str(SOURCES / "contender.c")]
     if source == "perseus.c":
         library = str(engine / "lib")
         options += [f"-I{engine / 'include'}", f"-L{library}", f"-Wl,-rpath,{library}"]

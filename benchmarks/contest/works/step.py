@@ -1,8 +1,8 @@
 """A training step's gradients, as backward produces them on an accelerator.
 
 The accelerator is simulated: a layer computes while this thread sleeps, so that the processor is
-free, as it is beside a GPU. Its clock is kept apart from the processor's: a sleep that ends late, by
-some 0.06 ms, delays what is submitted then, but not the layers that follow.
+free, as it is beside a GPU. Its clock is kept apart from the processor's: a sleep that ends late
+delays what is submitted then, but not the layers that follow.
 
 How a contender takes part is told by variables of its environment, for all get the same options:
 STEP_OVERLAP=1 lets each layer's forward wait for its own gradients only; STEP_PRIORITY=1 gives the
@@ -12,9 +12,10 @@ PyTorch's DistributedDataParallel does.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from contest.models import Model, Tensor, forward_seconds, model
@@ -38,7 +39,7 @@ def steps(
     accelerator = Accelerator(forward_seconds(trained, slowdown=slowdown))
     overlap = os.environ.get("STEP_OVERLAP") == "1"
     ends = _train(accelerator, exchange, max(1, warm_up) + iterations, overlap)
-    return [(end - begin) * 1e6 for begin, end in zip(ends[-iterations - 1 :], ends[-iterations:])]
+    return _microseconds(ends)[-iterations:]
 
 
 def compute(contender: Any, *, iterations: int, name: str, slowdown: float = 1.0) -> list[float]:
@@ -46,10 +47,10 @@ def compute(contender: Any, *, iterations: int, name: str, slowdown: float = 1.0
     accelerator = Accelerator(forward_seconds(model(name), slowdown=slowdown))
     contender.barrier()
     ends = _train(accelerator, _Nothing(), 1 + iterations, True)
-    return [(end - begin) * 1e6 for begin, end in zip(ends, ends[1:])]
+    return _microseconds(ends)
 
 
-def gradients(contender: Any, *, iterations: int, name: str, warm_up: int = 2) -> list[float]:
+def gradients(contender: Any, *, iterations: int, name: str, warm_up: int = 1) -> list[float]:
     """Microseconds from submitting all gradients, last layer first, to having them all."""
     trained = model(name)
     exchange = _exchange(contender, trained)
@@ -109,6 +110,10 @@ def _train(accelerator: Accelerator, exchange: Any, steps: int, overlap: bool) -
     return ends
 
 
+def _microseconds(moments: Sequence[float]) -> list[float]:
+    return [(end - begin) * 1e6 for begin, end in itertools.pairwise(moments)]
+
+
 def _wait(exchange: Any, layers: Sequence[int]) -> None:
     for layer in layers:
         exchange.wait(layer)
@@ -125,8 +130,21 @@ class _Nothing:
 def _exchange(contender: Any, trained: Model) -> Any:
     bucket = float(os.environ.get("STEP_BUCKET_MB", "0"))
     exchange = _Buckets(contender, trained, bucket) if bucket else _EachGradient(contender, trained)
+    _check(contender, exchange, len(trained.layers))
     contender.barrier()
     return exchange
+
+
+def _check(contender: Any, exchange: Any, layers: int) -> None:
+    """Reduces ones, once, and leaves zeros: sums of sums would soon be infinite."""
+    for layer in reversed(range(layers)):
+        exchange.submit(layer)
+    _wait(exchange, range(layers))
+    for gradient in exchange.gradients():
+        first, last = float(gradient[0]), float(gradient[-1])
+        if (first, last) != (contender.size, contender.size):
+            raise ArithmeticError(f"wrong sum of {contender.size} ones: {first} to {last}")
+        contender.fill(gradient, 0)
 
 
 class _EachGradient:
@@ -145,6 +163,11 @@ class _EachGradient:
                 rank += 1
             self._layers.append(named)
         self._pending: list[list[Any]] = [[] for _ in trained.layers]
+
+    def gradients(self) -> Iterator[Any]:
+        for layer in self._layers:
+            for _, gradient, _ in layer:
+                yield gradient
 
     def submit(self, layer: int) -> None:
         self._pending[layer] = [
@@ -193,6 +216,9 @@ class _Buckets:
                 offset += tensor.elements
             self._buckets.append(bucket)
             self._members.append(len(members))
+
+    def gradients(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self._gradients)
 
     def submit(self, layer: int) -> None:
         for (bucket, view), gradient in zip(

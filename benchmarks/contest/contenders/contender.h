@@ -1,0 +1,35 @@
+/* What runs in each rank of a contender written in C: the same as contest/worker.py.
+ *
+ * contender_serve connects to the Unix socket $BENCH_SOCKET, says `hello RANK SIZE PID`, and
+ * answers lines: `run WORK key=value ...` by `times t0 t1 ...`, microseconds of each iteration, or
+ * `error TEXT`; `end` by returning. One thread.
+ */
+#ifndef CONTEST_CONTENDER_H_
+#define CONTEST_CONTENDER_H_
+
+#include <stddef.h>
+
+/* Gives where the result is, once it is there: `output`, `input` or memory of the contender's that
+ * lives until its next call. NULL after contender_failed. `elements` are those of the input. */
+typedef const float* (*contender_operation_t)(float* input, float* output, size_t elements);
+
+typedef struct {
+  int rank;
+  int size;
+  /* NULL: the interface has none. */
+  contender_operation_t allreduce; /* a sum; in place if output is NULL */
+  contender_operation_t broadcast; /* in place, from rank 0 */
+  contender_operation_t allgather;
+  contender_operation_t alltoall;      /* equal parts */
+  contender_operation_t reducescatter; /* a sum */
+  void (*barrier)(void);
+  /* The operations move bytes and compute nothing; ranks begin each together. */
+  int is_limit;
+} contender_t;
+
+/* Keeps the reason, for the conductor, and gives NULL. */
+const float* contender_failed(const char* reason);
+/* Gives an exit status. */
+int contender_serve(const contender_t* contender);
+
+#endif /* CONTEST_CONTENDER_H_ */

@@ -1,0 +1,167 @@
+"""Prepares who Perseus is measured against: `make peers`, or python benchmarks/prepare_peers.py.
+
+Open MPI and MPICH come into environments of their own, build/openmpi and build/mpich; PyTorch and
+Horovod into build/peers. Horovod has no wheels, and its last release, of June 2023, does not
+compile as it is against a current PyTorch, which wants C++17; so its source is fetched, two lines
+changed, and built with Gloo and with that Open MPI, in some minutes. What cannot be had is said in
+the end, with the reason, and the exit status is 1; benchmarks go on without it and say so too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = ROOT / "build/peers"
+OPEN_MPI = ROOT / "build/openmpi"
+HOROVOD = "0.28.1"
+LOG = PEERS / "horovod-build.log"
+# Read by contest/launch.py.
+FAILED = PEERS / "horovod-failed.txt"
+OF_CXX_14 = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+
+
+class PeerError(Exception):
+    pass
+
+
+def environment(name: str) -> None:
+    """build/`name`, with requirements/`name`.txt."""
+    command = [sys.executable, str(ROOT / "scripts/environment.py"), f"build/{name}", name]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise PeerError(lines[-1] if lines else f"environment.py ended with {done.returncode}")
+
+
+def horovod() -> None:
+    for needed in (PEERS / "bin/python", OPEN_MPI / "bin/mpicc"):
+        if not needed.exists():
+            raise PeerError(f"needs {needed.relative_to(ROOT)}, which is not there")
+    if horovod_works():
+        FAILED.unlink(missing_ok=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
+        source = fetch(Path(folder))
+        for name in OF_CXX_14:
+            file = source / name
+            text = file.read_text()
+            file.write_text(text.replace("CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17"))
+        build(source)
+    if not horovod_works():
+        raise PeerError(f"was built, but lacks Gloo, MPI or PyTorch; see {LOG.relative_to(ROOT)}")
+    FAILED.unlink(missing_ok=True)
+
+
+def fetch(folder: Path) -> Path:
+    pip = [str(PEERS / "bin/python"), "-m", "pip", "download", "-q", "--no-deps"]
+    pip += ["--disable-pip-version-check", "--no-build-isolation", "--no-binary", "horovod"]
+    pip += ["-d", str(folder), f"horovod=={HOROVOD}"]
+    done = subprocess.run(pip, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise PeerError(f"pip download: {done.stderr.strip().splitlines()[-1]}")
+    with tarfile.open(folder / f"horovod-{HOROVOD}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / f"horovod-{HOROVOD}"
+
+
+def variables() -> dict[str, str]:
+    found = [str(PEERS / "bin"), str(OPEN_MPI / "bin"), os.environ["PATH"]]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join(found),
+        "LD_LIBRARY_PATH": str(OPEN_MPI / "lib"),
+        # CMake 4 no longer takes the versions that the libraries inside ask for.
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def build(source: Path) -> None:
+    pip = [str(PEERS / "bin/python"), "-m", "pip", "install", "-v", "--no-deps"]
+    pip += ["--disable-pip-version-check", "--no-build-isolation", str(source)]
+    began = time.monotonic()
+    live = sys.stderr.isatty()
+    shown = -1
+    with (
+        LOG.open("w") as log,
+        subprocess.Popen(
+            pip,
+            env=variables(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as job,
+    ):
+        assert job.stdout
+        for line in job.stdout:
+            log.write(line)
+            # make's own count of what is compiled
+            found = re.search(r"\[ *(\d+)%\]", line)
+            percent = int(found[1]) if found else shown
+            if percent > shown and (live or percent // 10 > shown // 10):
+                minutes, seconds = divmod(round(time.monotonic() - began), 60)
+                text = f"peers: building Horovod {percent:3d} %  {minutes}:{seconds:02d}"
+                print(text, end="\r" if live else "\n", file=sys.stderr, flush=True)
+                shown = percent
+    if live:
+        print(file=sys.stderr)
+    if job.returncode != 0:
+        raise PeerError(f"does not build: {first_error()}; see {LOG.relative_to(ROOT)}")
+
+
+def first_error() -> str:
+    lines = LOG.read_text().splitlines()
+    errors = [line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return errors[0][:200] if errors else lines[-1].strip()[:200] if lines else "no output"
+
+
+def horovod_works() -> bool:
+    program = (
+        "import horovod.torch as hvd, sys; sys.exit(not (hvd.gloo_built() and hvd.mpi_built()))"
+    )
+    python = [str(PEERS / "bin/python"), "-c", program]
+    done = subprocess.run(python, env=variables(), stdin=subprocess.DEVNULL, capture_output=True)
+    return done.returncode == 0
+
+
+def main() -> None:
+    steps = {
+        "Open MPI": lambda: environment("openmpi"),
+        "MPICH": lambda: environment("mpich"),
+        "PyTorch": lambda: environment("peers"),
+        f"Horovod {HOROVOD}": horovod,
+    }
+    outcomes = {}
+    for name, prepare in steps.items():
+        try:
+            prepare()
+            outcomes[name] = "ready"
+        except PeerError as error:
+            outcomes[name] = f"CANNOT BE HAD: {error}"
+            if prepare is horovod and PEERS.exists():
+                FAILED.write_text(f"Horovod {error}\n")
+    print("== peers")
+    for name, outcome in outcomes.items():
+        print(f"   {name:16} {outcome}")
+    sys.exit(any(outcome != "ready" for outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    main()

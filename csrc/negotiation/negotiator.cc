@@ -35,11 +35,11 @@ void Agreement::clear() {
   *this = std::move(empty);
 }
 
-Negotiator::Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
+Negotiator::Negotiator(int index, int size, const std::vector<int>& ranks, size_t capacity,
                        std::vector<std::byte> prefix, NegotiatorHost& host)
     : index_(index),
       size_(size),
-      ranks_(std::move(ranks)),
+      rank_(ranks[index]),
       hops_(std::bit_width(static_cast<unsigned>(size - 1))),
       capacity_(capacity),
       prefix_(std::move(prefix)),
@@ -156,10 +156,10 @@ void Negotiator::begin_round() {
   if (joined_) {
     ballot_.all_joined = true;
     ballot_.last_join_round = join_round_;
-    ballot_.last_join_rank = ranks_[index_];
-    ballot_.joined = {ranks_[index_]};
+    ballot_.last_join_rank = rank_;
+    ballot_.joined = {rank_};
   } else {
-    ballot_.speaker = ranks_[index_];
+    ballot_.speaker = rank_;
     ballot_.trial = trial_;
     ballot_.slowest = result_;
     for (const auto& [key, pending] : pending_) {
@@ -171,10 +171,9 @@ void Negotiator::begin_round() {
       } else {
         const Description& described = pending.refusal ? Description() : *pending.description;
         std::vector<int32_t> waiting;
-        if (pending.is_overdue) waiting.push_back(ranks_[index_]);
-        ballot_.records[key] = {true,
-                                std::move(waiting),
-                                {{ranks_[index_], pending.ordinal, described, pending.refusal}}};
+        if (pending.is_overdue) waiting.push_back(rank_);
+        ballot_.records[key] = {
+            true, std::move(waiting), {{rank_, pending.ordinal, described, pending.refusal}}};
         counters_.descriptions_sent += 1;
       }
     }
@@ -197,6 +196,7 @@ void Negotiator::run_hops() {
   auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   while (hop_ < hops_ && std::exchange(arrived[hop_].has_come, false)) {
     ballot_.merge(std::move(arrived[hop_].ballot), *this);
+    arrived[hop_].ballot.records.clear();  // they are rare, and large
     if (++hop_ < hops_) send_hop();
   }
 }
@@ -217,6 +217,7 @@ void Negotiator::complete_round() {
     if (!pending_.empty()) has_news_ = true;
   } else {
     conclude_records();
+    ballot_.records.clear();
     conclude_bits();
     std::sort(agreement_.ready.begin(), agreement_.ready.end(), [](const auto& a, const auto& b) {
       if (a.description().priority != b.description().priority) {

@@ -79,9 +79,9 @@ class NegotiatorHost {
 // Does no input or output of its own and knows no clock; used by one thread.
 class Negotiator : private KnownOperations {
  public:
-  // index: this rank in the set; rank: in the world, for messages to people. prefix: bytes that go
-  // before each message, for whoever takes it apart.
-  Negotiator(int index, int size, std::vector<int> ranks, size_t capacity,
+  // index: this rank in the set; ranks: the set's, in the world, for messages to people. prefix:
+  // bytes that go before each message, for whoever takes it apart.
+  Negotiator(int index, int size, const std::vector<int>& ranks, size_t capacity,
              std::vector<std::byte> prefix, NegotiatorHost& host);
 
   // This rank has the operation ready. The key must not be pending here already, unless it is
@@ -160,7 +160,7 @@ class Negotiator : private KnownOperations {
 
   const int index_;
   const int size_;
-  const std::vector<int> ranks_;
+  const int rank_;  // in the world
   const int hops_;
   const size_t capacity_;
   const std::vector<std::byte> prefix_;

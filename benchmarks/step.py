@@ -1,0 +1,100 @@
+"""A training step's communication that computing does not hide: Perseus and its peers, in turns.
+
+python benchmarks/step.py [--ranks 2] [--models vgg16 ...] [--slowdown 1] [--quick] [--json FILE]
+                          [--plot FILE]
+
+The gradients of real models, as backward would produce them on an accelerator that is simulated
+(contest/models.py, contest/works/step.py). Exposed communication is what a step takes longer than
+computing alone. Its lower bound is that of the best schedule (contest/step_bound.py) where moving n
+gradients takes as long as copying them once, in all ranks at once: the limit of shared memory,
+measured in the same run. benchmarks/hosts.py has the same over links.
+
+Then all gradients at once, without computing: from the first's submission to having all.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from contest import report, training_step
+from contest.conductor import Conductor
+from contest.launch import KNOWN
+from contest.models import NAMES, V100, model
+
+LIMIT = "copy limit"
+#: What the limit is measured with.
+COPIED = 64 << 20
+#: Interfaces to submit gradients by hand.
+AT_ONCE = (
+    KNOWN["perseus"],
+    KNOWN["perseus numpy"],
+    *(one for one in training_step.CONTENDERS if not one.program.startswith("perseus")),
+)
+
+
+def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) -> None:
+    turns, iterations = (1, 3) if args.quick else (5, 10)
+    contenders = (*training_step.CONTENDERS, KNOWN[LIMIT])
+    with Conductor(contenders, ranks, time_out=600) as contest:
+        copied = contest.measure(
+            "collective.allreduce", elements=COPIED // 4, only=[LIMIT], iterations=5
+        )[LIMIT]
+        del contest.contenders[LIMIT]
+        seconds = (copied.median or 0.0) / 1e6 / COPIED
+        if copied.reason:
+            print(f"no lower bound: {copied.reason}")
+        training_step.tune(contest, 0 if args.quick else args.tuning_steps)
+        for name in args.models:
+            rows = training_step.measure(
+                steps,
+                {"work": f"step of {name}", "ranks": ranks},
+                contest,
+                name,
+                lambda size: size * seconds,
+                slowdown=args.slowdown,
+                turns=turns,
+                iterations=iterations,
+            )
+            training_step.print_steps(f"step of {name}, {ranks} ranks", rows)
+
+
+def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report) -> None:
+    turns, iterations = (1, 3) if args.quick else (5, 10)
+    with Conductor(AT_ONCE, ranks, time_out=600) as contest:
+        training_step.tune(contest, 0 if args.quick else args.tuning_steps)
+        for name in args.models:
+            tensors = len(model(name).tensors)
+            case = {"work": f"all {tensors} gradients of {name} at once", "ranks": ranks}
+            at_once.add(
+                case,
+                contest.measure("step.gradients", turns=turns, iterations=iterations, name=name),
+            )
+            at_once.print_case(case)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--slowdown", type=float, default=1, help="of the accelerator")
+    parser.add_argument("--only", choices=("steps", "at-once"))
+    parser.add_argument("--tuning-steps", type=int, default=60, help="before measuring")
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    steps, at_once = report.Report("step"), report.Report("step")
+    print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")
+    for ranks in args.ranks:
+        if args.only != "at-once":
+            measure_steps(args, ranks, steps)
+        if args.only != "steps":
+            measure_at_once(args, ranks, at_once)
+    if args.json:
+        steps.write_json(args.json, at_once=at_once.rows, accelerator=V100.name)
+    if args.plot and steps.rows:
+        training_step.plot_exposed(
+            steps.rows, args.plot, lambda row: f"{row['work']}, {row['ranks']} ranks"
+        )
+
+
+if __name__ == "__main__":
+    main()

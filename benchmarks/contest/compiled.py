@@ -27,7 +27,7 @@ def program(source: str, mpi: str | None = None) -> Path:
     compiler = [str(ROOT / f"build/{mpi}/bin/mpicc")] if mpi else [os.environ.get("CC", "cc")]
     if mpi and not Path(compiler[0]).exists():
         raise FileNotFoundError(f"{mpi} is not there: make peers")
-    options = ["-std=gnu99", "-O2", "-Wall", "-o", str(target)]
+    options = ["-std=gnu11", "-O2", "-Wall", "-o", str(target)]
     options += [str(SOURCES / source), str(SOURCES / "contender.c")]
     if source == "perseus.c":
         library = str(engine / "lib")

@@ -66,7 +66,7 @@ class Conductor:
         contenders: Iterable[str | Contender],
         ranks: int,
         hosts: Sequence[Host] | None = None,
-        time_out: float = 120.0,
+        time_out: float = 60.0,
     ) -> None:
         listed = [KNOWN[one] if isinstance(one, str) else one for one in contenders]
         self.contenders = {contender.label: contender for contender in listed}
@@ -133,9 +133,7 @@ class Conductor:
         trial = Times()
         self._turn(label, work, {**options, "iterations": 5}, trial)
         result.reason = trial.reason
-        # The fastest of them: one that was held up says little of the others.
-        fastest = min(trial.microseconds, default=0.0)
-        return max(3, min(2000, round(seconds * 1e6 / max(fastest, 1.0))))
+        return max(3, min(2000, round(seconds * 1e6 / max(trial.median or 0.0, 1.0))))
 
     def _enlist(self, contender: Contender, folder: Path) -> None:
         folder.mkdir()
@@ -256,7 +254,7 @@ class _Team:
                 if not ready:
                     told = [text for kind, text in answers.values() if kind == "error"]
                     raise NotToBeHadError(
-                        told[0] if told else f"no answer in time: {self._last_words()}"
+                        told[0] if told else f"no answer in time; last words: {self._last_words()}"
                     )
                 for key, _ in ready:
                     line = self._ranks[key.data].receive(deadline, self._last_words)
@@ -276,7 +274,7 @@ class _Team:
         lines = [
             line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
         ]
-        return lines[-1].strip()[:300] if lines else "it printed nothing"
+        return lines[-1].strip()[:300] if lines else "none"
 
 
 class _Rank:
@@ -298,7 +296,7 @@ class _Rank:
             try:
                 received = self.connection.recv(1 << 16)
             except TimeoutError as error:
-                raise NotToBeHadError(f"no answer in time: {last_words()}") from error
+                raise NotToBeHadError(f"no answer in time; last words: {last_words()}") from error
             except OSError as error:
                 raise NotToBeHadError(f"a rank died: {last_words()}") from error
             if not received:

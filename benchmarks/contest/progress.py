@@ -1,4 +1,4 @@
-"""A bar that tells how far a program is."""
+"""Shows on stderr how far a long run is: a bar on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+WIDTH = 30
 
 
-def progress(items: Sequence[T], title: str) -> Iterator[T]:
-    """The items, with a bar on a terminal."""
-    begin = time.monotonic()
-    for i, item in enumerate(items):
-        if sys.stderr.isatty():
-            bar = "#" * (30 * i // len(items))
-            seconds = time.monotonic() - begin
-            print(f"\r{title} [{bar:30}] {i}/{len(items)} {seconds:.0f} s", end="", file=sys.stderr)
-        yield item
-    if sys.stderr.isatty():
-        print("\r" + " " * 79 + "\r", end="", file=sys.stderr)
+def progress(cases: Sequence[T], what: str) -> Iterator[T]:
+    """Gives the cases, and shows how many of them are done, and about how long the rest takes."""
+    began = time.monotonic()
+    shown = began
+    live = sys.stderr.isatty()
+    for done, case in enumerate(cases):
+        now = time.monotonic()
+        if live or done == 0 or now - shown > 30:
+            shown = now
+            bar = "#" * (WIDTH * done // len(cases))
+            left = f", {(now - began) / done * (len(cases) - done):.0f} s left" if done else ""
+            text = f"{what} [{bar:{WIDTH}}] {done}/{len(cases)}{left}"
+            print(f"\r{text:78}" if live else text, end="" if live else "\n", file=sys.stderr)
+            sys.stderr.flush()
+        yield case
+    if live:
+        print(f"\r{'':78}\r", end="", file=sys.stderr, flush=True)

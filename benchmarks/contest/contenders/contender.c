@@ -89,7 +89,7 @@ static int find(const contender_t* contender, const request_t* request, plan_t* 
   const float sum = (float)(size * (size + 1) / 2);
   const int limit = contender->is_limit;
   if (strcmp(request->work, "collective.allreduce") == 0) {
-    *plan = (plan_t){contender->allreduce, whole, whole, mine, limit ? mine : sum, limit};
+    *plan = (plan_t){contender->allreduce, whole, whole, mine, limit ? mine : sum, 0};
   } else if (strcmp(request->work, "collective.broadcast") == 0) {
     *plan = (plan_t){contender->broadcast, whole, whole, mine, 1, 1};
   } else if (strcmp(request->work, "collective.allgather") == 0) {

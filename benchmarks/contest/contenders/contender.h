@@ -23,8 +23,7 @@ typedef struct {
   contender_operation_t alltoall;      /* equal parts */
   contender_operation_t reducescatter; /* a sum */
   void (*barrier)(void);
-  /* The operations move bytes and compute nothing; ranks begin each together. */
-  int is_limit;
+  int is_limit; /* the operations move bytes and sum nothing */
 } contender_t;
 
 /* Keeps the reason, for the conductor, and gives NULL. */

@@ -1,0 +1,89 @@
+"""Large collectives of Perseus and its peers, in turns, and the limit of memory beside them.
+
+python benchmarks/bandwidth.py [--ranks 2 3 4] [--sizes 64K 1M 64M] [--works allreduce ...]
+                               [--quick] [--json FILE] [--plot FILE]
+
+Sizes are of what each rank gives, float32. Each iteration counts as long as on its slowest rank.
+The limit: each rank's buffer is read once and written once, by memcpy to another of that size, in
+all ranks at once. Ratios are to Perseus through horovod.torch's interface.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from contest import report
+from contest.conductor import Conductor
+from contest.launch import KNOWN
+from contest.progress import progress
+
+WORKS = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter"]
+SIZES = [64 << 10 + 2 * power for power in range(7)]
+FEWER_SIZES = [1 << 20, 16 << 20, 64 << 20]  # of what trains few models
+QUICK_SIZES = [1 << 20, 64 << 20]
+# Turns and waits would take hours otherwise; the others' figures are latency.py's.
+LEFT_OUT = ("perseus numpy", "horovod gloo, cycle 0")
+CONTENDERS = [label for label in KNOWN if label not in LEFT_OUT]
+LIMIT = "copy limit"
+
+
+def default_sizes(work: str, quick: bool) -> list[int]:
+    if quick:
+        return QUICK_SIZES
+    return SIZES if work == "allreduce" else FEWER_SIZES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument(
+        "--sizes",
+        type=report.byte_count,
+        nargs="+",
+        help="of allreduce 64K .. 256M, of the others 1M .. 64M",
+    )
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=WORKS)
+    parser.add_argument("--contenders", nargs="+", choices=list(KNOWN), default=CONTENDERS)
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    turns, seconds = (2, 0.1) if args.quick else (5, 0.6)
+    bandwidth = report.Report("bandwidth")
+    print("median, p10 .. p90, ratio to the first", flush=True)
+    for ranks in args.ranks:
+        cases = [
+            {"work": work, "bytes": size, "ranks": ranks}
+            for work in args.works
+            for size in args.sizes or default_sizes(work, args.quick)
+        ]
+        with Conductor(args.contenders, ranks) as contest:
+            for case in progress(cases, f"bandwidth, {ranks} ranks"):
+                # What is read and written at least is known of an allreduce.
+                only = [
+                    label
+                    for label in args.contenders
+                    if case["work"] == "allreduce" or label != LIMIT
+                ]
+                times = contest.measure(
+                    f"collective.{case['work']}",
+                    turns=turns,
+                    seconds=seconds,
+                    only=only,
+                    elements=case["bytes"] // 4,
+                )
+                bandwidth.add(case, times)
+                bandwidth.print_case(case)
+    if args.json:
+        bandwidth.write_json(args.json)
+    if args.plot:
+        report.plot(
+            bandwidth,
+            args.plot,
+            x="bytes",
+            panel=["work", "ranks"],
+            y_label="GB/s of what each rank gives",
+            value=lambda row: row["bytes"] / row["median"] / 1e3,
+        )
+
+
+if __name__ == "__main__":
+    main()

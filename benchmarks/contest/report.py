@@ -1,0 +1,224 @@
+"""What was measured, as a table, as JSON and as plots."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from contest.conductor import Times
+
+ROOT = Path(__file__).resolve().parents[2]
+Case = Mapping[str, int | str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="a short run: rough figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there (.svg, .png)")
+
+
+def bytes_text(count: int) -> str:
+    """65536 -> "64 KiB"."""
+    value = count
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024 or value % 1024:
+            return f"{value} {unit}"
+        value //= 1024
+    return f"{value} GiB"
+
+
+def byte_count(text: str) -> int:
+    """The inverse, for command lines: "64K", "64KiB", "256M", "4"."""
+    number = text.rstrip("KMGiB")
+    unit = text[len(number) :].removesuffix("B").removesuffix("i")
+    return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
+
+
+def time_text(microseconds: float | None) -> str:
+    if microseconds is None:
+        return "-"
+    if microseconds < 1000:
+        return f"{microseconds:.1f} us"
+    return f"{microseconds / 1000:.{2 if microseconds < 1e5 else 0}f} ms"
+
+
+@dataclass
+class Report:
+    """Rows of one program's run; the first contender of a case is what the others are compared to.
+
+    value_text: how a value reads, if it is not a time in microseconds.
+    """
+
+    program: str
+    value_text: Callable[[float | None], str] = time_text
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, case: Case, times: Mapping[str, Times]) -> None:
+        """Takes in one measurement of some contenders."""
+        first = next(iter(times.values())).median
+        for label, of_contender in times.items():
+            median = of_contender.median
+            self.rows.append(
+                {
+                    **case,
+                    "contender": label,
+                    "median": median,
+                    "p10": of_contender.percentile(10),
+                    "p90": of_contender.percentile(90),
+                    "ratio": median / first if median and first else None,
+                    "iterations": len(of_contender.microseconds),
+                    "reason": of_contender.reason,
+                }
+            )
+
+    def print_case(self, case: Case) -> None:
+        """The lines of one case."""
+        rows = [row for row in self.rows if all(row[key] == case[key] for key in case)]
+        print(_case_text(case))
+        for row in rows:
+            if row["median"] is None:
+                print(f"  {row['contender']:24} {row['reason']}")
+                continue
+            spread = f"{self.value_text(row['p10'])} .. {self.value_text(row['p90'])}"
+            ratio = f"{row['ratio']:.3g}x" if row["ratio"] else ""
+            reason = f"  {row['reason']}" if row["reason"] else ""
+            median = self.value_text(row["median"])
+            print(f"  {row['contender']:24} {median:>11}  {spread:25} {ratio:>8}{reason}")
+        sys.stdout.flush()
+
+    def write_json(self, file: Path, **more: Any) -> None:
+        content = {
+            "program": self.program,
+            "command": ["python", f"benchmarks/{self.program}.py", *sys.argv[1:]],
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(),
+            **more,
+            "rows": self.rows,
+        }
+        file.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _case_text(case: Case) -> str:
+    parts = []
+    for key, value in case.items():
+        if key == "bytes":
+            parts.append(bytes_text(int(value)))
+        elif isinstance(value, int):
+            parts.append(f"{value} {key}")
+        else:
+            parts.append(value)
+    return ", ".join(parts)
+
+
+def machine() -> dict[str, Any]:
+    cpu = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": cpu,
+        "kernel": platform.release(),
+        "versions": {
+            "python": platform.python_version(),
+            "perseus": _commit(),
+            **{name: _version(name) for name in ("torch", "numpy")},
+        },
+    }
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def plot(
+    report: Report,
+    file: Path,
+    *,
+    x: str,
+    panel: Sequence[str],
+    y_label: str,
+    value: Callable[[Mapping[str, Any]], float] = lambda row: row["median"],
+) -> None:
+    """Lines over `x`, on log axes: one for each contender, and a panel for each value of `panel`.
+
+    value: what is drawn of a row. The band around a line is p10 to p90.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        sys.exit("--plot needs matplotlib: make env-benchmarks")
+    drawn = [row for row in report.rows if row["median"]]
+    panels = list(dict.fromkeys(tuple(row[key] for key in panel) for row in drawn))
+    labels = list(dict.fromkeys(row["contender"] for row in drawn))
+    # With two keys: a line of panels for each value of the first.
+    first = list(dict.fromkeys(key[0] for key in panels))
+    panels.sort(key=lambda key: first.index(key[0]))
+    columns = len(panels) // len(first) if len(panel) > 1 else min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(
+        lines, columns, figsize=(1.5 + 5 * columns, 4.2 * lines), squeeze=False, sharey="row"
+    )
+    for place in list(axes.flat)[len(panels) :]:
+        place.set_visible(False)
+    for place, key in zip(axes.flat, panels, strict=False):
+        for number, label in enumerate(labels):
+            rows = [
+                row
+                for row in drawn
+                if row["contender"] == label and tuple(row[name] for name in panel) == key
+            ]
+            if not rows:
+                continue
+            rows.sort(key=lambda row: row[x])
+            at = [row[x] for row in rows]
+            ours = label.startswith("perseus")
+            style = {
+                "color": f"C{number % 10}",
+                "linewidth": 2.4 if ours else 1.3,
+                "linestyle": "--" if "limit" in label else "-",
+                "marker": "o" if ours else ".",
+            }
+            place.plot(at, [value(row) for row in rows], label=label, **style)
+            low = [value({**row, "median": row["p10"]}) for row in rows]
+            high = [value({**row, "median": row["p90"]}) for row in rows]
+            place.fill_between(at, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        place.set_xscale("log", base=2)
+        place.set_yscale("log")
+        place.set_title(_case_text(dict(zip(panel, key, strict=True))))
+        place.grid(True, which="both", alpha=0.25)
+        if x == "bytes":
+            ticks = sorted({row[x] for row in drawn})[:: max(1, len({r[x] for r in drawn}) // 7)]
+            place.set_xticks(ticks, [bytes_text(tick) for tick in ticks], rotation=30)
+            place.minorticks_off()
+        else:
+            place.set_xlabel(x)
+    for line in axes:
+        line[0].set_ylabel(y_label)
+    handles, names = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    figure.tight_layout()
+    figure.savefig(file, bbox_inches="tight", dpi=110)

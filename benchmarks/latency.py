@@ -1,0 +1,59 @@
+"""Small allreduces, from the call to the result: Perseus and its peers, in turns.
+
+python benchmarks/latency.py [--ranks 2] [--sizes 4 1K 64K] [--quick] [--json FILE] [--plot FILE]
+
+Each iteration counts as long as on its slowest rank. Ratios are to Perseus through `hvd.allreduce`.
+Beside it: the CPU time that each contender uses while nothing is to be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from contest import report
+from contest.conductor import Conductor
+from contest.launch import KNOWN
+from contest.progress import progress
+
+CONTENDERS = [label for label in KNOWN if label != "copy limit"]
+SIZES = [4 << 2 * power for power in range(8)]
+QUICK_SIZES = [4, 1024, 65536]
+
+
+def cpu_text(microseconds: float | None) -> str:
+    return "-" if microseconds is None else f"{microseconds / 1e4:.3f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--sizes", type=report.byte_count, nargs="+", help="bytes; 4 .. 64K")
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    turns, seconds = (2, 0.1) if args.quick else (7, 0.4)
+    latency = report.Report("latency")
+    idle = report.Report("latency", cpu_text)
+    print("allreduce, median, p10 .. p90, ratio to the first", flush=True)
+    for ranks in args.ranks:
+        with Conductor(args.contenders, ranks) as contest:
+            sizes = args.sizes or (QUICK_SIZES if args.quick else SIZES)
+            for size in progress(sizes, f"latency, {ranks} ranks"):
+                case = {"bytes": size, "ranks": ranks}
+                work = {"elements": size // 4, "in_place": 0}
+                latency.add(
+                    case,
+                    contest.measure("collective.allreduce", turns=turns, seconds=seconds, **work),
+                )
+                latency.print_case(case)
+            case = {"work": "a core's time while idle", "ranks": ranks}
+            idle.add(case, contest.measure("collective.idle", turns=turns, iterations=1))
+            idle.print_case(case)
+    if args.json:
+        latency.write_json(args.json, idle=idle.rows)
+    if args.plot:
+        report.plot(latency, args.plot, x="bytes", panel=["ranks"], y_label="microseconds")
+
+
+if __name__ == "__main__":
+    main()

@@ -39,12 +39,33 @@ caps() {
 36 0 0 2654435769,116 0 0 22,68 0 0 66560,22 0 0 0,6 0 0 0\""
 }
 
+# Programs that look up the name of their host must find an address that others can reach: that of
+# all namespaces would be the machine's, on which nobody is. `ip netns exec` binds these files.
+names() {
+  mkdir -p "/etc/netns/$prefix$1"
+  echo "127.0.0.1 localhost" >"/etc/netns/$prefix$1/hosts"
+  host=0
+  while [ $host -lt "$2" ]; do
+    echo "10.86.0.$((host + 1)) $prefix$host" >>"/etc/netns/$prefix$1/hosts"
+    host=$((host + 1))
+  done
+}
+
+# Becomes a command on host $1, which has a name of its own there.
+enter() {
+  name=$prefix$1
+  shift
+  exec ip netns exec "$name" unshare --uts \
+    sh -c 'echo "$0" >/proc/sys/kernel/hostname; exec "$@"' "$name" "$@"
+}
+
 case ${1:-} in
 up)
   ip link add $bridge type bridge
   ip link set $bridge up
   i=0
   while [ $i -lt "$2" ]; do
+    names $i "$2"
     ip netns add $prefix$i
     ip link add $prefix-v$i type veth peer name eth0 netns $prefix$i
     ip link set $prefix-v$i master $bridge up
@@ -63,16 +84,17 @@ down)
   done
   for namespace in $(ip netns list | sed -n "s/^\($prefix[0-9]*\)\b.*/\1/p"); do
     ip netns delete "$namespace"
+    rm -rf "/etc/netns/$namespace"
   done
   ip link delete $bridge 2>/dev/null || true
   ;;
 at)
   host=$2
   shift 2
-  exec ip netns exec "$prefix$host" "$@"
+  enter "$host" "$@"
   ;;
 rsh)
-  exec ip netns exec "$prefix$((${2##*.} - 1))" sh -c "$3"
+  enter "$((${2##*.} - 1))" sh -c "$3"
   ;;
 unplug)
   ip link set "$prefix-v$2" down

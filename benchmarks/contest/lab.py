@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class Lab:
 
     def at(self, host: int, *command: str) -> list[str]:
         """The command line that runs a command on a host; it stays one process."""
-        return ["ip", "netns", "exec", f"{NAME}{host}", *command]
+        return ["env", f"NETLAB={NAME}", str(NETLAB), "at", str(host), *command]
 
     def netlab(self, *arguments: object) -> None:
         subprocess.run(
@@ -138,15 +139,27 @@ def why_not() -> str | None:
     return None
 
 
+def end_all() -> None:
+    """Kills what runs on the hosts: a lab that is removed lives on below its processes."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    for name in re.findall(rf"^{NAME}\d+\b", listed.stdout, re.MULTILINE):
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+        for pid in map(int, pids.stdout.split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 @contextmanager
 def open_lab(
     hosts: int, link_mbit: int | None = None, flow_mbit: int | None = None
 ) -> Iterator[Lab]:
     """A lab that stands meanwhile. One at a time."""
     lab = Lab(hosts, link_mbit, flow_mbit)
+    end_all()
     lab.netlab("down")  # what a run that was killed has left
     try:
         lab.netlab("up", hosts, *(cap for cap in (link_mbit, flow_mbit) if cap is not None))
         yield lab
     finally:
+        end_all()
         lab.netlab("down")

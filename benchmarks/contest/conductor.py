@@ -15,6 +15,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -58,7 +59,7 @@ class Conductor:
     time_out: seconds that one turn, or the start of a contender, may take.
 
     A contender that cannot start, dies, or does not answer in time is out: `absent` gives its
-    reason, as do the Times of every later measurement. Not for several threads.
+    reason, as do the Times of every later measurement. For the main thread alone.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class Conductor:
         self._teams: dict[str, _Team] = {}
 
     def __enter__(self) -> Conductor:
+        # Stopped ranks would outlive a conductor that ends without a word.
+        self._on_term = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self._folder = tempfile.TemporaryDirectory(prefix="contest-")
         try:
             for number, contender in enumerate(self.contenders.values()):
@@ -93,6 +96,7 @@ class Conductor:
             team.dismiss()
         self._teams.clear()
         self._folder.cleanup()
+        signal.signal(signal.SIGTERM, self._on_term)
 
     def measure(
         self,

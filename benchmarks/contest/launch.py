@@ -220,6 +220,8 @@ def _horovod_gloo(
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": hosts[0].address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
             "HOROVOD_GLOO_IFACE": host.interface,
+            # Else the time for which ranks are stopped counts as that of a peer gone silent.
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400",
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
         }

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -87,7 +88,7 @@ class Report:
         print(_case_text(case))
         for row in rows:
             if row["median"] is None:
-                print(f"  {row['contender']:24} {row['reason']}")
+                print(f"  {row['contender']:24} {textwrap.shorten(str(row['reason']), 120)}")
                 continue
             spread = f"{self.value_text(row['p10'])} .. {self.value_text(row['p90'])}"
             ratio = f"{row['ratio']:.3g}x" if row["ratio"] else ""

@@ -11,6 +11,8 @@
     reducescatter(tensor)     a sum; this rank's part
     allreduce_async(tensor, name, priority) -> handle      in place, a sum; the name is the tensor's
     wait(handle)
+    distribute(model, optimizer, prefix) -> (model, optimizer)   of PyTorch, to train together;
+                              the prefix tells models apart
     barrier()
     close()
 

@@ -55,6 +55,13 @@ class HvdContender:
     def wait(self, handle: Any) -> None:
         self._hvd.synchronize(handle)
 
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, prefix: str
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        named = [(f"{prefix}.{name}", param) for name, param in model.named_parameters()]
+        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model, self._hvd.DistributedOptimizer(optimizer, named_parameters=named)
+
     def barrier(self) -> None:
         self._hvd.barrier()
 

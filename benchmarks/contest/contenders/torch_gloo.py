@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Contender:
-    def __init__(self) -> None:
+    def __init__(self, backend: str = "gloo") -> None:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo")
+        dist.init_process_group(backend)
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._outputs: dict[tuple[str, int], torch.Tensor] = {}
@@ -56,6 +57,11 @@ class Contender:
 
     def wait(self, handle: Any) -> None:
         handle.wait()
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, prefix: str
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        return DistributedDataParallel(model), optimizer
 
     def barrier(self) -> None:
         dist.barrier()

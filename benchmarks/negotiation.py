@@ -8,17 +8,17 @@
 3. Many ranks: the engine's own negotiators over simulated links (benchmarks/negotiation/), beside
    Horovod's schemes under the same model. Times run from the last rank's submission until the last
    rank knows. `--model between_latency_ns=50000` and the like change the model.
+   `--plot FILE.svg` draws them, and the messages to FILE-messages.svg.
 """
 
 import argparse
-import json
 import math
 import statistics
 import time
-from pathlib import Path
 
 from contest import simulation
 from contest.progress import progress
+from contest.report import Report, add_arguments, plot
 
 import perseus.run
 
@@ -161,12 +161,9 @@ def print_steps(rows: list[dict]) -> None:
 
 def print_simulated(rows: list[dict]) -> None:
     for title in simulation.NAMES:
-        for state, schemes in (
-            ("steady state", simulation.STEADY),
-            ("first sight", simulation.FIRST_SIGHT),
-        ):
+        for state, schemes in simulation.STATES.items():
             found = {
-                (row["ranks"], row["scheme"]): row
+                (row["ranks"], row["contender"]): row
                 for row in rows
                 if row["names"] == title and row["state"] == state
             }
@@ -188,8 +185,8 @@ def print_simulated(rows: list[dict]) -> None:
 def _cell(row: dict | None, ours: dict | None) -> str:
     if row is None:
         return "-"
-    ratio = f"{row['time_us'] / ours['time_us']:.1f}x; " if ours and row is not ours else ""
-    return f"{row['time_us']:.0f} ({ratio}{most_messages(row)})"
+    ratio = f"{row['median'] / ours['median']:.1f}x; " if ours and row is not ours else ""
+    return f"{row['median']:.0f} ({ratio}{most_messages(row)})"
 
 
 def most_messages(row: dict) -> int:
@@ -197,65 +194,43 @@ def most_messages(row: dict) -> int:
     return max(row["messages_sent"][1], row["messages_received"][1])
 
 
-def plot(rows: list[dict], file: str) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 8), sharex=True)
-    for column, (state, schemes) in enumerate(simulation.STATES.items()):
-        for scheme in schemes:
-            chosen = [
-                row
-                for row in rows
-                if (row["names"], row["state"], row["scheme"]) == ("ResNet-50", state, scheme)
-            ]
-            ranks = [row["ranks"] for row in chosen]
-            style = {"marker": ".", "label": scheme}
-            axes[0][column].loglog(ranks, [row["time_us"] / 1000 for row in chosen], **style)
-            axes[1][column].loglog(ranks, [most_messages(row) for row in chosen], **style)
-        axes[0][column].set_title(f"ResNet-50's 161 gradients, {state}")
-        axes[1][column].set_xlabel("ranks")
-        axes[0][column].legend()
-    axes[0][0].set_ylabel("ms from the last submission")
-    axes[1][0].set_ylabel("messages of the busiest rank")
-    figure.tight_layout()
-    figure.savefig(file)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer ranks and rounds: a minute")
+    add_arguments(parser)
     parser.add_argument("--ranks", type=int, nargs="*", help="real processes; none: leave out")
     parser.add_argument("--step-ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--simulated", type=int, nargs="*", help="simulated ranks")
     parser.add_argument("--names", type=int, default=100, help="tensors in flight at once")
     parser.add_argument("--rounds", type=int, help="of real processes")
     parser.add_argument("--model", nargs="*", default=[], help="NAME=VALUE of the simulator")
-    parser.add_argument("--json", help="write all figures to this file")
-    parser.add_argument("--plot", help="draw the simulated ones to this file")
     args = parser.parse_args()
     real = args.ranks if args.ranks is not None else [2, 4, 8] if args.quick else [2, 4, 8, 16, 32]
     rounds = args.rounds or (20 if args.quick else 200)
     simulated = args.simulated
     if simulated is None:
-        simulated = (
-            [2, 12, 128, 1024] if args.quick else simulation.POWERS + simulation.BETWEEN_POWERS
-        )
+        simulated = simulation.QUICK_RANKS if args.quick else simulation.RANKS
 
-    figures: dict[str, object] = {"date": time.strftime("%Y-%m-%d"), "model": args.model}
+    report = Report("negotiation")
+    processes, steps = [], []
     if real:
-        figures["real"] = real_agreements(real, rounds, args.names)
-        print_real(figures["real"])
+        processes = real_agreements(real, rounds, args.names)
+        print_real(processes)
     if args.step_ranks:
-        figures["steps"] = real_steps(args.step_ranks, 5 if args.quick else 50)
-        print_steps(figures["steps"])
+        steps = real_steps(args.step_ranks, 5 if args.quick else 50)
+        print_steps(steps)
     if simulated:
         simulation.build()
-        figures["simulated"] = simulation.agreements(simulated, args.model)
-        print_simulated(figures["simulated"])
+        report.rows = simulation.agreements(simulated, args.model)
+        print_simulated(report.rows)
     if args.json:
-        Path(args.json).write_text(json.dumps(figures, indent=1) + "\n")
+        report.write_json(args.json, model=args.model, processes=processes, steps=steps)
     if args.plot and simulated:
-        plot(figures["simulated"], args.plot)
+        panels = {"x": "ranks", "panel": ["names", "state"]}
+        plot(report, args.plot, y_label="us from the last submission", **panels)
+        messages = args.plot.with_stem(f"{args.plot.stem}-messages")
+        plot(
+            report, messages, y_label="messages of the busiest rank", value=most_messages, **panels
+        )
 
 
 if __name__ == "__main__":

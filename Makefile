@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
+BENCHMARKS ?= latency bandwidth step negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
 # GNU make's own default for CXX is g++, whether there is one or not.
@@ -12,12 +13,13 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize lint format wheel wheel-test torch-versions clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize lint format wheel wheel-test torch-versions peers benchmarks clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  /'
 	@echo "variables: PYTHON=/path/to/python3  CXX=/path/to/c++  VENV=$(VENV)  RANKS=\"$(RANKS)\""
+	@echo "           BENCHMARKS=\"$(BENCHMARKS)\"  FLAGS=--quick"
 
 demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
 	@$(PY) examples/mnist_demo.py
@@ -63,6 +65,17 @@ wheel-test: env-build ## install into environments with and without torch, and u
 
 torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 GB in build/
 	@$(PY) scripts/torch_versions.py 2 4
+
+peers: ## prepare what benchmarks measure Perseus against: Horovod, Open MPI, MPICH; takes minutes
+	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py
+
+benchmarks: ## measure all, beside the peers, into benchmarks/results; takes hours, FLAGS=--quick less
+benchmarks: build env-demo env-benchmarks
+	@$(MAKE) peers || echo "make: goes on without what cannot be had"
+	@failed=; for name in $(BENCHMARKS); do echo "== $$name"; \
+	  $(PY) benchmarks/$$name.py $(FLAGS) --json benchmarks/results/$$name.json \
+	    --plot benchmarks/results/$$name.svg || failed="$$failed $$name"; done; \
+	  test -z "$$failed" || { echo "make: failed:$$failed"; exit 1; }
 
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so

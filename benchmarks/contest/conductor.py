@@ -131,6 +131,10 @@ class Conductor:
                     )
         return results
 
+    def pids(self, label: str) -> list[int]:
+        """The processes of a contender's ranks; none if it is out."""
+        return list(self._teams[label].pids) if label in self._teams else []
+
     def _trial(
         self, label: str, work: str, seconds: float, options: dict[str, Any], result: Times
     ) -> int:
@@ -175,7 +179,7 @@ class _Team:
         time_out: float,
     ) -> None:
         self._log = folder / "log"
-        self._pids: list[int] = []
+        self.pids: list[int] = []
         self._ranks: list[_Rank] = []
         self._job = Job([])
         with socket.socket(socket.AF_UNIX) as meeting, self._log.open("wb") as log:
@@ -223,7 +227,7 @@ class _Team:
         self._signal(signal.SIGKILL)
         for rank in self._ranks:
             rank.close()
-        self._pids.clear()
+        self.pids.clear()
 
     def _gather(self, meeting: socket.socket, ranks: int, deadline: float) -> None:
         found: dict[int, _Rank] = {}
@@ -242,7 +246,7 @@ class _Team:
             rank = _Rank(connection)
             self._ranks.append(rank)
             _, number, size, pid = rank.receive(deadline, self._last_words).split()
-            self._pids.append(int(pid))
+            self.pids.append(int(pid))
             if int(size) != ranks:
                 raise NotToBeHadError(f"rank {number} found {size} ranks, not {ranks}")
             found[int(number)] = rank
@@ -270,7 +274,7 @@ class _Team:
         return [answers[number] for number in range(len(self._ranks))]
 
     def _signal(self, number: signal.Signals) -> None:
-        for pid in self._pids:
+        for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 

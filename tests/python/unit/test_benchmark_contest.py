@@ -1,0 +1,77 @@
+"""The conductor of benchmarks/: turns, and contenders that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+from contest.conductor import Conductor
+from contest.launch import Contender, variant
+
+LABELS = ["perseus numpy", "another"]
+
+
+@pytest.fixture
+def contest() -> Iterator[Conductor]:
+    contenders = ["perseus numpy", variant("perseus numpy", "another", PERSEUS_SPIN_US="0")]
+    with Conductor(contenders, ranks=2, time_out=30) as conductor:
+        yield conductor
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_each_contender_is_measured_in_every_turn_and_stopped_between_them(
+    contest: Conductor,
+) -> None:
+    times = contest.measure("collective.allreduce", turns=3, iterations=4, elements=10)
+    assert [len(times[label].microseconds) for label in LABELS] == [12, 12]
+    assert all(time > 0 for label in LABELS for time in times[label].microseconds)
+    pids = [pid for label in LABELS for pid in contest.pids(label)]
+    assert len(set(pids)) == 4
+    while [state(pid) for pid in pids] != ["T"] * 4:  # a signal arrives when it arrives
+        time.sleep(0.001)
+
+
+def test_work_that_fails_everywhere_leaves_the_contender_in(contest: Conductor) -> None:
+    failed = contest.measure("collective.allreduce", turns=1, iterations=1, elements="many")
+    assert all(failed[label].reason and failed[label].median is None for label in LABELS)
+    times = contest.measure("collective.allreduce", turns=1, iterations=1, elements=10)
+    assert all(times[label].reason is None for label in LABELS)
+
+
+def test_a_contender_that_dies_is_out_with_its_reason_and_the_other_goes_on(
+    contest: Conductor,
+) -> None:
+    os.kill(contest.pids("another")[1], signal.SIGKILL)
+    for _ in range(2):
+        times = contest.measure("collective.allreduce", turns=1, iterations=1, elements=10)
+        assert times["another"].reason and times["another"].median is None
+        assert times["perseus numpy"].reason is None
+    assert contest.absent.keys() == {"another"}
+    assert contest.pids("another") == []
+
+
+def test_a_contender_that_cannot_start_is_absent_with_its_last_words() -> None:
+    with Conductor([Contender("none", "ranks", "no_such_contender")], ranks=1) as conductor:
+        assert "no_such_contender" in conductor.absent["none"]
+        times = conductor.measure("collective.allreduce", turns=1, iterations=1, elements=10)
+        assert times["none"].reason == conductor.absent["none"]
+
+
+def test_no_process_outlives_the_contest() -> None:
+    with Conductor(["perseus numpy"], ranks=2) as conductor:
+        pids = conductor.pids("perseus numpy")
+    assert len(pids) == 2
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -7,23 +7,18 @@ what changes on the machine meanwhile meets all alike.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import selectors
 import shlex
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contest.launch import KNOWN, Contender, Host, Job, NotToBeHadError, launch
+from contest.launch import KNOWN, Contender, Host, NotToBeHadError
+from contest.team import Team, WorkFailedError
 
 
 @dataclass
@@ -77,7 +72,7 @@ class Conductor:
         self.hosts = list(hosts or [Host()])
         self.time_out = time_out
         self.absent: dict[str, str] = {}
-        self._teams: dict[str, _Team] = {}
+        self._teams: dict[str, Team] = {}
 
     def __enter__(self) -> Conductor:
         # Stopped ranks would outlive a conductor that ends without a word.
@@ -146,7 +141,7 @@ class Conductor:
     def _enlist(self, contender: Contender, folder: Path) -> None:
         folder.mkdir()
         try:
-            self._teams[contender.label] = _Team(
+            self._teams[contender.label] = Team(
                 contender, self.ranks, self.hosts, folder, self.time_out
             )
         except NotToBeHadError as error:
@@ -156,162 +151,8 @@ class Conductor:
         words = [work, *(f"{name}={shlex.quote(str(value))}" for name, value in options.items())]
         try:
             result.microseconds += self._teams[label].run(" ".join(words), self.time_out)
-        except _WorkFailedError as error:
+        except WorkFailedError as error:
             result.reason = str(error)
         except NotToBeHadError as error:
             result.reason = self.absent[label] = str(error)
             self._teams.pop(label).dismiss()
-
-
-class _WorkFailedError(Exception):
-    pass
-
-
-class _Team:
-    """The ranks of one contender: stopped, but for the time of `run`."""
-
-    def __init__(
-        self,
-        contender: Contender,
-        ranks: int,
-        hosts: Sequence[Host],
-        folder: Path,
-        time_out: float,
-    ) -> None:
-        self._log = folder / "log"
-        self.pids: list[int] = []
-        self._ranks: list[_Rank] = []
-        self._job = Job([])
-        with socket.socket(socket.AF_UNIX) as meeting, self._log.open("wb") as log:
-            meeting.bind(str(folder / "socket"))
-            meeting.listen(ranks)
-            self._job = launch(contender, ranks, hosts, folder / "socket", log)
-            try:
-                self._gather(meeting, ranks, time.monotonic() + time_out)
-            except BaseException:
-                self.dismiss()
-                raise
-        self._signal(signal.SIGSTOP)
-
-    def run(self, line: str, time_out: float) -> list[float]:
-        self._signal(signal.SIGCONT)
-        for rank in self._ranks:
-            rank.send(f"run {line}")
-        answers = self._answers(time.monotonic() + time_out)
-        self._signal(signal.SIGSTOP)
-        failed = [text for kind, text in answers if kind == "error"]
-        if failed:
-            raise _WorkFailedError(failed[0])
-        times = [[float(word) for word in text.split()] for _, text in answers]
-        return [max(of_iteration) for of_iteration in zip(*times, strict=True)]
-
-    def dismiss(self) -> None:
-        """Ends the ranks, and what started them, whatever they are doing."""
-        self._signal(signal.SIGCONT)
-        for rank in self._ranks:
-            with contextlib.suppress(NotToBeHadError):
-                rank.send("end")
-        deadline = time.monotonic() + 3.0
-        for process in self._job.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        for process in self._job.processes:
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(2.0)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        # Of those that an mpirun started, whatever is left.
-        self._signal(signal.SIGKILL)
-        for rank in self._ranks:
-            rank.close()
-        self.pids.clear()
-
-    def _gather(self, meeting: socket.socket, ranks: int, deadline: float) -> None:
-        found: dict[int, _Rank] = {}
-        meeting.settimeout(0.2)
-        while len(found) < ranks:
-            if any(process.poll() not in (None, 0) for process in self._job.processes):
-                raise NotToBeHadError(f"did not start: {self._last_words()}")
-            if time.monotonic() > deadline:
-                raise NotToBeHadError(
-                    f"{ranks - len(found)} ranks did not start in time: {self._last_words()}"
-                )
-            try:
-                connection, _ = meeting.accept()
-            except TimeoutError:
-                continue
-            rank = _Rank(connection)
-            self._ranks.append(rank)
-            _, number, size, pid = rank.receive(deadline, self._last_words).split()
-            self.pids.append(int(pid))
-            if int(size) != ranks:
-                raise NotToBeHadError(f"rank {number} found {size} ranks, not {ranks}")
-            found[int(number)] = rank
-        self._ranks = [found[number] for number in range(ranks)]
-
-    def _answers(self, deadline: float) -> list[tuple[str, str]]:
-        answers: dict[int, tuple[str, str]] = {}
-        with selectors.DefaultSelector() as selector:
-            for number, rank in enumerate(self._ranks):
-                selector.register(rank.connection, selectors.EVENT_READ, number)
-            while len(answers) < len(self._ranks):
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    told = [text for kind, text in answers.values() if kind == "error"]
-                    raise NotToBeHadError(
-                        told[0] if told else f"no answer in time; last words: {self._last_words()}"
-                    )
-                for key, _ in ready:
-                    line = self._ranks[key.data].receive(deadline, self._last_words)
-                    kind, _, text = line.partition(" ")
-                    answers[key.data] = kind, text
-                    selector.unregister(key.fileobj)
-                    if kind == "error":  # what the others wait for may never come
-                        deadline = min(deadline, time.monotonic() + 10.0)
-        return [answers[number] for number in range(len(self._ranks))]
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def _last_words(self) -> str:
-        lines = [
-            line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
-        ]
-        return lines[-1].strip()[:300] if lines else "none"
-
-
-class _Rank:
-    """The conversation with one rank; lines both ways."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._buffer = b""
-
-    def send(self, line: str) -> None:
-        try:
-            self.connection.sendall(line.encode() + b"\n")
-        except OSError as error:
-            raise NotToBeHadError(f"a rank is gone: {error}") from error
-
-    def receive(self, deadline: float, last_words: Any) -> str:
-        while b"\n" not in self._buffer:
-            self.connection.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                received = self.connection.recv(1 << 16)
-            except TimeoutError as error:
-                raise NotToBeHadError(f"no answer in time; last words: {last_words()}") from error
-            except OSError as error:
-                raise NotToBeHadError(f"a rank died: {last_words()}") from error
-            if not received:
-                raise NotToBeHadError(f"a rank died: {last_words()}")
-            self._buffer += received
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode()
-
-    def close(self) -> None:
-        self.connection.close()

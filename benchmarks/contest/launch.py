@@ -85,9 +85,10 @@ KNOWN: dict[str, Contender] = {
 
 @dataclass
 class Job:
-    """What launch started. Ranks may be children of an mpirun among `processes`."""
+    """What launch started: ranks or their mpirun, which end by themselves, and who serves them."""
 
     processes: list[subprocess.Popen[bytes]]
+    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
 
 def launch(
@@ -105,16 +106,16 @@ def launch(
         **contender.environment,
     }
     if contender.launcher in ("openmpi", "mpich"):
-        started = [_mpirun(contender, command, ranks, hosts, common, meeting.parent, log)]
-    elif contender.launcher == "horovod gloo":
-        started = _horovod_gloo(command, ranks, hosts, common, log)
-    else:
-        variables = _torchrun_variables(ranks, hosts)
-        started = [
+        return Job([_mpirun(contender, command, ranks, hosts, common, meeting.parent, log)])
+    if contender.launcher == "horovod gloo":
+        return _horovod_gloo(command, ranks, hosts, common, log)
+    variables = _torchrun_variables(ranks, hosts)
+    return Job(
+        [
             _start([*host.prefix, *command], {**common, **mine}, log)
             for host, mine in zip(_place(ranks, hosts), variables, strict=True)
         ]
-    return Job(started)
+    )
 
 
 def _command(contender: Contender) -> list[str]:
@@ -189,7 +190,7 @@ def _horovod_gloo(
     hosts: Sequence[Host],
     common: Mapping[str, str],
     log: IO[bytes],
-) -> list[subprocess.Popen[bytes]]:
+) -> Job:
     """As horovodrun does: a server where ranks swap addresses, and variables for each rank."""
     places = _place(ranks, hosts)
     plan = [(host.address, places.count(host)) for host in dict.fromkeys(places)]
@@ -206,7 +207,7 @@ def _horovod_gloo(
     assert server.stdout
     port = server.stdout.readline().decode().strip()
     addresses = [address for address, _ in plan]
-    started = [server]
+    started = []
     for rank, host in enumerate(places):
         local = rank - places.index(host)
         variables = {
@@ -226,7 +227,7 @@ def _horovod_gloo(
             "HOROVOD_CPU_OPERATIONS": "gloo",
         }
         started.append(_start([*host.prefix, *command], {**common, **variables}, log))
-    return started
+    return Job(started, [server])
 
 
 def _mpirun(

@@ -4,19 +4,17 @@
 // paths, gives every rank the same ballot.
 //
 // A name that all ranks know is one bit. A name seen for the first time, or described otherwise
-// than before, is a record: its key and what was said of it. A record keeps at most two different
-// descriptions, those of the lowest ranks, which is enough to run the operation or to say who
-// differs from whom; so a ballot does not grow with the number of ranks.
+// than before, is a record: its key and what was said of it (records.h). It keeps at most two
+// different descriptions, so a ballot does not grow with the number of ranks.
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "negotiation/description.h"
+#include "negotiation/records.h"
 
 namespace perseus {
 
@@ -32,29 +30,9 @@ class KnownOperations {
 };
 inline constexpr uint32_t kNoId = UINT32_MAX;
 
-// Why a rank that was to submit an operation will not: the operation then fails on all ranks.
-struct Refusal {
-  std::string reason;
-  // What the rank has submitted under the same name instead, if that is the reason.
-  int32_t instead_set = -1;
-  std::string instead_key;
-};
-
 struct Ballot {
-  struct Statement {
-    int32_t rank = 0;      // lowest rank that says so
-    uint32_t ordinal = 0;  // place in that rank's order of submission
-    Description description;
-    std::optional<Refusal> refusal;  // in place of the description
-  };
-  struct Record {
-    bool everywhere = true;             // every rank covered has it ready, or refuses it
-    std::vector<int32_t> waiting;       // ranks that have waited long for it, ascending
-    std::vector<Statement> statements;  // one or two, by rank
-  };
-
-  std::vector<uint64_t> bits;             // by id; ready on every rank covered
-  std::map<std::string, Record> records;  // by key
+  std::vector<uint64_t> bits;  // by id; ready on every rank covered
+  Records records;
   // Every rank covered has joined, and so has everything ready: the neutral element.
   bool all_joined = false;
   // Who has joined, ascending. Empty but at the uneven end of an epoch.

@@ -7,10 +7,10 @@ namespace perseus {
 namespace {
 
 // What all ranks are told of an operation that a rank refused, or that two describe differently.
-Agreement::Failure failure_of(const std::string& key, const Ballot::Record& record) {
+Agreement::Failure failure_of(const std::string& key, const Record& record) {
   Agreement::Failure failure;
   failure.key = key;
-  for (const Ballot::Statement& statement : record.statements) {
+  for (const Statement& statement : record.statements) {
     if (!statement.refusal) continue;
     failure.message = "rank " + std::to_string(statement.rank) +
                       " could not take part: " + statement.refusal->reason;
@@ -18,8 +18,8 @@ Agreement::Failure failure_of(const std::string& key, const Ballot::Record& reco
     failure.instead_key = statement.refusal->instead_key;
     return failure;
   }
-  const Ballot::Statement& first = record.statements.front();
-  const Ballot::Statement& second = record.statements.back();
+  const Statement& first = record.statements.front();
+  const Statement& second = record.statements.back();
   failure.message =
       title(key) + ": " +
       explain_difference(first.description, first.rank, second.description, second.rank);
@@ -162,6 +162,7 @@ void Negotiator::begin_round() {
     ballot_.speaker = rank_;
     ballot_.trial = trial_;
     ballot_.slowest = result_;
+    std::vector<std::pair<std::string_view, const Pending*>> to_describe;
     for (const auto& [key, pending] : pending_) {
       const uint32_t id = find(key);
       const bool is_usual = !pending.refusal && !pending.is_overdue;
@@ -169,16 +170,24 @@ void Negotiator::begin_round() {
           description(id).priority == pending.description->priority) {
         ballot_.set(id);
       } else {
-        const Description& described = pending.refusal ? Description() : *pending.description;
-        std::vector<int32_t> waiting;
-        if (pending.is_overdue) waiting.push_back(rank_);
-        ballot_.records[key] = {
-            true, std::move(waiting), {{rank_, pending.ordinal, described, pending.refusal}}};
-        counters_.descriptions_sent += 1;
+        to_describe.emplace_back(key, &pending);
       }
     }
+    describe(to_describe);
   }
   if (hops_ > 0) send_hop();
+}
+
+void Negotiator::describe(std::vector<std::pair<std::string_view, const Pending*>>& what) {
+  std::sort(what.begin(), what.end());
+  for (const auto& [key, pending] : what) {
+    Record record;
+    if (pending->is_overdue) record.waiting.push_back(rank_);
+    const Description& described = pending->refusal ? Description() : *pending->description;
+    record.statements.push_back({rank_, pending->ordinal, described, pending->refusal});
+    ballot_.records.append(key, record);
+  }
+  counters_.descriptions_sent += what.size();
 }
 
 void Negotiator::send_hop() {
@@ -261,27 +270,24 @@ void Negotiator::conclude_bits() {
 }
 
 void Negotiator::conclude_records() {
-  using Entry = std::pair<const std::string, Ballot::Record>;
-  std::vector<Entry*> in_order;
-  in_order.reserve(ballot_.records.size());
-  for (Entry& entry : ballot_.records) in_order.push_back(&entry);
+  using Entry = std::pair<std::string, Record>;
+  std::vector<Entry> in_order = ballot_.records.unpack();
   // New ids follow the order in which the lowest rank submitted, so that neighbours in a backward
   // pass are neighbours in ids, and travel merged.
-  std::sort(in_order.begin(), in_order.end(), [](const Entry* a, const Entry* b) {
-    const Ballot::Statement& first_a = a->second.statements.front();
-    const Ballot::Statement& first_b = b->second.statements.front();
-    return std::tie(first_a.rank, first_a.ordinal, a->first) <
-           std::tie(first_b.rank, first_b.ordinal, b->first);
+  std::sort(in_order.begin(), in_order.end(), [](const Entry& a, const Entry& b) {
+    const Statement& first_a = a.second.statements.front();
+    const Statement& first_b = b.second.statements.front();
+    return std::tie(first_a.rank, first_a.ordinal, a.first) <
+           std::tie(first_b.rank, first_b.ordinal, b.first);
   });
-  for (Entry* entry : in_order) {
-    const auto& [key, record] = *entry;
-    const Ballot::Statement& first = record.statements.front();
+  for (const auto& [key, record] : in_order) {
+    const Statement& first = record.statements.front();
     if (!record.everywhere) {
       if (!record.waiting.empty()) agreement_.overdue.push_back({key, record.waiting});
       // Known names keep their description: whether ranks still differ is seen when all have come.
       const auto described =
           std::find_if(record.statements.begin(), record.statements.end(),
-                       [](const Ballot::Statement& statement) { return !statement.refusal; });
+                       [](const Statement& statement) { return !statement.refusal; });
       if (described != record.statements.end() && find(key) == kNoId) {
         learn(key, described->description);
       }

@@ -19,7 +19,9 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/name_map.h"
@@ -150,6 +152,8 @@ class Negotiator : private KnownOperations {
   bool can_join() const;
   bool should_begin() const;
   void begin_round();
+  // Makes records of what a bit does not say.
+  void describe(std::vector<std::pair<std::string_view, const Pending*>>& what);
   void send_hop();
   void run_hops();
   void complete_round();

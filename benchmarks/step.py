@@ -34,8 +34,8 @@ AT_ONCE = (
 
 def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) -> None:
     turns, iterations = (1, 3) if args.quick else (5, 10)
-    contenders = (*training_step.CONTENDERS, KNOWN[LIMIT])
-    with Conductor(contenders, ranks, time_out=600) as contest:
+    contenders = training_step.contenders(peers=not args.no_peers)
+    with Conductor((*contenders, KNOWN[LIMIT]), ranks, time_out=600) as contest:
         copied = contest.measure(
             "collective.allreduce", elements=COPIED // 4, only=[LIMIT], iterations=5
         )[LIMIT]
@@ -60,7 +60,8 @@ def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) ->
 
 def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report) -> None:
     turns, iterations = (1, 3) if args.quick else (5, 10)
-    with Conductor(AT_ONCE, ranks, time_out=600) as contest:
+    contenders = [one for one in AT_ONCE if not args.no_peers or one.program.startswith("perseus")]
+    with Conductor(contenders, ranks, time_out=600) as contest:
         training_step.tune(contest, 0 if args.quick else args.tuning_steps)
         for name in args.models:
             tensors = len(model(name).tensors)
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--slowdown", type=float, default=1, help="of the accelerator")
     parser.add_argument("--only", choices=("steps", "at-once"))
     parser.add_argument("--tuning-steps", type=int, default=60, help="before measuring")
+    parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()
     steps, at_once = report.Report("step"), report.Report("step")

@@ -35,6 +35,10 @@ CONTENDERS: tuple[Contender, ...] = (
 )
 
 
+def contenders(*, peers: bool) -> list[Contender]:
+    return [one for one in CONTENDERS if peers or one.program.startswith("perseus")]
+
+
 def overlaps(contender: Contender) -> bool:
     return contender.environment.get("STEP_OVERLAP") == "1"
 

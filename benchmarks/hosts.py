@@ -1,0 +1,286 @@
+"""Perseus and its peers over several hosts with capped links, in turns.
+
+python benchmarks/hosts.py [--hosts 4] [--ranks-per-host 1] [--link 1000] [--flow 250]
+                           [--parts links allreduce ...] [--quick] [--json FILE] [--plot FILE]
+
+The hosts are network namespaces of this machine (contest/lab.py). --link and --flow are the Mbit/s
+that a host may send, and each of its connections. The parts:
+
+  links        what plain sockets move, from the side that connected and from the one that accepted:
+               the limit for all that follows
+  allreduce    64 MiB, with the cap on connections and without it, against the limit
+  slow         the same over 8 connections that fill the link together, one slowed to a tenth
+  codec        the same with the fp16 codec
+  collectives  small and large allreduces, and the other collectives
+  steps        exposed communication of training steps; by default the accelerator is 10 times
+               slower than a V100, as links are 10 times slower than 10 Gbit/s
+
+With several ranks a host, those of MPI talk over TCP inside it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from contest import report, training_step
+from contest.conductor import Conductor, Times
+from contest.lab import Lab, open_lab, why_not
+from contest.launch import Contender, Host, variant
+from contest.models import NAMES, V100
+from contest.step_bound import bytes_on_the_link
+
+LARGE = 64 << 20
+
+#: UCX, which both MPIs use, would find that all hosts share this machine's memory.
+TCP_ONLY = {"UCX_TLS": "tcp,self"}
+PEERS: tuple[str | Contender, ...] = (
+    "horovod gloo",
+    variant("horovod mpi", "horovod mpi", **TCP_ONLY),
+    "torch gloo",
+    variant("open mpi C", "open mpi C", **TCP_ONLY),
+    variant("mpich C", "mpich C", **TCP_ONLY),
+)
+#: Connections of plain sockets between two hosts that fill a link.
+FILLING = 8
+
+
+class Hosts:
+    """So many of them, for every part a lab of its own; and what the parts report."""
+
+    def __init__(self, args: argparse.Namespace, count: int, reported: report.Report) -> None:
+        self.args = args
+        self.count = count
+        self.report = reported
+        self.links: list[dict[str, float | int | str | None]] = []
+
+    def lab(self, flow: int | None) -> AbstractContextManager[Lab]:
+        return open_lab(self.count, self.args.link, flow)
+
+    def contest(self, lab: Lab, contenders: Sequence[str | Contender]) -> Conductor:
+        hosts = [Host(lab.address(host), "eth0", tuple(lab.at(host))) for host in range(lab.hosts)]
+        return Conductor(contenders, lab.hosts * self.args.ranks_per_host, hosts, time_out=900)
+
+    def peers(self) -> tuple[str | Contender, ...]:
+        return () if self.args.no_peers else PEERS
+
+    def case(self, lab: Lab, work: str) -> dict[str, int | str]:
+        flow = f"{lab.flow_mbit} a connection" if lab.flow_mbit else "no cap on connections"
+        return {
+            "work": work,
+            "hosts": lab.hosts,
+            "ranks": lab.hosts * self.args.ranks_per_host,
+            "caps": f"{lab.link_mbit} Mbit/s, {flow}",
+        }
+
+    def tune(self, contest: Conductor, labels: Sequence[str]) -> None:
+        """Perseus finds its settings in its first steps; those are not measured."""
+        steps = 0 if self.args.quick else self.args.tuning_steps
+        if steps:
+            contest.measure(
+                "collective.allreduce",
+                turns=1,
+                iterations=steps,
+                only=labels,
+                elements=LARGE // 4,
+            )
+
+
+def capacity(lab: Lab, hosts: Hosts) -> float:
+    """Mbit/s that each host can send, all at once."""
+    return lab.plain_sockets(FILLING, seconds=0.5 if hosts.args.quick else 3)
+
+
+def add_large(
+    hosts: Hosts, lab: Lab, contest: Conductor, work: str, limit: float, only: Sequence[str] = ()
+) -> dict[str, Times]:
+    """64 MiB allreduces, with each contender's share of the link's capacity."""
+    turns, iterations = (1, 1) if hosts.args.quick else (3, 3)
+    times = contest.measure(
+        "collective.allreduce",
+        turns=turns,
+        iterations=iterations,
+        elements=LARGE // 4,
+        only=only or list(contest.contenders),
+    )
+    case = hosts.case(lab, work)
+    before = len(hosts.report.rows)
+    hosts.report.add(case, times)
+    hosts.report.print_case(case)
+    bits = bytes_on_the_link(LARGE, lab.hosts) * 8
+    print(f"  plain sockets move {limit:.0f} Mbit/s; of these")
+    for row in hosts.report.rows[before:]:
+        row["limit_mbit"] = limit
+        row["mbit"] = bits / row["median"] if row["median"] else None
+        if row["mbit"]:
+            used = row["mbit"]
+            print(f"  {row['contender']:26} {used:6.0f} Mbit/s  {used / limit:6.1%}", flush=True)
+    return times
+
+
+def links(hosts: Hosts) -> None:
+    args = hosts.args
+    seconds = 0.5 if args.quick else 3
+    print("plain sockets, Mbit/s that each host receives, all at once")
+    for flow in dict.fromkeys((args.flow, None)):
+        with hosts.lab(flow) as lab:
+            for senders in ("connecting", "accepting"):
+                for connections in (1, 4, FILLING):
+                    moved = lab.plain_sockets(connections, senders=senders, seconds=seconds)
+                    hosts.links.append(
+                        {
+                            "hosts": lab.hosts,
+                            "link": args.link,
+                            "flow": flow,
+                            "senders": senders,
+                            "connections": connections,
+                            "mbit": moved,
+                        }
+                    )
+                    caps = hosts.case(lab, "")["caps"]
+                    many = f"{connections} connection{'s' if connections > 1 else ''}"
+                    print(f"  {caps:40} {many:14} {senders:11} {moved:7.0f}", flush=True)
+
+
+def allreduce(hosts: Hosts) -> None:
+    for flow in dict.fromkeys((hosts.args.flow, None)):
+        with hosts.lab(flow) as lab:
+            limit = capacity(lab, hosts)
+            with hosts.contest(lab, ("perseus", *hosts.peers())) as contest:
+                hosts.tune(contest, ["perseus"])
+                add_large(hosts, lab, contest, "allreduce of 64 MiB", limit)
+
+
+def slow(hosts: Hosts) -> None:
+    """Host 0's busiest connection is slowed: of what it sends to the next host, an eighth."""
+    streams = variant(
+        "perseus",
+        "perseus",
+        PERSEUS_ALLREDUCE_STREAMS=str(FILLING),
+        PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING="1",
+    )
+    flow = hosts.args.link // FILLING
+    with hosts.lab(flow) as lab:
+        limit = capacity(lab, hosts)
+        with hosts.contest(lab, (streams,)) as contest:
+            add_large(hosts, lab, contest, "allreduce of 64 MiB, 8 streams", limit)
+            busiest = lab.connections(0)[0]
+            with lab.slowed([(0, busiest)], flow / 10):
+                work = "allreduce of 64 MiB, one of 8 streams slowed to a tenth"
+                add_large(hosts, lab, contest, work, limit)
+        even, uneven = (row["median"] for row in hosts.report.rows[-2:])
+        if even and uneven:
+            print(f"  with the slow one {even / uneven:.0%} of without; the links' share is 89 %")
+
+
+def codec(hosts: Hosts) -> None:
+    contenders = (
+        "perseus",
+        variant("perseus", "perseus, fp16", PERSEUS_ALLREDUCE_DTYPE="fp16"),
+    )
+    with hosts.lab(hosts.args.flow) as lab:
+        limit = capacity(lab, hosts)
+        with hosts.contest(lab, contenders) as contest:
+            hosts.tune(contest, list(contest.contenders))
+            times = add_large(hosts, lab, contest, "allreduce of 64 MiB, codecs", limit)
+    plain, coded = (of.median for of in times.values())
+    if plain and coded:
+        print(f"  fp16 is {plain / coded:.2f} times faster")
+
+
+def collectives(hosts: Hosts) -> None:
+    sizes = (4, 64 << 10, 4 << 20)
+    works = [("allreduce", size) for size in sizes]
+    works += [(work, sizes[-1]) for work in ("broadcast", "allgather", "alltoall", "reducescatter")]
+    with hosts.lab(hosts.args.flow) as lab:
+        with hosts.contest(lab, ("perseus", *hosts.peers())) as contest:
+            hosts.tune(contest, ["perseus"])
+            for work, size in works:
+                times = contest.measure(
+                    f"collective.{work}",
+                    turns=1 if hosts.args.quick else 5,
+                    seconds=0.2 if hosts.args.quick else 1,
+                    elements=size // 4,
+                )
+                case = hosts.case(lab, f"{work} of {report.bytes_text(size)}")
+                hosts.report.add(case, times)
+                hosts.report.print_case(case)
+
+
+def steps(hosts: Hosts) -> None:
+    args = hosts.args
+    turns, iterations = (1, 2) if args.quick else (3, 3)
+    with hosts.lab(args.flow) as lab:
+        limit = capacity(lab, hosts)
+        contenders = [
+            variant(one, one.label, **TCP_ONLY) if one.launcher == "openmpi" else one
+            for one in training_step.contenders(peers=not args.no_peers)
+        ]
+        with hosts.contest(lab, contenders) as contest:
+            training_step.tune(contest, 0 if args.quick else args.tuning_steps)
+            for name in args.models:
+                case = hosts.case(lab, f"step of {name}")
+                rows = training_step.measure(
+                    hosts.report,
+                    case,
+                    contest,
+                    name,
+                    lambda size: bytes_on_the_link(size, lab.hosts) * 8 / (limit * 1e6),
+                    slowdown=args.slowdown,
+                    turns=turns,
+                    iterations=iterations,
+                )
+                title = f"step of {name}, {lab.hosts} hosts, {case['ranks']} ranks, {case['caps']}"
+                training_step.print_steps(title, rows)
+
+
+PARTS = {
+    "links": links,
+    "allreduce": allreduce,
+    "slow": slow,
+    "codec": codec,
+    "collectives": collectives,
+    "steps": steps,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, nargs="+", default=[4])
+    parser.add_argument("--ranks-per-host", type=int, default=1)
+    parser.add_argument("--link", type=int, default=1000, help="Mbit/s")
+    parser.add_argument("--flow", type=int, default=250, help="Mbit/s")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--models", nargs="+", choices=NAMES, default=("vgg16", "bert-large"))
+    parser.add_argument("--slowdown", type=float, default=10, help="of the accelerator")
+    parser.add_argument("--tuning-steps", type=int, default=50, help="before measuring")
+    parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    if reason := why_not():
+        sys.exit(f"no hosts: {reason}")
+    # Contenders are stopped while others have their turn: to them, time passes at once.
+    os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
+    everything = report.Report("hosts")
+    links: list[dict[str, float | int | str | None]] = []
+    for count in args.hosts:
+        hosts = Hosts(args, count, everything)
+        for part in args.parts:
+            PARTS[part](hosts)
+        links += hosts.links
+    if args.json:
+        everything.write_json(args.json, links=links, accelerator=V100.name)
+    stepped = [row for row in everything.rows if "exposed" in row]
+    if args.plot and stepped:
+        training_step.plot_exposed(
+            stepped, args.plot, lambda row: f"{row['work']}, {row['hosts']} hosts"
+        )
+
+
+if __name__ == "__main__":
+    main()

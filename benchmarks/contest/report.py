@@ -169,7 +169,7 @@ def plot(
         import matplotlib
 
         matplotlib.use("Agg")
-        from matplotlib import pyplot
+        from matplotlib import pyplot, ticker
     except ImportError:
         sys.exit("--plot needs matplotlib: make env-benchmarks")
     drawn = [row for row in report.rows if row["median"]]
@@ -211,15 +211,24 @@ def plot(
         place.set_yscale("log")
         place.set_title(_case_text(dict(zip(panel, key, strict=True))))
         place.grid(True, which="both", alpha=0.25)
-        if x == "bytes":
-            ticks = sorted({row[x] for row in drawn})[:: max(1, len({r[x] for r in drawn}) // 7)]
-            place.set_xticks(ticks, [bytes_text(tick) for tick in ticks], rotation=30)
-            place.minorticks_off()
-        else:
+        values = sorted({row[x] for row in drawn})
+        ticks = values[:: -(-len(values) // 8)]
+        names = [bytes_text(tick) for tick in ticks] if x == "bytes" else [str(t) for t in ticks]
+        place.set_xticks(ticks, names, rotation=30 if x == "bytes" else 0)
+        place.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        place.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        place.minorticks_off()
+        if x != "bytes":
             place.set_xlabel(x)
     for line in axes:
         line[0].set_ylabel(y_label)
-    handles, names = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    lines_of = {line.get_label(): line for place in axes.flat for line in place.get_lines()}
+    figure.legend(
+        [lines_of[label] for label in labels],
+        labels,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+    )
     figure.tight_layout()
     figure.savefig(file, bbox_inches="tight", dpi=110)

@@ -23,8 +23,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from contest import report, training_step
 from contest.conductor import Conductor, Times
@@ -60,9 +60,17 @@ class Hosts:
     def lab(self, flow: int | None) -> AbstractContextManager[Lab]:
         return open_lab(self.count, self.args.link, flow)
 
-    def contest(self, lab: Lab, contenders: Sequence[str | Contender]) -> Conductor:
+    @contextmanager
+    def contest(
+        self, lab: Lab, contenders: Sequence[str | Contender], turn_seconds: float = 120
+    ) -> Iterator[Conductor]:
+        """Contenders that have started, or have failed to within a minute."""
         hosts = [Host(lab.address(host), "eth0", tuple(lab.at(host))) for host in range(lab.hosts)]
-        return Conductor(contenders, lab.hosts * self.args.ranks_per_host, hosts, time_out=900)
+        with Conductor(
+            contenders, lab.hosts * self.args.ranks_per_host, hosts, time_out=60
+        ) as contest:
+            contest.time_out = turn_seconds
+            yield contest
 
     def peers(self) -> tuple[str | Contender, ...]:
         return () if self.args.no_peers else PEERS
@@ -219,7 +227,7 @@ def steps(hosts: Hosts) -> None:
             variant(one, one.label, **TCP_ONLY) if one.launcher == "openmpi" else one
             for one in training_step.contenders(peers=not args.no_peers)
         ]
-        with hosts.contest(lab, contenders) as contest:
+        with hosts.contest(lab, contenders, turn_seconds=1200) as contest:
             training_step.tune(contest, 0 if args.quick else args.tuning_steps)
             for name in args.models:
                 case = hosts.case(lab, f"step of {name}")

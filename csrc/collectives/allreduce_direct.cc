@@ -72,6 +72,7 @@ Task reduce_chunk(const Job& job, size_t chunk) {
   if (!results) co_return out_of_scratch(2 * size * sizeof(Message));
 
   std::byte* accumulator = begin_accumulation(job, own, wide);
+  SharedPayload result(size - 1);
   Status status;
   for (int step = 0; step < size - 1 && status.is_ok(); ++step) {
     const int distance = 1 + (chunk + step) % (size - 1);
@@ -98,11 +99,11 @@ Task reduce_chunk(const Job& job, size_t chunk) {
                   own.size, job.factor);
     for (int distance = 1; job.distribute && distance < size; ++distance) {
       job.wire.send(results.emplace(), (index + distance) % size, result_step, job.output(own),
-                    own.size * job.element_size);
+                    own.size * job.element_size, result);
     }
   }
-  for (Message& result : results.span()) {
-    Status moved = co_await result;
+  for (Message& message : results.span()) {
+    Status moved = co_await message;
     keep_first_error(status, moved);
   }
   co_return status;

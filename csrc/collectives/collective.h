@@ -55,6 +55,8 @@ struct Call {
   // that one collective can be built of others.
   uint32_t first_step = 0;
   BufferPool* buffers = nullptr;
+  // More is under way than the caches hold, so results are written past them.
+  bool streaming = false;
 };
 
 enum class AllreduceAlgorithm : uint8_t {

@@ -40,11 +40,19 @@ class Wire {
     message.begun_ = true;
     group_.links[to]->send(message.transfer_, tag(step), data, bytes, call_.priority);
   }
+  // As send, of bytes that are sent to others under the same `shared`.
+  void send(Message& message, int to, uint32_t step, const void* data, uint64_t bytes,
+            SharedPayload& shared) const {
+    if (bytes == 0) return;
+    message.begun_ = true;
+    group_.links[to]->send(message.transfer_, tag(step), data, bytes, call_.priority, &shared);
+  }
   void receive(Message& message, int from, uint32_t step, void* target, uint64_t bytes,
                const Reduction* reduction = nullptr) const {
     if (bytes == 0) return;
     message.begun_ = true;
-    group_.links[from]->receive(message.transfer_, tag(step), target, bytes, reduction);
+    group_.links[from]->receive(message.transfer_, tag(step), target, bytes, reduction,
+                                call_.streaming);
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/trace.h"
@@ -20,12 +21,22 @@ TunedDimensions tuned_dimensions(const Settings& settings) {
           .merge_bytes = enabled && settings.fusion_bytes == defaults.fusion_bytes};
 }
 
+// Bytes that may be moved at once and still be in the caches when it is done. Two ranks on a host
+// have little under way at a time, so that a result finds its place in the last cache however much
+// is moved; with more, half of a usual cache of 32 MiB is shared by all. (What the system says of
+// its size is of no use: under a hypervisor, it may be that of ten such.)
+uint64_t cached_bytes(int local_size) {
+  constexpr uint64_t kCachedOfHost = 16 << 20;
+  return local_size <= 2 ? UINT64_MAX : kCachedOfHost / static_cast<uint64_t>(local_size);
+}
+
 }  // namespace
 
 void ShardRun::task_finished(const Status& status) { executor.shard_finished(*this, status); }
 
-Executor::Executor(RunContext context, ExecutorHost& host)
+Executor::Executor(RunContext context, ExecutorHost& host, int local_size)
     : context_(context),
+      cached_bytes_(cached_bytes(local_size)),
       host_(host),
       tuner_(initial_tuning(context.settings), tuned_dimensions(context.settings)),
       admission_(tuner_.current().streams, context.settings.credit_bytes) {}
@@ -102,6 +113,7 @@ void Executor::pump() {
       busy_bytes_ = 0;
     }
     busy_bytes_ += run->bytes;
+    run->streaming = std::max(busy_bytes_, admission_.bytes_unfinished()) > cached_bytes_;
     run_shard(*run, context_).start(run);
   }
   pumping_ = false;

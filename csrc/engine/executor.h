@@ -25,7 +25,8 @@ class ExecutorHost {
 
 class Executor {
  public:
-  Executor(RunContext context, ExecutorHost& host);
+  // `local_size`: ranks on this host.
+  Executor(RunContext context, ExecutorHost& host, int local_size);
 
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
@@ -50,6 +51,7 @@ class Executor {
   void count(const ShardRun& run);
 
   RunContext context_;
+  const uint64_t cached_bytes_;  // of tensors that are still in this rank's caches when it is done
   ExecutorHost& host_;
   Tuner tuner_;
   Admission admission_;

@@ -24,6 +24,7 @@ Call call_for(const ShardRun& run, RunContext& context, uint32_t number) {
   call.shard = number;
   call.priority = run.shard.priority;
   call.buffers = &context.buffers;
+  call.streaming = run.streaming;
   return call;
 }
 

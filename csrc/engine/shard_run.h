@@ -51,6 +51,7 @@ struct ShardRun final : Ticket, TaskObserver {
 
   Executor& executor;
   std::shared_ptr<Batch> batch;
+  bool streaming = false;  // with all that is under way, more than the caches hold
   // Name its messages: the same on every rank.
   uint64_t series = 0;  // counts within the process set; the shards of a batch share one
   uint32_t index = 0;   // within the series

@@ -8,6 +8,7 @@ namespace perseus {
 void Admission::add(Ticket* ticket) {
   ticket->order = next_order_++;
   ticket->state = Ticket::State::kWaiting;
+  bytes_unfinished_ += ticket->bytes;
   waiting_.push_back(ticket);
   std::push_heap(waiting_.begin(), waiting_.end(), Later{});
   ticket->next = nullptr;
@@ -73,6 +74,7 @@ void Admission::finish(Ticket* ticket) {
   lane_used_[ticket->lane] = false;
   running_ -= 1;
   bytes_running_ -= ticket->bytes;
+  bytes_unfinished_ -= ticket->bytes;
   std::erase(running_tickets_, ticket);
 
   Ticket*& oldest = queues_[ticket->process_set].first;
@@ -101,6 +103,7 @@ std::vector<Ticket*> Admission::cancel_waiting() {
     for (Ticket* ticket = queue.first; ticket != nullptr; ticket = ticket->next) {
       if (ticket->state == Ticket::State::kWaiting) {
         ticket->state = Ticket::State::kFinished;
+        bytes_unfinished_ -= ticket->bytes;
         cancelled.push_back(ticket);
       } else {
         (staying.first == nullptr ? staying.first : staying.last->next) = ticket;

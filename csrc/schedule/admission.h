@@ -46,6 +46,8 @@ class Admission {
   std::vector<Ticket*> cancel_waiting();
 
   int running() const { return running_; }
+  // Of all tickets that are not finished.
+  uint64_t bytes_unfinished() const { return bytes_unfinished_; }
   // For the tuner; takes effect for shards that start from now on.
   void set_streams(int streams) { lanes_ = streams; }
 
@@ -71,6 +73,7 @@ class Admission {
   uint64_t next_order_ = 0;
   int running_ = 0;
   uint64_t bytes_running_ = 0;
+  uint64_t bytes_unfinished_ = 0;
   std::vector<Ticket*> waiting_;  // heap by Later; started ones are dropped when they come up
   // By process set, from the oldest that is unfinished on.
   std::unordered_map<int32_t, Queue> queues_;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/status.h"
 #include "transport/link.h"
@@ -40,6 +41,38 @@ struct Frame {
   Transfer* transfer = nullptr;  // the port's own: null for control and goodbye
 };
 
+// Has memory that frames lie in.
+class PayloadOwner {
+ public:
+  virtual void give_back(uint32_t place) = 0;
+
+ protected:
+  ~PayloadOwner() = default;
+};
+
+// The right to read a frame's bytes where they are, until it ends. May be empty: then the bytes are
+// only there for the time of a call.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(PayloadOwner& owner, uint32_t place) : owner_(&owner), place_(place) {}
+  Lease(Lease&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)), place_(other.place_) {}
+  Lease& operator=(Lease&& other) noexcept {
+    std::swap(owner_, other.owner_);
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  ~Lease() {
+    if (owner_ != nullptr) owner_->give_back(place_);
+  }
+  explicit operator bool() const { return owner_ != nullptr; }
+
+ private:
+  PayloadOwner* owner_ = nullptr;
+  uint32_t place_ = 0;
+};
+
 // What a link offers to one of its channels. A channel that called failed(), or was told false by
 // arrived() or landed(), has been closed by then and must leave the port alone.
 class FramePort {
@@ -53,8 +86,8 @@ class FramePort {
 
   // Two styles of handing over what arrives; a channel may mix them frame by frame.
   // 1. The bytes are at hand, aligned to 8: they are copied or reduced to where they belong
-  //    before this returns.
-  virtual bool arrived(const FrameHeader& header, const std::byte* data) = 0;
+  //    before this returns, or kept under the lease if there is one.
+  virtual bool arrived(const FrameHeader& header, const std::byte* data, Lease lease) = 0;
   // 2. The bytes are still to be read: target() says where to read header.length bytes to, and
   //    landed() that they are there. A null target: read them to memory of the channel's own, then
   //    call arrived(); this is so for reductions, for messages nobody awaits yet and for bad

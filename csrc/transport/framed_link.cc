@@ -23,8 +23,8 @@ class FramedLink::Port final : public FramePort {
 
   bool next(Frame& frame, uint64_t room) override { return link_.next(*this, frame, room); }
   void sent(const Frame& frame) override { link_.sent(*this, frame); }
-  bool arrived(const FrameHeader& header, const std::byte* data) override {
-    return link_.arrived(*this, header, data);
+  bool arrived(const FrameHeader& header, const std::byte* data, Lease lease) override {
+    return link_.arrived(*this, header, data, std::move(lease));
   }
   std::byte* target(const FrameHeader& header) override {
     if (link_.is_over() || header.kind() != FrameHeader::kData) return nullptr;
@@ -203,7 +203,8 @@ Status FramedLink::check(const Port& port, const FrameHeader& header) const {
                           ")");
 }
 
-bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte* data) {
+bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte* data,
+                         Lease lease) {
   if (is_over()) return false;
   Status status = check(port, header);
   if (status.is_ok()) {
@@ -211,7 +212,7 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
     bool held = false;
     switch (header.kind()) {
       case FrameHeader::kData:
-        status = inbox_.arrived(header, data, held);
+        status = inbox_.arrived(header, data, std::move(lease), held);
         if (held) add(environment_.counters.unexpected_frames, 1);
         break;
       case FrameHeader::kControl: status = control_arrived(header, data); break;

@@ -111,7 +111,7 @@ class FramedLink final : public Link {
   bool next(Port& port, Frame& frame, uint64_t room);
   bool next_control(Frame& frame, uint64_t room);
   void sent(Port& port, const Frame& frame);
-  bool arrived(Port& port, const FrameHeader& header, const std::byte* data);
+  bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
   Status check(const Port& port, const FrameHeader& header) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
   // The peer has said goodbye on some channel.

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "base/streaming_copy.h"
+
 namespace perseus {
 namespace {
 
@@ -27,12 +29,9 @@ void Inbox::post(Transfer& transfer) {
   if (!message.begun) return;
   meet(message);
   while (message.posted != nullptr && message.first_held != IncomingMessage::kNone) {
-    const uint32_t index = message.first_held;
-    HeldFrame& frame = held_[index];
-    Status status = apply(transfer, frame.offset, frame.length, frame.data.data());
-    message.first_held = frame.next;
-    frame.data = Buffer();
-    frame.next = std::exchange(free_held_, index);
+    const HeldFrame& frame = held_[message.first_held];
+    Status status = apply(transfer, frame.offset, frame.length, frame.data);
+    drop_first_held(message);
     if (!status.is_ok()) {
       message.posted = nullptr;
       message.discarded = true;
@@ -62,7 +61,7 @@ void Inbox::meet(IncomingMessage& message) {
   transfer->finish(loop_, size_mismatch(transfer->bytes, message.size));
 }
 
-Status Inbox::arrived(const FrameHeader& header, const std::byte* data, bool& held) {
+Status Inbox::arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held) {
   held = false;
   IncomingMessage& message = messages_.find_or_insert(header.tag);
   if (!message.begun) {
@@ -79,7 +78,7 @@ Status Inbox::arrived(const FrameHeader& header, const std::byte* data, bool& he
     PERSEUS_RETURN_IF_ERROR(apply(*message.posted, header.offset, header.length, data));
   } else if (!message.discarded) {
     held = true;
-    PERSEUS_RETURN_IF_ERROR(hold(message, header, data));
+    PERSEUS_RETURN_IF_ERROR(hold(message, header, data, std::move(lease)));
   }
   finish_if_complete(message);
   return Status::ok();
@@ -117,7 +116,11 @@ Status Inbox::apply(Transfer& transfer, uint64_t offset, uint32_t length, const 
   if (length == 0) return Status::ok();
   const Reduction* reduction = transfer.reduction;
   if (reduction == nullptr) {
-    std::memcpy(transfer.target + offset, data, length);
+    if (transfer.streaming) {
+      streaming_copy(transfer.target + offset, data, length);
+    } else {
+      std::memcpy(transfer.target + offset, data, length);
+    }
     return Status::ok();
   }
   if (offset % reduction->arriving_size != 0 || length % reduction->arriving_size != 0) {
@@ -130,10 +133,15 @@ Status Inbox::apply(Transfer& transfer, uint64_t offset, uint32_t length, const 
   return Status::ok();
 }
 
-Status Inbox::hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data) {
-  Buffer buffer = buffers_.take(header.length);
-  if (!buffer) return Status::out_of_memory("no memory to keep a frame that came early");
-  if (header.length != 0) std::memcpy(buffer.data(), data, header.length);
+Status Inbox::hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data,
+                   Lease lease) {
+  Buffer copy;
+  if (!lease) {
+    copy = buffers_.take(header.length);
+    if (!copy) return Status::out_of_memory("no memory to keep a frame that came early");
+    if (header.length != 0) std::memcpy(copy.data(), data, header.length);
+    data = copy.data();
+  }
   uint32_t index = free_held_;
   if (index == IncomingMessage::kNone) {
     index = static_cast<uint32_t>(held_.size());
@@ -145,7 +153,9 @@ Status Inbox::hold(IncomingMessage& message, const FrameHeader& header, const st
   frame.offset = header.offset;
   frame.length = header.length;
   frame.next = IncomingMessage::kNone;
-  frame.data = std::move(buffer);
+  frame.data = data;
+  frame.lease = std::move(lease);
+  frame.copy = std::move(copy);
   if (message.first_held == IncomingMessage::kNone) {
     message.first_held = index;
   } else {
@@ -156,12 +166,16 @@ Status Inbox::hold(IncomingMessage& message, const FrameHeader& header, const st
 }
 
 void Inbox::drop_held(IncomingMessage& message) {
-  while (message.first_held != IncomingMessage::kNone) {
-    const uint32_t index = message.first_held;
-    message.first_held = held_[index].next;
-    held_[index].data = Buffer();
-    held_[index].next = std::exchange(free_held_, index);
-  }
+  while (message.first_held != IncomingMessage::kNone) drop_first_held(message);
+}
+
+void Inbox::drop_first_held(IncomingMessage& message) {
+  const uint32_t index = message.first_held;
+  HeldFrame& frame = held_[index];
+  message.first_held = frame.next;
+  frame.lease = Lease();
+  frame.copy = Buffer();
+  frame.next = std::exchange(free_held_, index);
 }
 
 void Inbox::fail_posted(const Status& why) {

@@ -27,8 +27,9 @@ class Inbox {
   void post_last(Transfer& transfer, const Status& why);
 
   // A frame of data whose header lies within the message (offset + length <= size). An error means
-  // that the peer broke the protocol. `held` tells whether it had to be kept.
-  Status arrived(const FrameHeader& header, const std::byte* data, bool& held);
+  // that the peer broke the protocol. `held` tells whether it had to be kept: where it is under a
+  // lease, else in a copy.
+  Status arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held);
   // Where the frame may be read to directly, or null; then landed() once it has been.
   std::byte* target(const FrameHeader& header);
   void landed(const FrameHeader& header);
@@ -44,13 +45,18 @@ class Inbox {
     uint64_t offset = 0;
     uint32_t length = 0;
     uint32_t next = IncomingMessage::kNone;
-    Buffer data;
+    const std::byte* data = nullptr;
+    Lease lease;
+    Buffer copy;
   };
 
   // Fixes the message's size with its first frame, or when the receive meets frames.
   void meet(IncomingMessage& message);
   Status apply(Transfer& transfer, uint64_t offset, uint32_t length, const std::byte* data);
-  Status hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data);
+  Status hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data,
+              Lease lease);
+  // Takes the first frame that is kept of the message off its list, and forgets its bytes.
+  void drop_first_held(IncomingMessage& message);
   void drop_held(IncomingMessage& message);
   void finish_if_complete(IncomingMessage& message);
 

@@ -30,6 +30,45 @@ struct Reduction {
   uint32_t accumulator_size = 0;  // bytes of one accumulated element (float32 for 16-bit arrivals)
 };
 
+// Has what is kept for a SharedPayload.
+class SharedPayloadKeeper {
+ public:
+  virtual void release(uint32_t place) = 0;
+
+ protected:
+  ~SharedPayloadKeeper() = default;
+};
+
+// The same bytes on their way to several peers. A channel that can show one copy to all of them
+// keeps that here until the last has been told of it. Must outlive the transfers.
+class SharedPayload {
+ public:
+  explicit SharedPayload(int sends) : sends_left_(sends) {}
+  SharedPayload(const SharedPayload&) = delete;
+  ~SharedPayload() { let_go(); }
+
+  bool is_kept() const { return keeper_ != nullptr; }
+  uint32_t place() const { return place_; }
+  bool has_more() const { return sends_left_ > 1; }
+  void keep(SharedPayloadKeeper& keeper, uint32_t place) {
+    keeper_ = &keeper;
+    place_ = place;
+  }
+  // A peer has been told.
+  void count_one() {
+    if (--sends_left_ == 0) let_go();
+  }
+
+ private:
+  void let_go() {
+    if (SharedPayloadKeeper* keeper = std::exchange(keeper_, nullptr)) keeper->release(place_);
+  }
+
+  SharedPayloadKeeper* keeper_ = nullptr;
+  uint32_t place_ = 0;
+  int sends_left_;
+};
+
 // One message on its way out or awaited. Lives in the frame of the coroutine that started it and
 // must stay where it is until done; `co_await transfer` gives its Status. The memory it points at
 // belongs to the link until then.
@@ -48,8 +87,10 @@ class Transfer {
   Tag tag;
   int32_t priority = 0;
   const std::byte* source = nullptr;     // sends
+  SharedPayload* shared = nullptr;       // sends: of bytes that others get too, or null
   std::byte* target = nullptr;           // receives: where bytes go, or the accumulator
   const Reduction* reduction = nullptr;  // receives: null copies
+  bool streaming = false;                // receives: more is under way than caches hold
   uint64_t bytes = 0;                    // of the message on the wire
   uint64_t handed = 0;                   // links' own count: bytes of a send given to channels
   uint64_t moved = 0;                    // links' own count: bytes sent or received
@@ -79,8 +120,11 @@ class Link {
 
   // Starts sending `bytes` from `data` under `tag`. Among messages waiting on this link, the one
   // with the higher priority goes first, from the next chunk on; equal ones in order of starting.
-  void send(Transfer& transfer, Tag tag, const void* data, uint64_t bytes, int32_t priority) {
+  // `shared`, if not null, joins sends of the same bytes on several links.
+  void send(Transfer& transfer, Tag tag, const void* data, uint64_t bytes, int32_t priority,
+            SharedPayload* shared = nullptr) {
     transfer.tag = tag;
+    transfer.shared = shared;
     transfer.source = static_cast<const std::byte*>(data);
     transfer.bytes = bytes;
     transfer.priority = priority;
@@ -88,13 +132,15 @@ class Link {
   }
   // Awaits the message `tag` of exactly `bytes` bytes into `target`. With a reduction, each
   // arriving element is folded into the accumulator at `target` instead of being stored; the
-  // Reduction must outlive the transfer. A message of another size ends it with kInternal.
+  // Reduction must outlive the transfer. A message of another size ends it with kInternal. With
+  // `streaming`, what is stored need not stay in the caches.
   void receive(Transfer& transfer, Tag tag, void* target, uint64_t bytes,
-               const Reduction* reduction = nullptr) {
+               const Reduction* reduction = nullptr, bool streaming = false) {
     transfer.tag = tag;
     transfer.target = static_cast<std::byte*>(target);
     transfer.bytes = bytes;
     transfer.reduction = reduction;
+    transfer.streaming = streaming;
     start_receive(transfer);
   }
 

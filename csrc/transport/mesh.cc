@@ -269,8 +269,8 @@ void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
   FramedLink& link = *peers_[peer].link;
   std::unique_ptr<Channel> channel;
   if (uses_shm(peer)) {
-    channel =
-        std::make_unique<ShmChannel>(loop_, std::move(fd), link.port(index), topology_.rank < peer);
+    channel = std::make_unique<ShmChannel>(loop_, outbox_, std::move(fd), link.port(index),
+                                           topology_.rank < peer);
   } else {
     channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(fd), link.port(index),
                                            peer_timeout_);

@@ -19,6 +19,7 @@
 #include "transport/dialer.h"
 #include "transport/framed_link.h"
 #include "transport/mesh.h"
+#include "transport/shm/outbox.h"
 #include "transport/tcp/interfaces.h"
 
 namespace perseus {
@@ -94,6 +95,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   // Outlives the links, which give their buffers and channels back to them.
   BufferPool buffers_;
   TrafficCounters counters_;
+  Outbox outbox_;
   LinkEnvironment environment_;
   std::unique_ptr<DataFabric> fabric_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -219,7 +219,7 @@ void MpiFabric::deliver(int peer, const Flight& flight) {
     fail(peer, Status::internal("a frame's length is not that of its MPI message"));
     return;
   }
-  from.channel->port().arrived(header, start + sizeof(header));
+  from.channel->port().arrived(header, start + sizeof(header), {});
 }
 
 bool MpiFabric::is_done(Flight& flight) {

@@ -8,7 +8,16 @@ namespace {
 constexpr uint64_t kLargestSlot = kRingSlotHeader + kMaxRingFrame;
 static_assert(kRingBytes >= 4 * kLargestSlot);
 
-constexpr uint64_t slot_bytes(uint64_t length) { return kRingSlotHeader + (length + 63) / 64 * 64; }
+// At the beginning of each slot.
+struct SlotHeader {
+  FrameHeader frame;
+  uint32_t where;
+};
+static_assert(sizeof(SlotHeader) <= kRingSlotHeader);
+
+constexpr uint64_t slot_bytes(uint64_t length, uint32_t where) {
+  return kRingSlotHeader + (where == kInline ? (length + 63) / 64 * 64 : 0);
+}
 
 // A frame starts here or, if a largest one would reach over the end, at the beginning. Both sides
 // work this out alike, so the gap needs no mark.
@@ -31,12 +40,13 @@ std::byte* RingProducer::reserve() {
   return data_ + place_from(produced_) % kRingBytes;
 }
 
-bool RingProducer::commit(std::byte* place, const Frame& frame) {
-  std::memcpy(place, &frame.header, sizeof frame.header);
-  if (frame.header.length != 0) {
+bool RingProducer::commit(std::byte* place, const Frame& frame, uint32_t where) {
+  const SlotHeader slot{frame.header, where};
+  std::memcpy(place, &slot, sizeof slot);
+  if (where == kInline && frame.header.length != 0) {
     std::memcpy(place + kRingSlotHeader, frame.data, frame.header.length);
   }
-  produced_ = place_from(produced_) + slot_bytes(frame.header.length);
+  produced_ = place_from(produced_) + slot_bytes(frame.header.length, where);
   // Sequentially consistent with the consumer's wish for a bell and its last look: one of the two
   // sees the other's store.
   control_->produced.store(produced_, std::memory_order_seq_cst);
@@ -50,15 +60,19 @@ bool RingProducer::wait_for_room() {
   return has_room();
 }
 
-RingConsumer::Outcome RingConsumer::front(FrameHeader& header, const std::byte*& bytes) {
+RingConsumer::Outcome RingConsumer::front(FrameHeader& header, uint32_t& where,
+                                          const std::byte*& bytes) {
   if (consumed_ == produced_) {
     produced_ = control_->produced.load(std::memory_order_acquire);
     if (consumed_ == produced_) return Outcome::kEmpty;
   }
   const uint64_t start = place_from(consumed_);
   const std::byte* place = data_ + start % kRingBytes;
-  std::memcpy(&header, place, sizeof header);
-  const uint64_t end = start + slot_bytes(header.length);
+  SlotHeader slot;
+  std::memcpy(&slot, place, sizeof slot);
+  header = slot.frame;
+  where = slot.where;
+  const uint64_t end = start + slot_bytes(header.length, where);
   if (header.length > kMaxRingFrame || produced_ - consumed_ > kRingBytes || end > produced_) {
     return Outcome::kDamaged;
   }

@@ -1,6 +1,7 @@
 // A one-way queue of frames in memory shared by two processes: one produces, one consumes, neither
 // locks. Frames lie in one piece, each behind a header padded to a cache line, so that the consumer
-// copies or reduces straight out of the ring.
+// copies or reduces straight out of the ring; or only the header does, and says where in the
+// producer's outbox the payload is.
 //
 // Positions count bytes since the beginning and never wrap in 64 bits. Neither side trusts the
 // other's: what lies beyond the ring's bounds is reported as damage.
@@ -27,6 +28,7 @@ static_assert(sizeof(RingControl) == 256);
 
 constexpr uint64_t kRingBytes = 1 << 20;
 constexpr uint64_t kRingSlotHeader = 64;
+constexpr uint32_t kInline = 0;
 // Frames in a ring: several fit, so that one is filled while another is drained.
 constexpr uint64_t kMaxRingFrame = 128 << 10;
 
@@ -39,8 +41,9 @@ class RingProducer {
 
   // A place for a frame of up to kMaxRingFrame bytes, or null if the ring is full now.
   std::byte* reserve();
-  // Fills the place with the frame and shows it to the consumer, who must be rung if true.
-  bool commit(std::byte* place, const Frame& frame);
+  // Fills the place with the frame and shows it to the consumer, who must be rung if true. `where`
+  // is the place of the payload elsewhere, or kInline.
+  bool commit(std::byte* place, const Frame& frame, uint32_t where = kInline);
   // Asks for a ring when room is made; true if there is room already.
   bool wait_for_room();
 
@@ -62,8 +65,8 @@ class RingConsumer {
     data_ = data;
   }
 
-  // The oldest frame: a copy of its header, and its bytes in place.
-  Outcome front(FrameHeader& header, const std::byte*& bytes);
+  // The oldest frame: a copy of its header, and its bytes in place if `where` is kInline.
+  Outcome front(FrameHeader& header, uint32_t& where, const std::byte*& bytes);
   // Gives the frame's room back; the producer must be rung if true.
   bool pop();
   // Asks for a ring when a frame comes; true if there is one already.

@@ -1,10 +1,7 @@
 #include "transport/shm/shm_channel.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,10 +19,10 @@ static_assert(2 * sizeof(RingControl) <= kControlBytes);
 
 constexpr int kFramesPerTurn = 16;
 
-// The memory cannot be made smaller by the other side under our feet.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+// A shorter payload is cheaper to copy than to look up in another place.
+constexpr uint32_t kOutboxPayload = 8 << 10;
 
-constexpr int kMaxDescriptors = 2;
+constexpr int kMaxDescriptors = 3;
 union DescriptorSpace {
   cmsghdr align;
   char bytes[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
@@ -54,13 +51,15 @@ Status errno_status(const char* what) {
 
 }  // namespace
 
-ShmChannel::ShmChannel(EventLoop& loop, FileDescriptor socket, FramePort& port, bool is_initiator)
-    : loop_(loop), port_(port), is_initiator_(is_initiator), socket_(std::move(socket)) {}
+ShmChannel::ShmChannel(EventLoop& loop, Outbox& outbox, FileDescriptor socket, FramePort& port,
+                       bool is_initiator)
+    : loop_(loop),
+      outbox_(outbox),
+      port_(port),
+      is_initiator_(is_initiator),
+      socket_(std::move(socket)) {}
 
-ShmChannel::~ShmChannel() {
-  close();
-  if (memory_ != nullptr) munmap(memory_, kMemoryBytes);
-}
+ShmChannel::~ShmChannel() { close(); }
 
 void ShmChannel::start() {
   loop_.watch(socket_.get(), EPOLLIN, this);
@@ -77,27 +76,33 @@ void ShmChannel::close() {
 }
 
 Status ShmChannel::offer_memory() {
-  const FileDescriptor memory(memfd_create("perseus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory) return errno_status("memfd_create failed");
-  if (ftruncate(memory.get(), kMemoryBytes) != 0 || fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0 ||
-      !map(memory.get())) {
-    return errno_status("shared memory cannot be had");
-  }
-  const int fds[] = {memory.get(), loop_.doorbell_fd()};
+  PERSEUS_RETURN_IF_ERROR(outbox_.open_for_peer());
+  Result<SharedMemory> memory = SharedMemory::create(kMemoryBytes);
+  if (!memory.is_ok()) return memory.status();
+  memory_ = std::move(memory).value();
+  attach_rings();
+  const int fds[] = {outbox_.fd(), loop_.doorbell_fd(), memory_.fd()};
+  if (!send_descriptors(socket_.get(), fds, 3)) return errno_status("sending shared memory failed");
+  return Status::ok();
+}
+
+Status ShmChannel::accept_memory(FileDescriptor rings) {
+  PERSEUS_RETURN_IF_ERROR(outbox_.open_for_peer());
+  Result<SharedMemory> memory = SharedMemory::map(std::move(rings), kMemoryBytes);
+  if (!memory.is_ok()) return memory.status();
+  memory_ = std::move(memory).value();
+  attach_rings();
+  const int fds[] = {outbox_.fd(), loop_.doorbell_fd()};
   if (!send_descriptors(socket_.get(), fds, 2)) return errno_status("sending shared memory failed");
   return Status::ok();
 }
 
-bool ShmChannel::map(int memory) {
-  void* address = mmap(nullptr, kMemoryBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  if (address == MAP_FAILED) return false;
-  memory_ = static_cast<std::byte*>(address);
-  auto* controls = reinterpret_cast<RingControl*>(memory_);
-  std::byte* data = memory_ + kControlBytes;
+void ShmChannel::attach_rings() {
+  auto* controls = reinterpret_cast<RingControl*>(memory_.data());
+  std::byte* data = memory_.data() + kControlBytes;
   const int out = is_initiator_ ? 0 : 1;
   out_.attach(&controls[out], data + out * kRingBytes);
   in_.attach(&controls[1 - out], data + (1 - out) * kRingBytes);
-  return true;
 }
 
 void ShmChannel::receive_descriptors() {
@@ -120,24 +125,16 @@ void ShmChannel::receive_descriptors() {
     std::memcpy(fds, CMSG_DATA(header), count * sizeof(int));
     for (int i = 0; i < count; ++i) received[i] = FileDescriptor(fds[i]);
   }
-  if (count != (is_initiator_ ? 1 : 2)) {
+  if (count != (is_initiator_ ? 2 : 3)) {
     port_.failed(Status::aborted("it closed the connection before sharing memory"));
     return;
   }
-  peer_doorbell_ = std::move(received[count - 1]);
-  if (!is_initiator_) {
-    struct stat about{};
-    const int memory = received[0].get();
-    if (fstat(memory, &about) != 0 || about.st_size != static_cast<off_t>(kMemoryBytes) ||
-        (fcntl(memory, F_GET_SEALS) & F_SEAL_SHRINK) == 0 || !map(memory)) {
-      port_.failed(Status::aborted("the shared memory it offers cannot be mapped"));
-      return;
-    }
-    const int doorbell = loop_.doorbell_fd();
-    if (!send_descriptors(socket_.get(), &doorbell, 1)) {
-      port_.failed(errno_status("sending a doorbell failed"));
-      return;
-    }
+  Status status = peer_outbox_.map(std::move(received[0]));
+  peer_doorbell_ = std::move(received[1]);
+  if (status.is_ok() && !is_initiator_) status = accept_memory(std::move(received[2]));
+  if (!status.is_ok()) {
+    port_.failed(status);
+    return;
   }
   state_ = State::kOpen;
   loop_.add_poller(this);
@@ -170,16 +167,19 @@ bool ShmChannel::poll() {
 
 bool ShmChannel::drain(int most) {
   FrameHeader header;
+  uint32_t where = kInline;
   const std::byte* bytes = nullptr;
   int frames = 0;
   for (; frames < most && state_ == State::kOpen; ++frames) {
-    const RingConsumer::Outcome outcome = in_.front(header, bytes);
+    const RingConsumer::Outcome outcome = in_.front(header, where, bytes);
     if (outcome == RingConsumer::Outcome::kEmpty) break;
-    if (outcome == RingConsumer::Outcome::kDamaged) {
+    if (where != kInline) bytes = peer_outbox_.payload(where, header.length);
+    if (outcome == RingConsumer::Outcome::kDamaged || bytes == nullptr) {
       port_.failed(Status::internal("the shared memory is damaged"));
       return true;
     }
-    if (!port_.arrived(header, bytes)) return true;
+    Lease lease = where == kInline ? Lease() : peer_outbox_.lease(where);
+    if (!port_.arrived(header, bytes, std::move(lease))) return true;
     if (in_.pop()) ring_peer();
   }
   return frames != 0;
@@ -196,7 +196,8 @@ bool ShmChannel::fill() {
     blocked_ = place == nullptr;
     has_more_ = !blocked_ && port_.next(frame, std::min(port_.max_length(), kMaxRingFrame));
     if (!has_more_) break;
-    if (out_.commit(place, frame)) ring_peer();
+    const uint32_t where = frame.header.length < kOutboxPayload ? kInline : outbox_.put(frame);
+    if (out_.commit(place, frame, where)) ring_peer();
     port_.sent(frame);
     moved = true;
   }

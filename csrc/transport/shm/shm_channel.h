@@ -1,9 +1,10 @@
-// Frames through two rings in memory that two processes of one host share. The memory has no name:
-// it travels as a file descriptor over an authenticated Unix socket, together with each side's
-// doorbell, so nothing is left behind however a process ends. The socket stays open, and its end
-// tells at once that the peer has gone. Loop thread.
+// Frames through two rings in memory that two processes of one host share, and payloads through
+// their outboxes. The memory has no name: it travels as file descriptors over an authenticated Unix
+// socket, together with each side's doorbell, so nothing is left behind however a process ends. The
+// socket stays open, and its end tells at once that the peer has gone. Loop thread.
 //
-// Opening: the initiator sends the memory and its doorbell, the acceptor answers with its own.
+// Opening: the initiator sends its outbox, its doorbell and the rings, the acceptor answers with
+// its outbox and doorbell.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,17 @@
 #include "base/event_loop.h"
 #include "transport/channel.h"
 #include "transport/file_descriptor.h"
+#include "transport/shm/outbox.h"
 #include "transport/shm/ring.h"
+#include "transport/shm/shared_memory.h"
 
 namespace perseus {
 
 class ShmChannel final : public Channel, private FdHandler, private Poller {
  public:
-  // `socket` is connected and authenticated.
-  ShmChannel(EventLoop& loop, FileDescriptor socket, FramePort& port, bool is_initiator);
+  // `socket` is connected and authenticated. `outbox` is shared by the rank's channels.
+  ShmChannel(EventLoop& loop, Outbox& outbox, FileDescriptor socket, FramePort& port,
+             bool is_initiator);
   ~ShmChannel() override;
 
   Kind kind() const override { return Kind::kShm; }
@@ -32,7 +36,8 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
 
   Status offer_memory();
   void receive_descriptors();
-  bool map(int memory);
+  Status accept_memory(FileDescriptor rings);
+  void attach_rings();
   void ring_peer();
 
   void on_ready(uint32_t epoll_events) override;
@@ -44,12 +49,15 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   bool fill();           // true if anything went
 
   EventLoop& loop_;
+  Outbox& outbox_;
   FramePort& port_;
   const bool is_initiator_;
   State state_ = State::kOpening;
   FileDescriptor socket_;
   FileDescriptor peer_doorbell_;
-  std::byte* memory_ = nullptr;  // until destruction: a caller up the stack may be reading from it
+  // Until destruction: a caller up the stack, or whoever has a lease, may be reading from it.
+  SharedMemory memory_;
+  OutboxReader peer_outbox_;
   RingProducer out_;
   RingConsumer in_;
   bool blocked_ = false;   // there may be frames to send, and no room

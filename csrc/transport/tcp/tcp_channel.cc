@@ -1,7 +1,7 @@
 #include "transport/tcp/tcp_channel.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -13,8 +13,13 @@
 namespace perseus {
 namespace {
 
-// Bytes that may wait unsent in the kernel, where nothing can overtake them.
-constexpr int kUnsentBytes = 256 << 10;
+// What may wait unsent in the kernel, where nothing can overtake it and no other connection can
+// take it over: as much as the connection delivers in this time, so that it never runs dry.
+constexpr std::chrono::milliseconds kUnsentTime{5};
+constexpr uint64_t kLeastUnsent = 16 << 10;
+constexpr uint64_t kMostUnsent = 1 << 20;
+// How often the connection's rate is looked at.
+constexpr std::chrono::milliseconds kRateInterval{10};
 // Then others have a turn.
 constexpr int kReadsPerTurn = 16;
 constexpr int kWritesPerTurn = 4;
@@ -41,7 +46,7 @@ TcpChannel::~TcpChannel() { close(); }
 void TcpChannel::set_options(std::chrono::seconds silence) {
   const int seconds = static_cast<int>(silence.count());
   set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+  set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_));
   // Data on the way is covered by the user time-out, silence by the probes.
   set_option(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   set_option(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -84,6 +89,26 @@ void TcpChannel::kick() {
   if (!wants_write_) flush();
 }
 
+// A connection slower than the others takes less at a time, so that little waits for it.
+void TcpChannel::look_at_rate() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kRateInterval;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  if (size < offsetof(tcp_info, tcpi_delivery_rate) + sizeof info.tcpi_delivery_rate) return;
+  // Measured while there was too little to send, a rate says nothing of what would go.
+  if (info.tcpi_delivery_rate == 0 || info.tcpi_delivery_rate_app_limited != 0) return;
+  const uint64_t fitting = std::clamp<uint64_t>(
+      info.tcpi_delivery_rate * kUnsentTime.count() / 1000, kLeastUnsent, kMostUnsent);
+  // Rates vary; a system call for every little change would not pay.
+  if (fitting < unsent_ * 3 / 4 || fitting > unsent_ * 3 / 2) {
+    unsent_ = fitting / 64 * 64;
+    set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_));
+  }
+}
+
 void TcpChannel::flush() {
   for (int writes = 0; open_ && refill(); ++writes) {
     if (writes == kWritesPerTurn) return want_write(true);
@@ -95,9 +120,10 @@ void TcpChannel::flush() {
 bool TcpChannel::refill() {
   if (first_ != count_) return true;
   first_ = count_ = 0;
+  look_at_rate();
+  const uint64_t room = std::min(port_.max_length(), unsent_);
   uint64_t bytes = 0;
-  while (count_ < kMaxBatch && bytes < kBatchBytes &&
-         port_.next(batch_[count_], port_.max_length())) {
+  while (count_ < kMaxBatch && bytes < kBatchBytes && port_.next(batch_[count_], room)) {
     bytes += batch_[count_++].header.length;
   }
   return count_ != 0;
@@ -214,7 +240,7 @@ bool TcpChannel::begin_payload() {
     const bool aligned = reinterpret_cast<uintptr_t>(staged) % alignof(uint64_t) == 0;
     // Malformed headers too: the port turns them down without a look at the bytes.
     if (header_.length > port_.max_length() || (available >= header_.length && aligned)) {
-      if (!port_.arrived(header_, staged)) return false;
+      if (!port_.arrived(header_, staged, {})) return false;
       stage_begin_ += header_.length;
       return true;
     }
@@ -230,7 +256,7 @@ bool TcpChannel::begin_payload() {
 
 bool TcpChannel::finish_payload() {
   has_header_ = false;
-  return direct_ ? port_.landed(header_) : port_.arrived(header_, payload_);
+  return direct_ ? port_.landed(header_) : port_.arrived(header_, payload_, {});
 }
 
 }  // namespace perseus

@@ -54,7 +54,7 @@ struct FramedLinkTest : testing::Test, LinkObserver {
     header.size = size;
     header.offset = offset;
     header.length = static_cast<uint32_t>(length);
-    return link.port(port).arrived(header, bytes.data());
+    return link.port(port).arrived(header, bytes.data(), {});
   }
   // The kind of the next frame on a port, which is then sent; 0 if there is none.
   uint32_t pull(int port) {
@@ -117,7 +117,7 @@ TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
     header.offset = frame.offset;
     header.length = static_cast<uint32_t>(frame.length);
     EXPECT_EQ(victim.port(frame.port).target(header), nullptr);
-    EXPECT_FALSE(victim.port(frame.port).arrived(header, bytes.data()));
+    EXPECT_FALSE(victim.port(frame.port).arrived(header, bytes.data(), {}));
     ASSERT_TRUE(awaited.done());
     const Status status = awaited.await_resume();
     EXPECT_EQ(status.code(), StatusCode::kAborted);

@@ -31,7 +31,7 @@ struct InboxTest : testing::Test {
   Status arrive(Tag tag, uint64_t offset, uint32_t length, uint64_t size) {
     bool held = false;
     return inbox.arrived(header_of(tag, size, offset, length),
-                         reinterpret_cast<const std::byte*>(text.data()) + offset, held);
+                         reinterpret_cast<const std::byte*>(text.data()) + offset, {}, held);
   }
   void post(Transfer& transfer, Tag tag, void* target, uint64_t bytes) {
     transfer.tag = tag;
@@ -40,6 +40,34 @@ struct InboxTest : testing::Test {
     inbox.post(transfer);
   }
 };
+
+// Counts the leases that have ended.
+struct CountingOwner final : PayloadOwner {
+  void give_back(uint32_t) override { ++given_back; }
+  int given_back = 0;
+};
+
+TEST_F(InboxTest, AnEarlyFrameUnderALeaseIsReadWhereItIs) {
+  CountingOwner owner;
+  std::string payload = "early";
+  const FrameHeader header = header_of({1, 0, 0}, 5, 0, 5);
+  const auto* data = reinterpret_cast<const std::byte*>(payload.data());
+  bool held = false;
+  EXPECT_TRUE(inbox.arrived(header, data, Lease(owner, 0), held).is_ok());
+  EXPECT_TRUE(held);
+  EXPECT_EQ(owner.given_back, 0);
+  payload = "EARLY";  // a copy would not show this
+  std::string target(5, '\0');
+  Transfer transfer;
+  post(transfer, {1, 0, 0}, target.data(), 5);
+  EXPECT_TRUE(transfer.done());
+  EXPECT_EQ(target, "EARLY");
+  EXPECT_EQ(owner.given_back, 1);
+
+  EXPECT_TRUE(inbox.arrived(header, data, Lease(owner, 0), held).is_ok());
+  inbox.clear(Status::aborted("the end"));
+  EXPECT_EQ(owner.given_back, 2);
+}
 
 TEST_F(InboxTest, FramesOfOneMessageMayComeInAnyOrderBeforeAndAfterTheReceive) {
   std::string target(text.size(), '\0');

@@ -53,8 +53,9 @@ TEST(RingTest, FramesOfAllSizesPassWholeAndInOrderBetweenThreads) {
   for (uint64_t i = 0; i < kFrames; ++i) {
     FrameHeader header;
     const std::byte* bytes = nullptr;
+    uint32_t where = kInline;
     RingConsumer::Outcome outcome;
-    while ((outcome = ring.consumer.front(header, bytes)) == RingConsumer::Outcome::kEmpty) {
+    while ((outcome = ring.consumer.front(header, where, bytes)) == RingConsumer::Outcome::kEmpty) {
       std::this_thread::yield();
     }
     ASSERT_EQ(outcome, RingConsumer::Outcome::kFrame);
@@ -81,12 +82,13 @@ TEST(RingTest, AFullRingTakesNoMoreUntilAFrameIsPopped) {
   EXPECT_FALSE(ring.producer.wait_for_room());
   FrameHeader header;
   const std::byte* at = nullptr;
-  ASSERT_EQ(ring.consumer.front(header, at), RingConsumer::Outcome::kFrame);
+  uint32_t where = kInline;
+  ASSERT_EQ(ring.consumer.front(header, where, at), RingConsumer::Outcome::kFrame);
   EXPECT_TRUE(ring.consumer.pop()) << "the waiting producer must be rung";
   EXPECT_FALSE(ring.control.producer_wants_bell.load());
   // The gap at the end may need a second one.
   if (ring.producer.reserve() == nullptr) {
-    ASSERT_EQ(ring.consumer.front(header, at), RingConsumer::Outcome::kFrame);
+    ASSERT_EQ(ring.consumer.front(header, where, at), RingConsumer::Outcome::kFrame);
     ring.consumer.pop();
   }
   EXPECT_NE(ring.producer.reserve(), nullptr);
@@ -99,7 +101,8 @@ TEST(RingTest, AConsumerIsRungOnlyIfItAskedForIt) {
   EXPECT_TRUE(ring.consumer.wait_for_frame());
   FrameHeader header;
   const std::byte* at = nullptr;
-  ring.consumer.front(header, at);
+  uint32_t where = kInline;
+  ring.consumer.front(header, where, at);
   ring.consumer.pop();
   EXPECT_FALSE(ring.consumer.wait_for_frame());
   EXPECT_TRUE(ring.producer.commit(ring.producer.reserve(), frame_of(bytes, 8, 1)));
@@ -116,7 +119,8 @@ TEST(RingTest, ALengthBeyondWhatWasProducedIsDamage) {
   std::memcpy(place, &frame.header, sizeof frame.header);
   FrameHeader header;
   const std::byte* at = nullptr;
-  EXPECT_EQ(ring.consumer.front(header, at), RingConsumer::Outcome::kDamaged);
+  uint32_t where = kInline;
+  EXPECT_EQ(ring.consumer.front(header, where, at), RingConsumer::Outcome::kDamaged);
 }
 
 }  // namespace

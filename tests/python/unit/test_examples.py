@@ -135,10 +135,11 @@ def test_mnist_fails_where_it_has_not_learnt() -> None:
     assert "the test accuracy is below 95 %" in result.stderr
 
 
+@pytest.mark.timeout(300)
 def test_the_demo_compares_one_process_with_two() -> None:
     demo = [sys.executable, str(EXAMPLES / "mnist_demo.py")]
     demo += ["--epochs", "2", "--wanted-accuracy", "0.8"]
-    result = subprocess.run(demo, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(demo, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
     # The same accuracy, and parameters that differ by what rounding explains.
     assert re.search(r"test accuracy, % +(\d+\.\d) +\1\n", result.stdout), result.stdout

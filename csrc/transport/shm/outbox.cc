@@ -1,0 +1,107 @@
+#include "transport/shm/outbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace perseus {
+namespace {
+
+constexpr size_t kLine = 64;
+constexpr size_t kPage = 4096;
+
+// Of the free slots those used last are used in turn, so many on a host: enough that a slot has
+// left its reader's own cache when it is written again, few enough that all stay in the shared one.
+constexpr uint32_t kRotatedOfHost = 16;
+
+OutboxControl* control_of(const SharedMemory& memory) {
+  return reinterpret_cast<OutboxControl*>(memory.data());
+}
+
+size_t begin_of(uint32_t slot) { return kOutboxControlBytes + slot * kOutboxSlotBytes; }
+
+uint32_t slot_at(uint32_t place) {
+  return static_cast<uint32_t>((place * kLine - kOutboxControlBytes) / kOutboxSlotBytes);
+}
+
+// Where in a slot the payload goes. A processor takes a load for dependent on an earlier store if
+// their addresses are alike in the lower 12 bits, so a copy should not write just behind what it is
+// about to read: half a page lies between, here and, since ranks' buffers are mostly laid out
+// alike, where the payload is copied to.
+size_t offset_for(const std::byte* source) {
+  return (reinterpret_cast<uintptr_t>(source) + kPage / 2) % kPage / kLine * kLine;
+}
+
+}  // namespace
+
+Status Outbox::open_for_peer() {
+  ++peers_;
+  if (memory_) return Status::ok();
+  Result<SharedMemory> memory = SharedMemory::create(kOutboxBytes);
+  if (!memory.is_ok()) return memory.status();
+  memory_ = std::move(memory).value();
+  control_ = control_of(memory_);
+  std::iota(by_use_.begin(), by_use_.end(), uint8_t{0});
+  return Status::ok();
+}
+
+std::optional<uint32_t> Outbox::take() {
+  uint8_t* taken = nullptr;
+  uint32_t free = 0;
+  const uint32_t rotated = std::max<uint32_t>(kRotatedOfHost / (peers_ + 1), 1);
+  for (uint8_t& place : by_use_) {
+    if (control_->readers[place].load(std::memory_order_acquire) != 0) continue;
+    taken = &place;
+    if (++free == rotated) break;
+  }
+  if (taken == nullptr) return {};
+  const uint32_t slot = *taken;
+  std::rotate(by_use_.begin(), taken, taken + 1);
+  return slot;
+}
+
+uint32_t Outbox::put(const Frame& frame) {
+  SharedPayload* shared = frame.transfer == nullptr ? nullptr : frame.transfer->shared;
+  // A part of a message is of no use to the others, whose parts may be cut elsewhere.
+  if (frame.header.length != frame.header.size) shared = nullptr;
+  if (shared != nullptr && shared->is_kept()) {
+    const uint32_t place = shared->place();
+    control_->readers[slot_at(place)].fetch_add(1, std::memory_order_relaxed);
+    shared->count_one();
+    return place;
+  }
+  const std::optional<uint32_t> slot = take();
+  if (!slot) return kInline;
+  const size_t begin = begin_of(*slot) + offset_for(frame.data);
+  std::memcpy(memory_.data() + begin, frame.data, frame.header.length);
+  const auto place = static_cast<uint32_t>(begin / kLine);
+  const bool is_kept = shared != nullptr && shared->has_more();
+  control_->readers[*slot].store(is_kept ? 2 : 1, std::memory_order_relaxed);
+  if (is_kept) shared->keep(*this, place);
+  if (shared != nullptr) shared->count_one();
+  return place;
+}
+
+void Outbox::release(uint32_t place) {
+  control_->readers[slot_at(place)].fetch_sub(1, std::memory_order_relaxed);
+}
+
+Status OutboxReader::map(FileDescriptor fd) {
+  Result<SharedMemory> memory = SharedMemory::map(std::move(fd), kOutboxBytes);
+  if (!memory.is_ok()) return memory.status();
+  memory_ = std::move(memory).value();
+  return Status::ok();
+}
+
+const std::byte* OutboxReader::payload(uint32_t place, uint32_t length) const {
+  const size_t begin = size_t{place} * kLine;
+  if (begin < kOutboxControlBytes || begin + length > kOutboxBytes) return nullptr;
+  return memory_.data() + begin;
+}
+
+void OutboxReader::give_back(uint32_t place) {
+  control_of(memory_)->readers[slot_at(place)].fetch_sub(1, std::memory_order_release);
+}
+
+}  // namespace perseus

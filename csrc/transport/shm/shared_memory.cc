@@ -1,0 +1,55 @@
+#include "transport/shm/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace perseus {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+Status cannot_be_had() {
+  return Status::aborted(std::string("shared memory cannot be had: ") + std::strerror(errno));
+}
+
+std::byte* map_shared(int fd, size_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
+}
+
+}  // namespace
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+Result<SharedMemory> SharedMemory::create(size_t bytes) {
+  FileDescriptor fd(memfd_create("perseus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return cannot_be_had();
+  }
+  return map(std::move(fd), bytes);
+}
+
+Result<SharedMemory> SharedMemory::map(FileDescriptor fd, size_t bytes) {
+  struct stat about{};
+  if (fstat(fd.get(), &about) != 0 || about.st_size != static_cast<off_t>(bytes) ||
+      (fcntl(fd.get(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+    return Status::aborted("the shared memory that was offered cannot be mapped");
+  }
+  SharedMemory memory;
+  memory.data_ = map_shared(fd.get(), bytes);
+  if (memory.data_ == nullptr) return cannot_be_had();
+  memory.bytes_ = bytes;
+  memory.fd_ = std::move(fd);
+  return memory;
+}
+
+}  // namespace perseus

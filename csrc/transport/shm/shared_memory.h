@@ -1,0 +1,44 @@
+// Memory without a name that two processes share: it travels as a file descriptor, and is gone with
+// the last process that has it.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "base/status.h"
+#include "transport/file_descriptor.h"
+
+namespace perseus {
+
+class SharedMemory {
+ public:
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(other.bytes_),
+        fd_(std::move(other.fd_)) {}
+  SharedMemory& operator=(SharedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~SharedMemory();
+
+  // Zeroed.
+  static Result<SharedMemory> create(size_t bytes);
+  // What another process has created; an error if it is not of that size, or could be made smaller
+  // under our feet.
+  static Result<SharedMemory> map(FileDescriptor fd, size_t bytes);
+
+  std::byte* data() const { return data_; }
+  int fd() const { return fd_.get(); }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+  FileDescriptor fd_;
+};
+
+}  // namespace perseus

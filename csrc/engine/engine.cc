@@ -101,7 +101,8 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   }
   executor_ = std::make_unique<Executor>(
       RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank_},
-      static_cast<ExecutorHost&>(*this), topology().local_size());
+      static_cast<ExecutorHost&>(*this), topology().local_size(),
+      static_cast<int>(topology().host_names.size()));
   stall_watch_ = std::make_unique<StallWatch>(loop_, settings_, rank_, counters_,
                                               static_cast<StallWatchHost&>(*this));
   mix_ups_ = std::make_unique<MixUps>(loop_, std::chrono::seconds(settings_.mix_up_time),

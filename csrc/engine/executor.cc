@@ -34,16 +34,25 @@ uint64_t cached_bytes(int local_size) {
 
 void ShardRun::task_finished(const Status& status) { executor.shard_finished(*this, status); }
 
-Executor::Executor(RunContext context, ExecutorHost& host, int local_size)
+Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int hosts)
     : context_(context),
+      several_hosts_(hosts > 1),
       cached_bytes_(cached_bytes(local_size)),
       host_(host),
       tuner_(initial_tuning(context.settings), tuned_dimensions(context.settings)),
-      admission_(tuner_.current().streams, context.settings.credit_bytes) {}
+      admission_(most_at_once(), context.settings.credit_bytes) {}
+
+// Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
+// that links have enough to choose from: ranks start shards in different orders, since they learn
+// of them at different moments, and a rank whose few places are taken by what others have not
+// started makes all wait.
+int Executor::most_at_once() const {
+  return several_hosts_ ? Admission::kAnyNumber : tuner_.current().streams;
+}
 
 void Executor::conclude_trial(uint64_t slowest) {
   tuner_.conclude(slowest);
-  admission_.set_streams(tuner_.current().streams);
+  admission_.set_streams(most_at_once());
 }
 
 ShardRun* Executor::new_run() {

@@ -25,8 +25,8 @@ class ExecutorHost {
 
 class Executor {
  public:
-  // `local_size`: ranks on this host.
-  Executor(RunContext context, ExecutorHost& host, int local_size);
+  // `local_size`: ranks on this host; `hosts`: of the job.
+  Executor(RunContext context, ExecutorHost& host, int local_size, int hosts);
 
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
@@ -50,7 +50,11 @@ class Executor {
   void settle(ShardRun& run, const Status& status);
   void count(const ShardRun& run);
 
+  // Shards that may be under way at once.
+  int most_at_once() const;
+
   RunContext context_;
+  const bool several_hosts_;
   const uint64_t cached_bytes_;  // of tensors that are still in this rank's caches when it is done
   ExecutorHost& host_;
   Tuner tuner_;

@@ -45,8 +45,7 @@ Ticket* Admission::most_urgent() {
 }
 
 bool Admission::has_room_for(const Ticket& ticket) const {
-  // One more lane than there are streams is kept for what is more urgent than all that is under
-  // way.
+  // Where their number is bounded, one more is kept for what is more urgent than all under way.
   const bool is_express =
       running_ <= lanes_ &&
       std::all_of(running_tickets_.begin(), running_tickets_.end(),

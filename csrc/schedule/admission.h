@@ -1,6 +1,6 @@
-// Which shard may start now. Higher priority first, then the order of agreement; at most `streams`
-// at once and at most `credit` bytes of them, so that the wire stays full while something urgent
-// that is agreed later has little before it.
+// Which shard may start now. Higher priority first, then the order of agreement; at most so many
+// at once and so many bytes of them. What is more urgent than all that is under way starts at once:
+// links move its frames first, so it need not wait for any of the others to end.
 //
 // The oldest unfinished shard of each process set may always start, whatever else is under way.
 // Ranks start shards in different orders, since they learn of them at different moments; without
@@ -9,6 +9,7 @@
 // by induction all do.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -32,6 +33,8 @@ struct Ticket {
 
 class Admission {
  public:
+  // `streams`: shards at once; kAnyNumber leaves that to the credit.
+  static constexpr int kAnyNumber = INT_MAX;
   Admission(int streams, uint64_t credit_bytes) : credit_bytes_(credit_bytes), lanes_(streams) {}
 
   // In the agreed order of its process set. The ticket must live until collect() has given it back.

@@ -44,6 +44,18 @@ TEST(Admission, TheUrgentOvertakesWhatWaitsAndHasALaneInReserve) {
   EXPECT_EQ(admission.start_next(), nullptr);
 }
 
+TEST(Admission, WithoutABoundOnTheirNumberTheEverMoreUrgentAllStart) {
+  Admission admission(Admission::kAnyNumber, 10);
+  Ticket rising[5] = {ticket(1, 8), ticket(2, 8), ticket(3, 8), ticket(4, 8), ticket(5, 8)};
+  for (Ticket& t : rising) {
+    admission.add(&t);
+    EXPECT_EQ(admission.start_next(), &t);
+  }
+  Ticket less = ticket(0, 1);
+  admission.add(&less);
+  EXPECT_EQ(admission.start_next(), nullptr) << "beyond the credit";
+}
+
 TEST(Admission, TheOldestOfEachProcessSetMayAlwaysStart) {
   Admission admission(1, 10);
   Ticket first = ticket(9, 10, 0), second = ticket(0, 100, 1), third = ticket(0, 1, 1);

@@ -38,17 +38,11 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 const std::vector<IgnoredVariable>& ignored_variables() {
   static const char* const kEvents = "agreement is driven by events; there is no cycle";
-  static const char* const kTuner =
-      "the tuner is always there; PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING turns it off";
   static const char* const kTransport = "PERSEUS_TRANSPORT chooses how ranks reach each other";
   static const std::vector<IgnoredVariable> variables = {
       {"HOROVOD_CYCLE_TIME", kEvents},
-      {"HOROVOD_AUTOTUNE", kTuner},
-      {"HOROVOD_AUTOTUNE_LOG", kTuner},
-      {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", kTuner},
-      {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", kTuner},
-      {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", kTuner},
-      {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", kTuner},
+      {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+       "the tuner tries values in turn and fits no Gaussian process"},
       {"HOROVOD_BATCH_D2D_MEMCOPIES", "packing always copies all tensors of a merge in one pass"},
       {"HOROVOD_ENABLE_ASYNC_COMPLETION", "completion is always asynchronous"},
       {"HOROVOD_ENABLE_XLA_OPS", "there are no XLA operations"},

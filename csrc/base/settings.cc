@@ -85,7 +85,8 @@ class Assignment {
       case SettingKind::kBool: {
         std::optional<bool> on = alias_ != nullptr ? parse_alias_bool(text) : parse_bool(text);
         if (!on) return malformed("is neither true nor false");
-        settings.*std::get<bool Settings::*>(row_.field) = *on;
+        const bool is_opposite = alias_ != nullptr && alias_->is_opposite;
+        settings.*std::get<bool Settings::*>(row_.field) = *on != is_opposite;
         return {};
       }
       case SettingKind::kString:
@@ -175,7 +176,9 @@ Status read_row(const TableRow& row, const std::function<const char*(const char*
     const bool counts = row.kind == SettingKind::kString || !trimmed(text).empty();
     return counts ? text : nullptr;
   };
+  const auto given = [&] { settings.given.emplace_back(row.name); };
   if (const char* text = find(row.name)) {
+    given();
     return Assignment(row, nullptr, text, warnings).assign(settings);
   }
   for (const SettingAlias& alias : aliases_of(row)) {
@@ -183,7 +186,10 @@ Status read_row(const TableRow& row, const std::function<const char*(const char*
     if (text == nullptr) continue;
     PERSEUS_RETURN_IF_ERROR(Assignment(row, &alias, text, warnings).assign(settings));
     // A switch that is off leaves the word to the next one.
-    if (alias.choice_when_on.empty() || *parse_alias_bool(trimmed(text))) return {};
+    if (alias.choice_when_on.empty() || *parse_alias_bool(trimmed(text))) {
+      given();
+      return {};
+    }
   }
   return {};
 }
@@ -219,6 +225,10 @@ Settings::Settings() {
         Assignment(row, nullptr, row.default_value, nullptr).assign(*this);
     assert(status.is_ok());  // the table's defaults are within its ranges
   }
+}
+
+bool Settings::is_given(std::string_view name) const {
+  return std::find(given.begin(), given.end(), name) != given.end();
 }
 
 Result<Settings> Settings::from_environment(std::vector<std::string>* warnings) {

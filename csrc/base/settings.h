@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -34,6 +35,10 @@ struct Settings {
 #define SETTING(field, kind, ...) Setting##kind field;
 #include "base/settings_table.inc"
 #undef SETTING
+
+  // Names of those that somebody has given, in the order of the table.
+  std::vector<std::string> given;
+  bool is_given(std::string_view name) const;
 };
 
 // One row as text, for --help, docs/settings.md and the C ABI.

@@ -68,6 +68,7 @@ std::string aliases_text(const TableRow& row) {
     if (!text.empty()) text += ", ";
     text += alias.name;
     if (alias.in_bytes) text += " (bytes)";
+    if (alias.is_opposite) text += " (the opposite)";
     if (!alias.choice_when_on.empty()) {
       text += " (1: " + std::string(alias.choice_when_on) + ")";
     }
@@ -102,6 +103,7 @@ std::vector<SettingAlias> aliases_of(const TableRow& row) {
     if (colon != std::string_view::npos) {
       const std::string_view how = part.substr(colon + 1);
       alias.in_bytes = how == "bytes";
+      alias.is_opposite = how == "not";
       if (how.starts_with("on=")) alias.choice_when_on = how.substr(std::strlen("on="));
     }
     aliases.push_back(alias);

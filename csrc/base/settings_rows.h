@@ -34,6 +34,7 @@ std::span<const TableRow> table_rows();
 struct SettingAlias {
   std::string_view name;
   bool in_bytes = false;
+  bool is_opposite = false;
   std::string_view choice_when_on;  // empty: the alias's values are the setting's own
 };
 std::vector<SettingAlias> aliases_of(const TableRow& row);

@@ -93,6 +93,7 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   // Before anything is planned: all ranks change their plans at the same agreement.
   if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
     executor_->conclude_trial(agreement.slowest);
+    mesh_->set_chunk(executor_->tuner().current().chunk_bytes);
   }
   if (timeline_.marks_cycles()) timeline_.instant({}, "CYCLE_START");
   mix_ups_->on_agreement(set, agreement);

@@ -9,17 +9,32 @@ namespace perseus {
 namespace {
 
 Tuning initial_tuning(const Settings& settings) {
-  return {static_cast<int>(settings.streams), settings.shard_bytes, settings.fusion_bytes};
+  return {.streams = static_cast<int>(settings.streams),
+          .shard_bytes = settings.shard_bytes,
+          .merge_bytes = settings.fusion_bytes,
+          .credit_bytes = settings.credit_bytes,
+          .chunk_bytes = settings.chunk_bytes};
 }
 
-// A setting that differs from its default was chosen by somebody.
-TunedDimensions tuned_dimensions(const Settings& settings) {
-  const Settings defaults;
-  const bool enabled = !settings.disable_stream_tuning;
-  return {.shard_bytes = enabled && settings.shard_bytes == defaults.shard_bytes,
-          .streams = enabled,
-          .merge_bytes = enabled && settings.fusion_bytes == defaults.fusion_bytes};
+// Inside a host few shards are under way at once, whatever the credit, and rings bound the frames;
+// between hosts the credit alone counts.
+TunedDimensions tuned_dimensions(const Settings& settings, bool several_hosts) {
+  if (settings.disable_stream_tuning) return {false, false, false, false, false};
+  return {.shard_bytes = !settings.is_given("PERSEUS_ALLREDUCE_SHARD"),
+          .streams = !several_hosts && !settings.is_given("PERSEUS_ALLREDUCE_STREAMS"),
+          .merge_bytes = !settings.is_given("PERSEUS_ALLREDUCE_FUSION"),
+          .credit_bytes = several_hosts && !settings.is_given("PERSEUS_CREDIT"),
+          .chunk_bytes = several_hosts && !settings.is_given("PERSEUS_CHUNK")};
 }
+
+TuningEffort tuning_effort(const Settings& settings) {
+  return {.steps = static_cast<int>(settings.tuning_steps),
+          .warm_up = static_cast<int>(settings.tuning_warm_up),
+          .most_trials = static_cast<int>(settings.tuning_trials)};
+}
+
+// Names need not come again: unnamed operations never do.
+constexpr int kMostBursts = 64;
 
 // Bytes that may be moved at once and still be in the caches when it is done. Two ranks on a host
 // have little under way at a time, so that a result finds its place in the last cache however much
@@ -39,8 +54,10 @@ Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int h
       several_hosts_(hosts > 1),
       cached_bytes_(cached_bytes(local_size)),
       host_(host),
-      tuner_(initial_tuning(context.settings), tuned_dimensions(context.settings)),
-      admission_(most_at_once(), context.settings.credit_bytes) {}
+      tuner_(initial_tuning(context.settings), tuned_dimensions(context.settings, hosts > 1),
+             tuning_effort(context.settings)),
+      admission_(most_at_once(), context.settings.credit_bytes),
+      tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
 // Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
 // that links have enough to choose from: ranks start shards in different orders, since they learn
@@ -51,8 +68,37 @@ int Executor::most_at_once() const {
 }
 
 void Executor::conclude_trial(uint64_t slowest) {
+  tuning_log_.add(tuner_, slowest);
   tuner_.conclude(slowest);
-  admission_.set_streams(most_at_once());
+  admission_.set_limits(most_at_once(), tuner_.current().credit_bytes);
+  if (tuner_.is_finished()) tuning_log_.finish(tuner_);
+}
+
+void Executor::note_step(const Batch& batch) {
+  if (tuner_.is_finished()) return;
+  bool is_new = bursts_ >= kMostBursts;
+  for (const Agreement::Ready& ready : batch.agreed) {
+    int64_t& step = step_of_[(int64_t{batch.set->id} << 32) | ready.id];
+    is_new |= step == step_;
+    step = step_;
+  }
+  if (!is_new) return;
+  ++step_;
+  for (const Agreement::Ready& ready : batch.agreed) {
+    step_of_[(int64_t{batch.set->id} << 32) | ready.id] = step_;
+  }
+  bursts_ = 0;
+  if (is_idle()) {
+    tuner_.end_step();
+  } else {
+    step_ends_when_idle_ = true;
+  }
+}
+
+void Executor::note_idle() {
+  tuner_.record(busy_bytes_, Clock::now() - busy_since_);
+  ++bursts_;
+  if (std::exchange(step_ends_when_idle_, false)) tuner_.end_step();
 }
 
 ShardRun* Executor::new_run() {
@@ -66,6 +112,7 @@ ShardRun* Executor::new_run() {
 }
 
 void Executor::run(const std::shared_ptr<Batch>& batch) {
+  note_step(*batch);
   const Tuning& tuning = tuner_.current();
   planner_.make(batch->agreed,
                 {tuning.merge_bytes, tuning.shard_bytes, context_.settings.disable_group_fusion},
@@ -133,7 +180,7 @@ void Executor::shard_finished(ShardRun& run, const Status& status) {
   trace_shard_end(context_.timeline, run);
   settle(run, status);
   admission_.finish(&run);
-  if (is_idle()) tuner_.record(busy_bytes_, Clock::now() - busy_since_);
+  if (is_idle()) note_idle();
   host_.shard_ended(status);
   pump();
 }

@@ -9,6 +9,7 @@
 #include "engine/shard_run.h"
 #include "schedule/admission.h"
 #include "schedule/tuner.h"
+#include "schedule/tuning_log.h"
 
 namespace perseus {
 
@@ -52,6 +53,9 @@ class Executor {
 
   // Shards that may be under way at once.
   int most_at_once() const;
+  // Finds where a training step ends, for the tuner: a step is over when a name of it comes again.
+  void note_step(const Batch& batch);
+  void note_idle();
 
   RunContext context_;
   const bool several_hosts_;
@@ -62,6 +66,11 @@ class Executor {
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;
   bool pumping_ = false;
+  TuningLog tuning_log_;
+  int64_t step_ = 1;
+  std::unordered_map<int64_t, int64_t> step_of_;  // the last, of each set's operations
+  int bursts_ = 0;                                // of work, in this step
+  bool step_ends_when_idle_ = false;
   Planner planner_;
   Recycler<Batch> batches_;
   std::vector<std::unique_ptr<ShardRun>> runs_;  // all there are

@@ -52,7 +52,10 @@ class Admission {
   // Of all tickets that are not finished.
   uint64_t bytes_unfinished() const { return bytes_unfinished_; }
   // For the tuner; takes effect for shards that start from now on.
-  void set_streams(int streams) { lanes_ = streams; }
+  void set_limits(int streams, uint64_t credit_bytes) {
+    lanes_ = streams;
+    credit_bytes_ = credit_bytes;
+  }
 
  private:
   struct Later {
@@ -71,7 +74,7 @@ class Admission {
   bool has_room_for(const Ticket& ticket) const;
   void run(Ticket* ticket);
 
-  const uint64_t credit_bytes_;
+  uint64_t credit_bytes_;
   int lanes_;
   uint64_t next_order_ = 0;
   int running_ = 0;

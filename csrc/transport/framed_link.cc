@@ -135,7 +135,7 @@ void FramedLink::kick_data() {
 
 bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (is_over() || port.goodbye_handed) return false;
-  room = std::min(room, environment_.chunk_bytes);
+  room = std::min(room, environment_.frame_bytes);
   if (port.carries_control && next_control(frame, room)) return true;
   if (port.carries_data && sends_.next(frame, room)) return true;
   if (state_ != State::kClosing) return false;

@@ -59,7 +59,8 @@ struct LinkEnvironment {
   BufferPool& buffers;
   LinkObserver& observer;
   TrafficCounters& counters;
-  uint64_t chunk_bytes;
+  uint64_t chunk_bytes;  // of the largest frame that may come
+  uint64_t frame_bytes;  // of the largest frame that is sent; at most chunk_bytes
 };
 
 class FramedLink final : public Link {

@@ -53,7 +53,11 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& list
       start_timeout_(settings.start_timeout),
       peer_timeout_(settings.peer_timeout),
       interfaces_given_(!settings.interfaces.empty()),
-      environment_{loop, buffers_, *this, counters_,
+      environment_{loop,
+                   buffers_,
+                   *this,
+                   counters_,
+                   settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
                    settings.chunk_bytes / kChunkMultiple * kChunkMultiple} {}
 
 MeshImpl::~MeshImpl() {
@@ -305,6 +309,11 @@ void MeshImpl::entered(const Hello& hello, FileDescriptor fd) {
 
 void MeshImpl::send_control(int peer, std::span<const std::byte> message) {
   framed_link(peer).send_control(message);
+}
+
+void MeshImpl::set_chunk(uint64_t bytes) {
+  environment_.frame_bytes =
+      std::clamp(bytes / kChunkMultiple * kChunkMultiple, kChunkMultiple, environment_.chunk_bytes);
 }
 
 void MeshImpl::fail_all(const Status& why) {

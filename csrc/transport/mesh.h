@@ -66,6 +66,9 @@ class Mesh {
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer
   // arrive in order.
   virtual void send_control(int peer, std::span<const std::byte> message) = 0;
+  // The largest piece that links move before they look for something more urgent, from now on; not
+  // above the setting's.
+  virtual void set_chunk(uint64_t bytes) = 0;
 
   // Ends every transfer with `why`; the links stay unusable.
   virtual void fail_all(const Status& why) = 0;

@@ -37,6 +37,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   const Topology& topology() const override { return topology_; }
   Link& link(int peer) override { return framed_link(peer); }
   void send_control(int peer, std::span<const std::byte> message) override;
+  void set_chunk(uint64_t bytes) override;
   void fail_all(const Status& why) override;
   void close(std::chrono::milliseconds linger, std::function<void()> closed) override;
   Counters counters() const override;

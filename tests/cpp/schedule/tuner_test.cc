@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <functional>
 
 namespace perseus {
@@ -9,66 +11,133 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-constexpr Tuning kStart = {8, 1 << 20, 4 << 20};
+constexpr Tuning kStart = {.streams = 8};
+// All steps count, so that a trial can be concluded without any.
+constexpr TuningEffort kQuick = {.steps = 3, .warm_up = 0, .most_trials = 1000};
+
+// A training step in two bursts.
+void record_step(Tuner& tuner, uint64_t nanoseconds_a_mib) {
+  tuner.record(1 << 20, nanoseconds(nanoseconds_a_mib));
+  tuner.record(3 << 20, nanoseconds(3 * nanoseconds_a_mib));
+  tuner.end_step();
+}
+
+struct Tuned {
+  Tuning best;
+  int steps = 0;
+};
 
 // Runs the tuner to its end against a machine on which a MiB takes time_of(tuning) nanoseconds.
-Tuning tune(const std::function<uint64_t(const Tuning&)>& time_of) {
-  Tuner tuner(kStart, {});
-  for (int burst = 0; burst < 10'000 && !tuner.is_finished(); ++burst) {
-    tuner.record(1 << 20, nanoseconds(time_of(tuner.current())));
+Tuned tune(const std::function<uint64_t(const Tuning&)>& time_of, TuningEffort effort = {}) {
+  Tuner tuner(kStart, {}, effort);
+  Tuned tuned;
+  for (; tuned.steps < 10'000 && !tuner.is_finished(); ++tuned.steps) {
+    record_step(tuner, time_of(tuner.current()));
     if (const auto result = tuner.result()) tuner.conclude(*result);
   }
   EXPECT_TRUE(tuner.is_finished());
-  return tuner.current();
+  tuned.best = tuner.current();
+  return tuned;
 }
 
 TEST(Tuner, FindsTheFastestValueOfEachDimension) {
-  const Tuning best = tune([](const Tuning& t) {
-    return 1000 + (t.streams == 2 ? 0 : 500) + (t.shard_bytes == (4u << 20) ? 0 : 300) +
-           (t.merge_bytes == (16u << 20) ? 0 : 200);
+  const Tuning fastest = {.streams = 2,
+                          .shard_bytes = 16 << 20,
+                          .merge_bytes = 1 << 20,
+                          .credit_bytes = 64 << 20,
+                          .chunk_bytes = 32 << 10};
+  const auto distance = [](uint64_t a, uint64_t b) {
+    const uint64_t ratio = std::max(a, b) / std::min(a, b);
+    return 100 * static_cast<uint64_t>(std::countr_zero(ratio));
+  };
+  const Tuned tuned = tune([&](const Tuning& t) {
+    return 1000 + distance(static_cast<uint64_t>(t.streams), 2) +
+           distance(t.shard_bytes, fastest.shard_bytes) +
+           distance(t.merge_bytes, fastest.merge_bytes) +
+           distance(t.credit_bytes, fastest.credit_bytes) +
+           distance(t.chunk_bytes, fastest.chunk_bytes);
   });
-  EXPECT_EQ(best, (Tuning{2, 4 << 20, 16 << 20}));
+  EXPECT_EQ(tuned.best, fastest);
 }
 
 TEST(Tuner, KeepsTheStartWhereNothingIsClearlyFaster) {
-  int burst = 0;
-  EXPECT_EQ(tune([&](const Tuning&) { return 1000 + ++burst % 5; }), kStart);
+  int step = 0;
+  EXPECT_EQ(tune([&](const Tuning&) { return 1000 + ++step % 5; }).best, kStart);
+}
+
+TEST(Tuner, TakesNoMoreThanFiftySteps) {
+  TunedDimensions between_hosts{.streams = false};
+  TunedDimensions in_a_host{.credit_bytes = false, .chunk_bytes = false};
+  for (const TunedDimensions& dimensions : {between_hosts, in_a_host}) {
+    for (uint64_t factor : {99, 100, 101}) {  // ever faster, alike, ever slower
+      Tuner tuner(Tuning{}, dimensions, TuningEffort{});
+      int steps = 0;
+      for (uint64_t time = 1'000'000; !tuner.is_finished(); ++steps) {
+        time = time * factor / 100;
+        record_step(tuner, time);
+        if (const auto result = tuner.result()) tuner.conclude(*result);
+      }
+      EXPECT_LE(steps, 50);
+    }
+  }
+}
+
+TEST(Tuner, StopsAfterTheMostTrials) {
+  Tuner tuner(kStart, {}, {.steps = 1, .warm_up = 0, .most_trials = 2});
+  for (uint64_t time = 1000; !tuner.is_finished(); time -= 100) tuner.conclude(time);
+  EXPECT_EQ(tuner.trial(), 3);  // the first measures what there is
 }
 
 TEST(Tuner, DisabledItKeepsTheStartAndAsksForNothing) {
-  Tuner tuner({2, 123, 456}, {false, false, false});
+  Tuner tuner(kStart, {false, false, false, false, false}, kQuick);
   EXPECT_TRUE(tuner.is_finished());
-  for (int i = 0; i < 100; ++i) tuner.record(1 << 20, nanoseconds(5));
+  for (int i = 0; i < 100; ++i) record_step(tuner, 5);
   EXPECT_FALSE(tuner.result().has_value());
-  EXPECT_EQ(tuner.current(), (Tuning{2, 123, 456}));
+  EXPECT_EQ(tuner.current(), kStart);
 }
 
-TEST(Tuner, SmallBurstsDoNotCount) {
-  Tuner tuner(kStart, {});
-  for (int i = 0; i < 100; ++i) tuner.record(1000, nanoseconds(5));
+TEST(Tuner, SmallStepsDoNotCount) {
+  Tuner tuner(kStart, {}, kQuick);
+  for (int i = 0; i < 100; ++i) {
+    tuner.record(1000, nanoseconds(5));
+    tuner.end_step();
+  }
   EXPECT_FALSE(tuner.result().has_value());
+}
+
+TEST(Tuner, TheStepInWhichATrialBeginsDoesNotCount) {
+  Tuner tuner(kStart, {}, kQuick);
+  for (int i = 0; i < 3; ++i) record_step(tuner, 1000);
+  tuner.conclude(1000);
+  record_step(tuner, 5);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(tuner.result().has_value());
+    record_step(tuner, 2000);
+  }
+  EXPECT_EQ(tuner.result(), 2000u);
 }
 
 TEST(Tuner, TheVerdictIsThatOfTheSlowestRank) {
-  Tuner tuner({1, 1 << 20, 4 << 20}, {});
+  Tuner tuner(kStart, {}, kQuick);
   tuner.conclude(1000);
   const Tuning fast_here = tuner.current();
   tuner.conclude(5000);  // another rank was slow with it
   while (!tuner.is_finished()) tuner.conclude(2000);
   EXPECT_NE(tuner.current(), fast_here);
-  EXPECT_EQ(tuner.current(), (Tuning{1, 1 << 20, 4 << 20}));
+  EXPECT_EQ(tuner.current(), kStart);
 }
 
 TEST(Tuner, WhatTheUserHasChosenIsNeverChanged) {
-  const TunedDimensions only_streams = {
-      .shard_bytes = false, .streams = true, .merge_bytes = false};
-  Tuner tuner({8, 123, 456}, only_streams);
+  const TunedDimensions only_streams = {false, true, false, false, false};
+  const Tuning start = {.streams = 8, .shard_bytes = 123, .merge_bytes = 456};
+  Tuner tuner(start, only_streams, kQuick);
   for (uint64_t time = 1000; !tuner.is_finished(); time -= 100) {
-    EXPECT_EQ(tuner.current().shard_bytes, 123u);
-    EXPECT_EQ(tuner.current().merge_bytes, 456u);
+    Tuning rest = tuner.current();
+    rest.streams = start.streams;
+    EXPECT_EQ(rest, start);
     tuner.conclude(time);
   }
-  EXPECT_NE(tuner.current().streams, 8);
+  EXPECT_EQ(tuner.current().streams, 1);
 }
 
 }  // namespace

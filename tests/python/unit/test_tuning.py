@@ -1,0 +1,79 @@
+"""The tuner, in jobs of two ranks that take training steps."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+STEPS = """
+import numpy, perseus_core
+perseus_core.init()
+gradients = [numpy.ones(n, numpy.float32) for n in (1 << 19, 1000, 1 << 18, 50_000)]
+for step in range({steps}):
+    handles = [
+        perseus_core.allreduce_async(gradient, name=str(i), out=gradient)
+        for i, gradient in enumerate(gradients)
+    ]
+    for handle in handles:
+        handle.wait()
+"""
+
+COLUMNS = ["trial", "streams", "shard_mib", "merge_mib", "credit_mib", "chunk_kib", "ms_a_mib"]
+
+
+def trials(run_ranks, log: Path, steps: int = 60, **environment: str) -> list[dict[str, str]]:
+    """What the tuner tried in so many steps, a row each."""
+    environment = {**os.environ, "PERSEUS_TUNING_LOG": str(log), **environment}
+    job = run_ranks(2, STEPS.format(steps=steps), environment=environment)
+    assert job.returncode == 0, job.stderr
+    with log.open() as file:
+        rows = csv.DictReader(file)
+        assert rows.fieldnames == COLUMNS
+        return list(rows)
+
+
+def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_path) -> None:
+    rows = trials(run_ranks, tmp_path / "log.csv", steps=51)
+    assert rows[0] == {
+        "trial": "0",
+        "streams": "4",
+        "shard_mib": "1",
+        "merge_mib": "4",
+        "credit_mib": "16",
+        "chunk_kib": "128",
+        "ms_a_mib": rows[0]["ms_a_mib"],
+    }
+    assert all(float(row["ms_a_mib"]) > 0 for row in rows[:-1])
+    assert rows[-1]["trial"] == "kept"
+    tried = [{**row, "trial": "", "ms_a_mib": ""} for row in rows[:-1]]
+    assert {**rows[-1], "trial": "", "ms_a_mib": ""} in tried
+
+
+def test_keeps_its_hands_off_what_is_given_also_where_that_is_the_default(
+    run_ranks, tmp_path
+) -> None:
+    rows = trials(run_ranks, tmp_path / "log.csv", PERSEUS_ALLREDUCE_SHARD="1")
+    assert {row["shard_mib"] for row in rows} == {"1"}
+    assert len(rows) > 2, "the others are still tried"
+
+
+def test_takes_horovods_names(run_ranks, tmp_path) -> None:
+    rows = trials(
+        run_ranks,
+        tmp_path / "log.csv",
+        HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="1",
+        HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE="2",
+        HOROVOD_AUTOTUNE_WARMUP_SAMPLES="1",
+        steps=10,
+    )
+    assert [row["trial"] for row in rows] == ["0", "1", "kept"]
+
+
+@pytest.mark.parametrize(
+    "off", [{"HOROVOD_AUTOTUNE": "0"}, {"PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING": "1"}]
+)
+def test_can_be_turned_off(run_ranks, tmp_path, off: dict[str, str]) -> None:
+    assert trials(run_ranks, tmp_path / "log.csv", **off) == []

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -37,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"perseusrun: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever reads the output, such as head, has seen enough; the ranks have been ended. Python
+        # would complain of what it cannot write at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     if status and NO_HOROVOD in launcher.last_words():
         print(
             "perseusrun: the program is written for Horovod; with --drop-in, `import horovod` "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -173,3 +174,13 @@ def test_who_needs_the_drop_in_is_told(run_ranks: RunRanks, script: str, hint: b
     assert ("perseusrun: the program is written for Horovod; with --drop-in" in result.stderr) == (
         hint
     )
+
+
+def test_ends_quietly_when_nobody_reads_its_output_any_more() -> None:
+    launcher = [sys.executable, "-m", "perseus.run", "-np", "2", "yes"]
+    with subprocess.Popen(launcher, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        assert job.stdout is not None and job.stderr is not None
+        assert job.stdout.readline().endswith(b"<stdout>:y\n")
+        job.stdout.close()
+        assert job.stderr.read() == b""
+        assert job.wait(timeout=30) == 128 + signal.SIGPIPE

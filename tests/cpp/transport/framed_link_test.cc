@@ -24,7 +24,7 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   EventLoop loop;
   BufferPool buffers;
   TrafficCounters counters;
-  LinkEnvironment environment{loop, buffers, *this, counters, kChunk};
+  LinkEnvironment environment{loop, buffers, *this, counters, kChunk, kChunk};
   FramedLink link{environment, 3, "rank 3 on host", false, 2, false};
   FakeChannel* channels[2];
   std::vector<std::string> controls;
@@ -84,6 +84,19 @@ TEST_F(FramedLinkTest, LongControlMessagesAreCutAndPutTogether) {
   EXPECT_TRUE(arrive(0, FrameHeader::kControl, kChunk + 5, kChunk, 5));
   ASSERT_EQ(controls.size(), 1u);
   EXPECT_EQ(controls[0].size(), kChunk + 5);
+}
+
+TEST_F(FramedLinkTest, SmallerFramesAreSentAndLargeOnesStillTaken) {
+  environment.frame_bytes = kChunk / 2;
+  Transfer sending, receiving;
+  link.send(sending, Tag{1, 0, 0}, bytes.data(), kChunk, 0);
+  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_FALSE(sending.done());
+  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_TRUE(sending.done());
+  link.receive(receiving, Tag{}, bytes.data(), kChunk);
+  EXPECT_TRUE(arrive(0, FrameHeader::kData, kChunk, 0, kChunk));
+  EXPECT_TRUE(receiving.done());
 }
 
 struct BadFrame {

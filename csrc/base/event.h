@@ -22,10 +22,12 @@ class Event {
   bool is_set() const { return state_.load(std::memory_order_acquire) == kSet; }
 
   void set() {
-    if (state_.exchange(kSet, std::memory_order_acq_rel) == kWaitedFor) {
-      syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
-    }
+    if (set_silently()) wake();
   }
+
+  // Sets it, but for waking who sleeps until it is; whether somebody may.
+  bool set_silently() { return state_.exchange(kSet, std::memory_order_acq_rel) == kWaitedFor; }
+  void wake() { syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
   // For another use, by the one who owns it alone.
   void clear() { state_.store(kClear, std::memory_order_relaxed); }

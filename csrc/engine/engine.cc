@@ -249,18 +249,30 @@ void Engine::accept(const OperationPtr& operation) {
 }
 
 void Engine::complete(const OperationPtr& operation, Status status) {
+  if (complete_silently(operation, std::move(status))) operation->done.wake();
+}
+
+bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   (status.is_ok() ? counters_.operations_completed : counters_.operations_failed).add();
   if (status.code() == StatusCode::kAborted && !closing_) tell_launcher();
   trace_complete(timeline_, *operation);
   operation->status = std::move(status);
   if (operation->name_id >= 0) names_.give_back(operation->name_id);
   const OperationCallback callback = std::move(operation->callback);
-  operation->done.set();
+  const bool has_waiters = operation->done.set_silently();
   if (callback) callback(*operation);
+  return has_waiters;
 }
 
+// A thread that waits for many operations one by one is woken once for all that were merged: when
+// it runs, it finds the others done.
 void Engine::operation_done(const OperationPtr& operation, const Status& status) {
-  complete(operation, status);
+  if (complete_silently(operation, status)) to_wake_.push_back(operation);
+}
+
+void Engine::wake_waiters() {
+  for (const OperationPtr& operation : to_wake_) operation->done.wake();
+  to_wake_.clear();
 }
 
 void Engine::shard_ended(const Status& status) {

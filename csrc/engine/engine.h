@@ -102,6 +102,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   void accept(const OperationPtr& operation);
   Status open_or_close(const Operation& operation);
   void complete(const OperationPtr& operation, Status status);
+  // complete, but for waking who waits for it: whether somebody may.
+  bool complete_silently(const OperationPtr& operation, Status status);
 
   // Process sets.
   void open_set(int32_t id, std::vector<int> ranks);
@@ -124,6 +126,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
 
   // ExecutorHost.
   void operation_done(const OperationPtr& operation, const Status& status) override;
+  void wake_waiters() override;
   void shard_ended(const Status& status) override;
 
   // MixUpHost.
@@ -169,6 +172,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
 
   // The engine's thread.
   std::vector<OperationPtr> accepted_;  // the queue's other half
+  std::vector<OperationPtr> to_wake_;   // operations that are done, with threads asleep for them
   std::map<int32_t, ProcessSetPtr> sets_;
   std::set<int32_t> closed_sets_;  // of those that had been opened
   int32_t next_set_ = 0;

@@ -132,6 +132,7 @@ void Executor::run(const std::shared_ptr<Batch>& batch) {
       host_.operation_done(operation, Status::ok());
     }
   }
+  host_.wake_waiters();
 
   const uint64_t series = batch->set->next_series++;
   uint32_t index = 0;
@@ -154,6 +155,7 @@ void Executor::give_up(const Batch& batch, const Status& status) {
   for (const OperationPtr& operation : batch.operations) {
     if (operation != nullptr) host_.operation_done(operation, status);
   }
+  host_.wake_waiters();
   host_.shard_ended(status);
 }
 
@@ -195,6 +197,7 @@ void Executor::settle(ShardRun& run, const Status& status) {
       host_.operation_done(operation, operation->first_error);
     }
   });
+  host_.wake_waiters();
 }
 
 void Executor::cancel_waiting(const Status& why) {

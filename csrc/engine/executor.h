@@ -17,6 +17,8 @@ namespace perseus {
 class ExecutorHost {
  public:
   virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
+  // Called after some operations were done together.
+  virtual void wake_waiters() = 0;
   // A shard no longer runs: it was moved, or could not be.
   virtual void shard_ended(const Status& status) = 0;
 

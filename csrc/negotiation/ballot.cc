@@ -15,15 +15,30 @@ std::optional<Record> as_record(const Ballot& ballot, std::string_view key,
                                 const KnownOperations& known) {
   if (ballot.bits.empty()) return std::nullopt;
   const uint32_t id = known.find(std::string(key));
-  if (id == kNoId || !ballot.has(id)) return std::nullopt;
+  if (id == kNoId || !ballot.bits.has(id)) return std::nullopt;
   return Record{true, {}, {{ballot.speaker, id, known.description(id), {}}}};
 }
 
 }  // namespace
 
+void Bits::write(ByteWriter& writer) const {
+  size_t words = words_.size();
+  while (words > 0 && words_[words - 1] == 0) --words;
+  writer.put<uint32_t>(static_cast<uint32_t>(words));
+  writer.put_bytes(words_.data(), words * sizeof(uint64_t));
+}
+
+bool Bits::read(ByteReader& reader) {
+  const auto words = reader.get<uint32_t>();
+  if (words > kMaxWords || !reader.can_hold(words, sizeof(uint64_t))) return false;
+  words_.resize(words);
+  for (uint64_t& word : words_) word = reader.get<uint64_t>();
+  return true;
+}
+
 void Ballot::clear() {
   Ballot empty;
-  empty.bits.swap(bits);
+  std::swap(empty.bits, bits);
   empty.bits.clear();
   empty.joined.swap(joined);
   empty.joined.clear();
@@ -55,8 +70,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
         other.records, [&](std::string_view key) { return as_record(*this, key, known); },
         [&](std::string_view key) { return as_record(other, key, known); });
   }
-  bits.resize(std::min(bits.size(), other.bits.size()));
-  for (size_t i = 0; i < bits.size(); ++i) bits[i] &= other.bits[i];
+  bits.intersect(other.bits);
   speaker = std::min(speaker, other.speaker);
 }
 
@@ -68,8 +82,7 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put(speaker);
   writer.put(trial);
   writer.put(slowest);
-  writer.put<uint32_t>(static_cast<uint32_t>(bits.size()));
-  writer.put_bytes(bits.data(), bits.size() * sizeof(uint64_t));
+  bits.write(writer);
   records.write(writer);
 }
 
@@ -81,11 +94,7 @@ bool Ballot::read(ByteReader& reader) {
   speaker = reader.get<int32_t>();
   trial = reader.get<int32_t>();
   slowest = reader.get<uint64_t>();
-  const auto words = reader.get<uint32_t>();
-  if (words > kMaxWords || !reader.can_hold(words, sizeof(uint64_t))) return false;
-  bits.resize(words);
-  for (uint64_t& word : bits) word = reader.get<uint64_t>();
-  return records.read(reader) && !reader.failed();
+  return bits.read(reader) && records.read(reader) && !reader.failed();
 }
 
 }  // namespace perseus

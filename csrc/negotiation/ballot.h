@@ -8,6 +8,8 @@
 // different descriptions, so a ballot does not grow with the number of ranks.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,8 +32,44 @@ class KnownOperations {
 };
 inline constexpr uint32_t kNoId = UINT32_MAX;
 
+// A set of ids.
+class Bits {
+ public:
+  bool has(uint32_t id) const {
+    return id / 64 < words_.size() && (words_[id / 64] >> (id % 64)) & 1;
+  }
+  void set(uint32_t id) {
+    if (id / 64 >= words_.size()) words_.resize(id / 64 + 1);
+    words_[id / 64] |= uint64_t{1} << (id % 64);
+  }
+  // The id must be in it.
+  void reset(uint32_t id) { words_[id / 64] &= ~(uint64_t{1} << (id % 64)); }
+  void intersect(const Bits& other) {
+    words_.resize(std::min(words_.size(), other.words_.size()));
+    for (size_t i = 0; i < words_.size(); ++i) words_[i] &= other.words_[i];
+  }
+  void clear() { words_.clear(); }
+  bool empty() const { return words_.empty(); }
+
+  // Calls `visit(id)` for each, ascending.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (size_t word = 0; word < words_.size(); ++word) {
+      for (uint64_t rest = words_[word]; rest != 0; rest &= rest - 1) {
+        visit(static_cast<uint32_t>(word * 64 + std::countr_zero(rest)));
+      }
+    }
+  }
+
+  void write(ByteWriter& writer) const;
+  bool read(ByteReader& reader);
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
 struct Ballot {
-  std::vector<uint64_t> bits;  // by id; ready on every rank covered
+  Bits bits;  // ready on every rank covered
   Records records;
   // Every rank covered has joined, and so has everything ready: the neutral element.
   bool all_joined = false;
@@ -46,12 +84,6 @@ struct Ballot {
   // Lowest rank covered that has not joined; who speaks for the bits when one of them becomes a
   // record.
   int32_t speaker = 0;
-
-  bool has(uint32_t id) const { return id / 64 < bits.size() && (bits[id / 64] >> (id % 64)) & 1; }
-  void set(uint32_t id) {
-    if (id / 64 >= bits.size()) bits.resize(id / 64 + 1);
-    bits[id / 64] |= uint64_t{1} << (id % 64);
-  }
 
   void clear();  // keeps the memory
   void merge(Ballot&& other, const KnownOperations& known);

@@ -59,17 +59,56 @@ void Negotiator::refuse(const std::string& key, Refusal refusal) {
 }
 
 void Negotiator::add(const std::string& key, Pending pending) {
-  if (pending_.contains(key)) {
+  if (find_pending(key) != nullptr) {
     behind_refusals_.emplace_back(key, std::move(pending));
     return;
   }
   refusals_ += pending.refusal.has_value();
-  pending_.insert(key, std::move(pending));
+  place(key, std::move(pending));
   has_news_ = true;
 }
 
+void Negotiator::place(const std::string& key, Pending pending) {
+  const bool is_usual = !pending.refusal && !pending.is_overdue;
+  const uint32_t id = is_usual ? find(key) : kNoId;
+  if (id == kNoId || !compatible(description(id), *pending.description) ||
+      description(id).priority != pending.description->priority) {
+    to_describe_.insert(key, std::move(pending));
+    return;
+  }
+  known_[id].pending = std::move(pending);
+  standing_bits_.set(id);
+  standing_ += 1;
+}
+
+const Negotiator::Pending* Negotiator::find_pending(const std::string& key) const {
+  const uint32_t id = find(key);
+  if (id != kNoId && standing_bits_.has(id)) return &known_[id].pending;
+  const auto found = to_describe_.find(key);
+  return found == to_describe_.end() ? nullptr : &found->second;
+}
+
+Negotiator::Pending Negotiator::take_pending(const std::string& key) {
+  return take_pending(find(key), key);
+}
+
+Negotiator::Pending Negotiator::take_pending(uint32_t id, const std::string& key) {
+  if (id == kNoId || !standing_bits_.has(id)) return to_describe_.extract(key);
+  standing_bits_.reset(id);
+  standing_ -= 1;
+  return std::exchange(known_[id].pending, {});
+}
+
+void Negotiator::forget_pending() {
+  to_describe_.clear();
+  standing_bits_.for_each([&](uint32_t id) { known_[id].pending = {}; });
+  standing_bits_.clear();
+  standing_ = 0;
+  refusals_ = 0;
+}
+
 bool Negotiator::conclude(const std::string& key) {
-  if (!pending_.extract(key).refusal) return false;
+  if (!take_pending(key).refusal) return false;
   refusals_ -= 1;
   const auto next = std::find_if(behind_refusals_.begin(), behind_refusals_.end(),
                                  [&](const auto& entry) { return entry.first == key; });
@@ -82,15 +121,16 @@ bool Negotiator::conclude(const std::string& key) {
 }
 
 void Negotiator::mark_overdue(const std::string& key) {
-  const auto found = pending_.find(key);
-  if (found == pending_.end()) return;
-  found->second.is_overdue = true;
+  Pending pending = take_pending(key);
+  if (!pending.is_there()) return;
+  pending.is_overdue = true;
+  place(key, std::move(pending));
   has_news_ = true;
 }
 
 // What this rank has refused and nobody else has asked for does not keep it.
 bool Negotiator::can_join() const {
-  return joining_ && pending_.size() == refusals_ && behind_refusals_.empty();
+  return joining_ && pending_count() == refusals_ && behind_refusals_.empty();
 }
 
 void Negotiator::join() {
@@ -128,7 +168,7 @@ bool Negotiator::should_begin() const {
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
                                  [](const Arrival& arrival) { return arrival.has_come; });
-  return asked && (joined_ || attends_ || !pending_.empty());
+  return asked && (joined_ || attends_ || pending_count() > 0);
 }
 
 void Negotiator::advance() {
@@ -146,8 +186,7 @@ void Negotiator::begin_round() {
   hop_ = 0;
   has_news_ = false;
   if (can_join()) {
-    pending_.clear();
-    refusals_ = 0;
+    forget_pending();
     joining_ = false;
     joined_ = true;
     join_round_ = completed_rounds_ + 1;
@@ -162,23 +201,15 @@ void Negotiator::begin_round() {
     ballot_.speaker = rank_;
     ballot_.trial = trial_;
     ballot_.slowest = result_;
-    std::vector<std::pair<std::string_view, const Pending*>> to_describe;
-    for (const auto& [key, pending] : pending_) {
-      const uint32_t id = find(key);
-      const bool is_usual = !pending.refusal && !pending.is_overdue;
-      if (is_usual && id != kNoId && compatible(description(id), *pending.description) &&
-          description(id).priority == pending.description->priority) {
-        ballot_.set(id);
-      } else {
-        to_describe.emplace_back(key, &pending);
-      }
-    }
-    describe(to_describe);
+    ballot_.bits = standing_bits_;
+    if (!to_describe_.empty()) describe();
   }
   if (hops_ > 0) send_hop();
 }
 
-void Negotiator::describe(std::vector<std::pair<std::string_view, const Pending*>>& what) {
+void Negotiator::describe() {
+  std::vector<std::pair<std::string_view, const Pending*>> what;
+  for (const auto& [key, pending] : to_describe_) what.emplace_back(key, &pending);
   std::sort(what.begin(), what.end());
   for (const auto& [key, pending] : what) {
     Record record;
@@ -223,18 +254,15 @@ void Negotiator::complete_round() {
   if (ballot_.all_joined) {
     agreement_.last_joined = ballot_.last_join_rank;
     joined_ = false;
-    if (!pending_.empty()) has_news_ = true;
+    if (pending_count() > 0) has_news_ = true;
   } else {
     conclude_records();
     ballot_.records.clear();
     conclude_bits();
     std::sort(agreement_.ready.begin(), agreement_.ready.end(), [](const auto& a, const auto& b) {
-      if (a.description().priority != b.description().priority) {
-        return a.description().priority > b.description().priority;
-      }
-      return a.id < b.id;
+      return std::tie(b.priority, a.id) < std::tie(a.priority, b.id);
     });
-    for (const auto& ready : agreement_.ready) pending_.extract(ready.key());
+    for (const auto& ready : agreement_.ready) take_pending(ready.id, ready.key());
     for (auto& failure : agreement_.failures) failure.is_refused_here = conclude(failure.key);
     if (can_join()) has_news_ = true;
     forget_unused();
@@ -244,6 +272,7 @@ void Negotiator::complete_round() {
 
 uint32_t Negotiator::learn(const std::string& key, const Description& description) {
   uint32_t id = find(key);
+  Pending pending = take_pending(id, key);
   if (id == kNoId) {
     if (free_ids_.empty()) {
       id = static_cast<uint32_t>(known_.size());
@@ -256,17 +285,20 @@ uint32_t Negotiator::learn(const std::string& key, const Description& descriptio
   }
   known_[id].operation = std::make_shared<const KnownOperation>(KnownOperation{key, description});
   known_[id].last_used = completed_rounds_;
+  if (pending.is_there()) place(key, std::move(pending));
   return id;
 }
 
+Agreement::Ready Negotiator::ready(uint32_t id) const {
+  const auto& operation = known_[id].operation;
+  return {id, operation->description.priority, operation};
+}
+
 void Negotiator::conclude_bits() {
-  for (size_t word = 0; word < ballot_.bits.size(); ++word) {
-    for (uint64_t rest = ballot_.bits[word]; rest != 0; rest &= rest - 1) {
-      const auto id = static_cast<uint32_t>(word * 64 + std::countr_zero(rest));
-      known_[id].last_used = completed_rounds_;
-      agreement_.ready.push_back({id, known_[id].operation});
-    }
-  }
+  ballot_.bits.for_each([&](uint32_t id) {
+    known_[id].last_used = completed_rounds_;
+    agreement_.ready.push_back(ready(id));
+  });
 }
 
 void Negotiator::conclude_records() {
@@ -295,7 +327,7 @@ void Negotiator::conclude_records() {
       agreement_.failures.push_back(failure_of(key, record));
     } else {
       const uint32_t id = learn(key, first.description);
-      agreement_.ready.push_back({id, known_[id].operation});
+      agreement_.ready.push_back(ready(id));
     }
   }
 }
@@ -309,10 +341,15 @@ void Negotiator::forget_unused() {
           return a.last_used < b.last_used;
         });
     if (oldest->last_used == completed_rounds_) return;
-    if (pending_.contains(oldest->operation->key)) has_news_ = true;
-    ids_.erase(oldest->operation->key);
-    free_ids_.insert(static_cast<uint32_t>(oldest - known_.begin()));
+    const auto id = static_cast<uint32_t>(oldest - known_.begin());
+    const std::string key = oldest->operation->key;
+    Pending pending = take_pending(id, key);
+    ids_.erase(key);
+    free_ids_.insert(id);
     *oldest = Known{};
+    if (!pending.is_there()) continue;
+    place(key, std::move(pending));
+    has_news_ = true;
   }
 }
 

@@ -40,6 +40,7 @@ struct KnownOperation {
 struct Agreement {
   struct Ready {
     uint32_t id = 0;
+    int32_t priority = 0;  // the description's; here, so that sorting reads no other memory
     std::shared_ptr<const KnownOperation> known;
 
     const std::string& key() const { return known->key; }
@@ -129,15 +130,18 @@ class Negotiator : private KnownOperations {
  private:
   static constexpr int kMaxHops = 32;
 
-  struct Known {
-    std::shared_ptr<const KnownOperation> operation;  // null: a free place
-    uint64_t last_used = 0;                           // round
-  };
   struct Pending {
     uint32_t ordinal = 0;
     std::shared_ptr<const Description> description;
     std::optional<Refusal> refusal;  // in place of the description
     bool is_overdue = false;
+
+    bool is_there() const { return description != nullptr || refusal; }
+  };
+  struct Known {
+    std::shared_ptr<const KnownOperation> operation;  // null: a free place
+    uint64_t last_used = 0;                           // round
+    Pending pending;                                  // if its bit stands
   };
 
   const Description& description(uint32_t id) const override {
@@ -146,18 +150,28 @@ class Negotiator : private KnownOperations {
   uint32_t find(const std::string& key) const override;
 
   void add(const std::string& key, Pending pending);
+  // Lets it stand in the coming ballots: as a bit, if that says all of it.
+  void place(const std::string& key, Pending pending);
+  // What is pending under the key: null if nothing is.
+  const Pending* find_pending(const std::string& key) const;
+  // Takes it out: nothing if there is none.
+  Pending take_pending(const std::string& key);
+  Pending take_pending(uint32_t id, const std::string& key);
+  size_t pending_count() const { return standing_ + to_describe_.size(); }
+  void forget_pending();
   // Forgets what is pending under the key, and gives its turn to what waits behind it. Whether it
   // was a refusal.
   bool conclude(const std::string& key);
   bool can_join() const;
   bool should_begin() const;
   void begin_round();
-  // Makes records of what a bit does not say.
-  void describe(std::vector<std::pair<std::string_view, const Pending*>>& what);
+  // Makes records of what bits do not say.
+  void describe();
   void send_hop();
   void run_hops();
   void complete_round();
   uint32_t learn(const std::string& key, const Description& description);
+  Agreement::Ready ready(uint32_t id) const;
   void conclude_records();
   void conclude_bits();
   void forget_unused();
@@ -170,7 +184,11 @@ class Negotiator : private KnownOperations {
   const std::vector<std::byte> prefix_;
   NegotiatorHost& host_;
 
-  NameMap<Pending> pending_;
+  // What is pending and said by bits is in the registry, the rest here. Both are kept from round to
+  // round, for a rank that is ahead of others has thousands of names pending for many of them.
+  Bits standing_bits_;
+  size_t standing_ = 0;
+  NameMap<Pending> to_describe_;
   size_t refusals_ = 0;  // of what is pending
   // What came under a key that is pending as a refusal, in order.
   std::vector<std::pair<std::string, Pending>> behind_refusals_;
@@ -183,7 +201,7 @@ class Negotiator : private KnownOperations {
   int32_t trial_ = -1;
   uint64_t result_ = 0;
 
-  // Registry: the same on all ranks, since only agreements change it.
+  // Registry: the same on all ranks but for what is pending, since only agreements change it.
   std::vector<Known> known_;  // by id
   std::set<uint32_t> free_ids_;
   std::unordered_map<std::string, uint32_t> ids_;

@@ -9,7 +9,9 @@ namespace {
 
 Agreement::Ready ready(uint32_t id, Description description) {
   const std::string key = operation_key(description.kind, "t" + std::to_string(id));
-  return {id, std::make_shared<const KnownOperation>(KnownOperation{key, std::move(description)})};
+  const int32_t priority = description.priority;
+  return {id, priority,
+          std::make_shared<const KnownOperation>(KnownOperation{key, std::move(description)})};
 }
 
 Description floats(const std::vector<int64_t>& extents) {

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from generated_page import ROOT, table, update
+from make_settings_page import alias
 
 from perseus import dropin
 from perseus.run.cli import make_parser
@@ -202,10 +203,10 @@ def missing_table() -> str:
 
 def variables_table() -> str:
     rows = [
-        f"| `{alias.partition(' ')[0]}` | `{setting.name}` |"
+        f"| {alias(name)} | `{setting.name}` |"
         for setting in settings()
-        for alias in setting.aliases
-        if alias.startswith("HOROVOD_")
+        for name in setting.aliases
+        if name.startswith("HOROVOD_")
     ]
     return table("| Horovod | Perseus |", sorted(rows))
 

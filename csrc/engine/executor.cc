@@ -30,7 +30,7 @@ TunedDimensions tuned_dimensions(const Settings& settings, bool several_hosts) {
 TuningEffort tuning_effort(const Settings& settings) {
   return {.steps = static_cast<int>(settings.tuning_steps),
           .warm_up = static_cast<int>(settings.tuning_warm_up),
-          .most_trials = static_cast<int>(settings.tuning_trials)};
+          .most_values = static_cast<int>(settings.tuning_trials)};
 }
 
 // Names need not come again: unnamed operations never do.

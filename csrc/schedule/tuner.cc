@@ -7,73 +7,63 @@ namespace {
 
 constexpr uint64_t kSmallest = 256 << 10;  // bytes of a step; smaller ones tell of latency only
 constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kKiB = 1 << 10;
 
-// A value must win by this much, or noise would decide.
-constexpr double kGain = 0.97;
+// A value that makes no difference stays.
+constexpr double kFaster = 0.99;
+// What the search has found must win by this much, in as many rounds.
+constexpr double kWins = 0.98;
+constexpr size_t kRounds = 3;
 
-// In the order in which they are tuned.
-enum Dimension { kShard, kStreams, kMerge, kCredit, kChunk };
-
-// The values, with `start` among them.
-std::vector<uint64_t> ladder_of(uint64_t start, std::vector<uint64_t> values) {
-  if (std::find(values.begin(), values.end(), start) == values.end()) values.push_back(start);
-  std::sort(values.begin(), values.end());
-  return values;
-}
-
-// From `start` down by halves, `count` of them at most.
-std::vector<uint64_t> halves_of(uint64_t start, int count) {
-  std::vector<uint64_t> values;
-  for (; start != 0 && count > 0; start /= 2, --count) values.insert(values.begin(), start);
-  return values;
+bool is_faster(uint64_t time, double part, uint64_t than) {
+  return static_cast<double>(time) < part * static_cast<double>(than);
 }
 
 }  // namespace
 
 Tuner::Tuner(Tuning start, TunedDimensions dimensions, TuningEffort effort)
-    : effort_(effort), best_(start), current_(start), steps_to_skip_(effort.warm_up) {
+    : effort_(effort),
+      start_(start),
+      current_(start),
+      best_(start),
+      steps_to_skip_(effort.warm_up) {
   if (dimensions.shard_bytes) {
-    ladders_[kShard].values = ladder_of(start.shard_bytes, {kMiB / 4, kMiB, 4 * kMiB, 16 * kMiB});
+    add_values(Dimension::kShard, start.shard_bytes, {kMiB / 4, kMiB, 4 * kMiB, 16 * kMiB});
   }
   if (dimensions.streams) {
-    ladders_[kStreams].values = halves_of(static_cast<uint64_t>(start.streams), 8);
+    const auto most = static_cast<uint64_t>(start.streams);
+    std::vector<uint64_t> fewer = {1, 2, 4};
+    std::erase_if(fewer, [&](uint64_t streams) { return streams >= most; });
+    fewer.push_back(most);
+    add_values(Dimension::kStreams, most, fewer);
   }
   if (dimensions.merge_bytes) {
-    ladders_[kMerge].values = ladder_of(start.merge_bytes, {kMiB, 4 * kMiB, 16 * kMiB});
+    add_values(Dimension::kMerge, start.merge_bytes, {kMiB, 4 * kMiB, 16 * kMiB});
   }
   if (dimensions.credit_bytes) {
-    ladders_[kCredit].values = ladder_of(start.credit_bytes, {4 * kMiB, 16 * kMiB, 64 * kMiB});
+    add_values(Dimension::kCredit, start.credit_bytes, {4 * kMiB, 16 * kMiB, 64 * kMiB});
   }
-  if (dimensions.chunk_bytes) ladders_[kChunk].values = halves_of(start.chunk_bytes, 3);
-  bool is_any = false;
-  for (int i = 0; i < kDimensions; ++i) {
-    Ladder& ladder = ladders_[i];
-    if (ladder.values.empty()) ladder.values = {value(start, i)};
-    const auto at = std::find(ladder.values.begin(), ladder.values.end(), value(start, i));
-    ladder.at = static_cast<size_t>(at - ladder.values.begin());
-    is_any |= ladder.values.size() > 1;
+  if (dimensions.chunk_bytes) {
+    add_values(Dimension::kChunk, start.chunk_bytes, {start.chunk_bytes / 4, start.chunk_bytes});
   }
-  if (!is_any || effort.most_trials == 0) dimension_ = kDimensions;
+  values_.resize(std::min(values_.size(), static_cast<size_t>(effort.most_values)));
+  if (values_.empty()) phase_ = Phase::kDone;
 }
 
-uint64_t Tuner::value(const Tuning& tuning, int dimension) {
-  switch (dimension) {
-    case kShard: return tuning.shard_bytes;
-    case kStreams: return static_cast<uint64_t>(tuning.streams);
-    case kMerge: return tuning.merge_bytes;
-    case kCredit: return tuning.credit_bytes;
-    default: return tuning.chunk_bytes;
+void Tuner::add_values(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values) {
+  // The start's own time is measured early, when a job may not yet run as it will: so once again.
+  const bool is_first = values_.empty();
+  for (uint64_t value : values) {
+    if (value != start || is_first) values_.push_back({dimension, value});
   }
 }
 
-Tuning Tuner::with(Tuning tuning, int dimension, uint64_t value) {
-  switch (dimension) {
-    case kShard: tuning.shard_bytes = value; break;
-    case kStreams: tuning.streams = static_cast<int>(value); break;
-    case kMerge: tuning.merge_bytes = value; break;
-    case kCredit: tuning.credit_bytes = value; break;
-    default: tuning.chunk_bytes = value;
+Tuning Tuner::with(Tuning tuning, const Value& value) {
+  switch (value.dimension) {
+    case Dimension::kShard: tuning.shard_bytes = value.value; break;
+    case Dimension::kStreams: tuning.streams = static_cast<int>(value.value); break;
+    case Dimension::kMerge: tuning.merge_bytes = value.value; break;
+    case Dimension::kCredit: tuning.credit_bytes = value.value; break;
+    case Dimension::kChunk: tuning.chunk_bytes = value.value; break;
   }
   return tuning;
 }
@@ -88,7 +78,9 @@ void Tuner::end_step() {
   const auto time = static_cast<double>(step_time_.count());
   step_bytes_ = 0;
   step_time_ = {};
-  if (is_finished() || bytes < kSmallest) return;
+  if (is_finished()) return;
+  ++steps_;
+  if (bytes < kSmallest) return;
   if (steps_to_skip_ > 0) {
     --steps_to_skip_;
   } else if (samples_.size() < static_cast<size_t>(effort_.steps)) {
@@ -99,10 +91,7 @@ void Tuner::end_step() {
 std::optional<uint64_t> Tuner::result() const {
   if (is_finished() || samples_.size() < static_cast<size_t>(effort_.steps)) return {};
   // What disturbs a step only ever makes it longer.
-  std::vector<uint64_t> sorted = samples_;
-  const auto typical = sorted.begin() + static_cast<ptrdiff_t>((sorted.size() - 1) / 2);
-  std::nth_element(sorted.begin(), typical, sorted.end());
-  return std::max<uint64_t>(*typical, 1);
+  return std::max<uint64_t>(*std::min_element(samples_.begin(), samples_.end()), 1);
 }
 
 void Tuner::conclude(uint64_t slowest) {
@@ -110,40 +99,49 @@ void Tuner::conclude(uint64_t slowest) {
   samples_.clear();
   steps_to_skip_ = 1;  // partly of the trial before
   trial_ += 1;
-  const bool gains = static_cast<double>(slowest) < kGain * static_cast<double>(best_time_);
-  if (dimension_ < 0) {
-    best_time_ = slowest;
-    dimension_ = 0;
-  } else {
-    Ladder& ladder = ladders_[dimension_];
-    if (gains) {
+  switch (phase_) {
+    case Phase::kFirst:
       best_time_ = slowest;
-      best_ = current_;
-      ladder.at += static_cast<size_t>(ladder.direction);
-      ladder.has_gained = true;
-    } else if (ladder.direction > 0 && !ladder.has_gained) {
-      ladder.direction = -1;
-    } else {
-      ++dimension_;
-    }
+      phase_ = Phase::kSearch;
+      break;
+    case Phase::kSearch:
+      if (current_ == best_) {
+        best_time_ = std::min(best_time_, slowest);
+      } else if (is_faster(slowest, kFaster, best_time_)) {
+        best_time_ = slowest;
+        best_ = current_;
+      }
+      break;
+    default: (current_ == best_ ? best_times_ : start_times_).push_back(slowest);
   }
   choose_next();
 }
 
 void Tuner::choose_next() {
-  if (trial_ > effort_.most_trials) dimension_ = kDimensions;
-  while (!is_finished()) {
-    Ladder& ladder = ladders_[dimension_];
-    const bool is_top = ladder.at + 1 == ladder.values.size();
-    if (ladder.direction > 0 && is_top && !ladder.has_gained) ladder.direction = -1;
-    if (ladder.direction > 0 ? !is_top : ladder.at != 0) {
-      const size_t next = ladder.at + static_cast<size_t>(ladder.direction);
-      current_ = with(best_, dimension_, ladder.values[next]);
+  if (phase_ == Phase::kSearch) {
+    if (tried_ < values_.size()) {
+      current_ = with(best_, values_[tried_++]);
       return;
     }
-    ++dimension_;
+    phase_ = best_ == start_ ? Phase::kDone : Phase::kDuel;
+  }
+  if (phase_ == Phase::kDuel) {
+    if (best_times_.size() < kRounds) {
+      current_ = start_times_.size() == best_times_.size() ? start_ : best_;
+      return;
+    }
+    phase_ = Phase::kDone;
+    if (!has_won_duel()) best_ = start_;
   }
   current_ = best_;
+}
+
+bool Tuner::has_won_duel() {
+  std::sort(start_times_.begin(), start_times_.end());
+  std::sort(best_times_.begin(), best_times_.end());
+  // By luck both may happen, hardly at once.
+  return is_faster(best_times_.front(), kWins, start_times_.front()) &&
+         is_faster(best_times_[kRounds / 2], kWins, start_times_[kRounds / 2]);
 }
 
 }  // namespace perseus

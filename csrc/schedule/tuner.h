@@ -1,13 +1,16 @@
 // Finds, in the first steps of a job, how many streams, which granularities and how much credit
-// move its tensors fastest, and then keeps them. One dimension after the other climbs a ladder of
-// values, upwards first, as long as that is faster (coordinate descent).
+// move its tensors fastest, and then keeps them.
+//
+// It searches one dimension after the other, with a short trial of each value. Then a duel decides:
+// what the search has found and the settings that there were take turns, and unless the new ones
+// win clearly, the old ones stay. So noise in the search can cost some of the gain, but hardly ever
+// makes a job slower than it was.
 //
 // A trial lasts a few training steps; the one in which it begins does not count. Every rank
 // measures, and all move to the next trial in the same round of agreement, with the time of the
 // slowest rank as the verdict; so all ranks always plan with the same values.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -34,11 +37,11 @@ struct TunedDimensions {
   bool chunk_bytes = true;  // downwards only: buffers are made for the setting's size
 };
 
-// How long to look.
+// How long to look. With these, fifty steps at most.
 struct TuningEffort {
-  int steps = 4;         // of a trial
-  int warm_up = 3;       // steps before the first trial
-  int most_trials = 12;  // after the first
+  int steps = 2;        // of a trial
+  int warm_up = 3;      // steps before the first trial
+  int most_values = 9;  // tried
 };
 
 // Pure logic: times come in, no clock inside. One thread.
@@ -48,8 +51,10 @@ class Tuner {
 
   // What is to be used now.
   const Tuning& current() const { return current_; }
-  bool is_finished() const { return dimension_ == kDimensions; }
+  bool is_finished() const { return phase_ == Phase::kDone; }
   int trial() const { return trial_; }
+  // Training steps so far, all of them.
+  int steps() const { return steps_; }
 
   // Work of `bytes` took `busy`, from idle to idle.
   void record(uint64_t bytes, std::chrono::nanoseconds busy);
@@ -61,30 +66,38 @@ class Tuner {
   void conclude(uint64_t slowest);
 
  private:
-  static constexpr int kDimensions = 5;
-  struct Ladder {
-    std::vector<uint64_t> values;  // ascending
-    size_t at = 0;                 // the best known
-    bool has_gained = false;       // upwards: then downwards is not tried
-    int direction = 1;
+  enum class Phase { kFirst, kSearch, kDuel, kDone };
+  // In the order in which they are tuned.
+  enum class Dimension { kShard, kStreams, kMerge, kCredit, kChunk };
+  struct Value {
+    Dimension dimension;
+    uint64_t value;
   };
-  static uint64_t value(const Tuning& tuning, int dimension);
-  static Tuning with(Tuning tuning, int dimension, uint64_t value);
+  static Tuning with(Tuning tuning, const Value& value);
 
-  // Sets current_ to what is to be tried next, or to the best if that was all.
+  void add_values(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values);
+  // Sets current_ to what is to be measured next, or to what is kept if that was all.
   void choose_next();
+  bool has_won_duel();
 
   const TuningEffort effort_;
-  std::array<Ladder, kDimensions> ladders_;  // of one value: the dimension is not tuned
-  Tuning best_;
-  uint64_t best_time_ = UINT64_MAX;
+  const Tuning start_;
+  Phase phase_ = Phase::kFirst;
   Tuning current_;
   int trial_ = 0;
-  int dimension_ = -1;  // -1: the first trial measures what there is
+  // The search.
+  std::vector<Value> values_;  // to be tried
+  size_t tried_ = 0;
+  Tuning best_;
+  uint64_t best_time_ = UINT64_MAX;
+  // The duel: times of start_ and of best_.
+  std::vector<uint64_t> start_times_, best_times_;
+  // The trial.
+  int steps_ = 0;
   int steps_to_skip_;
   uint64_t step_bytes_ = 0;
   std::chrono::nanoseconds step_time_{0};
-  std::vector<uint64_t> samples_;  // of the current trial, nanoseconds a MiB
+  std::vector<uint64_t> samples_;  // nanoseconds a MiB
 };
 
 }  // namespace perseus

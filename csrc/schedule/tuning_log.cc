@@ -13,28 +13,29 @@ constexpr double kKiB = 1 << 10;
 TuningLog::TuningLog(const std::string& path) {
   if (path.empty()) return;
   file_.open(path);
-  file_ << "trial,streams,shard_mib,merge_mib,credit_mib,chunk_kib,ms_a_mib\n" << std::flush;
+  file_ << "trial,steps,streams,shard_mib,merge_mib,credit_mib,chunk_kib,ms_a_mib\n" << std::flush;
   if (!file_) PERSEUS_LOG(kWarning, "PERSEUS_TUNING_LOG: cannot write to " << path);
 }
 
 void TuningLog::add(const Tuner& tuner, uint64_t slowest) {
   if (!file_.is_open()) return;
   const Tuning& tried = tuner.current();
-  file_ << tuner.trial() << ',' << tried.streams << ',' << tried.shard_bytes / kMiB << ','
-        << tried.merge_bytes / kMiB << ',' << tried.credit_bytes / kMiB << ','
-        << tried.chunk_bytes / kKiB << ',' << slowest / 1e6 << '\n'
+  file_ << tuner.trial() << ',' << tuner.steps() << ',' << tried.streams << ','
+        << tried.shard_bytes / kMiB << ',' << tried.merge_bytes / kMiB << ','
+        << tried.credit_bytes / kMiB << ',' << tried.chunk_bytes / kKiB << ',' << slowest / 1e6
+        << '\n'
         << std::flush;
 }
 
 void TuningLog::finish(const Tuner& tuner) {
   const Tuning& kept = tuner.current();
-  PERSEUS_LOG(kInfo, "tuned in " << tuner.trial() << " trials: streams " << kept.streams
+  PERSEUS_LOG(kInfo, "tuned in " << tuner.steps() << " steps: streams " << kept.streams
                                  << ", shard " << kept.shard_bytes / kMiB << " MiB, merge "
                                  << kept.merge_bytes / kMiB << " MiB, credit "
                                  << kept.credit_bytes / kMiB << " MiB, chunk "
                                  << kept.chunk_bytes / kKiB << " KiB");
   if (!file_.is_open()) return;
-  file_ << "kept," << kept.streams << ',' << kept.shard_bytes / kMiB << ','
+  file_ << "kept," << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kMiB << ','
         << kept.merge_bytes / kMiB << ',' << kept.credit_bytes / kMiB << ','
         << kept.chunk_bytes / kKiB << ",\n"
         << std::flush;

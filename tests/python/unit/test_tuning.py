@@ -21,7 +21,8 @@ for step in range({steps}):
         handle.wait()
 """
 
-COLUMNS = ["trial", "streams", "shard_mib", "merge_mib", "credit_mib", "chunk_kib", "ms_a_mib"]
+SETTINGS = ["streams", "shard_mib", "merge_mib", "credit_mib", "chunk_kib"]
+COLUMNS = ["trial", "steps", *SETTINGS, "ms_a_mib"]
 
 
 def trials(run_ranks, log: Path, steps: int = 60, **environment: str) -> list[dict[str, str]]:
@@ -39,6 +40,7 @@ def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_
     rows = trials(run_ranks, tmp_path / "log.csv", steps=51)
     assert rows[0] == {
         "trial": "0",
+        "steps": "5",
         "streams": "4",
         "shard_mib": "1",
         "merge_mib": "4",
@@ -48,8 +50,9 @@ def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_
     }
     assert all(float(row["ms_a_mib"]) > 0 for row in rows[:-1])
     assert rows[-1]["trial"] == "kept"
-    tried = [{**row, "trial": "", "ms_a_mib": ""} for row in rows[:-1]]
-    assert {**rows[-1], "trial": "", "ms_a_mib": ""} in tried
+    assert int(rows[-1]["steps"]) <= 50
+    tried = [[row[name] for name in SETTINGS] for row in rows]
+    assert tried[-1] in tried[:-1]
 
 
 def test_keeps_its_hands_off_what_is_given_also_where_that_is_the_default(
@@ -67,9 +70,11 @@ def test_takes_horovods_names(run_ranks, tmp_path) -> None:
         HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="1",
         HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE="2",
         HOROVOD_AUTOTUNE_WARMUP_SAMPLES="1",
-        steps=10,
+        steps=30,
     )
-    assert [row["trial"] for row in rows] == ["0", "1", "kept"]
+    assert rows[0]["steps"] == "3"
+    assert rows[-1]["trial"] == "kept"
+    assert len({tuple(row[name] for name in SETTINGS) for row in rows}) == 2, "one value is tried"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
-BENCHMARKS ?= latency bandwidth step negotiation training hosts
+BENCHMARKS ?= latency bandwidth step tuning negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
 # GNU make's own default for CXX is g++, whether there is one or not.

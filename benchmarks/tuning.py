@@ -1,0 +1,228 @@
+"""What Perseus chooses for itself in its first steps, beside every fixed choice of a sweep.
+
+python benchmarks/tuning.py [--works resnet50 bert-base ...] [--ranks 2 4] [--hosts 2]
+                            [--quick] [--json FILE] [--plot FILE]
+
+One contender tunes itself on the work; the others have fixed settings, all combinations of some
+values, and tune nothing. After a short round of all, the fastest, the defaults and the one that
+has tuned itself are measured again, longer, in turns. Works are all gradients of a model at once,
+and an allreduce of 64 MiB; those over hosts run on network namespaces with capped links
+(contest/lab.py), as root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contest import report, sweep
+from contest.conductor import Conductor, Times
+from contest.lab import open_lab, why_not
+from contest.launch import Host, variant
+from contest.progress import progress
+
+BASE = "perseus numpy"
+TUNED = "tuned"
+MOST_STEPS = 50
+
+LADDERS = {"streams": (1, 4), "shard_mib": (0.25, 1, 4, 16), "merge_mib": (1, 4, 16)}
+LADDERS_OVER_HOSTS = {
+    "shard_mib": (0.25, 1, 4),
+    "merge_mib": (4, 16),
+    "credit_mib": (4, 16, 64),
+    "chunk_kib": (32, 128),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    function: str
+    options: Mapping[str, Any]
+    text: str
+
+
+WORKS = {
+    "resnet50": Work("step.gradients", {"name": "resnet50"}, "all gradients of resnet50"),
+    "bert-base": Work("step.gradients", {"name": "bert-base"}, "all gradients of bert-base"),
+    "ctr": Work("step.gradients", {"name": "ctr"}, "all gradients of ctr"),
+    "allreduce": Work("collective.allreduce", {"elements": 16 << 20}, "allreduce of 64 MiB"),
+}
+OVER_HOSTS = ("resnet50",)
+
+
+class Sweep:
+    """The contenders of one place: ranks on this host, or on several."""
+
+    def __init__(
+        self, args: argparse.Namespace, ranks: int, hosts: Sequence[Host], works: Sequence[str]
+    ) -> None:
+        self._args = args
+        self._folder = tempfile.TemporaryDirectory(prefix="tuning-")
+        ladders = LADDERS_OVER_HOSTS if hosts else LADDERS
+        if args.quick:  # the ends of each
+            ladders = {name: values[:: len(values) - 1] for name, values in ladders.items()}
+        self._names = list(ladders)
+        self._fixed = {sweep.text(values): values for values in sweep.grid(ladders)}
+        self._defaults = next(iter(self._fixed))
+        #: What the short round of all has given, for each work.
+        self.swept: dict[str, list[dict[str, Any]]] = {}
+        tuning = [
+            variant(BASE, f"{TUNED} on {work}", PERSEUS_TUNING_LOG=str(self._log(work)))
+            for work in works
+        ]
+        contenders = [sweep.fixed(BASE, values) for values in self._fixed.values()]
+        self._contest = Conductor([*tuning, *contenders], ranks, hosts, time_out=300)
+
+    def __enter__(self) -> Sweep:
+        self._contest.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._contest.__exit__()
+        self._folder.cleanup()
+
+    def run(self, name: str) -> tuple[sweep.Choice | None, dict[str, Times]]:
+        """What the tuner has chosen, and times: its own, the defaults', the fastest fixed ones'."""
+        work, args = WORKS[name], self._args
+        tuned = f"{TUNED} on {name}"
+        # The tuner's steps, and some in which it must not need any more.
+        self._measure(work, [tuned], turns=1, iterations=MOST_STEPS + 5)
+        choice = sweep.read_choice(self._log(name), self._names)
+        first = self._measure(work, list(self._fixed), turns=args.coarse_turns, iterations=3)
+        self.swept[name] = [
+            {**self._fixed[label], "median": times.median} for label, times in first.items()
+        ]
+        fastest = sorted(self._fixed, key=lambda label: first[label].median or float("inf"))
+        chosen = [sweep.text(choice.values)] if choice else []
+        finalists = dict.fromkeys((self._defaults, *chosen, *fastest[: args.finalists]))
+        finalists = [tuned, *(label for label in finalists if label in self._fixed)]
+        iterations = max(3, round(args.seconds * 1e6 / (first[fastest[0]].median or 1e6)))
+        return choice, self._measure(work, finalists, turns=args.turns, iterations=iterations)
+
+    def _measure(
+        self, work: Work, labels: list[str], *, turns: int, iterations: int
+    ) -> dict[str, Times]:
+        return self._contest.measure(
+            work.function, turns=turns, iterations=iterations, only=labels, **work.options
+        )
+
+    def _log(self, work: str) -> Path:
+        return Path(self._folder.name) / f"{work}.csv"
+
+
+def add_case(
+    tuning: report.Report,
+    case: Mapping[str, int | str],
+    choice: sweep.Choice | None,
+    times: Mapping[str, Times],
+) -> None:
+    """Rows of the finalists; the tuned one's tells how it stands to the best and the defaults."""
+    before = len(tuning.rows)
+    tuning.add(case, times)
+    tuning.print_case(case)
+    tuned, defaults, *_ = rows = tuning.rows[before:]
+    measured = [row for row in rows[1:] if row["median"]]
+    if choice is None or not tuned["median"] or not defaults["median"]:
+        print(f"  the tuner has not ended within {MOST_STEPS} steps", flush=True)
+        return
+    best = min(measured, key=lambda row: row["median"])
+    tuned |= {
+        "values": choice.values,
+        "steps": choice.steps,
+        "trials": choice.trials,
+        "best": best["contender"],
+        "to_best": tuned["median"] / best["median"],
+        "to_defaults": tuned["median"] / defaults["median"],
+    }
+    print(f"  chosen in {choice.steps} steps: {sweep.text(choice.values)}", flush=True)
+
+
+@contextmanager
+def hosts_of_lab(args: argparse.Namespace, count: int) -> Iterator[list[Host]]:
+    with open_lab(count, args.link, args.flow) as lab:
+        yield [Host(lab.address(host), "eth0", tuple(lab.at(host))) for host in range(count)]
+
+
+def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
+    titles = ("chosen in", "tuned", "best fixed", "tuned/best", "tuned/defaults")
+    print(f"{'':40}" + "".join(f"{title:>15}" for title in titles))
+    for row in rows:
+        if "to_best" not in row:
+            continue
+        best = report.time_text(row["median"] / row["to_best"])
+        print(
+            f"{place_text(row):40}{row['steps']:>9} steps{report.time_text(row['median']):>15}"
+            f"{best:>15}{row['to_best']:>15.3f}{row['to_defaults']:>15.3f}"
+        )
+
+
+def place_text(row: Mapping[str, Any]) -> str:
+    hosts = f" on {row['hosts']} hosts" if row["hosts"] > 1 else ""
+    return f"{row['work']}, {row['ranks']} ranks{hosts}"
+
+
+def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """For each work the times of the finalists, as a part of the defaults'."""
+    from matplotlib import pyplot
+
+    cases = [row for row in rows if "to_best" in row]
+    figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.4 * len(cases)), layout="constrained")
+    places = [place_text(row) for row in cases]
+    axes.barh(places, [row["to_defaults"] for row in cases], color="C0", label="tuned")
+    best = [row["to_defaults"] / row["to_best"] for row in cases]
+    axes.plot(best, places, "k|", markersize=16, label="best fixed choice of the sweep")
+    axes.axvline(1, color="grey", linestyle="--", label="defaults")
+    axes.invert_yaxis()
+    axes.set_xlabel("time of a step, as a part of the defaults'")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--works", nargs="*", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="on this host")
+    parser.add_argument("--works-over-hosts", nargs="*", choices=WORKS, default=list(OVER_HOSTS))
+    parser.add_argument("--hosts", type=int, nargs="+", default=[2])
+    parser.add_argument("--link", type=int, default=1000, help="Mbit/s")
+    parser.add_argument("--flow", type=int, default=250, help="Mbit/s")
+    parser.add_argument("--finalists", type=int, default=4, help="of the fixed choices")
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    # Contenders are stopped while others have their turn: to them, time passes at once.
+    os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
+    args.coarse_turns, args.turns, args.seconds = (1, 2, 0.1) if args.quick else (2, 7, 0.4)
+    tuning = report.Report("tuning")
+    swept: list[dict[str, Any]] = []
+
+    def run(place: Mapping[str, int | str], hosts: Sequence[Host], works: Sequence[str]) -> None:
+        with Sweep(args, int(place["ranks"]), hosts, works) as contenders:
+            for name in progress(works, f"tuning, {place['ranks']} ranks"):
+                choice, times = contenders.run(name)
+                add_case(tuning, {"work": WORKS[name].text, **place}, choice, times)
+                swept.append({"work": name, **place, "fixed": contenders.swept[name]})
+
+    print("median, p10 .. p90, ratio to the tuned", flush=True)
+    for ranks in args.ranks if args.works else ():
+        run({"ranks": ranks, "hosts": 1}, [], args.works)
+    if args.works_over_hosts and (reason := why_not()):
+        print(f"no hosts: {reason}")
+        args.works_over_hosts = []
+    for count in args.hosts if args.works_over_hosts else ():
+        with hosts_of_lab(args, count) as hosts:
+            run({"ranks": count, "hosts": count}, hosts, args.works_over_hosts)
+    print_summary(tuning.rows)
+    if args.json:
+        tuning.write_json(args.json, swept=swept)
+    if args.plot:
+        plot(tuning.rows, args.plot)
+
+
+if __name__ == "__main__":
+    main()

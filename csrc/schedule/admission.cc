@@ -45,13 +45,13 @@ Ticket* Admission::most_urgent() {
 }
 
 bool Admission::has_room_for(const Ticket& ticket) const {
+  uint64_t bytes_ahead = 0;
+  for (const Ticket* other : running_tickets_) {
+    if (other->priority >= ticket.priority) bytes_ahead += other->bytes;
+  }
   // Where their number is bounded, one more is kept for what is more urgent than all under way.
-  const bool is_express =
-      running_ <= lanes_ &&
-      std::all_of(running_tickets_.begin(), running_tickets_.end(),
-                  [&](const Ticket* other) { return other->priority < ticket.priority; });
-  if (is_express) return true;
-  return running_ < lanes_ && bytes_running_ + ticket.bytes <= credit_bytes_;
+  if (bytes_ahead == 0 && running_ <= lanes_) return true;
+  return running_ < lanes_ && bytes_ahead + ticket.bytes <= credit_bytes_;
 }
 
 void Admission::run(Ticket* ticket) {
@@ -64,7 +64,6 @@ void Admission::run(Ticket* ticket) {
     *free_lane = true;
   }
   running_ += 1;
-  bytes_running_ += ticket->bytes;
   running_tickets_.push_back(ticket);
 }
 
@@ -72,7 +71,6 @@ void Admission::finish(Ticket* ticket) {
   ticket->state = Ticket::State::kFinished;
   lane_used_[ticket->lane] = false;
   running_ -= 1;
-  bytes_running_ -= ticket->bytes;
   bytes_unfinished_ -= ticket->bytes;
   std::erase(running_tickets_, ticket);
 

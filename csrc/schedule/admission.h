@@ -1,6 +1,7 @@
 // Which shard may start now. Higher priority first, then the order of agreement; at most so many
-// at once and so many bytes of them. What is more urgent than all that is under way starts at once:
-// links move its frames first, so it need not wait for any of the others to end.
+// at once, and so many bytes of those that are as urgent or more. What is less urgent does not
+// count: links move it later. If it did, ranks that learn of shards at different moments would fill
+// their credit with different ones, each of which waits for the others to start it.
 //
 // The oldest unfinished shard of each process set may always start, whatever else is under way.
 // Ranks start shards in different orders, since they learn of them at different moments; without
@@ -78,7 +79,6 @@ class Admission {
   int lanes_;
   uint64_t next_order_ = 0;
   int running_ = 0;
-  uint64_t bytes_running_ = 0;
   uint64_t bytes_unfinished_ = 0;
   std::vector<Ticket*> waiting_;  // heap by Later; started ones are dropped when they come up
   // By process set, from the oldest that is unfinished on.

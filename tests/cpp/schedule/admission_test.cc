@@ -56,6 +56,21 @@ TEST(Admission, WithoutABoundOnTheirNumberTheEverMoreUrgentAllStart) {
   EXPECT_EQ(admission.start_next(), nullptr) << "beyond the credit";
 }
 
+TEST(Admission, WhatIsLessUrgentTakesNoCreditFromTheUrgent) {
+  Admission admission(Admission::kAnyNumber, 10);
+  Ticket bulk[2] = {ticket(0, 8), ticket(0, 8)};
+  Ticket urgent[3] = {ticket(1, 5), ticket(1, 5), ticket(1, 5)};
+  for (Ticket& t : bulk) admission.add(&t);
+  EXPECT_EQ(admission.start_next(), &bulk[0]);
+  EXPECT_EQ(admission.start_next(), nullptr);
+  for (Ticket& t : urgent) admission.add(&t);
+  EXPECT_EQ(admission.start_next(), &urgent[0]);
+  EXPECT_EQ(admission.start_next(), &urgent[1]);
+  EXPECT_EQ(admission.start_next(), nullptr);
+  admission.finish(&urgent[0]);
+  EXPECT_EQ(admission.start_next(), &urgent[2]);
+}
+
 TEST(Admission, TheOldestOfEachProcessSetMayAlwaysStart) {
   Admission admission(1, 10);
   Ticket first = ticket(9, 10, 0), second = ticket(0, 100, 1), third = ticket(0, 1, 1);

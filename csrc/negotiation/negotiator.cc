@@ -333,24 +333,29 @@ void Negotiator::conclude_records() {
 }
 
 void Negotiator::forget_unused() {
-  while (ids_.size() > capacity_) {
-    const auto oldest =
-        std::min_element(known_.begin(), known_.end(), [](const Known& a, const Known& b) {
-          const bool a_is_free = a.operation == nullptr, b_is_free = b.operation == nullptr;
-          if (a_is_free != b_is_free) return b_is_free;
-          return a.last_used < b.last_used;
-        });
-    if (oldest->last_used == completed_rounds_) return;
-    const auto id = static_cast<uint32_t>(oldest - known_.begin());
-    const std::string key = oldest->operation->key;
-    Pending pending = take_pending(id, key);
-    ids_.erase(key);
-    free_ids_.insert(id);
-    *oldest = Known{};
-    if (!pending.is_there()) continue;
-    place(key, std::move(pending));
-    has_news_ = true;
+  if (ids_.size() <= capacity_) return;
+  // Some more than are too many, so that who names every operation anew does not pay for a search
+  // each time.
+  size_t count = ids_.size() - capacity_ + capacity_ / 16;
+  std::vector<std::pair<uint64_t, uint32_t>> unused;  // last used, id
+  for (uint32_t id = 0; id < known_.size(); ++id) {
+    const bool may_go = known_[id].operation && known_[id].last_used != completed_rounds_;
+    if (may_go) unused.emplace_back(known_[id].last_used, id);
   }
+  count = std::min(count, unused.size());
+  std::nth_element(unused.begin(), unused.begin() + count, unused.end());
+  for (size_t i = 0; i < count; ++i) forget(unused[i].second);
+}
+
+void Negotiator::forget(uint32_t id) {
+  const std::string key = known_[id].operation->key;
+  Pending pending = take_pending(id, key);
+  ids_.erase(key);
+  free_ids_.insert(id);
+  known_[id] = Known{};
+  if (!pending.is_there()) return;
+  place(key, std::move(pending));
+  has_news_ = true;
 }
 
 }  // namespace perseus

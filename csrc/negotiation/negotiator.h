@@ -175,6 +175,7 @@ class Negotiator : private KnownOperations {
   void conclude_records();
   void conclude_bits();
   void forget_unused();
+  void forget(uint32_t id);
 
   const int index_;
   const int size_;

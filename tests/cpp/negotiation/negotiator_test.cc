@@ -257,6 +257,22 @@ TEST_P(AnySize, NamesBeyondTheCapacityAreForgottenAlikeAndStillAgreedOn) {
   }
 }
 
+TEST_P(AnySize, WhatIsPendingOnOneRankIsAgreedOnThoughItsNameWasForgotten) {
+  Cluster cluster(GetParam(), 2, 32);
+  const auto submit_on_all = [&](const std::string& name, int first_rank) {
+    for (int r = first_rank; r < cluster.size(); ++r) cluster.submit(r, name);
+    cluster.deliver_all();
+  };
+  submit_on_all("early", 0);
+  cluster.submit(0, "early");
+  for (int i = 0; i < 100; ++i) submit_on_all("t" + std::to_string(i), 0);
+  submit_on_all("early", 1);
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.ready(r), cluster.ready(0));
+    EXPECT_EQ(cluster.ready(r).size(), 102u);
+  }
+}
+
 TEST_P(AnySize, ARankThatLeavesLimitsTheRounds) {
   Cluster cluster(GetParam());
   for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "a");

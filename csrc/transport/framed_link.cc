@@ -18,8 +18,8 @@ void add(TrafficCounters::Counter& counter, uint64_t amount) {
 // One channel's view of the link.
 class FramedLink::Port final : public FramePort {
  public:
-  Port(FramedLink& link, bool control, bool data)
-      : carries_control(control), carries_data(data), link_(link) {}
+  Port(FramedLink& link, bool control, bool data, bool express)
+      : carries_control(control), carries_data(data), is_express(express), link_(link) {}
 
   bool next(Frame& frame, uint64_t room) override { return link_.next(*this, frame, room); }
   void sent(const Frame& frame) override { link_.sent(*this, frame); }
@@ -44,8 +44,9 @@ class FramedLink::Port final : public FramePort {
   uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
   void failed(const Status& why) override { link_.channel_failed(*this, why); }
 
-  const bool carries_control, carries_data;
+  const bool carries_control, carries_data, is_express;
   std::unique_ptr<Channel> channel;
+  int32_t last_priority = INT32_MAX;  // of the data it has taken
   bool goodbye_handed = false, goodbye_sent = false, goodbye_received = false;
 
  private:
@@ -62,9 +63,9 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       sends_(environment.loop),
       inbox_(environment.loop, environment.buffers) {
   for (int i = 0; i < control_channels; ++i) {
-    ports_.push_back(std::make_unique<Port>(*this, i == 0, !has_data_channel));
+    ports_.push_back(std::make_unique<Port>(*this, i == 0, !has_data_channel, is_express(i)));
   }
-  if (has_data_channel) ports_.push_back(std::make_unique<Port>(*this, false, true));
+  if (has_data_channel) ports_.push_back(std::make_unique<Port>(*this, false, true, false));
 }
 
 FramedLink::~FramedLink() = default;
@@ -137,12 +138,21 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (is_over() || port.goodbye_handed) return false;
   room = std::min(room, environment_.frame_bytes);
   if (port.carries_control && next_control(frame, room)) return true;
-  if (port.carries_data && sends_.next(frame, room)) return true;
+  if (port.carries_data && (!port.is_express || is_overtaking()) && sends_.next(frame, room)) {
+    port.last_priority = frame.transfer->priority;
+    return true;
+  }
   if (state_ != State::kClosing) return false;
   port.goodbye_handed = true;
   frame = {};
   frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kGoodbye;
   return true;
+}
+
+bool FramedLink::is_overtaking() const {
+  return !sends_.empty() && std::any_of(ports_.begin(), ports_.end(), [&](auto& port) {
+    return !port->is_express && port->last_priority < sends_.priority();
+  });
 }
 
 bool FramedLink::next_control(Frame& frame, uint64_t room) {

@@ -1,6 +1,10 @@
 // The one implementation of Link: messages cut into frames, pulled by whichever of the link's
 // channels is free. Control messages go before all data, on channel 0 only, so they stay in order.
 //
+// Of several channels, channel 0 is the express: beside control it carries only data more urgent
+// than what the others have taken, which waits in their kernel's queues and cannot be overtaken
+// there.
+//
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
 //   any        -> failed                      the connection broke, or never came about
@@ -66,7 +70,8 @@ struct LinkEnvironment {
 class FramedLink final : public Link {
  public:
   // peer_name: "rank 3 on host7". control_channels: channels 0 to n - 1, of which 0 carries the
-  // control messages and, without a data channel of its own behind them, all carry data.
+  // control messages and, without a data channel of its own behind them, all carry data, but
+  // channel 0 only what is urgent if there are others.
   FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
              int control_channels, bool has_data_channel);
   ~FramedLink() override;
@@ -75,6 +80,7 @@ class FramedLink final : public Link {
 
   // The port that channel `index` is made with; then the channel itself, which is started.
   FramePort& port(int index);
+  bool is_express(int index) const { return index == 0 && control_channels_ > 1; }
   int data_channel_index() const { return control_channels_; }
   void attach(int index, std::unique_ptr<Channel> channel);
   bool has_channel(int index) const;
@@ -111,6 +117,8 @@ class FramedLink final : public Link {
 
   bool next(Port& port, Frame& frame, uint64_t room);
   bool next_control(Frame& frame, uint64_t room);
+  // Whether what goes next would overtake something on another channel.
+  bool is_overtaking() const;
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
   Status check(const Port& port, const FrameHeader& header) const;

@@ -48,8 +48,7 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& list
     : loop_(loop),
       listener_(listener),
       transport_(transport_of(settings)),
-      // With MPI only control goes over the connections.
-      streams_(transport_ == Transport::kMpi ? 1 : static_cast<int>(settings.streams)),
+      streams_(static_cast<int>(settings.streams)),
       start_timeout_(settings.start_timeout),
       peer_timeout_(settings.peer_timeout),
       interfaces_given_(!settings.interfaces.empty()),
@@ -193,7 +192,10 @@ bool MeshImpl::uses_shm(int peer) const {
          topology_.host_of[peer] == topology_.host_of[topology_.rank];
 }
 
-int MeshImpl::control_channels(int peer) const { return uses_shm(peer) ? 1 : streams_; }
+int MeshImpl::control_channels(int peer) const {
+  // With MPI only control goes over the connection.
+  return uses_shm(peer) || transport_ == Transport::kMpi ? 1 : 1 + streams_;
+}
 
 std::string MeshImpl::name_of(int peer) const {
   return "rank " + std::to_string(peer) + " on " + cards_[peer].host_name;
@@ -277,7 +279,7 @@ void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
                                            topology_.rank < peer);
   } else {
     channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(fd), link.port(index),
-                                           peer_timeout_);
+                                           peer_timeout_, link.is_express(index));
   }
   link.attach(index, std::move(channel));
   if (link.is_connected()) loop_.cancel_timer(peers_[peer].connect_timer);

@@ -56,6 +56,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   FramedLink& make_link(int peer);
   void begin_connecting(int peer);
   bool uses_shm(int peer) const;
+  // Of a link's channels those that the mesh connects; data over TCP has `streams_`, and the
+  // express channel.
   int control_channels(int peer) const;
   // Whether this rank connects channel `index`, or the peer.
   bool dials(int peer, int index) const;

@@ -16,6 +16,8 @@ class SendQueue {
   // Behind all of the same or a higher priority.
   void push(Transfer& transfer);
   bool empty() const { return first_ == nullptr; }
+  // Of the most urgent message; there must be one.
+  int32_t priority() const { return first_->priority; }
   // The next frame, of at most `room` bytes, of the most urgent message; false if there is none.
   bool next(Frame& frame, uint64_t room);
   // A frame of next() has left; ends its transfer if it was the last.

@@ -16,8 +16,10 @@ namespace {
 // What may wait unsent in the kernel, where nothing can overtake it and no other connection can
 // take it over: as much as the connection delivers in this time, so that it never runs dry.
 constexpr std::chrono::milliseconds kUnsentTime{5};
+constexpr uint64_t kFirstUnsent = 256 << 10;
 constexpr uint64_t kLeastUnsent = 16 << 10;
 constexpr uint64_t kMostUnsent = 1 << 20;
+constexpr uint64_t kExpressUnsent = 32 << 10;
 // How often the connection's rate is looked at.
 constexpr std::chrono::milliseconds kRateInterval{10};
 // Then others have a turn.
@@ -32,10 +34,12 @@ void set_option(int fd, int level, int name, int value) {
 }  // namespace
 
 TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
-                       std::chrono::seconds silence)
+                       std::chrono::seconds silence, bool is_express)
     : loop_(loop),
       port_(port),
       fd_(std::move(fd)),
+      is_express_(is_express),
+      unsent_(is_express ? kExpressUnsent : kFirstUnsent),
       stage_(buffers.take(kStageBytes)),
       scratch_(buffers.take(port.max_length())) {
   set_options(silence);
@@ -91,6 +95,7 @@ void TcpChannel::kick() {
 
 // A connection slower than the others takes less at a time, so that little waits for it.
 void TcpChannel::look_at_rate() {
+  if (is_express_) return;
   const Clock::time_point now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + kRateInterval;

@@ -20,9 +20,9 @@ namespace perseus {
 class TcpChannel final : public Channel, private FdHandler {
  public:
   // `fd` is connected and authenticated. A peer that acknowledges nothing for `silence` is given
-  // up.
+  // up. An express channel keeps as little as possible in the kernel, be it at the cost of speed.
   TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
-             std::chrono::seconds silence);
+             std::chrono::seconds silence, bool is_express = false);
   ~TcpChannel() override;
 
   Kind kind() const override { return Kind::kTcp; }
@@ -60,6 +60,7 @@ class TcpChannel final : public Channel, private FdHandler {
   EventLoop& loop_;
   FramePort& port_;
   FileDescriptor fd_;
+  const bool is_express_;
   bool open_ = true;
   bool wants_write_ = false;
 
@@ -67,7 +68,7 @@ class TcpChannel final : public Channel, private FdHandler {
   std::array<Frame, kMaxBatch> batch_;
   size_t first_ = 0, count_ = 0;
   size_t written_ = 0;
-  uint64_t unsent_ = 256 << 10;  // that may wait in the kernel, and go with one frame
+  uint64_t unsent_;  // that may wait in the kernel, and go with one frame
   Clock::time_point next_look_{};
 
   // Receiving: [stage_begin_, stage_end_) of the stage is unread. With a header taken out, its

@@ -25,15 +25,16 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   BufferPool buffers;
   TrafficCounters counters;
   LinkEnvironment environment{loop, buffers, *this, counters, kChunk, kChunk};
-  FramedLink link{environment, 3, "rank 3 on host", false, 2, false};
-  FakeChannel* channels[2];
+  // Channel 0 is the express.
+  FramedLink link{environment, 3, "rank 3 on host", false, 3, false};
+  FakeChannel* channels[3];
   std::vector<std::string> controls;
   std::vector<Status> lost;
   int left = 0, closed = 0;
   std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
 
   void SetUp() override {
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 3; ++i) {
       auto channel = std::make_unique<FakeChannel>();
       channels[i] = channel.get();
       link.attach(i, std::move(channel));
@@ -72,7 +73,40 @@ TEST_F(FramedLinkTest, ControlLeavesByTheFirstChannelOnlyAndBeforeData) {
   EXPECT_EQ(pull(1), FrameHeader::kData);
   EXPECT_EQ(pull(1), 0u);
   EXPECT_EQ(pull(0), FrameHeader::kControl);
+  EXPECT_EQ(pull(0), 0u);
   EXPECT_TRUE(transfer.done());
+}
+
+TEST_F(FramedLinkTest, TheOnlyChannelCarriesControlBeforeData) {
+  FramedLink single(environment, 3, "rank 3 on host", false, 1, false);
+  single.attach(0, std::make_unique<FakeChannel>());
+  Transfer transfer;
+  single.send(transfer, Tag{1, 0, 0}, bytes.data(), 100, 0);
+  single.send_control({bytes.data(), 10});
+  for (const uint32_t kind : {FrameHeader::kControl, FrameHeader::kData}) {
+    Frame frame;
+    ASSERT_TRUE(single.port(0).next(frame, kChunk));
+    EXPECT_EQ(frame.header.kind(), kind);
+    single.port(0).sent(frame);
+  }
+}
+
+TEST_F(FramedLinkTest, TheExpressTakesDataThatIsMoreUrgentThanWhatAnotherChannelHasTaken) {
+  Transfer large, urgent;
+  link.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
+  EXPECT_EQ(pull(0), 0u);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_EQ(pull(2), FrameHeader::kData);
+  EXPECT_EQ(pull(0), 0u);
+  link.send(urgent, Tag{2, 0, 0}, bytes.data(), 5 * kChunk, 6);
+  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_EQ(pull(2), FrameHeader::kData);
+  EXPECT_EQ(pull(0), 0u);  // each of the others is on its way with it
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_TRUE(urgent.done());
+  EXPECT_FALSE(large.done());
 }
 
 TEST_F(FramedLinkTest, LongControlMessagesAreCutAndPutTogether) {
@@ -90,9 +124,9 @@ TEST_F(FramedLinkTest, SmallerFramesAreSentAndLargeOnesStillTaken) {
   environment.frame_bytes = kChunk / 2;
   Transfer sending, receiving;
   link.send(sending, Tag{1, 0, 0}, bytes.data(), kChunk, 0);
-  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
   EXPECT_FALSE(sending.done());
-  EXPECT_EQ(pull(0), FrameHeader::kData);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
   EXPECT_TRUE(sending.done());
   link.receive(receiving, Tag{}, bytes.data(), kChunk);
   EXPECT_TRUE(arrive(0, FrameHeader::kData, kChunk, 0, kChunk));
@@ -144,24 +178,28 @@ TEST_F(FramedLinkTest, APeerHasLeftOnlyOnceAllChannelsSaidGoodbye) {
   link.port(0).failed(Status::aborted("end of stream"));
   EXPECT_EQ(left, 0);
   EXPECT_TRUE(arrive(1, FrameHeader::kData, 8, 0, 8));
-  EXPECT_FALSE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_TRUE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_EQ(left, 0);
+  EXPECT_FALSE(arrive(2, FrameHeader::kGoodbye, 0, 0, 0));
   EXPECT_EQ(left, 1);
   EXPECT_TRUE(lost.empty());
-  EXPECT_TRUE(channels[0]->closed && channels[1]->closed);
+  EXPECT_TRUE(channels[0]->closed && channels[1]->closed && channels[2]->closed);
 }
 
 TEST_F(FramedLinkTest, ClosingSendsWhatIsQueuedThenGoodbyeOnEveryChannel) {
   Transfer transfer;
   link.send(transfer, Tag{1, 0, 0}, bytes.data(), 2 * kChunk, 0);
   link.close();
-  EXPECT_EQ(pull(0), FrameHeader::kData);
-  EXPECT_EQ(pull(1), FrameHeader::kData);
-  EXPECT_EQ(pull(1), FrameHeader::kGoodbye);
-  EXPECT_EQ(pull(1), 0u);
   EXPECT_EQ(pull(0), FrameHeader::kGoodbye);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_EQ(pull(2), FrameHeader::kData);
+  EXPECT_EQ(pull(2), FrameHeader::kGoodbye);
+  EXPECT_EQ(pull(2), 0u);
+  EXPECT_EQ(pull(1), FrameHeader::kGoodbye);
   EXPECT_TRUE(arrive(0, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_TRUE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
   EXPECT_EQ(closed, 0);
-  EXPECT_FALSE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
+  EXPECT_FALSE(arrive(2, FrameHeader::kGoodbye, 0, 0, 0));
   EXPECT_EQ(closed, 1);
 }
 

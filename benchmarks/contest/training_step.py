@@ -43,7 +43,7 @@ def overlaps(contender: Contender) -> bool:
     return contender.environment.get("STEP_OVERLAP") == "1"
 
 
-def tune(contest: Conductor, steps: int) -> None:
+def tune(contest: Conductor, steps: int, name: str = "resnet50") -> None:
     """Lets Perseus spend the steps in which it finds its settings, and says nothing of them."""
     tuning = [
         label
@@ -52,7 +52,7 @@ def tune(contest: Conductor, steps: int) -> None:
         and "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING" not in one.environment
     ]
     if steps > 0:
-        contest.measure("step.gradients", turns=1, iterations=steps, only=tuning, name="resnet50")
+        contest.measure("step.gradients", turns=1, iterations=steps, only=tuning, name=name)
 
 
 def measure(
@@ -65,8 +65,9 @@ def measure(
     slowdown: float,
     turns: int,
     iterations: int,
+    peers: bool = True,
 ) -> list[dict[str, Any]]:
-    """Steps of model `name`: the report's new rows.
+    """Steps of model `name`: the report's new rows. Without `peers` only Perseus takes part.
 
     `seconds_to_move` gives the least time that so many bytes of gradients take the link. Beside
     what every row has, in microseconds: `compute`, a step without communication, as measured;
@@ -78,7 +79,14 @@ def measure(
         "step.compute", turns=1, iterations=iterations, only=present[:1], **options
     )
     compute = min((times.median or 0.0 for times in computed.values()), default=0.0)
-    times = contest.measure("step.steps", turns=turns, iterations=iterations, **options)
+    labels = [
+        label
+        for label, one in contest.contenders.items()
+        if peers or one.program.startswith(PERSEUS)
+    ]
+    times = contest.measure(
+        "step.steps", turns=turns, iterations=iterations, only=labels, **options
+    )
     before = len(report.rows)
     report.add(case, times)
     rows = report.rows[before:]

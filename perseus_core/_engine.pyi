@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, final
 
+from numpy.typing import NDArray
+
 _Tensor = tuple[int, int, tuple[int, ...], int]  # input, output or 0, shape, dtype
 
 def version() -> int: ...
@@ -39,7 +41,7 @@ def process_set_ranks(process_set: int) -> list[int]: ...
 def process_sets() -> list[int]: ...
 
 # Operations
-def register(process_set: int, operation: int, name: str) -> int: ...
+def register(process_set: int, operation: int, name: str, /) -> int: ...
 def submit_allreduce(
     id: int,
     input: int,
@@ -50,7 +52,12 @@ def submit_allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     priority: int = 0,
-) -> int: ...
+    codec: int = 0,
+    callback: Callable[[int, int, str], object] | None = None,
+    /,
+) -> int:
+    """submit for one tensor."""
+
 def submit(
     id: int,
     tensors: Sequence[_Tensor],
@@ -69,15 +76,16 @@ def submit(
 def refuse(id: int, reason: str) -> None:
     """This rank's call of the name has failed before it was submitted; tells the others why."""
 
-def poll(handle: int) -> int: ...
-def wait(handle: int, time_out_ms: int = -1) -> bool:
+def array_address(array: NDArray[Any], /) -> int: ...
+def poll(handle: int, /) -> int: ...
+def wait(handle: int, time_out_ms: int = -1, /) -> bool:
     """Whether the operation is complete; raises if it failed. Python's signal handlers run."""
 
-def finish(handle: int) -> None:
+def finish(handle: int, /) -> None:
     """wait without bound, then release, also where the operation failed."""
 
 def last_rank(handle: int) -> int: ...
-def release(handle: int) -> None: ...
+def release(handle: int, /) -> None: ...
 
 @final
 class Result:

@@ -14,6 +14,8 @@ _INT64 = range(-(2**63), 2**63)
 
 def whole_number(what: str, value: Any) -> int:
     """The value as an int; TypeError for what is none, ValueError for one beyond 32 bits."""
+    if type(value) is int and value in _INT32:
+        return value
     try:
         number = operator.index(value)
     except TypeError:

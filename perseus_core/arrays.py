@@ -21,6 +21,8 @@ ArrayLike: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 
 _NUMBERS = {member.name.lower(): member.value for member in DataType}
+# Of dtypes met before: their names take NumPy longer to tell than most of a call does.
+_NUMBERS_MET: dict[np.dtype[Any], int] = {}
 _CPU = 1
 _PINNED = 3
 
@@ -32,9 +34,11 @@ def as_array(array: ArrayLike) -> Array:
     CPU memory.
     """
     view: Array
-    if isinstance(array, np.ma.MaskedArray):
+    if type(array) is np.ndarray:
+        view = array
+    elif isinstance(array, np.ma.MaskedArray):
         raise TypeError("a masked array cannot be sent: its mask would be lost; send its filled()")
-    if isinstance(array, np.ndarray):
+    elif isinstance(array, np.ndarray):
         view = array
     elif isinstance(array, bytes):  # which NumPy would take for a string
         view = np.frombuffer(array, np.uint8)
@@ -52,16 +56,21 @@ def as_input(array: ArrayLike) -> Array:
 
 def is_plain(array: Array) -> bool:
     """Whether the engine can work on the array's memory as it is."""
-    return bool(array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative)
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
 
 
 def dtype_number(dtype: np.dtype[Any]) -> int:
     """The number of perseus.h for a dtype; TypeError names one that it does not have."""
-    number = _NUMBERS.get(dtype.name)
+    number = _NUMBERS_MET.get(dtype)
     if number is None:
-        raise TypeError(
-            f"arrays of dtype {dtype.name} cannot be sent; it takes one of {', '.join(_NUMBERS)}"
-        )
+        number = _NUMBERS.get(dtype.name)
+        if number is None:
+            raise TypeError(
+                f"arrays of dtype {dtype.name} cannot be sent; it takes one of "
+                f"{', '.join(_NUMBERS)}"
+            )
+        _NUMBERS_MET[dtype] = number
     return number
 
 

@@ -22,6 +22,11 @@ class Handle(Generic[T]):
     It keeps the operation's arrays alive, even where it is dropped before the end.
     """
 
+    __slots__ = (
+        *("_arrays", "_ended", "_error", "_finish", "_lock", "_number", "_value"),
+        *("__dict__", "__weakref__"),  # as users may have come to expect
+    )
+
     def __init__(self, arrays: object, finish: Callable[[int], T]) -> None:
         """`finish` makes the result, once, from the number of the complete operation."""
         self._number = 0
@@ -49,13 +54,14 @@ class Handle(Generic[T]):
 
         Raises HorovodInternalError, on every rank that takes part, if the operation failed.
         """
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimeoutError(f"the operation is not complete after {timeout} s")
-        try:
-            if not self._ended:
-                self._end(timeout)
-        finally:
-            self._lock.release()
+        if not self._ended:
+            if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+                raise TimeoutError(f"the operation is not complete after {timeout} s")
+            try:
+                if not self._ended:
+                    self._end(timeout)
+            finally:
+                self._lock.release()
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
@@ -74,7 +80,8 @@ class Handle(Generic[T]):
         _engine.release(self._number)
 
     def __del__(self) -> None:
-        _release_abandoned()
+        if _abandoned:
+            _release_abandoned()
         if self._ended or self._number == 0:
             return
         if _engine.poll(self._number) == 0:

@@ -12,10 +12,10 @@ the engine tells the other ranks, so that theirs fail with it and nobody waits o
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
+from typing import Any
 
 from perseus_core import _engine
 from perseus_core.arguments import plain_text
@@ -28,7 +28,8 @@ ROUND = 2048
 _MAX_REASON = 300
 
 _lock = threading.Lock()
-_counters: dict[tuple[str, int], itertools.count[int]] = {}
+# Of a prefix and a set, unnamed calls so far.
+_counters: dict[tuple[str, int], int] = {}
 _last_handle: dict[tuple[str, int], int] = {}
 
 
@@ -62,9 +63,11 @@ def submit(
     prefix: str,
     name: str | None,
     process_set: int,
-    send: Callable[[int], int],
+    send: Callable[..., int],
+    *arguments: Any,
+    **options: Any,
 ) -> int:
-    """Registers ``<prefix>.<name>``, gives the id to `send`, and returns the handle from it.
+    """Registers ``<prefix>.<name>`` and returns the handle that send(id, ...) gives.
 
     Where `send` raises what the engine does not know of, the other ranks are told.
     """
@@ -74,7 +77,7 @@ def submit(
         text = _next_unnamed(prefix, process_set)
     id = _engine.register(process_set, kind, text)
     try:
-        handle = send(id)
+        handle = send(id, *arguments, **options)
     except Exception as error:
         refuse(id, kind, text, error)
         raise
@@ -93,6 +96,18 @@ def refuse(id: int, kind: OperationKind, text: str, error: Exception) -> None:
     """
     if not is_settled(error):
         _tell(id, kind, text, error)
+        settle(error)
+
+
+def refuse_call(
+    kind: OperationKind, prefix: str, name: str | None, process_set: int, error: Exception
+) -> None:
+    """Tells the other ranks that a call has failed before it came to submit.
+
+    For what the steady path does, where `refusing` would take longer than the work within.
+    """
+    if not is_settled(error) and _engine.is_initialized():
+        _tell_by_name(kind, prefix, name, process_set, error)
         settle(error)
 
 
@@ -126,9 +141,8 @@ class refusing:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception) and not is_settled(error) and _engine.is_initialized():
-            _tell_by_name(self._kind, self._prefix, self._name, self._process_set, error)
-            settle(error)
+        if isinstance(error, Exception):
+            refuse_call(self._kind, self._prefix, self._name, self._process_set, error)
 
 
 @contextlib.contextmanager
@@ -176,9 +190,11 @@ def _tell(id: int, kind: OperationKind, text: str, error: Exception) -> None:
 
 def _next_unnamed(prefix: str, process_set: int) -> str:
     """The name of the next unnamed call."""
+    key = prefix, process_set
     with _lock:
-        counter = _counters.setdefault((prefix, process_set), itertools.count())
-        text = f"{prefix}.noname.{next(counter) % ROUND}"
+        count = _counters.get(key, 0)
+        _counters[key] = count + 1
+        text = f"{prefix}.noname.{count % ROUND}"
         before = _last_handle.pop((text, process_set), None)
     if before is not None and _engine.poll(before) == 0:
         # More than ROUND unnamed operations are in flight. Its own caller will see a failure.

@@ -97,20 +97,34 @@ def allreduce_async(
     codec: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, process_set):
+    try:
         pair = _Pair(array, out)
-        options = _reduction(op, prescale, postscale, priority)
-        options["codec"] = whole_number("codec", codec)
-    return _submit(
-        OperationKind.ALLREDUCE,
-        "allreduce",
-        name,
-        process_set,
-        Handle(pair, lambda number: pair.finish()),
-        [pair.described()],
-        callback,
-        **options,
+        work = (
+            *pair.described(),
+            whole_number("op", op),
+            real_number("prescale", prescale),
+            real_number("postscale", postscale),
+            whole_number("priority", priority),
+            whole_number("codec", codec),
+        )
+        handle = Handle(pair, pair.finish)
+        complete = None if callback is None else _completion(handle, callback)
+        process_set = whole_number("process_set", process_set)
+    except Exception as error:
+        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, process_set, error)
+        raise
+    handle.submitted(
+        names.submit(
+            OperationKind.ALLREDUCE,
+            "allreduce",
+            name,
+            process_set,
+            _engine.submit_allreduce,
+            *work,
+            complete,
+        )
     )
+    return handle
 
 
 def grouped_allreduce(
@@ -154,7 +168,7 @@ def grouped_allreduce_async(
         "grouped_allreduce",
         name,
         process_set,
-        Handle(pairs, lambda number: [pair.finish() for pair in pairs]),
+        Handle(pairs, lambda number: [pair.finish(number) for pair in pairs]),
         [pair.described() for pair in pairs],
         callback,
         **options,
@@ -195,7 +209,7 @@ def broadcast_async(
         "broadcast",
         name,
         process_set,
-        Handle(pair, lambda number: pair.finish()),
+        Handle(pair, pair.finish),
         [pair.described()],
         callback,
         root=root,
@@ -377,10 +391,7 @@ class _Pair:
         self.wanted = as_array(out)
         if not self.wanted.flags.writeable:
             raise ValueError("out is read-only")
-        if (
-            self.wanted.shape != self.source.shape
-            or self.wanted.dtype.name != self.source.dtype.name
-        ):
+        if self.wanted.shape != self.source.shape or not _same_type(self.wanted, self.source):
             raise ValueError(
                 f"out is {self.wanted.dtype.name}{list(self.wanted.shape)}, the input "
                 f"{self.source.dtype.name}{list(self.source.shape)}; they must be the same"
@@ -390,7 +401,7 @@ class _Pair:
     def described(self) -> tuple[int, int, tuple[int, ...], int]:
         return _described(self.source, self.target)
 
-    def finish(self) -> Array:
+    def finish(self, number: int) -> Array:
         if self.wanted is not self.target:
             self.wanted[...] = self.target
         return self.wanted
@@ -405,13 +416,18 @@ def _reduction(op: int, prescale: float, postscale: float, priority: int) -> dic
     }
 
 
+def _same_type(one: Array, other: Array) -> bool:
+    """But for the order of bytes."""
+    return one.dtype is other.dtype or one.dtype.name == other.dtype.name
+
+
 def _empty_like(array: Array) -> Array:
     return np.empty(array.shape, array.dtype)
 
 
 def _described(source: Array, target: Array | None = None) -> tuple[int, int, tuple[int, ...], int]:
-    output = 0 if target is None else target.ctypes.data
-    return source.ctypes.data, output, source.shape, dtype_number(source.dtype)
+    output = 0 if target is None else _engine.array_address(target)
+    return _engine.array_address(source), output, source.shape, dtype_number(source.dtype)
 
 
 def _submit(
@@ -427,18 +443,21 @@ def _submit(
     process_set = whole_number("process_set", process_set)
     if callback is not None:
         with names.refusing(kind, prefix, name, process_set):
-            if not callable(callback):
-                raise TypeError(f"callback is {type(callback).__name__}, which cannot be called")
-            callbacks.start()
-
-        def complete(number: int, status: int, message: str) -> None:
-            handle.submitted(number)
-            callback(handle)
-
-        options["callback"] = complete
+            options["callback"] = _completion(handle, callback)
     handle.submitted(
-        names.submit(
-            kind, prefix, name, process_set, lambda id: _engine.submit(id, tensors, **options)
-        )
+        names.submit(kind, prefix, name, process_set, _engine.submit, tensors, **options)
     )
     return handle
+
+
+def _completion(handle: Handle[Any], callback: Callback) -> Callable[[int, int, str], None]:
+    """What the engine is to call at the end."""
+    if not callable(callback):
+        raise TypeError(f"callback is {type(callback).__name__}, which cannot be called")
+    callbacks.start()
+
+    def complete(number: int, status: int, message: str) -> None:
+        handle.submitted(number)
+        callback(handle)
+
+    return complete

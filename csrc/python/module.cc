@@ -8,11 +8,13 @@
 #include "python/observe.h"
 #include "python/operations.h"
 #include "python/process.h"
+#include "python/steady_calls.h"
 
 PYBIND11_MODULE(_engine, module) {
   module.doc() = "The engine of Perseus, as its C interface gives it.";
   perseus::python::bind_process(module);
   perseus::python::bind_operations(module);
+  perseus::python::bind_steady_calls(module);
   perseus::python::bind_arrays(module);
   perseus::python::bind_callbacks(module);
   perseus::python::bind_observe(module);

@@ -3,7 +3,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "perseus/perseus.h"
+
 namespace perseus::python {
+
+// Submits what is described; raises if it is refused. `callback` is a Python callable or None.
+perseus_handle_t send(perseus_submission_t& submission, pybind11::handle callback);
 
 void bind_operations(pybind11::module_& module);
 

@@ -35,6 +35,8 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
 def checked_op(op: int) -> int:
     """The number of a reduction; TypeError for what is no number, ValueError for one of none."""
+    if type(op) is int and op in _NAMES:
+        return op
     number = whole_number("op", op)
     if number not in _NAMES:
         known = ", ".join(f"{name} ({each})" for each, name in _NAMES.items())

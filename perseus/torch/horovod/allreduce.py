@@ -30,8 +30,8 @@ from perseus.torch.horovod.tensors import (
     contiguous,
     contiguous_list,
     described,
-    dtype_number,
     empty_like,
+    may_be_differentiated,
     set_id,
 )
 from perseus_core import OperationKind, _engine, names
@@ -49,14 +49,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce into a new tensor; gives a handle for poll and synchronize."""
-    set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_number):
-        op = resolve_op(op, average)
-        scales = checked_scales(prescale_factor, postscale_factor)
-        source = contiguous(tensor)
-        output = empty_like(source)
-    handle = _submit(source, output, name, op, scales, set_number)
-    return handles.track(handle, (source, output), lambda _: output)
+    return _start(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 @eager
@@ -70,13 +63,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce in place; gives a handle for poll and synchronize."""
-    set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_number):
-        op = resolve_op(op, average)
-        scales = checked_scales(prescale_factor, postscale_factor)
-        buffer = contiguous(checked_target(tensor))
-    handle = _submit(buffer, buffer, name, op, scales, set_number)
-    return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
+    return _start_in_place(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 @eager
@@ -91,12 +80,15 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces the ranks' tensors element by element into a new tensor. Differentiable."""
-    with names.refusing(OperationKind.ALLREDUCE, "allreduce", name, set_id(process_set)):
+    set_number = set_id(process_set)
+    try:
         op = resolve_op(op, average)
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
-    reduced = HorovodAllreduce.apply(
-        compressed, None, name, op, prescale_factor, postscale_factor, process_set
-    )
+        reduce = HorovodAllreduce.apply if may_be_differentiated(compressed) else _reduce
+    except Exception as error:
+        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
+        raise
+    reduced = reduce(compressed, None, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
 
 
@@ -111,8 +103,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduces the ranks' tensors element by element in place, and gives the tensor back."""
-    return handles.synchronize(
-        allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    return handles.finish(
+        _start_in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
 
 
@@ -225,28 +217,62 @@ def checked_scales(prescale: float, postscale: float) -> tuple[float, float]:
     return real_number("prescale_factor", prescale), real_number("postscale_factor", postscale)
 
 
-def _submit(
-    source: torch.Tensor,
-    target: torch.Tensor,
+def _start(
+    tensor: torch.Tensor,
+    average: bool | None,
     name: str | None,
-    op: int,
-    scales: tuple[float, float],
-    set_number: int,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
 ) -> int:
+    set_number = set_id(process_set)
+    try:
+        source = contiguous(tensor)
+        output = empty_like(source)
+        work = _described(source, output, resolve_op(op, average), prescale, postscale)
+    except Exception as error:
+        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
+        raise
+    handle = _submit(name, set_number, work)
+    return handles.track(handle, (source, output), lambda _: output)
+
+
+def _start_in_place(
+    tensor: torch.Tensor,
+    average: bool | None,
+    name: str | None,
+    op: int | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> int:
+    set_number = set_id(process_set)
+    try:
+        buffer = contiguous(checked_target(tensor))
+        work = _described(buffer, buffer, resolve_op(op, average), prescale, postscale)
+    except Exception as error:
+        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
+        raise
+    handle = _submit(name, set_number, work)
+    return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
+
+
+def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """What HorovodAllreduce does, where autograd need not know of it."""
+    return handles.finish(_start(tensor, *arguments))
+
+
+def _described(
+    source: torch.Tensor, target: torch.Tensor, op: int, prescale: float, postscale: float
+) -> tuple[Any, ...]:
+    """What _engine.submit_allreduce takes after the id."""
+    return (*described(source, target), op, *checked_scales(prescale, postscale))
+
+
+def _submit(name: str | None, set_number: int, work: tuple[Any, ...]) -> int:
     return names.submit(
-        OperationKind.ALLREDUCE,
-        "allreduce",
-        name,
-        set_number,
-        lambda id: _engine.submit_allreduce(
-            id,
-            source.data_ptr(),
-            target.data_ptr(),
-            source.shape,
-            dtype_number(source),
-            op,
-            *scales,
-        ),
+        OperationKind.ALLREDUCE, "allreduce", name, set_number, _engine.submit_allreduce, *work
     )
 
 
@@ -265,7 +291,11 @@ def _submit_group(
         "grouped_allreduce",
         name,
         set_number,
-        lambda id: _engine.submit(id, pairs, reduce_op=op, prescale=prescale, postscale=postscale),
+        _engine.submit,
+        pairs,
+        reduce_op=op,
+        prescale=prescale,
+        postscale=postscale,
     )
 
 
@@ -284,11 +314,7 @@ class HorovodAllreduce(torch.autograd.Function):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         ctx.arguments = (average, op, prescale_factor, postscale_factor, process_set)
-        return handles.synchronize(
-            allreduce_async(
-                tensor, average, name, op, prescale_factor, postscale_factor, process_set
-            )
-        )
+        return _reduce(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -39,16 +39,24 @@ def synchronize(handle: int) -> Any:
     A handle can be synchronized once. Other Python threads run meanwhile. Raises
     HorovodInternalError if the operation failed.
     """
-    entry = _pending.get(_checked(handle))
+    return finish(_checked(handle))
+
+
+def finish(handle: int) -> Any:
+    """synchronize, for our own calls."""
+    entry = _pending.get(handle)
     if entry is None:
         return None
     try:
         _engine.wait(handle)
-        return entry[1](handle)
-    finally:
+        output = entry[1](handle)
+    except BaseException:
         # After Ctrl-C the engine may still be at work on the tensors.
         if _engine.poll(handle) != 0:
             _forget(handle)
+        raise
+    _forget(handle)
+    return output
 
 
 def reset() -> None:

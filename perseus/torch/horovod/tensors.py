@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from perseus.common.process_sets import ProcessSet
 from perseus_core import DataType, _engine
@@ -41,8 +42,9 @@ def contiguous(tensor: torch.Tensor) -> torch.Tensor:
 
 def checked_target(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor; ValueError if it cannot take a result in place."""
-    is_strided = checked(tensor).layout is torch.strided
-    if is_strided and any(
+    if checked(tensor).layout is not torch.strided or tensor.is_contiguous():
+        return tensor
+    if any(
         size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     ):
         raise ValueError(
@@ -79,9 +81,21 @@ def described(
     return source.data_ptr(), output, source.shape, dtype_number(source)
 
 
+def may_be_differentiated(tensor: torch.Tensor) -> bool:
+    """Whether autograd, or a transform of functions, may want to know what becomes of it."""
+    return (
+        (tensor.requires_grad and torch.is_grad_enabled())
+        or forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
     """A row-major tensor of this shape and type."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    if type(tensor) is torch.Tensor and tensor.is_contiguous():
+        return torch.empty_like(tensor)  # which takes a third of the time
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def take_result(handle: int, index: int = 0) -> torch.Tensor:

@@ -22,6 +22,25 @@ def test_allreduce(op, factor):
     assert torch.equal(tensor.grad, torch.full((3, 2), float(expected)))
 
 
+def test_what_needs_no_gradient_gets_none():
+    assert not hvd.allreduce(torch.ones(2), op=hvd.Sum).requires_grad
+    with torch.no_grad():
+        assert not hvd.allreduce(leaf(2), op=hvd.Sum).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")  # PyTorch's own, at the first of them
+def test_a_derivative_that_is_not_known_is_not_taken_for_zero():
+    """Forward-mode derivatives and transforms, which Horovod's collectives do not have either."""
+    ones = torch.ones(2)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(ones, ones)
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            hvd.allreduce(dual, op=hvd.Sum)
+    with pytest.raises(RuntimeError):
+        torch.func.vmap(lambda row: hvd.allreduce(row, op=hvd.Sum))(torch.ones(2, 2))
+    assert hvd.allreduce(ones, op=hvd.Sum).tolist() == [hvd.size()] * 2
+
+
 def test_allreduce_scales_the_gradient_too():
     tensor = leaf(3)
     hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=2.0, postscale_factor=3.0).sum().backward()

@@ -90,6 +90,17 @@ def test_tensors_that_are_not_contiguous(view):
         assert_close(tensor.numpy(), expected, hvd.size())
 
 
+def test_a_result_is_where_its_input_is_whatever_the_default_device():
+    class Own(torch.Tensor):
+        pass
+
+    for tensor in (torch.ones(3), torch.ones(3).as_subclass(Own)):
+        with torch.device("meta"):
+            result = hvd.allreduce(tensor, op=hvd.Sum)
+        assert type(result) is torch.Tensor
+        assert result.tolist() == [hvd.size()] * 3
+
+
 def test_in_place_on_a_leaf_that_requires_grad():
     parameter = torch.nn.Parameter(torch.full((4,), float(hvd.rank())))
     hvd.allreduce_(parameter, op=hvd.Max)

@@ -58,6 +58,27 @@ class TestErrors:
         with pytest.raises(errors.NotInitializedError):
             _engine.submit_allreduce(_engine.register(0, 0, "x"), 0, 0, (0,), 7, 1)
 
+    @pytest.mark.parametrize(
+        "call, error, message",
+        [
+            (lambda: _engine.register(0, 0), TypeError, "takes 3 to 3 arguments, not 2"),
+            (lambda: _engine.register(0, 0, b"x"), TypeError, "must be a str"),
+            (lambda: _engine.register(2**40, 0, "x"), TypeError, "32 bits"),
+            (lambda: _engine.register(0, 0, "\udc80"), UnicodeEncodeError, "surrogates"),
+            (lambda: _engine.submit_allreduce(1, 0, 0, [1], 7, 1), TypeError, "a tuple"),
+            (lambda: _engine.submit_allreduce(1, 0, 0, ("1",), 7, 1), TypeError, "int"),
+            (lambda: _engine.submit_allreduce(1, 0, 0, (1,) * 65, 7, 1), ValueError, "64 dim"),
+            (lambda: _engine.submit_allreduce(1, 0, 0, (), 7, 1, "2"), TypeError, "real number"),
+            (lambda: _engine.array_address([1.0]), TypeError, "ndarray"),
+            (lambda: _engine.wait("1"), TypeError, "int"),
+            (lambda: _engine.wait(2**62), ValueError, "never given out"),
+            (lambda: _engine.finish(2**62), ValueError, "never given out"),
+        ],
+    )
+    def test_the_calls_of_every_step_check_what_they_are_given(self, call, error, message):
+        with pytest.raises(error, match=message):
+            call()
+
     def test_interrupt_and_version_mismatch_carry_their_attributes(self):
         assert exceptions.HostsUpdatedInterrupt(True).skip_sync is True
         error = exceptions.HorovodVersionMismatchError("torch", "2.0", "1.0")
@@ -66,6 +87,10 @@ class TestErrors:
 
 
 class TestArrays:
+    def test_an_address_is_numpys(self):
+        for array in (np.ones((2, 3)), np.ones(4)[1:], np.ones(()), np.broadcast_to(1.0, 3)):
+            assert _engine.array_address(array) == array.__array_interface__["data"][0]
+
     def test_plain_arrays_are_not_copied(self):
         array = np.arange(6.0).reshape(2, 3)
         assert arrays.as_input(array) is array

@@ -229,42 +229,27 @@ class Gradients:
             self._register()
         if bucket.id in put_off:  # another optimizer's, whose parameters are named alike
             put_off[bucket.id]()
-        for param in bucket.params:
-            if param.grad is None:
-                param.grad = self._zeros(param)
-        bucket.grads = [param.grad for param in bucket.params]
-        if len(bucket.params) > 1 or bucket.params[0].grad.is_sparse:
+        grads = bucket.grads = [self._grad(param) for param in bucket.params]
+        if len(grads) > 1 or grads[0].is_sparse:
             self._start_special(bucket)
             return
-        grad = bucket.grads[0]
-        if self._compression is NoneCompressor and grad.is_contiguous():
-            buffer, ctx = grad, None
-        else:
-            buffer, ctx = self._compressed(grad)
-        address = buffer.data_ptr()
-        kept = buffer.detach()  # the memory, whatever becomes of the gradient
-        version = grad._version
-        handle = _engine.submit_allreduce(
+        bucket.handle, bucket.finish = start_dense(
+            grads[0],
             bucket.id,
-            address,
-            address,
-            kept.shape,
-            dtype_number(kept),
+            bucket.name,
+            bucket.priority,
             self._op,
             self._prescale,
             self._postscale,
-            bucket.priority,
+            self._compression,
         )
-        bucket.handle = handles.track(handle, kept, _nothing)
 
-        def finish() -> None:
-            handles.synchronize(handle)
-            if buffer is not grad or grad.data_ptr() != address:
-                grad.copy_(self._compression.decompress(kept, ctx))
-            elif grad._version != version:
-                _warn_of_a_change(bucket.name)
-
-        bucket.finish = finish
+    def _grad(self, param: torch.Tensor) -> torch.Tensor:
+        """The parameter's gradient, which is made of zeros if there is none."""
+        grad = param.grad
+        if grad is None:
+            grad = param.grad = self._zeros(param)
+        return grad
 
     def _zeros(self, param: torch.Tensor) -> torch.Tensor:
         """The gradient of a parameter that has none; of the layout that it had before."""
@@ -291,7 +276,7 @@ class Gradients:
                 "sparse_as_dense=True"
             )
         dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
-        buffers = [self._compressed(grad) for grad in dense]
+        buffers = [_compressed(grad, self._compression) for grad in dense]
         tensors = [buffer.detach() for buffer, _ in buffers]
         handle = _engine.submit(
             bucket.id,
@@ -304,7 +289,7 @@ class Gradients:
         bucket.handle = handles.track(handle, tensors, _nothing)
 
         def finish() -> None:
-            handles.synchronize(handle)
+            handles.finish(handle)
             for grad, tensor, (buffer, ctx) in zip(grads, tensors, buffers, strict=True):
                 if grad.is_sparse:
                     _replace_sparse(grad, self._compression.decompress(tensor, ctx).to_sparse())
@@ -313,9 +298,46 @@ class Gradients:
 
         bucket.finish = finish
 
-    def _compressed(self, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        buffer, ctx = self._compression.compress(grad)
-        return buffer.contiguous(), ctx
+
+def start_dense(
+    grad: torch.Tensor,
+    id: int,
+    name: str,
+    priority: int,
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    compression: type[Compressor] = NoneCompressor,
+) -> tuple[int, Callable[[], None]]:
+    """Starts to reduce a gradient in place, under the name that is registered as `id`.
+
+    Returns the handle, and what waits for the result and puts it into the gradient.
+    """
+    if compression is NoneCompressor and grad.is_contiguous():
+        buffer, ctx = grad, None
+    else:
+        buffer, ctx = _compressed(grad, compression)
+    address = buffer.data_ptr()
+    kept = buffer.detach()  # the memory, whatever becomes of the gradient
+    version = grad._version
+    handle = _engine.submit_allreduce(
+        id, address, address, kept.shape, dtype_number(kept), op, prescale, postscale, priority
+    )
+    handles.track(handle, kept, _nothing)
+
+    def finish() -> None:
+        handles.finish(handle)
+        if buffer is not grad or grad.data_ptr() != address:
+            grad.copy_(compression.decompress(kept, ctx))
+        elif grad._version != version:
+            _warn_of_a_change(name)
+
+    return handle, finish
+
+
+def _compressed(grad: torch.Tensor, compression: type[Compressor]) -> tuple[torch.Tensor, Any]:
+    buffer, ctx = compression.compress(grad)
+    return buffer.contiguous(), ctx
 
 
 def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:

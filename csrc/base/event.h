@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <ctime>
 #include <optional>
+
+#include "base/yielding.h"
 
 namespace perseus {
 
@@ -32,10 +35,14 @@ class Event {
   // For another use, by the one who owns it alone.
   void clear() { state_.store(kClear, std::memory_order_relaxed); }
 
-  // Whether it was set before the time-out; none waits without bound.
-  bool wait(std::optional<std::chrono::nanoseconds> time_out = {}) {
-    const auto deadline =
-        std::chrono::steady_clock::now() + time_out.value_or(std::chrono::nanoseconds(0));
+  // Whether it was set before the time-out; none waits without bound. For the first `spin` of it
+  // the thread does not sleep but yields its processor, again and again: see yield_until_set.
+  bool wait(std::optional<std::chrono::nanoseconds> time_out = {},
+            std::chrono::nanoseconds spin = std::chrono::nanoseconds(0)) {
+    if (is_set()) return true;
+    const auto began = std::chrono::steady_clock::now();
+    const auto deadline = began + time_out.value_or(std::chrono::nanoseconds(0));
+    yield_until_set(began + std::min(spin, time_out.value_or(spin)));
     while (!is_set()) {
       timespec left{};
       if (time_out) {
@@ -55,6 +62,17 @@ class Event {
   }
 
  private:
+  // Waking a thread that sleeps costs the one that sets the event a system call, and then the
+  // scheduler puts it wherever there seems to be room, often behind a thread that polls. A thread
+  // that yields stays in its place and costs nobody more than a switch.
+  void yield_until_set(std::chrono::steady_clock::time_point until) const {
+    thread_local Yielding yielding;
+    for (auto now = std::chrono::steady_clock::now();
+         !is_set() && now < until && yielding.pays(now); now = std::chrono::steady_clock::now()) {
+      yielding.yield(now);
+    }
+  }
+
   static constexpr uint32_t kClear = 0, kWaitedFor = 1, kSet = 2;
   uint32_t* address() { return reinterpret_cast<uint32_t*>(&state_); }
   std::atomic<uint32_t> state_{kClear};

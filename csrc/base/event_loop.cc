@@ -1,6 +1,5 @@
 #include "base/event_loop.h"
 
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -17,6 +16,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "base/yielding.h"
 
 namespace perseus {
 namespace {
@@ -142,8 +143,9 @@ struct EventLoop::Impl {
 
   // `asleep` and the pollers' requests for a doorbell are set before the last look at what others
   // may have left here, and others look at them after leaving it: one of the two sees the other.
+  // Both sides exchange `asleep`, so that the later one sees all that the earlier one has done.
   void sleep(Clock::time_point until) {
-    asleep.store(true, std::memory_order_seq_cst);
+    asleep.exchange(true, std::memory_order_acq_rel);
     bool news = !ready.empty() || has_posted.load(std::memory_order_seq_cst) ||
                 stopping.load(std::memory_order_seq_cst);
     size_t asked = 0;
@@ -212,6 +214,7 @@ void EventLoop::run() {
   Impl& loop = *impl_;
   bool idle = false;
   Clock::time_point idle_since{};
+  Yielding yielding;
   while (!loop.stopping.exchange(false, std::memory_order_acq_rel)) {
     if (loop.turn()) {
       idle = false;
@@ -220,8 +223,8 @@ void EventLoop::run() {
     const Clock::time_point now = Clock::now();
     if (!idle) idle_since = now;
     idle = true;
-    if (now - idle_since < loop.spin) {
-      sched_yield();  // whom we wait for may need this processor
+    if (now - idle_since < loop.spin && yielding.pays(now)) {
+      yielding.yield(now);  // whom we wait for may need this processor
       continue;
     }
     loop.sleep(Clock::time_point::max());
@@ -248,10 +251,12 @@ void EventLoop::post(std::function<void()> function) {
     impl_->posted.push_back(std::move(function));
   }
   impl_->has_posted.store(true, std::memory_order_seq_cst);
-  if (impl_->asleep.load(std::memory_order_seq_cst)) impl_->ring();
+  wake();
 }
 
-void EventLoop::wake() { impl_->ring(); }
+void EventLoop::wake() {
+  if (impl_->asleep.exchange(false, std::memory_order_acq_rel)) impl_->ring();
+}
 
 int EventLoop::doorbell_fd() const { return impl_->doorbell; }
 

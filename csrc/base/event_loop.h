@@ -57,8 +57,8 @@ class EventLoop {
   void schedule(std::coroutine_handle<> handle);
   // Runs the function on the loop thread, in order of posting. Any thread; wakes the loop.
   void post(std::function<void()> function);
-  // Wakes the loop so that its pollers run. Any thread, async-signal-safe; a write to doorbell_fd
-  // by another process does the same.
+  // Lets the loop's pollers run after this, for which it is woken if it sleeps. Any thread,
+  // async-signal-safe; a write to doorbell_fd by another process does the same.
   void wake();
   // An eventfd that wakes this loop; may be passed to another process of this host.
   int doorbell_fd() const;

@@ -152,7 +152,8 @@ perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms) {
   if (operation == nullptr) return to_c(unknown_handle(handle));
   std::optional<std::chrono::nanoseconds> time_out;
   if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
-  if (!operation->done.wait(time_out)) {
+  const auto spin = Process::instance().spin.load(std::memory_order_relaxed);
+  if (!operation->done.wait(time_out, spin)) {
     return to_c({perseus::StatusCode::kInProgress, "the operation is still under way"});
   }
   return to_c(operation->status);

@@ -65,6 +65,7 @@ Status Process::init(const std::vector<int>& ranks) {
     warn_about_environment();
   }
 
+  spin = std::chrono::microseconds(settings.value().spin_us);
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;
   auto engine =

@@ -1,6 +1,8 @@
 // What perseus.h keeps for the life of the process, whatever engines come and go. Any thread.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 
@@ -28,6 +30,8 @@ class Process {
   Handles handles;
   Timeline timeline;
   Counters counters;
+  // How long a waiting thread yields before it sleeps, as the last init was told.
+  std::atomic<std::chrono::microseconds> spin{std::chrono::microseconds(0)};
 
  private:
   Process();

@@ -8,14 +8,11 @@ namespace {
 constexpr uint64_t kSmallest = 256 << 10;  // bytes of a step; smaller ones tell of latency only
 constexpr uint64_t kMiB = 1 << 20;
 
-// A value that makes no difference stays.
-constexpr double kFaster = 0.99;
-// What the search has found must win by this much, in as many rounds.
-constexpr double kWins = 0.98;
-constexpr size_t kRounds = 3;
+constexpr size_t kRounds = 3;  // of the duel
 
-bool is_faster(uint64_t time, double part, uint64_t than) {
-  return static_cast<double>(time) < part * static_cast<double>(than);
+// By less, it makes no difference.
+bool is_faster(uint64_t time, uint64_t than) {
+  return static_cast<double>(time) < 0.98 * static_cast<double>(than);
 }
 
 }  // namespace
@@ -107,7 +104,7 @@ void Tuner::conclude(uint64_t slowest) {
     case Phase::kSearch:
       if (current_ == best_) {
         best_time_ = std::min(best_time_, slowest);
-      } else if (is_faster(slowest, kFaster, best_time_)) {
+      } else if (is_faster(slowest, best_time_)) {
         best_time_ = slowest;
         best_ = current_;
       }
@@ -140,8 +137,8 @@ bool Tuner::has_won_duel() {
   std::sort(start_times_.begin(), start_times_.end());
   std::sort(best_times_.begin(), best_times_.end());
   // By luck both may happen, hardly at once.
-  return is_faster(best_times_.front(), kWins, start_times_.front()) &&
-         is_faster(best_times_[kRounds / 2], kWins, start_times_[kRounds / 2]);
+  return is_faster(best_times_.front(), start_times_.front()) &&
+         is_faster(best_times_[kRounds / 2], start_times_[kRounds / 2]);
 }
 
 }  // namespace perseus

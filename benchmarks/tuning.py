@@ -50,10 +50,13 @@ class Work:
 WORKS = {
     "resnet50": Work("step.gradients", {"name": "resnet50"}, "all gradients of resnet50"),
     "bert-base": Work("step.gradients", {"name": "bert-base"}, "all gradients of bert-base"),
+    "googlenet": Work("step.gradients", {"name": "googlenet"}, "all gradients of googlenet"),
     "ctr": Work("step.gradients", {"name": "ctr"}, "all gradients of ctr"),
     "allreduce": Work("collective.allreduce", {"elements": 16 << 20}, "allreduce of 64 MiB"),
 }
-OVER_HOSTS = ("resnet50",)
+IN_A_HOST = ("resnet50", "bert-base", "ctr", "allreduce")
+#: A small model: on links, a sweep takes its time.
+OVER_HOSTS = ("googlenet",)
 
 
 class Sweep:
@@ -186,9 +189,9 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--works", nargs="*", choices=WORKS, default=list(WORKS))
+    parser.add_argument("--works", nargs="*", choices=WORKS, default=IN_A_HOST)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="on this host")
-    parser.add_argument("--works-over-hosts", nargs="*", choices=WORKS, default=list(OVER_HOSTS))
+    parser.add_argument("--works-over-hosts", nargs="*", choices=WORKS, default=OVER_HOSTS)
     parser.add_argument("--hosts", type=int, nargs="+", default=[2])
     parser.add_argument("--link", type=int, default=1000, help="Mbit/s")
     parser.add_argument("--flow", type=int, default=250, help="Mbit/s")

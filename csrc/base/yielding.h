@@ -25,8 +25,9 @@ class Yielding {
   }
 
  private:
-  // More than threads that pass the processor around take, less than the kernel's slices.
-  static constexpr std::chrono::microseconds kSlice{500};
+  // More than threads that pass the processor around take, less than the 3 to 4 ms between the
+  // kernel's ticks, after which a thread that computes gives it back.
+  static constexpr std::chrono::microseconds kSlice{2500};
   static constexpr std::chrono::milliseconds kPause{100};
   Clock::time_point not_before_{};
 };

@@ -8,7 +8,7 @@ import torch
 
 import perseus.torch.horovod as hvd
 from contest.contenders.hvd import HvdContender
-from perseus.torch.horovod.gradients import start_dense
+from perseus.torch.horovod.gradients import DenseReduction
 from perseus_core import WORLD, OperationKind, _engine
 
 
@@ -23,8 +23,7 @@ class Contender(HvdContender):
         if id is None:
             id = _engine.register(WORLD, OperationKind.ALLREDUCE, f"allreduce.{name}")
             self._ids[name] = id
-        _, finish = start_dense(tensor, id, name, priority, hvd.Sum)
-        return finish
+        return DenseReduction(tensor, id, name, priority, hvd.Sum)
 
     def wait(self, handle: Any) -> None:
         handle()

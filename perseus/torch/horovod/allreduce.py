@@ -126,7 +126,7 @@ def grouped_allreduce_async(
         sources = contiguous_list(tensors)
         outputs = [empty_like(source) for source in sources]
     handle = _submit_group(sources, outputs, name, op, scales, set_number)
-    return handles.track(handle, (sources, outputs), lambda _: outputs)
+    return handles.track(handle, sources, output=outputs)
 
 
 @eager
@@ -235,7 +235,7 @@ def _start(
         names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
     handle = _submit(name, set_number, work)
-    return handles.track(handle, (source, output), lambda _: output)
+    return handles.track(handle, source, output=output)
 
 
 def _start_in_place(
@@ -255,7 +255,7 @@ def _start_in_place(
         names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
     handle = _submit(name, set_number, work)
-    return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
+    return handles.track_in_place(handle, buffer, tensor)
 
 
 def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
-from perseus.torch.horovod.allreduce import allreduce, copied_back
+from perseus.torch.horovod.allreduce import allreduce
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
     checked_target,
@@ -36,7 +36,7 @@ def broadcast_async(
         source = contiguous(tensor)
         output = empty_like(source)
     handle = _submit(source, output, root_rank, name, set_number)
-    return handles.track(handle, (source, output), lambda _: output)
+    return handles.track(handle, source, output=output)
 
 
 @eager
@@ -52,7 +52,7 @@ def broadcast_async_(
         root_rank = whole_number("root_rank", root_rank)
         buffer = contiguous(checked_target(tensor))
     handle = _submit(buffer, buffer, root_rank, name, set_number)
-    return handles.track(handle, buffer, lambda _: copied_back(buffer, tensor))
+    return handles.track_in_place(handle, buffer, tensor)
 
 
 @eager

@@ -182,7 +182,7 @@ class Gradients:
             bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
 
     def _count_anew(self, bucket: Bucket) -> None:
-        bucket.passes_left = [self._passes] * len(bucket.params)
+        bucket.passes_left[:] = [self._passes] * len(bucket.params)
 
     def _make_hook(self, bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
         # The parameters hold the hook; it must not hold an optimizer that nobody uses any more.
@@ -233,7 +233,7 @@ class Gradients:
         if len(grads) > 1 or grads[0].is_sparse:
             self._start_special(bucket)
             return
-        bucket.handle, bucket.finish = start_dense(
+        bucket.finish = reduction = DenseReduction(
             grads[0],
             bucket.id,
             bucket.name,
@@ -243,6 +243,7 @@ class Gradients:
             self._postscale,
             self._compression,
         )
+        bucket.handle = reduction.handle
 
     def _grad(self, param: torch.Tensor) -> torch.Tensor:
         """The parameter's gradient, which is made of zeros if there is none."""
@@ -286,7 +287,7 @@ class Gradients:
             postscale=self._postscale,
             priority=bucket.priority,
         )
-        bucket.handle = handles.track(handle, tensors, _nothing)
+        bucket.handle = handles.track(handle, tensors)
 
         def finish() -> None:
             handles.finish(handle)
@@ -299,40 +300,60 @@ class Gradients:
         bucket.finish = finish
 
 
-def start_dense(
-    grad: torch.Tensor,
-    id: int,
-    name: str,
-    priority: int,
-    op: int,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    compression: type[Compressor] = NoneCompressor,
-) -> tuple[int, Callable[[], None]]:
-    """Starts to reduce a gradient in place, under the name that is registered as `id`.
+class DenseReduction:
+    """A gradient that is being reduced in place, under the name that is registered as `id`.
 
-    Returns the handle, and what waits for the result and puts it into the gradient.
+    Called, it waits for the result and puts it into the gradient. One object for each gradient,
+    and no closure: a dozen cells for each of thousands keep Python's garbage collector busy.
     """
-    if compression is NoneCompressor and grad.is_contiguous():
-        buffer, ctx = grad, None
-    else:
-        buffer, ctx = _compressed(grad, compression)
-    address = buffer.data_ptr()
-    kept = buffer.detach()  # the memory, whatever becomes of the gradient
-    version = grad._version
-    handle = _engine.submit_allreduce(
-        id, address, address, kept.shape, dtype_number(kept), op, prescale, postscale, priority
+
+    __slots__ = (
+        "_buffer",
+        "_compression",
+        "_ctx",
+        "_grad",
+        "_name",
+        "_place",
+        "_version",
+        "handle",
     )
-    handles.track(handle, kept, _nothing)
 
-    def finish() -> None:
-        handles.finish(handle)
-        if buffer is not grad or grad.data_ptr() != address:
-            grad.copy_(compression.decompress(kept, ctx))
-        elif grad._version != version:
-            _warn_of_a_change(name)
+    def __init__(
+        self,
+        grad: torch.Tensor,
+        id: int,
+        name: str,
+        priority: int,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        compression: type[Compressor] = NoneCompressor,
+    ) -> None:
+        self._grad = grad
+        self._name = name
+        self._compression = compression
+        if compression is NoneCompressor and grad.is_contiguous():
+            buffer, self._ctx = grad, None
+        else:
+            buffer, self._ctx = _compressed(grad, compression)
+        # The memory, whatever becomes of the gradient.
+        self._buffer = kept = buffer.detach()
+        address = kept.data_ptr()
+        # Where the gradient must still be when it is reduced, for nothing to be copied.
+        self._place = address if buffer is grad else None
+        self._version = grad._version
+        self.handle = _engine.submit_allreduce(
+            id, address, address, kept.shape, dtype_number(kept), op, prescale, postscale, priority
+        )
+        handles.track(self.handle, kept)
 
-    return handle, finish
+    def __call__(self) -> None:
+        handles.finish(self.handle)
+        grad = self._grad
+        if grad.data_ptr() != self._place:
+            grad.copy_(self._compression.decompress(self._buffer, self._ctx))
+        elif grad._version != self._version:
+            _warn_of_a_change(self._name)
 
 
 def _compressed(grad: torch.Tensor, compression: type[Compressor]) -> tuple[torch.Tensor, Any]:
@@ -357,7 +378,3 @@ def _raising(error: Exception) -> Callable[[], None]:
         raise error
 
     return finish
-
-
-def _nothing(_: int) -> None:
-    return None

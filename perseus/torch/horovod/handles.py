@@ -5,20 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from perseus.torch.horovod.eager import eager
 from perseus_core import _engine
 
-# By handle: the tensors that the engine works on, and what makes the output once it is done.
-_pending: dict[int, tuple[object, Callable[[int], Any]]] = {}
+# By handle: the tensors that the engine works on; the output, if it is not they; and what makes it
+# or brings it up to date. Three tables, for with thousands of operations under way a tuple and a
+# closure for each have Python's garbage collector go through everything again and again.
+_pending: dict[int, Any] = {}
+_outputs: dict[int, Any] = {}
+_finishers: dict[int, Callable[[int], Any]] = {}
 
 
-def track(handle: int, tensors: object, finish: Callable[[int], Any]) -> int:
+def track(
+    handle: int, tensors: Any, finish: Callable[[int], Any] | None = None, *, output: Any = None
+) -> int:
     """Keeps `tensors` alive until the handle is synchronized; gives the handle back.
 
-    `finish` is called once, with the handle, when the operation has succeeded.
+    `finish` is called once, with the handle, when the operation has succeeded, and gives its
+    output. Without it, that is `output`, or else `tensors`.
     """
-    _pending[handle] = (tensors, finish)
+    _pending[handle] = tensors
+    if output is not None:
+        _outputs[handle] = output
+    if finish is not None:
+        _finishers[handle] = finish
     return handle
+
+
+def track_in_place(handle: int, buffer: torch.Tensor, tensor: torch.Tensor) -> int:
+    """track for what is to be in `tensor`, and is made in `buffer`: a copy, or the same memory."""
+    return track(handle, buffer, _copied_back, output=tensor)
+
+
+def _copied_back(handle: int) -> torch.Tensor:
+    buffer, tensor = _pending[handle], _outputs[handle]
+    if buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer)
+    return tensor
 
 
 @eager
@@ -44,12 +69,15 @@ def synchronize(handle: int) -> Any:
 
 def finish(handle: int) -> Any:
     """synchronize, for our own calls."""
-    entry = _pending.get(handle)
-    if entry is None:
+    output = _pending.get(handle)
+    if output is None:
         return None
     try:
         _engine.wait(handle)
-        output = entry[1](handle)
+        if handle in _finishers:
+            output = _finishers[handle](handle)
+        elif handle in _outputs:
+            output = _outputs[handle]
     except BaseException:
         # After Ctrl-C the engine may still be at work on the tensors.
         if _engine.poll(handle) != 0:
@@ -72,5 +100,7 @@ def _checked(handle: int) -> int:
 
 
 def _forget(handle: int) -> None:
+    _finishers.pop(handle, None)
+    _outputs.pop(handle, None)
     if _pending.pop(handle, None) is not None:
         _engine.release(handle)

@@ -15,15 +15,17 @@ from perseus_core import WORLD, OperationKind, _engine
 class Contender(HvdContender):
     def __init__(self) -> None:
         super().__init__(hvd)
-        self._ids: dict[str, int] = {}
+        self._reductions: dict[str, DenseReduction] = {}
 
     def allreduce_async(self, tensor: torch.Tensor, name: str, priority: int = 0) -> Any:
         """As DistributedOptimizer's hooks do: a name is registered once, and has a priority."""
-        id = self._ids.get(name)
-        if id is None:
+        reduction = self._reductions.get(name)
+        if reduction is None:
             id = _engine.register(WORLD, OperationKind.ALLREDUCE, f"allreduce.{name}")
-            self._ids[name] = id
-        return DenseReduction(tensor, id, name, priority, hvd.Sum)
+            reduction = DenseReduction(id, name, priority, hvd.Sum)
+            self._reductions[name] = reduction
+        reduction.start(tensor)
+        return reduction
 
     def wait(self, handle: Any) -> None:
         handle()

@@ -40,6 +40,8 @@ class Bucket:
         self.passes_left: list[int] = []
         #: waits for the reduction and puts the result into the gradients; None: not under way
         self.finish: Callable[[], None] | None = None
+        #: what reduces the gradient of just one parameter
+        self.reduction: DenseReduction | None = None
         #: of the reduction under way, if it has just one
         self.handle: int | None = None
         #: the gradients that are being reduced
@@ -233,8 +235,14 @@ class Gradients:
         if len(grads) > 1 or grads[0].is_sparse:
             self._start_special(bucket)
             return
-        bucket.finish = reduction = DenseReduction(
-            grads[0],
+        if bucket.reduction is None or bucket.reduction.id != bucket.id:
+            bucket.reduction = self._dense_reduction(bucket)
+        bucket.reduction.start(grads[0])
+        bucket.finish = bucket.reduction
+        bucket.handle = bucket.reduction.handle
+
+    def _dense_reduction(self, bucket: Bucket) -> DenseReduction:
+        return DenseReduction(
             bucket.id,
             bucket.name,
             bucket.priority,
@@ -243,7 +251,6 @@ class Gradients:
             self._postscale,
             self._compression,
         )
-        bucket.handle = reduction.handle
 
     def _grad(self, param: torch.Tensor) -> torch.Tensor:
         """The parameter's gradient, which is made of zeros if there is none."""
@@ -301,26 +308,27 @@ class Gradients:
 
 
 class DenseReduction:
-    """A gradient that is being reduced in place, under the name that is registered as `id`.
+    """Reduces gradients in place, one at a time, under the name that is registered as `id`.
 
-    Called, it waits for the result and puts it into the gradient. One object for each gradient,
-    and no closure: a dozen cells for each of thousands keep Python's garbage collector busy.
+    It stays from step to step: new objects for each of thousands of gradients, alive until all are
+    reduced, have Python's garbage collector go through everything again and again.
     """
 
     __slots__ = (
+        "_address",
         "_buffer",
         "_compression",
         "_ctx",
         "_grad",
         "_name",
-        "_place",
+        "_options",
         "_version",
         "handle",
+        "id",
     )
 
     def __init__(
         self,
-        grad: torch.Tensor,
         id: int,
         name: str,
         priority: int,
@@ -329,31 +337,47 @@ class DenseReduction:
         postscale: float = 1.0,
         compression: type[Compressor] = NoneCompressor,
     ) -> None:
-        self._grad = grad
+        self.id = id
         self._name = name
         self._compression = compression
-        if compression is NoneCompressor and grad.is_contiguous():
-            buffer, self._ctx = grad, None
+        self._options = (op, prescale, postscale, priority)
+        self._grad: torch.Tensor | None = None
+        self._buffer: torch.Tensor | None = None
+        self._ctx: Any = None
+
+    def start(self, grad: torch.Tensor) -> None:
+        """Starts to reduce a gradient; the one before must be done."""
+        if self._compression is NoneCompressor and grad.is_contiguous():
+            buffer, self._buffer = grad, None
         else:
-            buffer, self._ctx = _compressed(grad, compression)
-        # The memory, whatever becomes of the gradient.
-        self._buffer = kept = buffer.detach()
-        address = kept.data_ptr()
-        # Where the gradient must still be when it is reduced, for nothing to be copied.
-        self._place = address if buffer is grad else None
-        self._version = grad._version
+            buffer, self._ctx = _compressed(grad, self._compression)
+            self._buffer = buffer
+        address = buffer.data_ptr()
         self.handle = _engine.submit_allreduce(
-            id, address, address, kept.shape, dtype_number(kept), op, prescale, postscale, priority
+            self.id, address, address, buffer.shape, dtype_number(buffer), *self._options
         )
-        handles.track(self.handle, kept)
+        # The memory stays, whatever becomes of the gradient.
+        handles.track(self.handle, buffer.untyped_storage())
+        self._address = address
+        self._grad = grad
+        self._version = grad._version
 
     def __call__(self) -> None:
-        handles.finish(self.handle)
-        grad = self._grad
-        if grad.data_ptr() != self._place:
-            grad.copy_(self._compression.decompress(self._buffer, self._ctx))
+        """Waits for the result and puts it into the gradient."""
+        grad, buffer, self._grad, self._buffer = self._grad, self._buffer, None, None
+        memory = handles.finish(self.handle)
+        if buffer is not None:
+            grad.copy_(self._compression.decompress(buffer, self._ctx))
+        elif grad.data_ptr() != self._address:
+            grad.copy_(_tensor_at(self._address, memory, grad))
         elif grad._version != self._version:
             _warn_of_a_change(self._name)
+
+
+def _tensor_at(address: int, memory: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """What lies at an address in a tensor's memory."""
+    offset = (address - memory.data_ptr()) // like.element_size()
+    return like.new_empty(0).set_(memory, offset, like.shape)
 
 
 def _compressed(grad: torch.Tensor, compression: type[Compressor]) -> tuple[torch.Tensor, Any]:

@@ -24,7 +24,7 @@ NAMED_PATH = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", ["settings", "migrating"])
+@pytest.mark.parametrize("page", ["settings", "migrating", "performance"])
 def test_a_page_with_generated_sections_is_up_to_date(page: str) -> None:
     command = [sys.executable, str(ROOT / f"scripts/make_{page}_page.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True)

@@ -1,0 +1,265 @@
+"""make_performance_page.py [--check]: writes the table of docs/performance.md from the results.
+
+The figures are those of benchmarks/results/*.json; a row without any says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from generated_page import ROOT, table, update
+
+PAGE = ROOT / "docs/performance.md"
+RESULTS = ROOT / "benchmarks/results"
+
+LARGE = 64 << 20
+HOROVOD = ("horovod mpi", "horovod gloo")
+ALL_PEERS = (*HOROVOD, "torch gloo, 25 MB buckets")
+CAPPED = "1000 Mbit/s, 250 a connection"
+OPEN = "1000 Mbit/s, no cap on connections"
+
+Found = Mapping[str, Any]
+
+
+class Results:
+    """Rows of all programs' results."""
+
+    def __init__(self) -> None:
+        self.files = {
+            file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))
+        }
+
+    def find(self, program: str, contender: str, section: str = "rows", **case: Any) -> Found:
+        """The one row; KeyError if there is none, or none with a figure."""
+        for row in self.files[program][section]:
+            same = all(row.get(key) == value for key, value in case.items())
+            if same and row["contender"] == contender and row["median"] is not None:
+                return row
+        raise KeyError(contender)
+
+    def best(self, program: str, contenders: Sequence[str], **case: Any) -> Found:
+        found = []
+        for contender in contenders:
+            try:
+                found.append(self.find(program, contender, **case))
+            except KeyError:
+                continue
+        if not found:
+            raise KeyError(contenders)
+        return min(found, key=lambda row: row["median"])
+
+
+@dataclass
+class Line:
+    """A line of the table.
+
+    figure: of what was measured, and how it came about.
+    """
+
+    work: str
+    against: str
+    wanted: float
+    at_least: bool
+    figure: Callable[[Results], tuple[float, str]]
+
+    def row(self, results: Results) -> str:
+        sign = "≥" if self.at_least else "≤"
+        try:
+            value, how = self.figure(results)
+        except KeyError:
+            return f"| {self.work} | {self.against} | not measured | {sign} {self.wanted:g} | |"
+        reached = value >= self.wanted if self.at_least else value <= self.wanted
+        shown = f"{value:.3g}" if reached else f"**{value:.3g}**"
+        return f"| {self.work} | {self.against} | {shown} | {sign} {self.wanted:g} | {how} |"
+
+
+def time_text(microseconds: float) -> str:
+    if microseconds < 1000:
+        return f"{microseconds:.3g} us"
+    return f"{microseconds / 1000:.3g} ms" if microseconds < 1e6 else f"{microseconds / 1e6:.3g} s"
+
+
+def against(
+    work: str, peers: Sequence[str], wanted: float, program: str, label: str, /, **case: Any
+) -> Line:
+    """How many times faster than the fastest of these peers."""
+
+    def figure(results: Results) -> tuple[float, str]:
+        ours = results.find(program, "perseus", **case)
+        theirs = results.best(program, peers, **case)
+        how = f"{time_text(ours['median'])}, {time_text(theirs['median'])}"
+        if len(peers) > 1:
+            how += f" ({theirs['contender']})"
+        return theirs["median"] / ours["median"], how
+
+    return Line(work, label, wanted, True, figure)
+
+
+def within(work: str, limit: str, wanted: float, program: str, label: str, /, **case: Any) -> Line:
+    """The time as a multiple of a limit's."""
+
+    def figure(results: Results) -> tuple[float, str]:
+        ours = results.find(program, "perseus", **case)["median"]
+        least = results.find(program, limit, **case)["median"]
+        return ours / least, f"{time_text(ours)}, {time_text(least)}"
+
+    return Line(work, label, wanted, False, figure)
+
+
+def share_of_link(work: str, wanted: float, caps: str) -> Line:
+    def figure(results: Results) -> tuple[float, str]:
+        row = results.find(
+            "hosts", "perseus", work="allreduce of 64 MiB", hosts=4, ranks=4, caps=caps
+        )
+        return row["mbit"] / row[
+            "limit_mbit"
+        ], f"{row['mbit']:.0f} of {row['limit_mbit']:.0f} Mbit/s"
+
+    return Line(work, "what plain sockets move", wanted, True, figure)
+
+
+def other_way(
+    work: str, than: str, wanted: float, ours: tuple[str, str], theirs: tuple[str, str]
+) -> Line:
+    """Perseus against itself over hosts; work and contender of each."""
+
+    def figure(results: Results) -> tuple[float, str]:
+        first, second = (
+            results.find("hosts", contender, work=text)["median"]
+            for text, contender in (ours, theirs)
+        )
+        return second / first, f"{time_text(first)}, {time_text(second)}"
+
+    return Line(work, than, wanted, True, figure)
+
+
+def exposed(model: str, label: str) -> Iterator[Line]:
+    """Time that a step takes beyond computing."""
+    work = f"step of {model}"
+
+    def times_less(contender: str) -> Callable[[Results], tuple[float, str]]:
+        def figure(results: Results) -> tuple[float, str]:
+            first = results.find("hosts", "perseus", work=work)["exposed"]
+            second = results.find("hosts", contender, work=work)["exposed"]
+            return second / first, f"{time_text(first)}, {time_text(second)}"
+
+        return figure
+
+    def of_bound(results: Results) -> tuple[float, str]:
+        row = results.find("hosts", "perseus", work=work)
+        return row["exposed"] / row[
+            "bound"
+        ], f"{time_text(row['exposed'])}, {time_text(row['bound'])}"
+
+    yield Line(
+        label, "priority and forward overlap off", 2.2, True, times_less("perseus, both off")
+    )
+    yield Line("", "4 MB parts, first come", 1.3, True, times_less("perseus, 4 MB first-come"))
+    yield Line("", "the lower bound", 1.1, False, of_bound)
+
+
+def lines(results: Results) -> Iterator[Line]:
+    small = {"bytes": 4, "ranks": 2}
+    yield against(
+        "`hvd.allreduce` of 4 bytes, 2 ranks", HOROVOD, 30, "latency", "Horovod as it is", **small
+    )
+    yield against(
+        "", ["horovod gloo, cycle 0"], 8, "latency", "Horovod over Gloo, cycle time 0", **small
+    )
+    yield against("", ["torch gloo"], 4, "latency", "PyTorch's Gloo", **small)
+    yield against(
+        "", ["horovod mpi, polling"], 1, "latency", "Horovod over MPI, polling a core", **small
+    )
+    for ranks, limit, mpi, gloo, torch in ((2, 1.15, 2.4, 6, 4.5), (4, 1.4, 3, 9, 4.5)):
+        case = {"work": "allreduce", "bytes": LARGE, "ranks": ranks}
+        yield within(
+            f"allreduce of 64 MiB, {ranks} ranks",
+            "copy limit",
+            limit,
+            "bandwidth",
+            "each buffer read once and written once",
+            **case,
+        )
+        for peer, wanted, label in (
+            ("horovod mpi", mpi, "Horovod over MPI"),
+            ("horovod gloo", gloo, "Horovod over Gloo"),
+            ("torch gloo", torch, "PyTorch's Gloo"),
+        ):
+            yield against("", [peer], wanted, "bandwidth", label, **case)
+    for ranks, wanted in ((2, 4), (4, 5)):
+        case = {"work": "all 161 gradients of resnet50 at once", "ranks": ranks}
+        text = f"ResNet-50's 161 gradients, {ranks} ranks"
+        yield against(
+            text, ALL_PEERS, wanted, "step", "the fastest peer", section="at_once", **case
+        )
+    case = {"work": "all 4000 gradients of ctr at once", "ranks": 4}
+    yield against(
+        "4,000 small gradients, 4 ranks",
+        ["horovod mpi"],
+        5,
+        "step",
+        "Horovod over MPI",
+        section="at_once",
+        **case,
+    )
+    large = {"work": "allreduce of 64 MiB", "hosts": 4, "ranks": 4}
+    peers = ("horovod gloo", "torch gloo")
+    yield share_of_link("allreduce of 64 MiB, 4 hosts, 250 Mbit/s a connection", 0.92, CAPPED)
+    yield against("", peers, 3.8, "hosts", "Horovod and PyTorch over Gloo", caps=CAPPED, **large)
+    yield share_of_link("the same without a cap on connections", 0.95, OPEN)
+    yield against("", peers, 1, "hosts", "the fastest peer", caps=OPEN, **large)
+    yield other_way(
+        "one connection of 8 slowed to a tenth",
+        "none slowed",
+        0.85,
+        ("allreduce of 64 MiB, one of 8 streams slowed to a tenth", "perseus"),
+        ("allreduce of 64 MiB, 8 streams", "perseus"),
+    )
+    coded = "allreduce of 64 MiB, codecs"
+    yield other_way(
+        "fp16 on the wire, 250 Mbit/s a connection",
+        "float32",
+        1.9,
+        (coded, "perseus, fp16"),
+        (coded, "perseus"),
+    )
+    yield from exposed("vgg16", "exposed communication, VGG-16, 4 hosts")
+    yield from exposed("bert-large", "the same, BERT-large")
+    for ranks, wanted in ((1024, 15), (16384, 100)):
+        yield against(
+            f"an agreement on 161 names, {ranks:,} simulated ranks",
+            ["coordinator"],
+            wanted,
+            "negotiation",
+            "a coordinator",
+            names="ResNet-50",
+            state="steady state",
+            ranks=ranks,
+        )
+    for row in results.files.get("tuning", {"rows": ()})["rows"]:
+        if "to_best" not in row:
+            continue
+        how = f"{row['steps']} steps to tune"
+        where = f"{row['ranks']} hosts" if row["hosts"] > 1 else f"{row['ranks']} ranks"
+        text = f"tuned settings, {row['work']}, {where}"
+        yield Line(
+            text,
+            "the best of a sweep",
+            1.05,
+            False,
+            lambda _, row=row, how=how: (row["to_best"], how),
+        )
+
+
+def main() -> None:
+    results = Results()
+    rows = [line.row(results) for line in lines(results)]
+    columns = "| work | against | times faster, or a part of the limit | aim | here, there |"
+    update(PAGE, {"figures": table(columns, rows)})
+
+
+if __name__ == "__main__":
+    main()

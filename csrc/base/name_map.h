@@ -46,7 +46,6 @@ class NameMap {
   size_t size() const { return map_.size(); }
   bool contains(const std::string& name) const { return map_.contains(name); }
   auto find(const std::string& name) { return map_.find(name); }
-  auto find(const std::string& name) const { return map_.find(name); }
   auto begin() { return map_.begin(); }
   auto begin() const { return map_.begin(); }
   auto end() { return map_.end(); }

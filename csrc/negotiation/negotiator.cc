@@ -59,19 +59,19 @@ void Negotiator::refuse(const std::string& key, Refusal refusal) {
 }
 
 void Negotiator::add(const std::string& key, Pending pending) {
-  if (find_pending(key) != nullptr) {
+  const uint32_t id = find(key);
+  if (is_pending(id, key)) {
     behind_refusals_.emplace_back(key, std::move(pending));
     return;
   }
   refusals_ += pending.refusal.has_value();
-  place(key, std::move(pending));
+  place(id, key, std::move(pending));
   has_news_ = true;
 }
 
-void Negotiator::place(const std::string& key, Pending pending) {
+void Negotiator::place(uint32_t id, const std::string& key, Pending pending) {
   const bool is_usual = !pending.refusal && !pending.is_overdue;
-  const uint32_t id = is_usual ? find(key) : kNoId;
-  if (id == kNoId || !compatible(description(id), *pending.description) ||
+  if (!is_usual || id == kNoId || !compatible(description(id), *pending.description) ||
       description(id).priority != pending.description->priority) {
     to_describe_.insert(key, std::move(pending));
     return;
@@ -81,15 +81,8 @@ void Negotiator::place(const std::string& key, Pending pending) {
   standing_ += 1;
 }
 
-const Negotiator::Pending* Negotiator::find_pending(const std::string& key) const {
-  const uint32_t id = find(key);
-  if (id != kNoId && standing_bits_.has(id)) return &known_[id].pending;
-  const auto found = to_describe_.find(key);
-  return found == to_describe_.end() ? nullptr : &found->second;
-}
-
-Negotiator::Pending Negotiator::take_pending(const std::string& key) {
-  return take_pending(find(key), key);
+bool Negotiator::is_pending(uint32_t id, const std::string& key) const {
+  return (id != kNoId && standing_bits_.has(id)) || to_describe_.contains(key);
 }
 
 Negotiator::Pending Negotiator::take_pending(uint32_t id, const std::string& key) {
@@ -108,7 +101,7 @@ void Negotiator::forget_pending() {
 }
 
 bool Negotiator::conclude(const std::string& key) {
-  if (!take_pending(key).refusal) return false;
+  if (!take_pending(find(key), key).refusal) return false;
   refusals_ -= 1;
   const auto next = std::find_if(behind_refusals_.begin(), behind_refusals_.end(),
                                  [&](const auto& entry) { return entry.first == key; });
@@ -121,10 +114,11 @@ bool Negotiator::conclude(const std::string& key) {
 }
 
 void Negotiator::mark_overdue(const std::string& key) {
-  Pending pending = take_pending(key);
+  const uint32_t id = find(key);
+  Pending pending = take_pending(id, key);
   if (!pending.is_there()) return;
   pending.is_overdue = true;
-  place(key, std::move(pending));
+  place(id, key, std::move(pending));
   has_news_ = true;
 }
 
@@ -285,7 +279,7 @@ uint32_t Negotiator::learn(const std::string& key, const Description& descriptio
   }
   known_[id].operation = std::make_shared<const KnownOperation>(KnownOperation{key, description});
   known_[id].last_used = completed_rounds_;
-  if (pending.is_there()) place(key, std::move(pending));
+  if (pending.is_there()) place(id, key, std::move(pending));
   return id;
 }
 
@@ -354,7 +348,7 @@ void Negotiator::forget(uint32_t id) {
   free_ids_.insert(id);
   known_[id] = Known{};
   if (!pending.is_there()) return;
-  place(key, std::move(pending));
+  place(kNoId, key, std::move(pending));
   has_news_ = true;
 }
 

@@ -151,11 +151,10 @@ class Negotiator : private KnownOperations {
 
   void add(const std::string& key, Pending pending);
   // Lets it stand in the coming ballots: as a bit, if that says all of it.
-  void place(const std::string& key, Pending pending);
-  // What is pending under the key: null if nothing is.
-  const Pending* find_pending(const std::string& key) const;
+  void place(uint32_t id, const std::string& key, Pending pending);
+  // Here and below, `id` is the key's: kNoId if there is none.
+  bool is_pending(uint32_t id, const std::string& key) const;
   // Takes it out: nothing if there is none.
-  Pending take_pending(const std::string& key);
   Pending take_pending(uint32_t id, const std::string& key);
   size_t pending_count() const { return standing_ + to_describe_.size(); }
   void forget_pending();

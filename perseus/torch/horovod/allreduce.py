@@ -29,6 +29,7 @@ from perseus.torch.horovod.tensors import (
     checked_target,
     contiguous,
     contiguous_list,
+    copied_back,
     described,
     empty_like,
     may_be_differentiated,
@@ -63,8 +64,8 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts an allreduce in place; gives a handle for poll and synchronize."""
-    return _start_in_place(
-        tensor, average, name, op, prescale_factor, postscale_factor, process_set
+    return _start(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
     )
 
 
@@ -104,7 +105,9 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduces the ranks' tensors element by element in place, and gives the tensor back."""
     return handles.finish(
-        _start_in_place(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+        _start(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
+        )
     )
 
 
@@ -205,13 +208,6 @@ def grouped_allreduce_(
     )
 
 
-def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` with what `buffer` holds, which is a copy of it or shares its memory."""
-    if buffer.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(buffer)
-    return tensor
-
-
 def checked_scales(prescale: float, postscale: float) -> tuple[float, float]:
     """The scale factors as floats; TypeError for what is no number."""
     return real_number("prescale_factor", prescale), real_number("postscale_factor", postscale)
@@ -225,37 +221,22 @@ def _start(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    in_place: bool = False,
 ) -> int:
     set_number = set_id(process_set)
     try:
-        source = contiguous(tensor)
-        output = empty_like(source)
-        work = _described(source, output, resolve_op(op, average), prescale, postscale)
+        source = contiguous(checked_target(tensor) if in_place else tensor)
+        target = source if in_place else empty_like(source)
+        work = _described(source, target, resolve_op(op, average), prescale, postscale)
     except Exception as error:
         names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
-    handle = _submit(name, set_number, work)
-    return handles.track(handle, source, output=output)
-
-
-def _start_in_place(
-    tensor: torch.Tensor,
-    average: bool | None,
-    name: str | None,
-    op: int | None,
-    prescale: float,
-    postscale: float,
-    process_set: ProcessSet,
-) -> int:
-    set_number = set_id(process_set)
-    try:
-        buffer = contiguous(checked_target(tensor))
-        work = _described(buffer, buffer, resolve_op(op, average), prescale, postscale)
-    except Exception as error:
-        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
-        raise
-    handle = _submit(name, set_number, work)
-    return handles.track_in_place(handle, buffer, tensor)
+    handle = names.submit(
+        OperationKind.ALLREDUCE, "allreduce", name, set_number, _engine.submit_allreduce, *work
+    )
+    if in_place:
+        return handles.track_in_place(handle, source, tensor)
+    return handles.track(handle, source, output=target)
 
 
 def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
@@ -268,12 +249,6 @@ def _described(
 ) -> tuple[Any, ...]:
     """What _engine.submit_allreduce takes after the id."""
     return (*described(source, target), op, *checked_scales(prescale, postscale))
-
-
-def _submit(name: str | None, set_number: int, work: tuple[Any, ...]) -> int:
-    return names.submit(
-        OperationKind.ALLREDUCE, "allreduce", name, set_number, _engine.submit_allreduce, *work
-    )
 
 
 def _submit_group(

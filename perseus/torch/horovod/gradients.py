@@ -40,8 +40,8 @@ class Bucket:
         self.passes_left: list[int] = []
         #: waits for the reduction and puts the result into the gradients; None: not under way
         self.finish: Callable[[], None] | None = None
-        #: what reduces the gradient of just one parameter
-        self.reduction: DenseReduction | None = None
+        #: what reduces the dense gradient of just one parameter, once the name is registered
+        self.reduction: DenseReduction
         #: of the reduction under way, if it has just one
         self.handle: int | None = None
         #: the gradients that are being reduced
@@ -182,6 +182,15 @@ class Gradients:
         self._registered_for = set_id(self._process_set)
         for bucket in self.buckets:
             bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
+            bucket.reduction = DenseReduction(
+                bucket.id,
+                bucket.name,
+                bucket.priority,
+                self._op,
+                self._prescale,
+                self._postscale,
+                self._compression,
+            )
 
     def _count_anew(self, bucket: Bucket) -> None:
         bucket.passes_left[:] = [self._passes] * len(bucket.params)
@@ -235,22 +244,9 @@ class Gradients:
         if len(grads) > 1 or grads[0].is_sparse:
             self._start_special(bucket)
             return
-        if bucket.reduction is None or bucket.reduction.id != bucket.id:
-            bucket.reduction = self._dense_reduction(bucket)
         bucket.reduction.start(grads[0])
         bucket.finish = bucket.reduction
         bucket.handle = bucket.reduction.handle
-
-    def _dense_reduction(self, bucket: Bucket) -> DenseReduction:
-        return DenseReduction(
-            bucket.id,
-            bucket.name,
-            bucket.priority,
-            self._op,
-            self._prescale,
-            self._postscale,
-            self._compression,
-        )
 
     def _grad(self, param: torch.Tensor) -> torch.Tensor:
         """The parameter's gradient, which is made of zeros if there is none."""
@@ -320,11 +316,11 @@ class DenseReduction:
         "_compression",
         "_ctx",
         "_grad",
+        "_id",
         "_name",
         "_options",
         "_version",
         "handle",
-        "id",
     )
 
     def __init__(
@@ -337,7 +333,7 @@ class DenseReduction:
         postscale: float = 1.0,
         compression: type[Compressor] = NoneCompressor,
     ) -> None:
-        self.id = id
+        self._id = id
         self._name = name
         self._compression = compression
         self._options = (op, prescale, postscale, priority)
@@ -354,7 +350,7 @@ class DenseReduction:
             self._buffer = buffer
         address = buffer.data_ptr()
         self.handle = _engine.submit_allreduce(
-            self.id, address, address, buffer.shape, dtype_number(buffer), *self._options
+            self._id, address, address, buffer.shape, dtype_number(buffer), *self._options
         )
         # The memory stays, whatever becomes of the gradient.
         handles.track(self.handle, buffer.untyped_storage())

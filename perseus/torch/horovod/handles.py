@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from perseus.torch.horovod.eager import eager
+from perseus.torch.horovod.tensors import copied_back
 from perseus_core import _engine
 
 # By handle: the tensors that the engine works on; the output, if it is not they; and what makes it
@@ -40,10 +41,7 @@ def track_in_place(handle: int, buffer: torch.Tensor, tensor: torch.Tensor) -> i
 
 
 def _copied_back(handle: int) -> torch.Tensor:
-    buffer, tensor = _pending[handle], _outputs[handle]
-    if buffer.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(buffer)
-    return tensor
+    return copied_back(_pending[handle], _outputs[handle])
 
 
 @eager

@@ -54,6 +54,13 @@ def checked_target(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` with what `buffer` holds, which is a copy of it or shares its memory."""
+    if buffer.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(buffer)
+    return tensor
+
+
 def contiguous_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """contiguous of each of a group."""
     return [contiguous(tensor) for tensor in checked_list(tensors)]

@@ -60,6 +60,7 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       peer_name_(std::move(peer_name)),
       is_local_(is_local),
       control_channels_(control_channels),
+      place_(environment.precedence.join()),
       sends_(environment.loop),
       inbox_(environment.loop, environment.buffers) {
   for (int i = 0; i < control_channels; ++i) {
@@ -79,6 +80,7 @@ void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
   port.channel = std::move(channel);
   ++attached_;
   port.channel->start();
+  tell_urgency();
   if (!is_over()) port.channel->kick();
 }
 
@@ -89,6 +91,7 @@ void FramedLink::start_send(Transfer& transfer) {
     return;
   }
   sends_.push(transfer);
+  tell_urgency();
   want();
   kick_data();
 }
@@ -138,8 +141,10 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (is_over() || port.goodbye_handed) return false;
   room = std::min(room, environment_.frame_bytes);
   if (port.carries_control && next_control(frame, room)) return true;
-  if (port.carries_data && (!port.is_express || is_overtaking()) && sends_.next(frame, room)) {
+  if (may_carry_data(port) && sends_.next(frame, room)) {
     port.last_priority = frame.transfer->priority;
+    tell_urgency();
+    if (&port == ports_.back().get()) go_on_after_yielding();
     return true;
   }
   if (state_ != State::kClosing) return false;
@@ -149,10 +154,35 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   return true;
 }
 
+bool FramedLink::may_carry_data(const Port& port) {
+  if (!port.carries_data || sends_.empty() || (port.is_express && !is_overtaking())) return false;
+  if (&port == ports_.back().get() || sends_.priority() >= environment_.precedence.highest()) {
+    return true;
+  }
+  has_yielded_ = true;
+  return false;
+}
+
 bool FramedLink::is_overtaking() const {
-  return !sends_.empty() && std::any_of(ports_.begin(), ports_.end(), [&](auto& port) {
+  return std::any_of(ports_.begin(), ports_.end(), [&](auto& port) {
     return !port->is_express && port->last_priority < sends_.priority();
   });
+}
+
+void FramedLink::tell_urgency() {
+  if (control_channels_ == 1) return;
+  const bool sending = is_connected() && !is_over() && !sends_.empty();
+  environment_.precedence.set(place_, sending ? sends_.priority() : Precedence::kNone);
+}
+
+void FramedLink::go_on_after_yielding() {
+  if (!has_yielded_ || sends_.empty()) return;
+  if (sends_.priority() < environment_.precedence.highest()) return;
+  has_yielded_ = false;
+  // Not the last channel, which is in the midst of taking frames.
+  for (auto port = ports_.begin(); port != ports_.end() - 1; ++port) {
+    if ((*port)->carries_data) (*port)->channel->kick();
+  }
 }
 
 bool FramedLink::next_control(Frame& frame, uint64_t room) {
@@ -336,6 +366,7 @@ void FramedLink::end(State state, const Status& why) {
     if (port->channel) port->channel->close();
   }
   sends_.clear(why);
+  tell_urgency();
   controls_.clear();
   control_head_ = control_next_ = 0;
   if (state == State::kLeft) {

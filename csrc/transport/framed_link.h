@@ -3,7 +3,8 @@
 //
 // Of several channels, channel 0 is the express: beside control it carries only data more urgent
 // than what the others have taken, which waits in their kernel's queues and cannot be overtaken
-// there.
+// there. And a link yields to those with more urgent data: it keeps to its last channel meanwhile.
+// It does not stop, for the others may not fill the network card, or may be stuck.
 //
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
@@ -25,6 +26,7 @@
 #include "transport/channel.h"
 #include "transport/inbox.h"
 #include "transport/link.h"
+#include "transport/precedence.h"
 #include "transport/send_queue.h"
 
 namespace perseus {
@@ -63,8 +65,9 @@ struct LinkEnvironment {
   BufferPool& buffers;
   LinkObserver& observer;
   TrafficCounters& counters;
-  uint64_t chunk_bytes;  // of the largest frame that may come
-  uint64_t frame_bytes;  // of the largest frame that is sent; at most chunk_bytes
+  uint64_t chunk_bytes;     // of the largest frame that may come
+  uint64_t frame_bytes;     // of the largest frame that is sent; at most chunk_bytes
+  Precedence precedence{};  // among links of several channels
 };
 
 class FramedLink final : public Link {
@@ -117,8 +120,14 @@ class FramedLink final : public Link {
 
   bool next(Port& port, Frame& frame, uint64_t room);
   bool next_control(Frame& frame, uint64_t room);
+  // Whether the next data may go by this port.
+  bool may_carry_data(const Port& port);
   // Whether what goes next would overtake something on another channel.
   bool is_overtaking() const;
+  // Tells the other links how urgent the next message is.
+  void tell_urgency();
+  // Lets the other channels go on, if that is all they wait for.
+  void go_on_after_yielding();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
   Status check(const Port& port, const FrameHeader& header) const;
@@ -140,6 +149,8 @@ class FramedLink final : public Link {
   State state_ = State::kOpen;
   Status over_;  // what transfers end with once the link is over
   int attached_ = 0;
+  const size_t place_;  // in the precedence
+  bool has_yielded_ = false;
   std::vector<std::unique_ptr<Port>> ports_;
 
   SendQueue sends_;

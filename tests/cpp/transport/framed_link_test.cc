@@ -109,6 +109,47 @@ TEST_F(FramedLinkTest, TheExpressTakesDataThatIsMoreUrgentThanWhatAnotherChannel
   EXPECT_FALSE(large.done());
 }
 
+TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) {
+  FramedLink other(environment, 4, "rank 4 on host", false, 3, false);
+  const auto pull_other = [&](int port) {
+    Frame frame;
+    if (!other.port(port).next(frame, kChunk)) return false;
+    other.port(port).sent(frame);
+    return true;
+  };
+  Transfer large, urgent, equal;
+  other.send(urgent, Tag{2, 0, 0}, bytes.data(), 2 * kChunk, 6);
+  link.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
+  EXPECT_EQ(pull(1), FrameHeader::kData);  // the other has no channels yet
+  for (int i = 0; i < 3; ++i) other.attach(i, std::make_unique<FakeChannel>());
+  EXPECT_EQ(pull(1), 0u);
+  EXPECT_EQ(pull(2), FrameHeader::kData);
+  EXPECT_TRUE(pull_other(1));
+  EXPECT_EQ(pull(1), 0u);
+  EXPECT_TRUE(pull_other(2));
+  EXPECT_TRUE(urgent.done());
+  // The last channel looks around with every frame, and calls the others.
+  const int kicks = channels[1]->kicks;
+  EXPECT_EQ(pull(2), FrameHeader::kData);
+  EXPECT_EQ(channels[1]->kicks, kicks + 1);
+  EXPECT_EQ(pull(2), FrameHeader::kData);
+  EXPECT_EQ(channels[1]->kicks, kicks + 1);
+  other.send(equal, Tag{3, 0, 0}, bytes.data(), kChunk, 5);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_TRUE(pull_other(1));
+}
+
+TEST_F(FramedLinkTest, NobodyYieldsToALinkThatIsOver) {
+  FramedLink other(environment, 4, "rank 4 on host", false, 2, false);
+  for (int i = 0; i < 2; ++i) other.attach(i, std::make_unique<FakeChannel>());
+  Transfer large, urgent;
+  link.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
+  other.send(urgent, Tag{2, 0, 0}, bytes.data(), kChunk, 6);
+  EXPECT_EQ(pull(1), 0u);
+  other.abort(Status::aborted("cut"));
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+}
+
 TEST_F(FramedLinkTest, LongControlMessagesAreCutAndPutTogether) {
   link.send_control({bytes.data(), 3 * kChunk + 1});
   for (int i = 0; i < 4; ++i) EXPECT_EQ(pull(0), FrameHeader::kControl);

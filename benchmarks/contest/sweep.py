@@ -25,7 +25,7 @@ Values = Mapping[str, float]
 
 DEFAULTS: Values = {
     "streams": 4,
-    "shard_mib": 1,
+    "shard_mib": 0.5,
     "merge_mib": 4,
     "credit_mib": 16,
     "chunk_kib": 128,

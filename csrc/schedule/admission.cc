@@ -9,6 +9,7 @@ void Admission::add(Ticket* ticket) {
   ticket->order = next_order_++;
   ticket->state = Ticket::State::kWaiting;
   bytes_unfinished_ += ticket->bytes;
+  ticket->is_listed = true;
   waiting_.push_back(ticket);
   std::push_heap(waiting_.begin(), waiting_.end(), Later{});
   ticket->next = nullptr;
@@ -37,11 +38,16 @@ Ticket* Admission::oldest_waiting_head() const {
 }
 
 Ticket* Admission::most_urgent() {
+  drop_started();
+  return waiting_.empty() ? nullptr : waiting_.front();
+}
+
+void Admission::drop_started() {
   while (!waiting_.empty() && waiting_.front()->state != Ticket::State::kWaiting) {
     std::pop_heap(waiting_.begin(), waiting_.end(), Later{});
+    waiting_.back()->is_listed = false;
     waiting_.pop_back();
   }
-  return waiting_.empty() ? nullptr : waiting_.front();
 }
 
 bool Admission::has_room_for(const Ticket& ticket) const {
@@ -82,9 +88,14 @@ void Admission::finish(Ticket* ticket) {
 }
 
 std::span<Ticket* const> Admission::collect() {
-  // The heap must not keep what is about to be given back.
-  if (!collected_.empty()) {
-    std::erase_if(waiting_, [](const Ticket* t) { return t->state != Ticket::State::kWaiting; });
+  // The heap must not keep what is about to be given back. Most have been at its front, for those
+  // start first; to look for the others takes long where many wait.
+  drop_started();
+  if (std::ranges::any_of(collected_, &Ticket::is_listed)) {
+    std::erase_if(waiting_, [](Ticket* ticket) {
+      ticket->is_listed = ticket->state == Ticket::State::kWaiting;
+      return !ticket->is_listed;
+    });
     std::make_heap(waiting_.begin(), waiting_.end(), Later{});
   }
   given_back_.clear();

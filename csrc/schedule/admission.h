@@ -28,6 +28,7 @@ struct Ticket {
 
   // Admission's own.
   State state = State::kWaiting;
+  bool is_listed = false;  // among those that wait, perhaps although it has started
   uint64_t order = 0;
   Ticket* next = nullptr;  // younger, of the same process set
 };
@@ -72,6 +73,8 @@ class Admission {
   };
   Ticket* oldest_waiting_head() const;
   Ticket* most_urgent();
+  // Takes those that have started off the front of those that wait.
+  void drop_started();
   bool has_room_for(const Ticket& ticket) const;
   void run(Ticket* ticket);
 

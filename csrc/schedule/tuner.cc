@@ -24,7 +24,7 @@ Tuner::Tuner(Tuning start, TunedDimensions dimensions, TuningEffort effort)
       best_(start),
       steps_to_skip_(effort.warm_up) {
   if (dimensions.shard_bytes) {
-    add_values(Dimension::kShard, start.shard_bytes, {kMiB / 4, kMiB, 4 * kMiB, 16 * kMiB});
+    add_values(Dimension::kShard, start.shard_bytes, {kMiB / 4, kMiB / 2, kMiB, 4 * kMiB});
   }
   if (dimensions.streams) {
     const auto most = static_cast<uint64_t>(start.streams);

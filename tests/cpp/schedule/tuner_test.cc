@@ -55,7 +55,7 @@ uint64_t distance(const Tuning& tuning, const Tuning& fastest) {
 
 TEST(Tuner, FindsTheFastestValueOfEachDimension) {
   const Tuning fastest = {.streams = 2,
-                          .shard_bytes = 16 << 20,
+                          .shard_bytes = 4 << 20,
                           .merge_bytes = 1 << 20,
                           .credit_bytes = 64 << 20,
                           .chunk_bytes = 32 << 10};

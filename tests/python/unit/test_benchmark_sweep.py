@@ -25,10 +25,10 @@ def test_the_defaults_are_the_engines() -> None:
 
 
 def test_a_grid_has_every_combination_once_and_the_defaults_first() -> None:
-    combined = sweep.grid({"streams": (1, 2, 4), "shard_mib": (1, 16)})
-    assert combined[0] == {"streams": 4, "shard_mib": 1}
+    combined = sweep.grid({"streams": (1, 2, 4), "shard_mib": (0.5, 16)})
+    assert combined[0] == {"streams": 4, "shard_mib": 0.5}
     assert {(values["streams"], values["shard_mib"]) for values in combined} == {
-        (streams, shard) for streams in (1, 2, 4) for shard in (1, 16)
+        (streams, shard) for streams in (1, 2, 4) for shard in (0.5, 16)
     }
     assert len(combined) == 6
 

@@ -42,7 +42,7 @@ def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_
         "trial": "0",
         "steps": "5",
         "streams": "4",
-        "shard_mib": "1",
+        "shard_mib": "0.5",
         "merge_mib": "4",
         "credit_mib": "16",
         "chunk_kib": "128",
@@ -58,8 +58,8 @@ def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_
 def test_keeps_its_hands_off_what_is_given_also_where_that_is_the_default(
     run_ranks, tmp_path
 ) -> None:
-    rows = trials(run_ranks, tmp_path / "log.csv", PERSEUS_ALLREDUCE_SHARD="1")
-    assert {row["shard_mib"] for row in rows} == {"1"}
+    rows = trials(run_ranks, tmp_path / "log.csv", PERSEUS_ALLREDUCE_SHARD="0.5")
+    assert {row["shard_mib"] for row in rows} == {"0.5"}
     assert len(rows) > 2, "the others are still tried"
 
 

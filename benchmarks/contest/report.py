@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -24,8 +25,27 @@ Case = Mapping[str, int | str]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a short run: rough figures")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there (.svg, .png)")
+    parser.add_argument("--json", type=_output_file, metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--plot", type=_plot_file, metavar="FILE", help="draw them there (.svg, .png)"
+    )
+
+
+def _output_file(text: str) -> Path:
+    """A file that can be written, as far as can be told before an hour of measuring."""
+    file = Path(text)
+    if not os.access(file if file.exists() else file.parent, os.W_OK) or file.is_dir():
+        raise argparse.ArgumentTypeError(f"{file} cannot be written")
+    return file
+
+
+def _plot_file(text: str) -> Path:
+    file = _output_file(text)
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("it needs matplotlib: make env-benchmarks")
+    if file.suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{file} ends neither in .svg nor in .png")
+    return file
 
 
 def bytes_text(count: int) -> str:
@@ -165,13 +185,8 @@ def plot(
 
     value: what is drawn of a row. The band around a line is p10 to p90.
     """
-    try:
-        import matplotlib
+    from matplotlib import pyplot, ticker
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot, ticker
-    except ImportError:
-        sys.exit("--plot needs matplotlib: make env-benchmarks")
     drawn = [row for row in report.rows if row["median"]]
     panels = list(dict.fromkeys(tuple(row[key] for key in panel) for row in drawn))
     labels = list(dict.fromkeys(row["contender"] for row in drawn))

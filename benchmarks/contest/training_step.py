@@ -155,5 +155,5 @@ def plot_exposed(
         names = [row["contender"] for row in shown]
         place.set_xticks(list(positions), names, rotation=40, ha="right", fontsize=8)
         place.grid(True, axis="y", alpha=0.25)
-    axes[0][0].set_ylabel("exposed communication, ms (line: lower bound)")
+    axes[0][0].set_ylabel("exposed, ms (line: lower bound)")
     figure.savefig(file, dpi=110)

@@ -181,7 +181,7 @@ void FramedLink::go_on_after_yielding() {
   has_yielded_ = false;
   // Not the last channel, which is in the midst of taking frames.
   for (auto port = ports_.begin(); port != ports_.end() - 1; ++port) {
-    if ((*port)->carries_data) (*port)->channel->kick();
+    if ((*port)->carries_data && (*port)->channel) (*port)->channel->kick();
   }
 }
 

@@ -139,6 +139,25 @@ TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) 
   EXPECT_TRUE(pull_other(1));
 }
 
+TEST_F(FramedLinkTest, ALinkGoesOnAfterYieldingBeforeAllItsChannelsAreThere) {
+  FramedLink late(environment, 4, "rank 4 on host", false, 4, false);
+  const auto pull_late = [&](int port) {
+    Frame frame;
+    if (!late.port(port).next(frame, kChunk)) return false;
+    late.port(port).sent(frame);
+    return true;
+  };
+  Transfer large, urgent;
+  late.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
+  late.attach(1, std::make_unique<FakeChannel>());
+  link.send(urgent, Tag{2, 0, 0}, bytes.data(), kChunk, 6);
+  EXPECT_FALSE(pull_late(1));
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  late.attach(3, std::make_unique<FakeChannel>());
+  EXPECT_TRUE(pull_late(3));
+  EXPECT_TRUE(pull_late(1));
+}
+
 TEST_F(FramedLinkTest, NobodyYieldsToALinkThatIsOver) {
   FramedLink other(environment, 4, "rank 4 on host", false, 2, false);
   for (int i = 0; i < 2; ++i) other.attach(i, std::make_unique<FakeChannel>());

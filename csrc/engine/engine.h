@@ -30,7 +30,7 @@ namespace perseus {
 
 class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHost {
  public:
-  static constexpr int32_t kWorld = 0;
+  static constexpr int32_t kWorld = ProcessSet::kWorld;
   static constexpr int32_t kFirstOpenedSet = 1 << 20;
   static constexpr int32_t kLastOpenedSet = (1 << 23) - 1;
 

@@ -113,7 +113,10 @@ ShardRun* Executor::new_run() {
 
 void Executor::run(const std::shared_ptr<Batch>& batch) {
   note_step(*batch);
-  const Tuning& tuning = tuner_.current();
+  // The world's agreements tell when tuning moves on. Those of other sets come before that on one
+  // rank and after it on another.
+  const bool is_tuned = batch->set->id == ProcessSet::kWorld;
+  const Tuning& tuning = is_tuned ? tuner_.current() : tuner_.start();
   planner_.make(batch->agreed,
                 {tuning.merge_bytes, tuning.shard_bytes, context_.settings.disable_group_fusion},
                 batch->plan);

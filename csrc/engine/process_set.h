@@ -13,7 +13,9 @@
 namespace perseus {
 
 struct ProcessSet {
-  int32_t id = 0;
+  static constexpr int32_t kWorld = 0;  // id of the set of all ranks
+
+  int32_t id = kWorld;
   std::vector<int> ranks;                  // of the world, ascending
   int index = -1;                          // this rank among them; -1: no member
   Group group;                             // members only

@@ -51,6 +51,7 @@ class Tuner {
 
   // What is to be used now.
   const Tuning& current() const { return current_; }
+  const Tuning& start() const { return start_; }
   bool is_finished() const { return phase_ == Phase::kDone; }
   int trial() const { return trial_; }
   // Training steps so far, all of them.

@@ -82,3 +82,40 @@ def test_takes_horovods_names(run_ranks, tmp_path) -> None:
 )
 def test_can_be_turned_off(run_ranks, tmp_path, off: dict[str, str]) -> None:
     assert trials(run_ranks, tmp_path / "log.csv", **off) == []
+
+
+BESIDE_THE_WORLD = """
+import random
+import numpy, perseus_core
+perseus_core.init()
+rank = perseus_core.rank()
+pair = perseus_core.add_process_set([0, 1])
+tensors = [(str(i), numpy.empty(1 << 18, numpy.float32), 0) for i in range(4)]
+if rank < 2:
+    tensors += [(f"pair{i}", numpy.empty(1 << 19, numpy.float32), pair) for i in range(6)]
+random.seed(rank)
+for step in range(60):
+    random.shuffle(tensors)
+    for _, tensor, _ in tensors:
+        tensor.fill(rank + 1)
+    handles = [
+        perseus_core.allreduce_async(
+            tensor, perseus_core.ReduceOp.SUM, name=name, out=tensor, process_set=of
+        )
+        for name, tensor, of in tensors
+    ]
+    for handle in handles:
+        handle.wait()
+    for name, tensor, of in tensors:
+        assert (tensor == (6 if of == 0 else 3)).all(), (step, name)
+"""
+
+
+def test_a_set_beside_the_world_plans_alike_on_all_its_ranks(run_ranks, tmp_path) -> None:
+    log = tmp_path / "log.csv"
+    for _ in range(3):
+        job = run_ranks(
+            3, BESIDE_THE_WORLD, environment={**os.environ, "PERSEUS_TUNING_LOG": str(log)}
+        )
+        assert job.returncode == 0, job.stderr
+        assert "kept" in log.read_text()

@@ -130,10 +130,10 @@ void FramedLink::send_control(std::span<const std::byte> message) {
   if (ports_[0]->channel) ports_[0]->channel->kick();
 }
 
-void FramedLink::kick_data() {
+void FramedLink::kick_data(const Port* but) {
   for (auto& port : ports_) {
     if (sends_.empty()) return;
-    if (port->carries_data && port->channel) port->channel->kick();
+    if (port.get() != but && port->carries_data && port->channel) port->channel->kick();
   }
 }
 
@@ -179,10 +179,7 @@ void FramedLink::go_on_after_yielding() {
   if (!has_yielded_ || sends_.empty()) return;
   if (sends_.priority() < environment_.precedence.highest()) return;
   has_yielded_ = false;
-  // Not the last channel, which is in the midst of taking frames.
-  for (auto port = ports_.begin(); port != ports_.end() - 1; ++port) {
-    if ((*port)->carries_data && (*port)->channel) (*port)->channel->kick();
-  }
+  kick_data(ports_.back().get());  // which is in the midst of taking frames
 }
 
 bool FramedLink::next_control(Frame& frame, uint64_t room) {

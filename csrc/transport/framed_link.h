@@ -136,7 +136,8 @@ class FramedLink final : public Link {
   bool is_being_left() const;
   void goodbye_arrived(Port& port);
   void channel_failed(Port& port, const Status& why);
-  void kick_data();
+  // Has the channels look for data, `but` one.
+  void kick_data(const Port* but = nullptr);
   void finish_closing_if_done();
   // Closes the channels and ends all that is outstanding with `why`.
   void end(State state, const Status& why);

@@ -58,10 +58,11 @@ struct FramedLinkTest : testing::Test, LinkObserver {
     return link.port(port).arrived(header, bytes.data(), {});
   }
   // The kind of the next frame on a port, which is then sent; 0 if there is none.
-  uint32_t pull(int port) {
+  uint32_t pull(int port) { return pull(link, port); }
+  static uint32_t pull(FramedLink& from, int port) {
     Frame frame;
-    if (!link.port(port).next(frame, kChunk)) return 0;
-    link.port(port).sent(frame);
+    if (!from.port(port).next(frame, kChunk)) return 0;
+    from.port(port).sent(frame);
     return frame.header.kind();
   }
 };
@@ -111,12 +112,6 @@ TEST_F(FramedLinkTest, TheExpressTakesDataThatIsMoreUrgentThanWhatAnotherChannel
 
 TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) {
   FramedLink other(environment, 4, "rank 4 on host", false, 3, false);
-  const auto pull_other = [&](int port) {
-    Frame frame;
-    if (!other.port(port).next(frame, kChunk)) return false;
-    other.port(port).sent(frame);
-    return true;
-  };
   Transfer large, urgent, equal;
   other.send(urgent, Tag{2, 0, 0}, bytes.data(), 2 * kChunk, 6);
   link.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
@@ -124,9 +119,9 @@ TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) 
   for (int i = 0; i < 3; ++i) other.attach(i, std::make_unique<FakeChannel>());
   EXPECT_EQ(pull(1), 0u);
   EXPECT_EQ(pull(2), FrameHeader::kData);
-  EXPECT_TRUE(pull_other(1));
+  EXPECT_EQ(pull(other, 1), FrameHeader::kData);
   EXPECT_EQ(pull(1), 0u);
-  EXPECT_TRUE(pull_other(2));
+  EXPECT_EQ(pull(other, 2), FrameHeader::kData);
   EXPECT_TRUE(urgent.done());
   // The last channel looks around with every frame, and calls the others.
   const int kicks = channels[1]->kicks;
@@ -136,26 +131,20 @@ TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) 
   EXPECT_EQ(channels[1]->kicks, kicks + 1);
   other.send(equal, Tag{3, 0, 0}, bytes.data(), kChunk, 5);
   EXPECT_EQ(pull(1), FrameHeader::kData);
-  EXPECT_TRUE(pull_other(1));
+  EXPECT_EQ(pull(other, 1), FrameHeader::kData);
 }
 
 TEST_F(FramedLinkTest, ALinkGoesOnAfterYieldingBeforeAllItsChannelsAreThere) {
   FramedLink late(environment, 4, "rank 4 on host", false, 4, false);
-  const auto pull_late = [&](int port) {
-    Frame frame;
-    if (!late.port(port).next(frame, kChunk)) return false;
-    late.port(port).sent(frame);
-    return true;
-  };
   Transfer large, urgent;
   late.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
   late.attach(1, std::make_unique<FakeChannel>());
   link.send(urgent, Tag{2, 0, 0}, bytes.data(), kChunk, 6);
-  EXPECT_FALSE(pull_late(1));
+  EXPECT_EQ(pull(late, 1), 0u);
   EXPECT_EQ(pull(1), FrameHeader::kData);
   late.attach(3, std::make_unique<FakeChannel>());
-  EXPECT_TRUE(pull_late(3));
-  EXPECT_TRUE(pull_late(1));
+  EXPECT_EQ(pull(late, 3), FrameHeader::kData);
+  EXPECT_EQ(pull(late, 1), FrameHeader::kData);
 }
 
 TEST_F(FramedLinkTest, NobodyYieldsToALinkThatIsOver) {

@@ -8,15 +8,15 @@ what changes on the machine meanwhile meets all alike.
 from __future__ import annotations
 
 import shlex
-import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contest import ending
 from contest.launch import KNOWN, Contender, Host, NotToBeHadError
 from contest.team import Team, WorkFailedError
 
@@ -76,7 +76,8 @@ class Conductor:
 
     def __enter__(self) -> Conductor:
         # Stopped ranks would outlive a conductor that ends without a word.
-        self._on_term = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        self._signals = ExitStack()
+        self._signals.enter_context(ending.by_exception())
         self._folder = tempfile.TemporaryDirectory(prefix="contest-")
         try:
             for number, contender in enumerate(self.contenders.values()):
@@ -87,11 +88,11 @@ class Conductor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for team in self._teams.values():
-            team.dismiss()
-        self._teams.clear()
-        self._folder.cleanup()
-        signal.signal(signal.SIGTERM, self._on_term)
+        with self._signals, ending.held_back():
+            for team in self._teams.values():
+                team.dismiss()
+            self._teams.clear()
+            self._folder.cleanup()
 
     def measure(
         self,

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from contest import ending
+
 NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
 PLAIN_SOCKETS = Path(__file__).with_name("plain_sockets.py")
 #: A lab of its own, so that tests may use theirs meanwhile.
@@ -155,11 +157,17 @@ def open_lab(
 ) -> Iterator[Lab]:
     """A lab that stands meanwhile. One at a time."""
     lab = Lab(hosts, link_mbit, flow_mbit)
-    end_all()
-    lab.netlab("down")  # what a run that was killed has left
-    try:
-        lab.netlab("up", hosts, *(cap for cap in (link_mbit, flow_mbit) if cap is not None))
-        yield lab
-    finally:
+    caps = [cap for cap in (link_mbit, flow_mbit) if cap is not None]
+    with ending.by_exception():
+        _remove(lab)  # what a run that was killed has left
+        try:
+            lab.netlab("up", hosts, *caps)
+            yield lab
+        finally:
+            _remove(lab)
+
+
+def _remove(lab: Lab) -> None:
+    with ending.held_back():
         end_all()
         lab.netlab("down")

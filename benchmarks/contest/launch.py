@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from contest import compiled
+from contest import compiled, ending
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "build/peers/bin/python"
@@ -146,6 +146,7 @@ def _start(
         stdout=log,
         stderr=log,
         start_new_session=True,  # Ctrl-C is the conductor's
+        preexec_fn=ending.with_parent,
     )
 
 
@@ -203,6 +204,7 @@ def _horovod_gloo(
         stdout=subprocess.PIPE,
         stderr=log,
         start_new_session=True,
+        preexec_fn=ending.with_parent,
     )
     assert server.stdout
     port = server.stdout.readline().decode().strip()

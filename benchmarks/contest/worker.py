@@ -15,7 +15,7 @@ import socket
 import sys
 from typing import Any
 
-from contest import works
+from contest import ending, works
 
 
 def value(text: str) -> int | float | str:
@@ -39,6 +39,7 @@ def answer(contender: Any, line: str) -> str:
 
 
 def main() -> None:
+    ending.with_parent()  # an mpirun, say, which the conductor's end ends
     contender = importlib.import_module(f"contest.contenders.{sys.argv[1]}").Contender()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["BENCH_SOCKET"])

@@ -1,8 +1,10 @@
 #include "contender.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -162,6 +164,7 @@ static void answer(const contender_t* contender, char* line, FILE* out) {
 }
 
 int contender_serve(const contender_t* contender) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* as in contest/ending.py: even while stopped */
   const char* path = getenv("BENCH_SOCKET");
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (path == NULL || strlen(path) >= sizeof address.sun_path) return 2;

@@ -4,8 +4,8 @@ python benchmarks/bandwidth.py [--ranks 2 3 4] [--sizes 64K 1M 64M] [--works all
                                [--quick] [--json FILE] [--plot FILE]
 
 Sizes are of what each rank gives, float32. Each iteration counts as long as on its slowest rank.
-The limit: each rank's buffer is read once and written once, by memcpy to another of that size, in
-all ranks at once. Ratios are to Perseus through horovod.torch's interface.
+The limit: each rank's buffer is read once and written once, in all ranks at once, in the fastest of
+several ways (contest/contenders/limit.c). Ratios are to Perseus through horovod.torch's interface.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ python benchmarks/step.py [--ranks 2] [--models vgg16 ...] [--slowdown 1] [--qui
 The gradients of real models, as backward would produce them on an accelerator that is simulated
 (contest/models.py, contest/works/step.py). Exposed communication is what a step takes longer than
 computing alone. Its lower bound is that of the best schedule (contest/step_bound.py) where moving n
-gradients takes as long as copying them once, in all ranks at once: the limit of shared memory,
+gradients takes as long as reading and writing them once, in all ranks at once: the limit of memory,
 measured in the same run. benchmarks/hosts.py has the same over links.
 
 Then all gradients at once, without computing: from the first's submission to having all.

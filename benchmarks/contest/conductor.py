@@ -25,11 +25,12 @@ from contest.team import Team, WorkFailedError
 class Times:
     """Of one contender at one work: for each iteration the slowest rank's, in microseconds.
 
-    `reason` says why there are none, or no more than these.
+    `reason` says why there are none, or no more than these; `note` how the contender did it.
     """
 
     microseconds: list[float] = field(default_factory=list)
     reason: str | None = None
+    note: str = ""
 
     @property
     def median(self) -> float | None:
@@ -151,7 +152,8 @@ class Conductor:
     def _turn(self, label: str, work: str, options: dict[str, Any], result: Times) -> None:
         words = [work, *(f"{name}={shlex.quote(str(value))}" for name, value in options.items())]
         try:
-            result.microseconds += self._teams[label].run(" ".join(words), self.time_out)
+            times, result.note = self._teams[label].run(" ".join(words), self.time_out)
+            result.microseconds += times
         except WorkFailedError as error:
             result.reason = str(error)
         except NotToBeHadError as error:

@@ -99,6 +99,7 @@ class Report:
                     "ratio": median / first if median and first else None,
                     "iterations": len(of_contender.microseconds),
                     "reason": of_contender.reason,
+                    **({"note": of_contender.note} if of_contender.note else {}),
                 }
             )
 
@@ -112,9 +113,9 @@ class Report:
                 continue
             spread = f"{self.value_text(row['p10'])} .. {self.value_text(row['p90'])}"
             ratio = f"{row['ratio']:.3g}x" if row["ratio"] else ""
-            reason = f"  {row['reason']}" if row["reason"] else ""
+            words = "".join(f"  {row[key]}" for key in ("note", "reason") if row.get(key))
             median = self.value_text(row["median"])
-            print(f"  {row['contender']:24} {median:>11}  {spread:25} {ratio:>8}{reason}")
+            print(f"  {row['contender']:24} {median:>11}  {spread:25} {ratio:>8}{words}")
         sys.stdout.flush()
 
     def write_json(self, file: Path, **more: Any) -> None:

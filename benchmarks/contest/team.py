@@ -49,8 +49,8 @@ class Team:
                 raise
         self._signal(signal.SIGSTOP)
 
-    def run(self, line: str, time_out: float) -> list[float]:
-        """The times of "WORK key=value ...", each the slowest rank's.
+    def run(self, line: str, time_out: float) -> tuple[list[float], str]:
+        """The times of "WORK key=value ...", each the slowest rank's; rank 0's note, or "".
 
         Raises WorkFailedError if the ranks can still be asked for other work.
         """
@@ -62,8 +62,9 @@ class Team:
         failed = [text for kind, text in answers if kind == "error"]
         if failed:
             raise WorkFailedError(failed[0])
-        times = [[float(word) for word in text.split()] for _, text in answers]
-        return [max(of_iteration) for of_iteration in zip(*times, strict=True)]
+        parts = [text.partition(" # ") for _, text in answers]
+        times = [[float(word) for word in numbers.split()] for numbers, _, _ in parts]
+        return [max(of_iteration) for of_iteration in zip(*times, strict=True)], parts[0][2]
 
     def dismiss(self) -> None:
         """Ends the ranks, and what started them, whatever they are doing."""

@@ -22,6 +22,9 @@ typedef struct {
 
 static char reason[512];
 static double times[kMostTimes];
+static const char* note;
+
+void contender_note(const char* text) { note = text; }
 
 const float* contender_failed(const char* text) {
   snprintf(reason, sizeof reason, "%s", text);
@@ -158,6 +161,7 @@ static void answer(const contender_t* contender, char* line, FILE* out) {
   } else {
     fprintf(out, "times");
     for (long i = 0; i < request.iterations; ++i) fprintf(out, " %.2f", times[i]);
+    if (note != NULL) fprintf(out, " # %s", note);
     fprintf(out, "\n");
   }
   fflush(out);

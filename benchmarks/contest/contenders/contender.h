@@ -1,8 +1,8 @@
 /* What runs in each rank of a contender written in C: the same as contest/worker.py.
  *
  * contender_serve connects to the Unix socket $BENCH_SOCKET, says `hello RANK SIZE PID`, and
- * answers lines: `run WORK key=value ...` by `times t0 t1 ...`, microseconds of each iteration, or
- * `error TEXT`; `end` by returning. One thread.
+ * answers lines: `run WORK key=value ...` by `times t0 t1 ...`, microseconds of each iteration,
+ * maybe with ` # NOTE`, or by `error TEXT`; `end` by returning. One thread.
  */
 #ifndef CONTEST_CONTENDER_H_
 #define CONTEST_CONTENDER_H_
@@ -26,6 +26,9 @@ typedef struct {
   int is_limit; /* the operations move bytes and sum nothing */
 } contender_t;
 
+/* How the work is done, in a few words; the table shows rank 0's beside the times. The text must
+ * live on. */
+void contender_note(const char* text);
 /* Keeps the reason, for the conductor, and gives NULL. */
 const float* contender_failed(const char* reason);
 /* Gives an exit status. */

@@ -68,6 +68,14 @@ def test_a_contender_that_cannot_start_is_absent_with_its_last_words() -> None:
         assert times["none"].reason == conductor.absent["none"]
 
 
+@pytest.mark.parametrize("elements", [1, 1000, 100_003])
+def test_the_limit_of_memory_says_which_way_was_fastest(elements: int) -> None:
+    with Conductor(["copy limit"], ranks=2) as conductor:
+        times = conductor.measure("collective.allreduce", turns=1, iterations=2, elements=elements)
+    assert times["copy limit"].reason is None
+    assert any(way in times["copy limit"].note for way in ("memcpy", "in place", "streamed"))
+
+
 def test_no_process_outlives_the_contest() -> None:
     with Conductor(["perseus numpy"], ranks=2) as conductor:
         pids = conductor.pids("perseus numpy")

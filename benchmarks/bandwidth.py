@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 
 from contest import report
+from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN
 from contest.progress import progress
@@ -35,17 +36,23 @@ def default_sizes(work: str, quick: bool) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
+    parser.add_argument("--ranks", type=at_least(2), nargs="+", action=Different, default=[2, 3, 4])
     parser.add_argument(
         "--sizes",
-        type=report.byte_count,
+        type=float32_bytes,
         nargs="+",
+        action=Different,
         help="of allreduce 64K .. 256M, of the others 1M .. 64M",
     )
-    parser.add_argument("--works", nargs="+", choices=WORKS, default=WORKS)
-    parser.add_argument("--contenders", nargs="+", choices=list(KNOWN), default=CONTENDERS)
+    parser.add_argument("--works", nargs="+", action=Different, choices=WORKS, default=WORKS)
+    parser.add_argument(
+        "--contenders", nargs="+", action=Different, choices=list(KNOWN), default=CONTENDERS
+    )
     report.add_arguments(parser)
     args = parser.parse_args()
+    shared_out = {"alltoall", "reducescatter"} & set(args.works)
+    if shared_out and min(args.sizes or SIZES) < 4 * max(args.ranks):
+        parser.error(f"argument --sizes: {min(shared_out)} needs 4 bytes for each rank")
     turns, seconds = (2, 0.1) if args.quick else (5, 0.6)
     bandwidth = report.Report("bandwidth")
     print("median, p10 .. p90, ratio to the first", flush=True)

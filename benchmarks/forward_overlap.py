@@ -18,6 +18,8 @@ import statistics
 import time
 from typing import Any
 
+from contest.arguments import at_least, positive
+
 import perseus.run
 
 
@@ -87,13 +89,13 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=at_least(1), default=2)
     parser.add_argument("--hosts")
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--forward", type=float, default=1.5)
-    parser.add_argument("--batch", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--layers", type=at_least(1), default=24)
+    parser.add_argument("--width", type=at_least(1), default=512)
+    parser.add_argument("--forward", type=positive, default=1.5)
+    parser.add_argument("--batch", type=at_least(0), default=0)
+    parser.add_argument("--rounds", type=at_least(1), default=8)
     args = parser.parse_args()
     ranks = perseus.run.run(
         measure,

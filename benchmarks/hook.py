@@ -11,6 +11,8 @@ import argparse
 import statistics
 import time
 
+from contest.arguments import at_least
+
 import perseus.run
 
 
@@ -51,9 +53,9 @@ def measure(parameters: int, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--parameters", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--ranks", type=at_least(1), default=2)
+    parser.add_argument("--parameters", type=at_least(1), default=500)
+    parser.add_argument("--rounds", type=at_least(1), default=30)
     args = parser.parse_args()
     ranks = perseus.run.run(measure, args=(args.parameters, args.rounds), num_proc=args.ranks)
     print(f"microseconds of backward for each of {args.parameters} gradients, median, each rank")

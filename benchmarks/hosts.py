@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from contest import report, training_step
+from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor, Times
 from contest.lab import Lab, open_lab, why_not
 from contest.launch import Contender, Host, variant
@@ -266,16 +267,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--hosts", type=int, nargs="+", default=[4])
-    parser.add_argument("--ranks-per-host", type=int, default=1)
-    parser.add_argument("--link", type=int, default=1000, help="Mbit/s")
-    parser.add_argument("--flow", type=int, default=250, help="Mbit/s")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--hosts", type=at_least(2), nargs="+", action=Different, default=[4])
+    parser.add_argument("--ranks-per-host", type=at_least(1), default=1)
+    parser.add_argument("--link", type=at_least(FILLING), default=1000, help="Mbit/s")
+    parser.add_argument("--flow", type=at_least(1), default=250, help="Mbit/s")
+    parser.add_argument("--parts", nargs="+", action=Different, choices=PARTS, default=list(PARTS))
     parser.add_argument(
-        "--models", nargs="+", choices=NAMES, default=("resnet50", "vgg16", "bert-large")
+        "--models",
+        nargs="+",
+        action=Different,
+        choices=NAMES,
+        default=("resnet50", "vgg16", "bert-large"),
     )
-    parser.add_argument("--slowdown", type=float, default=10, help="of the accelerator")
-    parser.add_argument("--tuning-steps", type=int, default=50, help="before measuring")
+    parser.add_argument("--slowdown", type=positive, default=10, help="of the accelerator")
+    parser.add_argument("--tuning-steps", type=at_least(0), default=50, help="before measuring")
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()

@@ -9,6 +9,8 @@ and system, all threads) over the sleep.
 import argparse
 import time
 
+from contest.arguments import at_least, positive
+
 import perseus.run
 
 
@@ -30,8 +32,8 @@ def idle(seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--ranks", type=at_least(1), default=4)
+    parser.add_argument("--seconds", type=positive, default=20.0)
     args = parser.parse_args()
     used = perseus.run.run(idle, args=(args.seconds,), num_proc=args.ranks)
     for rank, seconds in enumerate(used):

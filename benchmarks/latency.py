@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 
 from contest import report
+from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN
 from contest.progress import progress
@@ -26,9 +27,13 @@ def cpu_text(microseconds: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--sizes", type=report.byte_count, nargs="+", help="bytes; 4 .. 64K")
-    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    parser.add_argument("--ranks", type=at_least(2), nargs="+", action=Different, default=[2])
+    parser.add_argument(
+        "--sizes", type=float32_bytes, nargs="+", action=Different, help="bytes; 4 .. 64K"
+    )
+    parser.add_argument(
+        "--contenders", nargs="+", action=Different, choices=CONTENDERS, default=CONTENDERS
+    )
     report.add_arguments(parser)
     args = parser.parse_args()
     turns, seconds = (2, 0.1) if args.quick else (7, 0.4)

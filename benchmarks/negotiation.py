@@ -17,6 +17,7 @@ import statistics
 import time
 
 from contest import simulation
+from contest.arguments import Different, at_least, setting
 from contest.progress import progress
 from contest.report import Report, add_arguments, plot
 
@@ -197,12 +198,28 @@ def most_messages(row: dict) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_arguments(parser)
-    parser.add_argument("--ranks", type=int, nargs="*", help="real processes; none: leave out")
-    parser.add_argument("--step-ranks", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("--simulated", type=int, nargs="*", help="simulated ranks")
-    parser.add_argument("--names", type=int, default=100, help="tensors in flight at once")
-    parser.add_argument("--rounds", type=int, help="of real processes")
-    parser.add_argument("--model", nargs="*", default=[], help="NAME=VALUE of the simulator")
+    parser.add_argument(
+        "--ranks",
+        type=at_least(2),
+        nargs="*",
+        action=Different,
+        help="real processes; none: leave out",
+    )
+    parser.add_argument(
+        "--step-ranks", type=at_least(2), nargs="*", action=Different, default=[2, 4]
+    )
+    parser.add_argument(
+        "--simulated", type=at_least(2), nargs="*", action=Different, help="simulated ranks"
+    )
+    parser.add_argument("--names", type=at_least(1), default=100, help="tensors in flight at once")
+    parser.add_argument("--rounds", type=at_least(1), help="of real processes")
+    parser.add_argument(
+        "--model",
+        type=setting(simulation.SETTINGS),
+        nargs="*",
+        default=[],
+        help="NAME=VALUE of the simulator",
+    )
     args = parser.parse_args()
     real = args.ranks if args.ranks is not None else [2, 4, 8] if args.quick else [2, 4, 8, 16, 32]
     rounds = args.rounds or (20 if args.quick else 200)

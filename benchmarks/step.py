@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 
 from contest import report, training_step
+from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
 from contest.launch import KNOWN
 from contest.models import NAMES, V100, model
@@ -75,11 +76,11 @@ def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES)
-    parser.add_argument("--slowdown", type=float, default=1, help="of the accelerator")
+    parser.add_argument("--ranks", type=at_least(2), nargs="+", action=Different, default=[2])
+    parser.add_argument("--models", nargs="+", action=Different, choices=NAMES, default=NAMES)
+    parser.add_argument("--slowdown", type=positive, default=1, help="of the accelerator")
     parser.add_argument("--only", choices=("steps", "at-once"))
-    parser.add_argument("--tuning-steps", type=int, default=60, help="before measuring")
+    parser.add_argument("--tuning-steps", type=at_least(0), default=60, help="before measuring")
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()

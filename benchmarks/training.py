@@ -17,11 +17,14 @@ from importlib import metadata
 from pathlib import Path
 
 from contest import report
+from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
 from contest.launch import KNOWN, Contender
 from contest.progress import progress
 
 DIGITS = "mnist_5k.csv.gz"
+IMAGES = 5000
+MODELS = ["cnn", "resnet"]
 CONTENDERS = {
     contender.label: contender
     for contender in (
@@ -52,14 +55,20 @@ def rate_text(rate: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--models", nargs="+", choices=["cnn", "resnet"], default=["cnn", "resnet"])
-    parser.add_argument("--batch", type=int, default=32, help="images a rank in each step")
+    parser.add_argument("--ranks", type=at_least(1), nargs="+", action=Different, default=[1, 2, 4])
+    parser.add_argument("--models", nargs="+", action=Different, choices=MODELS, default=MODELS)
+    parser.add_argument("--batch", type=at_least(1), default=32, help="images a rank in each step")
     parser.add_argument(
-        "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS)
+        "--contenders",
+        nargs="+",
+        action=Different,
+        choices=list(CONTENDERS),
+        default=list(CONTENDERS),
     )
     report.add_arguments(parser)
     args = parser.parse_args()
+    if args.batch * max(args.ranks) > IMAGES:
+        parser.error(f"argument --batch: {max(args.ranks)} ranks share {IMAGES} images")
     turns, seconds = (2, 0.5) if args.quick else (7, 2.0)
     training = report.Report("training", rate_text)
     digits = digits_file()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from contest import report, sweep
+from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
 from contest.lab import open_lab, why_not
 from contest.launch import Host, variant
@@ -189,13 +190,22 @@ def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--works", nargs="*", choices=WORKS, default=IN_A_HOST)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="on this host")
-    parser.add_argument("--works-over-hosts", nargs="*", choices=WORKS, default=OVER_HOSTS)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[2])
-    parser.add_argument("--link", type=int, default=1000, help="Mbit/s")
-    parser.add_argument("--flow", type=int, default=250, help="Mbit/s")
-    parser.add_argument("--finalists", type=int, default=4, help="of the fixed choices")
+    parser.add_argument("--works", nargs="*", action=Different, choices=WORKS, default=IN_A_HOST)
+    parser.add_argument(
+        "--ranks",
+        type=at_least(2),
+        nargs="+",
+        action=Different,
+        default=[2, 4],
+        help="on this host",
+    )
+    parser.add_argument(
+        "--works-over-hosts", nargs="*", action=Different, choices=WORKS, default=OVER_HOSTS
+    )
+    parser.add_argument("--hosts", type=at_least(2), nargs="+", action=Different, default=[2])
+    parser.add_argument("--link", type=at_least(1), default=1000, help="Mbit/s")
+    parser.add_argument("--flow", type=at_least(1), default=250, help="Mbit/s")
+    parser.add_argument("--finalists", type=at_least(1), default=4, help="of the fixed choices")
     report.add_arguments(parser)
     args = parser.parse_args()
     # Contenders are stopped while others have their turn: to them, time passes at once.

@@ -58,13 +58,6 @@ def bytes_text(count: int) -> str:
     return f"{value} GiB"
 
 
-def byte_count(text: str) -> int:
-    """The inverse, for command lines: "64K", "64KiB", "256M", "4"."""
-    number = text.rstrip("KMGiB")
-    unit = text[len(number) :].removesuffix("B").removesuffix("i")
-    return int(number) << {"": 0, "K": 10, "M": 20, "G": 30}[unit]
-
-
 def time_text(microseconds: float | None) -> str:
     if microseconds is None:
         return "-"

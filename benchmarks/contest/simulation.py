@@ -7,9 +7,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from contest import models
+from contest.arguments import at_least, positive
 from contest.progress import progress
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -21,6 +23,17 @@ QUICK_RANKS = [2, 12, 128, 1024]
 MOST_RANKS = {"coordinator-gloo": 1024}
 # A simulated negotiator takes some 1,000 bytes for each name: this is 2.5 GB.
 MOST_NAMES_TIMES_RANKS = 161 * 16384
+#: What --model may change; see benchmarks/negotiation/main.cc.
+SETTINGS: dict[str, Callable[[str], float]] = {
+    "ranks_per_host": at_least(1),
+    "spread_ns": at_least(0),
+    "inside_overhead_ns": at_least(0),
+    "inside_latency_ns": at_least(0),
+    "inside_bytes_per_ns": positive,
+    "between_overhead_ns": at_least(0),
+    "between_latency_ns": at_least(0),
+    "between_bytes_per_ns": positive,
+}
 STATES = {
     "steady state": ("perseus", "coordinator", "cached-mpi", "cached-gloo"),
     "first sight": ("perseus", "coordinator", "coordinator-mpi", "coordinator-gloo"),

@@ -4,7 +4,7 @@
 // and prints one JSON object a round: virtual time from the last rank's submission until the last
 // rank knows of the agreement, and messages and bytes of the ranks. In the first round no rank
 // knows any name. With scheme=perseus the CPU time of the negotiators is measured with 16 of them,
-// on this machine, and charged to the virtual ranks, unless begin_ns and message_ns say it.
+// on this machine, and charged to the virtual ranks.
 #include <algorithm>
 #include <array>
 #include <cstdio>

@@ -1,0 +1,82 @@
+"""What makes no sense to a benchmark is refused as an argument, before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+
+
+@pytest.fixture
+def arguments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("contest.arguments")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("4", 4), ("4B", 4), ("64K", 65536), ("64KiB", 65536), ("64KB", 65536), ("1G", 1 << 30)],
+)
+def test_a_size_is_read_with_its_unit(arguments: ModuleType, text: str, count: int) -> None:
+    assert arguments.float32_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["3", "0", "-4", "4.5", "64X", "K", ""])
+def test_a_size_of_no_whole_float32_is_refused(arguments: ModuleType, text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.float32_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much", ""])
+def test_what_is_not_more_than_nothing_is_refused(arguments: ModuleType, text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        arguments.positive(text)
+
+
+def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleType) -> None:
+    checked = arguments.setting({"ranks": arguments.at_least(1)})
+    assert checked("ranks=2") == "ranks=2"
+    for text in ("foo=3", "ranks", "ranks=", "ranks=0", "ranks=2.5"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            checked(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("latency --ranks 0", "argument --ranks: at least 2"),
+        ("latency --ranks two", "argument --ranks: 'two' is not a whole number"),
+        ("latency --sizes 3", "argument --sizes: 3 is not a multiple of the 4 bytes"),
+        ("latency --contenders perseus perseus", "argument --contenders: perseus is given twice"),
+        ("bandwidth --sizes 64X", "argument --sizes: '64X' is not a size such as 4, 64K or 256M"),
+        ("bandwidth --sizes 8", "argument --sizes: alltoall needs 4 bytes for each rank"),
+        ("hosts --hosts 1", "argument --hosts: at least 2"),
+        ("hosts --hosts 2 2", "argument --hosts: 2 is given twice"),
+        ("negotiation --ranks 1", "argument --ranks: at least 2"),
+        ("negotiation --simulated 1", "argument --simulated: at least 2"),
+        ("negotiation --model foo=3", "argument --model: 'foo' is none of ranks_per_host, "),
+        ("step --slowdown 0", "argument --slowdown: more than 0"),
+        ("training --batch 2000", "argument --batch: 4 ranks share 5000 images"),
+        ("tuning --hosts 0", "argument --hosts: at least 2"),
+        ("idle --seconds 0", "argument --seconds: more than 0"),
+        ("hook --rounds 0", "argument --rounds: at least 1"),
+        ("forward_overlap --layers 0", "argument --layers: at least 1"),
+    ],
+)
+def test_a_program_refuses_what_makes_no_sense(command: str, expected: str) -> None:
+    program, *words = command.split()
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{program}.py"), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert f"error: {expected}" in done.stderr

@@ -6,8 +6,7 @@ python benchmarks/hosts.py [--hosts 4] [--ranks-per-host 1] [--link 1000] [--flo
 The hosts are network namespaces of this machine (contest/lab.py). --link and --flow are the Mbit/s
 that a host may send, and each of its connections. The parts:
 
-  links        what plain sockets move, from the side that connected and from the one that accepted:
-               the limit for all that follows
+  links        what plain sockets move, from the side that connected and from the one that accepted
   allreduce    64 MiB, with the cap on connections and without it, against the limit
   slow         the same over 8 connections that fill the link together, one slowed to a tenth
   codec        the same with the fp16 codec
@@ -16,6 +15,9 @@ that a host may send, and each of its connections. The parts:
                slower than a V100, as links are 10 times slower than 10 Gbit/s. Peers take part with
                the first model only: a step of BERT-large takes them over a minute.
 
+The limit of a link is what plain sockets move over 8 connections, or what the cap, which counts
+whole frames, leaves for payload, whichever is more: no program can do better.
+
 With several ranks a host, those of MPI talk over TCP inside it, too.
 """
 
@@ -23,13 +25,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 from contest import report, training_step
 from contest.arguments import Different, at_least, positive
-from contest.conductor import Conductor, Times
+from contest.conductor import Conductor, Times, percentile
 from contest.lab import Lab, open_lab, why_not
 from contest.launch import Contender, Host, variant
 from contest.models import NAMES, V100
@@ -101,17 +105,31 @@ class Hosts:
             )
 
 
-def capacity(lab: Lab, hosts: Hosts) -> float:
-    """Mbit/s that each host can send, all at once.
+@dataclass(frozen=True)
+class Capacity:
+    """Mbit/s of payload that each host can send, all at once.
 
-    For longer than 10 seconds: in each 10, a connection under BBR all but stops for 0.2 (Cardwell
-    et al. 2016, ProbeRTT), which what is measured here must bear, too.
+    sockets: what plain ones move; cap: what the link's cap leaves for payload.
     """
-    return lab.plain_sockets(FILLING, seconds=0.5 if hosts.args.quick else 11)
+
+    sockets: float
+    cap: float
+
+    @property
+    def limit(self) -> float:
+        return max(self.sockets, self.cap)
+
+    def __str__(self) -> str:
+        return f"plain sockets move {self.sockets:.0f} Mbit/s, the cap leaves {self.cap:.0f}"
+
+
+def capacity(lab: Lab, hosts: Hosts) -> Capacity:
+    windows = lab.plain_sockets(FILLING, seconds=0.5 if hosts.args.quick else 5)
+    return Capacity(statistics.median(windows), lab.payload_mbit() or 0.0)
 
 
 def add_large(
-    hosts: Hosts, lab: Lab, contest: Conductor, work: str, limit: float, only: Sequence[str] = ()
+    hosts: Hosts, lab: Lab, contest: Conductor, work: str, link: Capacity, only: Sequence[str] = ()
 ) -> dict[str, Times]:
     """64 MiB allreduces, with each contender's share of the link's capacity."""
     turns, iterations = (1, 1) if hosts.args.quick else (2, 3)
@@ -127,13 +145,15 @@ def add_large(
     hosts.report.add(case, times)
     hosts.report.print_case(case)
     bits = bytes_on_the_link(LARGE, lab.hosts) * 8
-    print(f"  plain sockets move {limit:.0f} Mbit/s; of these")
+    print(f"  {link}; of the larger")
     for row in hosts.report.rows[before:]:
-        row["limit_mbit"] = limit
-        row["mbit"] = bits / row["median"] if row["median"] else None
-        if row["mbit"]:
-            used = row["mbit"]
-            print(f"  {row['contender']:26} {used:6.0f} Mbit/s  {used / limit:6.1%}", flush=True)
+        row.update(limit_mbit=link.limit, sockets_mbit=link.sockets, cap_mbit=link.cap, mbit=None)
+        if row["median"]:
+            row["mbit"] = bits / row["median"]
+            shares = [bits / row[key] / link.limit for key in ("median", "p90", "p10")]
+            share, low, high = (f"{value:.1%}" for value in shares)
+            print(f"  {row['contender']:24} {row['mbit']:6.0f} Mbit/s  {share:>6}  {low} .. {high}")
+    sys.stdout.flush()
     return times
 
 
@@ -146,6 +166,7 @@ def links(hosts: Hosts) -> None:
             for senders in ("connecting", "accepting"):
                 for connections in (1, 4, FILLING):
                     moved = lab.plain_sockets(connections, senders=senders, seconds=seconds)
+                    median, low, high = (percentile(moved, at) for at in (50, 10, 90))
                     hosts.links.append(
                         {
                             "hosts": lab.hosts,
@@ -153,21 +174,24 @@ def links(hosts: Hosts) -> None:
                             "flow": flow,
                             "senders": senders,
                             "connections": connections,
-                            "mbit": moved,
+                            "mbit": median,
+                            "p10": low,
+                            "p90": high,
                         }
                     )
                     caps = hosts.case(lab, "")["caps"]
                     many = f"{connections} connection{'s' if connections > 1 else ''}"
-                    print(f"  {caps:40} {many:14} {senders:11} {moved:7.0f}", flush=True)
+                    spread = f"{low:.0f} .. {high:.0f}"
+                    print(f"  {caps:40} {many:14} {senders:11} {median:7.0f}  {spread}", flush=True)
 
 
 def allreduce(hosts: Hosts) -> None:
     for flow in dict.fromkeys((hosts.args.flow, None)):
         with hosts.lab(flow) as lab:
-            limit = capacity(lab, hosts)
+            link = capacity(lab, hosts)
             with hosts.contest(lab, ("perseus", *hosts.peers())) as contest:
                 hosts.tune(contest, ["perseus"])
-                add_large(hosts, lab, contest, "allreduce of 64 MiB", limit)
+                add_large(hosts, lab, contest, "allreduce of 64 MiB", link)
 
 
 def slow(hosts: Hosts) -> None:
@@ -180,13 +204,13 @@ def slow(hosts: Hosts) -> None:
     )
     flow = hosts.args.link // FILLING
     with hosts.lab(flow) as lab:
-        limit = capacity(lab, hosts)
+        link = capacity(lab, hosts)
         with hosts.contest(lab, (streams,)) as contest:
-            add_large(hosts, lab, contest, "allreduce of 64 MiB, 8 streams", limit)
+            add_large(hosts, lab, contest, "allreduce of 64 MiB, 8 streams", link)
             busiest = lab.connections(0)[0]
             with lab.slowed([(0, busiest)], flow / 10):
                 work = "allreduce of 64 MiB, one of 8 streams slowed to a tenth"
-                add_large(hosts, lab, contest, work, limit)
+                add_large(hosts, lab, contest, work, link)
         even, uneven = (row["median"] for row in hosts.report.rows[-2:])
         if even and uneven:
             print(f"  with the slow one {even / uneven:.0%} of without; the links' share is 89 %")
@@ -198,10 +222,10 @@ def codec(hosts: Hosts) -> None:
         variant("perseus", "perseus, fp16", PERSEUS_ALLREDUCE_DTYPE="fp16"),
     )
     with hosts.lab(hosts.args.flow) as lab:
-        limit = capacity(lab, hosts)
+        link = capacity(lab, hosts)
         with hosts.contest(lab, contenders) as contest:
             hosts.tune(contest, list(contest.contenders))
-            times = add_large(hosts, lab, contest, "allreduce of 64 MiB, codecs", limit)
+            times = add_large(hosts, lab, contest, "allreduce of 64 MiB, codecs", link)
     plain, coded = (of.median for of in times.values())
     if plain and coded:
         print(f"  fp16 is {plain / coded:.2f} times faster")
@@ -229,7 +253,7 @@ def collectives(hosts: Hosts) -> None:
 def steps(hosts: Hosts) -> None:
     args = hosts.args
     with hosts.lab(args.flow) as lab:
-        limit = capacity(lab, hosts)
+        link = capacity(lab, hosts)
         contenders = [
             variant(one, one.label, **TCP_ONLY) if one.launcher == "openmpi" else one
             for one in training_step.contenders(peers=not args.no_peers)
@@ -243,7 +267,7 @@ def steps(hosts: Hosts) -> None:
                     case,
                     contest,
                     name,
-                    lambda size: bytes_on_the_link(size, lab.hosts) * 8 / (limit * 1e6),
+                    lambda size: bytes_on_the_link(size, lab.hosts) * 8 / (link.limit * 1e6),
                     slowdown=args.slowdown,
                     turns=1,
                     iterations=2 if args.quick else 3,

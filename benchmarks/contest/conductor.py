@@ -21,6 +21,11 @@ from contest.launch import KNOWN, Contender, Host, NotToBeHadError
 from contest.team import Team, WorkFailedError
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that `percent` of them stay below."""
+    return sorted(values)[round((len(values) - 1) * percent / 100)]
+
+
 @dataclass
 class Times:
     """Of one contender at one work: for each iteration the slowest rank's, in microseconds.
@@ -37,9 +42,7 @@ class Times:
         return statistics.median(self.microseconds) if self.microseconds else None
 
     def percentile(self, percent: float) -> float | None:
-        """The value that `percent` of the iterations stay below."""
-        ordered = sorted(self.microseconds)
-        return ordered[round((len(ordered) - 1) * percent / 100)] if ordered else None
+        return percentile(self.microseconds, percent) if self.microseconds else None
 
 
 class Conductor:

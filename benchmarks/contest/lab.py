@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -23,6 +24,8 @@ NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
 PLAIN_SOCKETS = Path(__file__).with_name("plain_sockets.py")
 #: A lab of its own, so that tests may use theirs meanwhile.
 NAME = "contest"
+#: A cap counts frames: of each 1,514 bytes, 66 are headers of Ethernet, IP and TCP (timestamps).
+PAYLOAD_OF_A_FRAME = 1448 / 1514
 
 
 @dataclass(frozen=True)
@@ -63,16 +66,23 @@ class Lab:
 
     def plain_sockets(
         self, connections: int, *, senders: str = "connecting", seconds: float = 2
-    ) -> float:
-        """Mbit/s that each host gets from the one before it, all at once; the slowest host's.
+    ) -> list[float]:
+        """Mbit/s that a host gets from the one before it while all send, window by window.
 
-        `connections` are those between two hosts. "accepting": those send that accepted them.
+        Of the host with the best median. A congestion control pauses at times, to probe: such a
+        window says nothing of the link, and the median passes over it. `connections` are those
+        between two hosts. "accepting": those send that accepted them.
         """
         jobs = [self._plain_sockets(host, connections, senders, seconds) for host in self._all]
         outputs = [job.communicate(timeout=60 + seconds)[0] for job in jobs]
         if any(job.returncode for job in jobs):
             raise RuntimeError("plain sockets could not be measured; see above")
-        return min(map(float, outputs))
+        found = [[float(word) for word in line.split()] for line in outputs]
+        return max(found, key=statistics.median)
+
+    def payload_mbit(self) -> float | None:
+        """What the cap of a host's link leaves for payload: the most that any program can move."""
+        return None if self.link_mbit is None else self.link_mbit * PAYLOAD_OF_A_FRAME
 
     def connections(self, host: int, pids: Collection[int] | None = None) -> list[Connection]:
         """A host's connections, of these processes only; most bytes sent first."""

@@ -4,7 +4,8 @@ python plain_sockets.py OWN_ADDRESS NEXT_ADDRESS --connections 4 --seconds 2 --s
 
 One process on each host of a ring. It opens so many connections to the next host and accepts as
 many from the one before; either those that connected send, as fast as they can, or those that
-accepted. Prints the Mbit/s of payload that this host received. Nothing is computed.
+accepted. Prints the Mbit/s of payload that this host received in each of several windows of time,
+on one line. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ PORT = 29_999
 PIECE = 1 << 18
 #: Seconds until connections have found their speed.
 WARM_UP = 0.5
+#: Seconds.
+WINDOW = 0.25
 
 
 def listen(address: str, connections: int) -> socket.socket:
@@ -51,32 +54,36 @@ def send_until(end: float, connection: socket.socket) -> None:
 
 
 class Receiver:
-    """Counts the bytes of all connections within a window of time."""
+    """Counts the bytes of all connections within each window of time."""
 
-    def __init__(self, begin: float, end: float) -> None:
-        self.begin, self.end = begin, end
-        self.counts: list[int] = []
+    def __init__(self, begin: float, windows: int) -> None:
+        self.begin, self.windows = begin, windows
+        self.end = begin + windows * WINDOW
+        self.counts: list[list[int]] = []
 
     def receive(self, connection: socket.socket) -> None:
-        count = 0
+        counts = [0] * self.windows
         into = bytearray(PIECE)
         while received := connection.recv_into(into):
-            if self.begin <= time.monotonic() < self.end:
-                count += received
-        self.counts.append(count)
+            now = time.monotonic()
+            if self.begin <= now < self.end:
+                counts[int((now - self.begin) / WINDOW)] += received
+        self.counts.append(counts)
 
-    def mbit(self) -> float:
-        return sum(self.counts) * 8e-6 / (self.end - self.begin)
+    def mbit(self) -> list[float]:
+        return [sum(counts) * 8e-6 / WINDOW for counts in zip(*self.counts, strict=True)]
 
 
-def exchange(own: str, following: str, connections: int, seconds: float, senders: str) -> float:
+def exchange(
+    own: str, following: str, connections: int, seconds: float, senders: str
+) -> list[float]:
     listener = listen(own, connections)
     opened = [connect(following) for _ in range(connections)]
     accepted = [listener.accept()[0] for _ in range(connections)]
     sending, receiving = (accepted, opened) if senders == "accepting" else (opened, accepted)
     now = time.monotonic()
-    receiver = Receiver(now + WARM_UP, now + WARM_UP + seconds)
-    # Longer than the window, for the other hosts' may begin a little later.
+    receiver = Receiver(now + WARM_UP, max(1, round(seconds / WINDOW)))
+    # Longer than all windows, for the other hosts' may begin a little later.
     end = receiver.end + WARM_UP
     threads = [threading.Thread(target=send_until, args=(end, one)) for one in sending]
     threads += [threading.Thread(target=receiver.receive, args=(one,)) for one in receiving]
@@ -95,7 +102,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--senders", choices=("connecting", "accepting"), default="connecting")
     args = parser.parse_args()
-    print(exchange(args.own, args.following, args.connections, args.seconds, args.senders))
+    print(*exchange(args.own, args.following, args.connections, args.seconds, args.senders))
 
 
 if __name__ == "__main__":

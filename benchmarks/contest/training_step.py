@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,9 +126,17 @@ def print_steps(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         times = f"{row['exposed'] / first:.2f}x" if first else ""
         print(
             f"  {row['contender']:26} {step:>9}  {low + ' .. ' + high:19} {exposed:>9} {bound:>9}"
-            f"  {times:>6}",
-            flush=True,
+            f"  {times:>6}"
         )
+    for row in below_bound(rows):
+        share = row["exposed"] / row["bound"]
+        print(f"  WARNING: {row['contender']} took {share:.1%} of its bound, which is then wrong")
+    sys.stdout.flush()
+
+
+def below_bound(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that took less than is possible."""
+    return [row for row in rows if row["exposed"] is not None and row["exposed"] < row["bound"]]
 
 
 def plot_exposed(

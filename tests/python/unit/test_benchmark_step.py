@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -81,6 +82,33 @@ def test_buckets_hold_all_gradients_and_the_first_is_small(
     assert sum(sizes) == 2 * 25_557_032  # checked, then measured
     assert 1e6 <= 4 * sizes[0] < 25e6
     assert min(sizes[1 : len(sizes) // 2 - 1]) * 4 >= 25e6
+
+
+def test_what_took_less_than_its_bound_is_found() -> None:
+    training_step = importlib.import_module("contest.training_step")
+    rows = [{"exposed": exposed, "bound": 2.0} for exposed in (1.9, 2.0, 2.1, None)]
+    assert training_step.below_bound(rows) == rows[:1]
+
+
+def test_a_cap_on_frames_leaves_less_for_payload() -> None:
+    lab = importlib.import_module("contest.lab")
+    assert lab.Lab(2, link_mbit=1000).payload_mbit() == pytest.approx(956.4, abs=0.1)
+    assert lab.Lab(2).payload_mbit() is None
+
+
+def test_windows_of_time_are_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_sockets = importlib.import_module("contest.plain_sockets")
+    monkeypatch.setattr(plain_sockets, "PIECE", 1000)
+    monkeypatch.setattr(plain_sockets, "WINDOW", 0.25)
+    moments = iter([0.9, 1.0, 1.2, 1.3, 1.6])  # two windows, from 1.0 to 1.5
+    monkeypatch.setattr(plain_sockets.time, "monotonic", lambda: next(moments))
+    receiver = plain_sockets.Receiver(begin=1.0, windows=2)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(bytes(5000))
+        theirs.shutdown(socket.SHUT_WR)
+        receiver.receive(ours)
+    assert receiver.mbit() == pytest.approx([2000 * 8e-6 / 0.25, 1000 * 8e-6 / 0.25])
 
 
 def test_a_connection_is_read_from_what_ss_prints() -> None:

@@ -54,7 +54,7 @@ def main() -> None:
     if shared_out and min(args.sizes or SIZES) < 4 * max(args.ranks):
         parser.error(f"argument --sizes: {min(shared_out)} needs 4 bytes for each rank")
     turns, seconds = (2, 0.1) if args.quick else (5, 0.6)
-    bandwidth = report.Report("bandwidth")
+    bandwidth = report.Report("bandwidth", file=args.json)
     print("median, p10 .. p90, ratio to the first", flush=True)
     for ranks in args.ranks:
         cases = [
@@ -79,8 +79,8 @@ def main() -> None:
                 )
                 bandwidth.add(case, times)
                 bandwidth.print_case(case)
-    if args.json:
-        bandwidth.write_json(args.json)
+                bandwidth.save()
+    bandwidth.save(finished=True)
     if args.plot:
         report.plot(
             bandwidth,

@@ -63,7 +63,6 @@ class Hosts:
         self.args = args
         self.count = count
         self.report = reported
-        self.links: list[dict[str, float | int | str | None]] = []
 
     def lab(self, flow: int | None) -> AbstractContextManager[Lab]:
         return open_lab(self.count, self.args.link, flow)
@@ -154,6 +153,7 @@ def add_large(
             share, low, high = (f"{value:.1%}" for value in shares)
             print(f"  {row['contender']:24} {row['mbit']:6.0f} Mbit/s  {share:>6}  {low} .. {high}")
     sys.stdout.flush()
+    hosts.report.save()
     return times
 
 
@@ -167,7 +167,7 @@ def links(hosts: Hosts) -> None:
                 for connections in (1, 4, FILLING):
                     moved = lab.plain_sockets(connections, senders=senders, seconds=seconds)
                     median, low, high = (percentile(moved, at) for at in (50, 10, 90))
-                    hosts.links.append(
+                    hosts.report.also["links"].append(
                         {
                             "hosts": lab.hosts,
                             "link": args.link,
@@ -179,6 +179,7 @@ def links(hosts: Hosts) -> None:
                             "p90": high,
                         }
                     )
+                    hosts.report.save()
                     caps = hosts.case(lab, "")["caps"]
                     many = f"{connections} connection{'s' if connections > 1 else ''}"
                     spread = f"{low:.0f} .. {high:.0f}"
@@ -248,6 +249,7 @@ def collectives(hosts: Hosts) -> None:
                 case = hosts.case(lab, f"{work} of {report.bytes_text(size)}")
                 hosts.report.add(case, times)
                 hosts.report.print_case(case)
+                hosts.report.save()
 
 
 def steps(hosts: Hosts) -> None:
@@ -275,6 +277,7 @@ def steps(hosts: Hosts) -> None:
                 )
                 title = f"step of {name}, {lab.hosts} hosts, {case['ranks']} ranks, {case['caps']}"
                 training_step.print_steps(title, rows)
+                hosts.report.save()
 
 
 PARTS = {
@@ -312,15 +315,14 @@ def main() -> None:
         sys.exit(f"no hosts: {reason}")
     # Contenders are stopped while others have their turn: to them, time passes at once.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
-    everything = report.Report("hosts")
-    links: list[dict[str, float | int | str | None]] = []
+    everything = report.Report(
+        "hosts", file=args.json, also={"links": [], "accelerator": V100.name}
+    )
     for count in args.hosts:
         hosts = Hosts(args, count, everything)
         for part in args.parts:
             PARTS[part](hosts)
-        links += hosts.links
-    if args.json:
-        everything.write_json(args.json, links=links, accelerator=V100.name)
+    everything.save(finished=True)
     stepped = [row for row in everything.rows if "exposed" in row]
     if args.plot and stepped:
         training_step.plot_exposed(

@@ -37,8 +37,8 @@ def main() -> None:
     report.add_arguments(parser)
     args = parser.parse_args()
     turns, seconds = (2, 0.1) if args.quick else (7, 0.4)
-    latency = report.Report("latency")
-    idle = report.Report("latency", cpu_text)
+    latency = report.Report("latency", file=args.json)
+    idle = latency.section("idle", cpu_text)
     print("allreduce, median, p10 .. p90, ratio to the first", flush=True)
     for ranks in args.ranks:
         with Conductor(args.contenders, ranks) as contest:
@@ -51,11 +51,12 @@ def main() -> None:
                     contest.measure("collective.allreduce", turns=turns, seconds=seconds, **work),
                 )
                 latency.print_case(case)
+                latency.save()
             case = {"work": "a core's time while idle", "ranks": ranks}
             idle.add(case, contest.measure("collective.idle", turns=turns, iterations=1))
             idle.print_case(case)
-    if args.json:
-        latency.write_json(args.json, idle=idle.rows)
+            idle.save()
+    latency.save(finished=True)
     if args.plot:
         report.plot(latency, args.plot, x="bytes", panel=["ranks"], y_label="microseconds")
 

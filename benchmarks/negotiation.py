@@ -15,6 +15,7 @@ import argparse
 import math
 import statistics
 import time
+from collections.abc import Iterable, Iterator
 
 from contest import simulation
 from contest.arguments import Different, at_least, setting
@@ -94,31 +95,26 @@ def count_in_steps(
     return {name: (after[name] - before[name]) / steps for name in COUNTED}
 
 
-def real_agreements(sizes: list[int], rounds: int, names: int) -> list[dict]:
-    rows = []
+def real_agreements(sizes: list[int], rounds: int, names: int) -> Iterator[dict]:
     for size in progress(sizes, "real processes"):
         results = perseus.run.run(count_agreements, args=(rounds, names), num_proc=size)
         per_agreement = [r["steady"][1] / r["steady"][0] for r in results]
         # The slowest rank of each barrier: what the agreement took.
         times = [max(times) for times in zip(*(r["times_us"] for r in results), strict=True)]
         first_agreements, first_messages, first_bytes = results[0]["first"][:3]
-        rows.append(
-            {
-                "ranks": size,
-                "names": names,
-                "messages_an_agreement": [min(per_agreement), max(per_agreement)],
-                "messages_an_agreement_of_rank_0": per_agreement[0],
-                "bytes_a_message": sum(r["steady"][2] for r in results)
-                / sum(r["steady"][1] for r in results),
-                "first_round_of_rank_0": [first_agreements, first_messages, first_bytes],
-                "time_us": percentiles(times),
-            }
-        )
-    return rows
+        yield {
+            "ranks": size,
+            "names": names,
+            "messages_an_agreement": [min(per_agreement), max(per_agreement)],
+            "messages_an_agreement_of_rank_0": per_agreement[0],
+            "bytes_a_message": sum(r["steady"][2] for r in results)
+            / sum(r["steady"][1] for r in results),
+            "first_round_of_rank_0": [first_agreements, first_messages, first_bytes],
+            "time_us": percentiles(times),
+        }
 
 
-def real_steps(sizes: list[int], steps: int) -> list[dict]:
-    rows = []
+def real_steps(sizes: list[int], steps: int) -> Iterator[dict]:
     backwards = {"over 30 ms": 0.03, "all at once": 0.0}
     for size, (how, seconds) in progress(
         [(size, item) for size in sizes for item in backwards.items()], "training steps"
@@ -126,8 +122,7 @@ def real_steps(sizes: list[int], steps: int) -> list[dict]:
         arguments = (steps, simulation.NAMES["ResNet-50"], seconds)
         results = perseus.run.run(count_in_steps, args=arguments, num_proc=size)
         mean = {name: statistics.mean(r[name] for r in results) for name in COUNTED}
-        rows.append({"ranks": size, "gradients": how, **mean})
-    return rows
+        yield {"ranks": size, "gradients": how, **mean}
 
 
 def percentiles(times: list[float]) -> dict[str, float]:
@@ -190,6 +185,12 @@ def _cell(row: dict | None, ours: dict | None) -> str:
     return f"{row['median']:.0f} ({ratio}{most_messages(row)})"
 
 
+def gather(rows: Iterable[dict], report: Report) -> None:
+    for row in rows:
+        report.rows.append(row)
+        report.save()
+
+
 def most_messages(row: dict) -> int:
     """Sent or received, whichever is more, of the rank that has most."""
     return max(row["messages_sent"][1], row["messages_received"][1])
@@ -227,20 +228,19 @@ def main() -> None:
     if simulated is None:
         simulated = simulation.QUICK_RANKS if args.quick else simulation.RANKS
 
-    report = Report("negotiation")
-    processes, steps = [], []
+    report = Report("negotiation", file=args.json, also={"model": args.model})
+    processes, steps = report.section("processes"), report.section("steps")
     if real:
-        processes = real_agreements(real, rounds, args.names)
-        print_real(processes)
+        gather(real_agreements(real, rounds, args.names), processes)
+        print_real(processes.rows)
     if args.step_ranks:
-        steps = real_steps(args.step_ranks, 5 if args.quick else 50)
-        print_steps(steps)
+        gather(real_steps(args.step_ranks, 5 if args.quick else 50), steps)
+        print_steps(steps.rows)
     if simulated:
         simulation.build()
-        report.rows = simulation.agreements(simulated, args.model)
+        gather(simulation.agreements(simulated, args.model), report)
         print_simulated(report.rows)
-    if args.json:
-        report.write_json(args.json, model=args.model, processes=processes, steps=steps)
+    report.save(finished=True)
     if args.plot and simulated:
         panels = {"x": "ranks", "panel": ["names", "state"]}
         plot(report, args.plot, y_label="us from the last submission", **panels)

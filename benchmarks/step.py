@@ -57,6 +57,7 @@ def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) ->
                 iterations=iterations,
             )
             training_step.print_steps(f"step of {name}, {ranks} ranks", rows)
+            steps.save()
 
 
 def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report) -> None:
@@ -72,6 +73,7 @@ def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report
                 contest.measure("step.gradients", turns=turns, iterations=iterations, name=name),
             )
             at_once.print_case(case)
+            at_once.save()
 
 
 def main() -> None:
@@ -84,15 +86,15 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()
-    steps, at_once = report.Report("step"), report.Report("step")
+    steps = report.Report("step", file=args.json, also={"accelerator": V100.name})
+    at_once = steps.section("at_once")
     print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")
     for ranks in args.ranks:
         if args.only != "at-once":
             measure_steps(args, ranks, steps)
         if args.only != "steps":
             measure_at_once(args, ranks, at_once)
-    if args.json:
-        steps.write_json(args.json, at_once=at_once.rows, accelerator=V100.name)
+    steps.save(finished=True)
     if args.plot and steps.rows:
         training_step.plot_exposed(
             steps.rows, args.plot, lambda row: f"{row['work']}, {row['ranks']} ranks"

@@ -70,7 +70,7 @@ def main() -> None:
     if args.batch * max(args.ranks) > IMAGES:
         parser.error(f"argument --batch: {max(args.ranks)} ranks share {IMAGES} images")
     turns, seconds = (2, 0.5) if args.quick else (7, 2.0)
-    training = report.Report("training", rate_text)
+    training = report.Report("training", rate_text, file=args.json, also={"batch": args.batch})
     digits = digits_file()
     print("images/s, median, p10 .. p90, ratio to the first", flush=True)
     for ranks in args.ranks:
@@ -91,8 +91,8 @@ def main() -> None:
                 }
                 training.add(case, rates)
                 training.print_case(case)
-    if args.json:
-        training.write_json(args.json, batch=args.batch)
+                training.save()
+    training.save(finished=True)
     if args.plot:
         report.plot(training, args.plot, x="ranks", panel=["model"], y_label="images/s")
 

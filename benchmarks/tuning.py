@@ -211,8 +211,8 @@ def main() -> None:
     # Contenders are stopped while others have their turn: to them, time passes at once.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
     args.coarse_turns, args.turns, args.seconds = (1, 2, 0.1) if args.quick else (2, 7, 0.4)
-    tuning = report.Report("tuning")
     swept: list[dict[str, Any]] = []
+    tuning = report.Report("tuning", file=args.json, also={"swept": swept})
 
     def run(place: Mapping[str, int | str], hosts: Sequence[Host], works: Sequence[str]) -> None:
         with Sweep(args, int(place["ranks"]), hosts, works) as contenders:
@@ -220,6 +220,7 @@ def main() -> None:
                 choice, times = contenders.run(name)
                 add_case(tuning, {"work": WORKS[name].text, **place}, choice, times)
                 swept.append({"work": name, **place, "fixed": contenders.swept[name]})
+                tuning.save()
 
     print("median, p10 .. p90, ratio to the tuned", flush=True)
     for ranks in args.ranks if args.works else ():
@@ -231,8 +232,7 @@ def main() -> None:
         with hosts_of_lab(args, count) as hosts:
             run({"ranks": count, "hosts": count}, hosts, args.works_over_hosts)
     print_summary(tuning.rows)
-    if args.json:
-        tuning.write_json(args.json, swept=swept)
+    tuning.save(finished=True)
     if args.plot:
         plot(tuning.rows, args.plot)
 

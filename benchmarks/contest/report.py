@@ -20,6 +20,8 @@ from typing import Any
 from contest.conductor import Times
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Ends the commit's name where tracked files differ from it.
+DIRTY = "-dirty"
 Case = Mapping[str, int | str]
 
 
@@ -34,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _output_file(text: str) -> Path:
     """A file that can be written, as far as can be told before an hour of measuring."""
     file = Path(text)
-    if not os.access(file if file.exists() else file.parent, os.W_OK) or file.is_dir():
+    plain = file.is_file() or not file.exists()
+    places = [file, file.parent] if file.exists() else [file.parent]
+    if not plain or not all(os.access(place, os.W_OK) for place in places):
         raise argparse.ArgumentTypeError(f"{file} cannot be written")
     return file
 
@@ -71,11 +75,26 @@ class Report:
     """Rows of one program's run; the first contender of a case is what the others are compared to.
 
     value_text: how a value reads, if it is not a time in microseconds.
+    file: where save writes the rows, and `also` beside them. whole: whose section this is.
     """
 
     program: str
     value_text: Callable[[float | None], str] = time_text
+    file: Path | None = None
+    also: dict[str, Any] = field(default_factory=dict)
+    whole: Report | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # What is measured is the tree as it is now: it may change meanwhile.
+        self._machine = machine() if self.file else {}
+        if self.file and self._machine["versions"]["perseus"].endswith(DIRTY):
+            print(
+                f"WARNING: tracked files differ from the commit: {self.file} will not say what was "
+                "measured",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def add(self, case: Case, times: Mapping[str, Times]) -> None:
         """Takes in one measurement of some contenders."""
@@ -111,16 +130,31 @@ class Report:
             print(f"  {row['contender']:24} {median:>11}  {spread:25} {ratio:>8}{words}")
         sys.stdout.flush()
 
-    def write_json(self, file: Path, **more: Any) -> None:
+    def section(self, name: str, value_text: Callable[[float | None], str] = time_text) -> Report:
+        """For other rows in the same file."""
+        made = Report(self.program, value_text, whole=self)
+        self.also[name] = made.rows
+        return made
+
+    def save(self, *, finished: bool = False) -> None:
+        """After each case, and at the end: a run that is cut leaves what it has measured."""
+        if self.whole is not None:
+            self.whole.save(finished=finished)
+        if self.file is None:
+            return
         content = {
             "program": self.program,
             "command": ["python", f"benchmarks/{self.program}.py", *sys.argv[1:]],
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "machine": machine(),
-            **more,
+            "finished": finished,
+            "machine": self._machine,
+            **self.also,
             "rows": self.rows,
         }
-        file.write_text(json.dumps(content, indent=1) + "\n")
+        whole = self.file.resolve()
+        part = whole.with_name(f".{whole.name}.part")
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(whole)
 
 
 def _case_text(case: Case) -> str:
@@ -154,9 +188,14 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+    """Its name, and whether tracked files differ from it: not the results, for a run writes them."""
+    git = ["git", "-C", str(ROOT)]
+    done = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True)
+    if done.returncode:
+        return "unknown"
+    changes = [*git, "diff", "--quiet", "HEAD", "--", ".", ":(exclude)benchmarks/results"]
+    differs = subprocess.run(changes).returncode
+    return done.stdout.strip() + (DIRTY if differs else "")
 
 
 def _version(name: str) -> str | None:

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from contest import models
@@ -82,7 +82,7 @@ def simulate(
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def agreements(sizes: list[int], model: list[str]) -> list[dict]:
+def agreements(sizes: list[int], model: list[str]) -> Iterator[dict]:
     """Rows for a Report: of each scheme and number of ranks, the first and the later agreements."""
     jobs = [
         (title, scheme, size)
@@ -92,7 +92,6 @@ def agreements(sizes: list[int], model: list[str]) -> list[dict]:
         if size <= MOST_RANKS.get(scheme, size)
         and (scheme != "perseus" or size * len(tensors) <= MOST_NAMES_TIMES_RANKS)
     ]
-    rows = []
     for title, scheme, size in progress(jobs, "simulated ranks"):
         first, *steady = simulate(scheme, size, NAMES[title], 4, model)
         for state, rounds in (("first sight", [first]), ("steady state", steady)):
@@ -100,5 +99,4 @@ def agreements(sizes: list[int], model: list[str]) -> list[dict]:
                 times = [row["time_us"] for row in rounds]
                 spread = {"p10": min(times), "median": statistics.median(times), "p90": max(times)}
                 case = {"names": title, "state": state, "contender": scheme}
-                rows.append({**case, **rounds[0], **spread})
-    return rows
+                yield {**case, **rounds[0], **spread}

@@ -1,21 +1,25 @@
-"""Files that benchmarks/ write are looked at before anything is measured."""
+"""Files that benchmarks/ write: looked at before anything is measured, and written case by case."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import importlib.util
+import json
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+from contest.conductor import Times
 
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def report() -> ModuleType:
     return importlib.import_module("contest.report")
 
 
@@ -56,3 +60,53 @@ def test_a_plot_takes_matplotlib_and_a_format(
         parse(report, "--plot", str(tmp_path / "figures.txt"))
     expected = "neither in .svg nor in .png" if drawing else "matplotlib: make env-benchmarks"
     assert expected in capsys.readouterr().err
+
+
+def contents(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_what_has_been_measured_is_saved_whole_after_each_case(
+    report: ModuleType, tmp_path: Path
+) -> None:
+    file = tmp_path / "figures.json"
+    figures = report.Report("latency", file=file, also={"batch": 32})
+    idle = figures.section("idle")
+    for count in (1, 2):
+        figures.add({"bytes": count}, {"perseus": Times([1.0])})
+        figures.save()
+        assert len(contents(file)["rows"]) == count
+    idle.add({"work": "idle"}, {"perseus": Times([2.0])})
+    idle.save()
+    found = contents(file)
+    assert [row["median"] for row in found["idle"]] == [2.0]
+    assert (found["batch"], found["finished"]) == (32, False)
+    figures.save(finished=True)
+    assert contents(file)["finished"]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_without_a_file_nothing_is_saved(report: ModuleType, tmp_path: Path) -> None:
+    report.Report("latency").save(finished=True)
+
+
+@pytest.mark.parametrize("state", ["", "-dirty"])
+def test_a_dirty_tree_is_told_at_the_start(
+    report: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    state: str,
+) -> None:
+    monkeypatch.setattr(report, "_commit", lambda: f"abc1234{state}")
+    report.Report("latency")
+    assert capsys.readouterr().err == ""
+    report.Report("latency", file=tmp_path / "figures.json")
+    assert ("WARNING: tracked files differ" in capsys.readouterr().err) == bool(state)
+
+
+def test_a_device_is_no_file(report: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(report, "--json", "/dev/null")
+    assert "/dev/null cannot be written" in capsys.readouterr().err

@@ -188,7 +188,7 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Its name, and whether tracked files differ from it: not the results, for a run writes them."""
+    """Its name, and whether tracked files differ: not the results, which a run itself writes."""
     git = ["git", "-C", str(ROOT)]
     done = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True)
     if done.returncode:

@@ -41,6 +41,11 @@ struct Settings {
   bool is_given(std::string_view name) const;
 };
 
+// Those that the tuner changes unless they are given.
+inline constexpr std::string_view kTunedSettings[] = {
+    "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_STREAMS", "PERSEUS_ALLREDUCE_FUSION",
+    "PERSEUS_CREDIT", "PERSEUS_CHUNK"};
+
 // One row as text, for --help, docs/settings.md and the C ABI.
 struct SettingRow {
   std::string name, type, default_value, range, since, aliases, help, value;

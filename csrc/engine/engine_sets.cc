@@ -93,7 +93,9 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   // Before anything is planned: all ranks change their plans at the same agreement.
   if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
     executor_->conclude_trial(agreement.slowest);
-    mesh_->set_chunk(executor_->tuner().current().chunk_bytes);
+    const Tuning& tuning = executor_->tuner().current();
+    mesh_->set_chunk(tuning.chunk_bytes);
+    mesh_->set_connections(tuning.streams);
   }
   if (timeline_.marks_cycles()) timeline_.instant({}, "CYCLE_START");
   mix_ups_->on_agreement(set, agreement);

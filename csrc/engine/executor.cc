@@ -1,9 +1,11 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "engine/trace.h"
+#include "transport/mesh.h"
 
 namespace perseus {
 namespace {
@@ -16,15 +18,22 @@ Tuning initial_tuning(const Settings& settings) {
           .chunk_bytes = settings.chunk_bytes};
 }
 
-// Inside a host few shards are under way at once, whatever the credit, and rings bound the frames;
-// between hosts the credit alone counts.
-TunedDimensions tuned_dimensions(const Settings& settings, bool several_hosts) {
-  if (settings.disable_stream_tuning) return {false, false, false, false, false};
-  return {.shard_bytes = !settings.is_given("PERSEUS_ALLREDUCE_SHARD"),
-          .streams = !several_hosts && !settings.is_given("PERSEUS_ALLREDUCE_STREAMS"),
-          .merge_bytes = !settings.is_given("PERSEUS_ALLREDUCE_FUSION"),
-          .credit_bytes = several_hosts && !settings.is_given("PERSEUS_CREDIT"),
-          .chunk_bytes = several_hosts && !settings.is_given("PERSEUS_CHUNK")};
+Candidates tuning_candidates(const Settings& settings, bool several_hosts) {
+  if (settings.disable_stream_tuning) return {};
+  const Tuning start = initial_tuning(settings);
+  Candidates candidates =
+      several_hosts ? Candidates::between_hosts(start, connections_between_hosts(settings))
+                    : Candidates::inside_a_host(start);
+  const std::pair<std::string_view, std::vector<uint64_t>&> by_setting[] = {
+      {"PERSEUS_ALLREDUCE_SHARD", candidates.shard_bytes},
+      {"PERSEUS_ALLREDUCE_STREAMS", candidates.streams},
+      {"PERSEUS_ALLREDUCE_FUSION", candidates.merge_bytes},
+      {"PERSEUS_CREDIT", candidates.credit_bytes},
+      {"PERSEUS_CHUNK", candidates.chunk_bytes}};
+  for (const auto& [name, values] : by_setting) {
+    if (settings.is_given(name)) values.clear();
+  }
+  return candidates;
 }
 
 TuningEffort tuning_effort(const Settings& settings) {
@@ -54,7 +63,7 @@ Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int h
       several_hosts_(hosts > 1),
       cached_bytes_(cached_bytes(local_size)),
       host_(host),
-      tuner_(initial_tuning(context.settings), tuned_dimensions(context.settings, hosts > 1),
+      tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, hosts > 1),
              tuning_effort(context.settings)),
       admission_(most_at_once(), context.settings.credit_bytes),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
@@ -68,7 +77,7 @@ int Executor::most_at_once() const {
 }
 
 void Executor::conclude_trial(uint64_t slowest) {
-  tuning_log_.add(tuner_, slowest);
+  if (slowest != Tuner::kNothingToMeasure) tuning_log_.add(tuner_, slowest);
   tuner_.conclude(slowest);
   admission_.set_limits(most_at_once(), tuner_.current().credit_bytes);
   if (tuner_.is_finished()) tuning_log_.finish(tuner_);

@@ -1,11 +1,13 @@
 #include "schedule/tuner.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace perseus {
 namespace {
 
 constexpr uint64_t kSmallest = 256 << 10;  // bytes of a step; smaller ones tell of latency only
+constexpr int kMostSmallSteps = 500;       // in a row, after which there is nothing to tune
 constexpr uint64_t kMiB = 1 << 20;
 
 constexpr size_t kRounds = 3;  // of the duel
@@ -17,36 +19,44 @@ bool is_faster(uint64_t time, uint64_t than) {
 
 }  // namespace
 
-Tuner::Tuner(Tuning start, TunedDimensions dimensions, TuningEffort effort)
+Candidates Candidates::inside_a_host(const Tuning& start) {
+  const auto most = static_cast<uint64_t>(start.streams);
+  std::vector<uint64_t> streams = {1, 2, 4};
+  std::erase_if(streams, [&](uint64_t fewer) { return fewer >= most; });
+  streams.push_back(most);
+  return {.shard_bytes = {kMiB / 4, kMiB / 2, kMiB, 4 * kMiB},
+          .streams = std::move(streams),
+          .merge_bytes = {kMiB, 4 * kMiB, 16 * kMiB},
+          .credit_bytes = {},
+          .chunk_bytes = {}};
+}
+
+Candidates Candidates::between_hosts(const Tuning& start, int connections) {
+  std::vector<uint64_t> streams = {2, 4, 8};
+  std::erase_if(streams, [&](uint64_t more) { return more > static_cast<uint64_t>(connections); });
+  return {.shard_bytes = {kMiB / 2, kMiB, 4 * kMiB},
+          .streams = std::move(streams),
+          .merge_bytes = {kMiB, 4 * kMiB, 16 * kMiB},
+          .credit_bytes = {16 * kMiB, 64 * kMiB},
+          .chunk_bytes = {start.chunk_bytes / 4, start.chunk_bytes}};
+}
+
+Tuner::Tuner(Tuning start, const Candidates& candidates, TuningEffort effort)
     : effort_(effort),
       start_(start),
       current_(start),
       best_(start),
       steps_to_skip_(effort.warm_up) {
-  if (dimensions.shard_bytes) {
-    add_values(Dimension::kShard, start.shard_bytes, {kMiB / 4, kMiB / 2, kMiB, 4 * kMiB});
-  }
-  if (dimensions.streams) {
-    const auto most = static_cast<uint64_t>(start.streams);
-    std::vector<uint64_t> fewer = {1, 2, 4};
-    std::erase_if(fewer, [&](uint64_t streams) { return streams >= most; });
-    fewer.push_back(most);
-    add_values(Dimension::kStreams, most, fewer);
-  }
-  if (dimensions.merge_bytes) {
-    add_values(Dimension::kMerge, start.merge_bytes, {kMiB, 4 * kMiB, 16 * kMiB});
-  }
-  if (dimensions.credit_bytes) {
-    add_values(Dimension::kCredit, start.credit_bytes, {4 * kMiB, 16 * kMiB, 64 * kMiB});
-  }
-  if (dimensions.chunk_bytes) {
-    add_values(Dimension::kChunk, start.chunk_bytes, {start.chunk_bytes / 4, start.chunk_bytes});
-  }
+  add(Dimension::kShard, start.shard_bytes, candidates.shard_bytes);
+  add(Dimension::kStreams, static_cast<uint64_t>(start.streams), candidates.streams);
+  add(Dimension::kMerge, start.merge_bytes, candidates.merge_bytes);
+  add(Dimension::kCredit, start.credit_bytes, candidates.credit_bytes);
+  add(Dimension::kChunk, start.chunk_bytes, candidates.chunk_bytes);
   values_.resize(std::min(values_.size(), static_cast<size_t>(effort.most_values)));
   if (values_.empty()) phase_ = Phase::kDone;
 }
 
-void Tuner::add_values(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values) {
+void Tuner::add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values) {
   // The start's own time is measured early, when a job may not yet run as it will: so once again.
   const bool is_first = values_.empty();
   for (uint64_t value : values) {
@@ -77,6 +87,7 @@ void Tuner::end_step() {
   step_time_ = {};
   if (is_finished()) return;
   ++steps_;
+  small_steps_ = bytes < kSmallest ? small_steps_ + 1 : 0;
   if (bytes < kSmallest) return;
   if (steps_to_skip_ > 0) {
     --steps_to_skip_;
@@ -86,7 +97,9 @@ void Tuner::end_step() {
 }
 
 std::optional<uint64_t> Tuner::result() const {
-  if (is_finished() || samples_.size() < static_cast<size_t>(effort_.steps)) return {};
+  if (is_finished()) return {};
+  if (small_steps_ >= kMostSmallSteps) return kNothingToMeasure;
+  if (samples_.size() < static_cast<size_t>(effort_.steps)) return {};
   // What disturbs a step only ever makes it longer.
   return std::max<uint64_t>(*std::min_element(samples_.begin(), samples_.end()), 1);
 }
@@ -96,6 +109,11 @@ void Tuner::conclude(uint64_t slowest) {
   samples_.clear();
   steps_to_skip_ = 1;  // partly of the trial before
   trial_ += 1;
+  if (slowest == kNothingToMeasure) {
+    phase_ = Phase::kDone;
+    current_ = start_;
+    return;
+  }
   switch (phase_) {
     case Phase::kFirst:
       best_time_ = slowest;

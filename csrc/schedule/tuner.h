@@ -28,13 +28,17 @@ struct Tuning {
   bool operator==(const Tuning&) const = default;
 };
 
-// What may be changed: not what the user has chosen, nor what makes no difference here.
-struct TunedDimensions {
-  bool shard_bytes = true;
-  bool streams = true;  // downwards only: the setting is the most
-  bool merge_bytes = true;
-  bool credit_bytes = true;
-  bool chunk_bytes = true;  // downwards only: buffers are made for the setting's size
+// What is tried of each dimension, in this order; nothing of what the user has chosen, or of what
+// makes no difference.
+struct Candidates {
+  std::vector<uint64_t> shard_bytes, streams, merge_bytes, credit_bytes, chunk_bytes;
+
+  // Where all ranks are on one host: fewer shards under way than the start's, whatever the credit,
+  // and rings bound the frames.
+  static Candidates inside_a_host(const Tuning& start);
+  // Streams are connections there, of which there are `connections`; the credit alone bounds the
+  // shards. Smaller chunks only: buffers are made for the start's.
+  static Candidates between_hosts(const Tuning& start, int connections);
 };
 
 // How long to look. With these, fifty steps at most.
@@ -47,7 +51,10 @@ struct TuningEffort {
 // Pure logic: times come in, no clock inside. One thread.
 class Tuner {
  public:
-  Tuner(Tuning start, TunedDimensions dimensions, TuningEffort effort);
+  // The verdict of a rank that has had nothing but small steps: tuning ends, the start is kept.
+  static constexpr uint64_t kNothingToMeasure = UINT64_MAX;
+
+  Tuner(Tuning start, const Candidates& candidates, TuningEffort effort);
 
   // What is to be used now.
   const Tuning& current() const { return current_; }
@@ -61,7 +68,7 @@ class Tuner {
   void record(uint64_t bytes, std::chrono::nanoseconds busy);
   // What was recorded since the last call was a training step's.
   void end_step();
-  // Nanoseconds a MiB of this trial, once enough was measured.
+  // Nanoseconds a MiB of this trial once enough was measured, or kNothingToMeasure.
   std::optional<uint64_t> result() const;
   // All ranks have measured this trial; the slowest took `slowest` nanoseconds a MiB.
   void conclude(uint64_t slowest);
@@ -76,7 +83,7 @@ class Tuner {
   };
   static Tuning with(Tuning tuning, const Value& value);
 
-  void add_values(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values);
+  void add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values);
   // Sets current_ to what is to be measured next, or to what is kept if that was all.
   void choose_next();
   bool has_won_duel();
@@ -95,6 +102,7 @@ class Tuner {
   std::vector<uint64_t> start_times_, best_times_;
   // The trial.
   int steps_ = 0;
+  int small_steps_ = 0;  // in a row
   int steps_to_skip_;
   uint64_t step_bytes_ = 0;
   std::chrono::nanoseconds step_time_{0};

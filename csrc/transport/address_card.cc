@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <span>
@@ -59,9 +60,12 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
                                                 "PERSEUS_DYNAMIC_PROCESS_SETS"};
   std::vector<std::pair<std::string, std::string>> agreed;
   for (const SettingRow& row : describe(settings)) {
-    for (std::string_view name : kNames) {
-      if (row.name == name) agreed.emplace_back(row.name, row.value);
-    }
+    if (std::ranges::find(kNames, row.name) == std::end(kNames)) continue;
+    agreed.emplace_back(row.name, row.value);
+    // What nobody has set may be tuned: then all must do so.
+    const bool is_tuned = !settings.disable_stream_tuning &&
+                          std::ranges::find(kTunedSettings, row.name) != std::end(kTunedSettings);
+    if (is_tuned && !settings.is_given(row.name)) agreed.back().second += " (not set)";
   }
   return agreed;
 }

@@ -18,8 +18,12 @@ void add(TrafficCounters::Counter& counter, uint64_t amount) {
 // One channel's view of the link.
 class FramedLink::Port final : public FramePort {
  public:
-  Port(FramedLink& link, bool control, bool data, bool express)
-      : carries_control(control), carries_data(data), is_express(express), link_(link) {}
+  Port(FramedLink& link, int index, bool control, bool data, bool express)
+      : index(index),
+        carries_control(control),
+        carries_data(data),
+        is_express(express),
+        link_(link) {}
 
   bool next(Frame& frame, uint64_t room) override { return link_.next(*this, frame, room); }
   void sent(const Frame& frame) override { link_.sent(*this, frame); }
@@ -44,6 +48,7 @@ class FramedLink::Port final : public FramePort {
   uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
   void failed(const Status& why) override { link_.channel_failed(*this, why); }
 
+  const int index;
   const bool carries_control, carries_data, is_express;
   std::unique_ptr<Channel> channel;
   int32_t last_priority = INT32_MAX;  // of the data it has taken
@@ -60,16 +65,18 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       peer_name_(std::move(peer_name)),
       is_local_(is_local),
       control_channels_(control_channels),
-      place_(environment.precedence.join()),
+      place_(environment.precedence.join(*this)),
       sends_(environment.loop),
       inbox_(environment.loop, environment.buffers) {
   for (int i = 0; i < control_channels; ++i) {
-    ports_.push_back(std::make_unique<Port>(*this, i == 0, !has_data_channel, is_express(i)));
+    ports_.push_back(std::make_unique<Port>(*this, i, i == 0, !has_data_channel, is_express(i)));
   }
-  if (has_data_channel) ports_.push_back(std::make_unique<Port>(*this, false, true, false));
+  if (has_data_channel) {
+    ports_.push_back(std::make_unique<Port>(*this, control_channels, false, true, false));
+  }
 }
 
-FramedLink::~FramedLink() = default;
+FramedLink::~FramedLink() { environment_.precedence.leave(place_); }
 
 FramePort& FramedLink::port(int index) { return *ports_[index]; }
 
@@ -130,11 +137,19 @@ void FramedLink::send_control(std::span<const std::byte> message) {
   if (ports_[0]->channel) ports_[0]->channel->kick();
 }
 
-void FramedLink::kick_data(const Port* but) {
+void FramedLink::kick_data() {
   for (auto& port : ports_) {
     if (sends_.empty()) return;
-    if (port.get() != but && port->carries_data && port->channel) port->channel->kick();
+    if (port->carries_data && port->channel) port->channel->kick();
   }
+}
+
+void FramedLink::look_again() { kick_data(); }
+
+std::span<const std::unique_ptr<FramedLink::Port>> FramedLink::streams() const {
+  const std::span all(ports_);
+  if (control_channels_ == 1) return all.last(1);
+  return all.subspan(1, std::min<size_t>(environment_.streams, all.size() - 1));
 }
 
 bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
@@ -144,7 +159,6 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (may_carry_data(port) && sends_.next(frame, room)) {
     port.last_priority = frame.transfer->priority;
     tell_urgency();
-    if (&port == ports_.back().get()) go_on_after_yielding();
     return true;
   }
   if (state_ != State::kClosing) return false;
@@ -155,31 +169,23 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
 }
 
 bool FramedLink::may_carry_data(const Port& port) {
-  if (!port.carries_data || sends_.empty() || (port.is_express && !is_overtaking())) return false;
-  if (&port == ports_.back().get() || sends_.priority() >= environment_.precedence.highest()) {
-    return true;
-  }
-  has_yielded_ = true;
+  if (!port.carries_data || sends_.empty()) return false;
+  const int last = streams().back()->index;
+  if (port.index > last || (port.is_express && !is_overtaking())) return false;
+  if (port.index == last || sends_.priority() >= environment_.precedence.highest()) return true;
+  environment_.precedence.has_yielded(place_);
   return false;
 }
 
 bool FramedLink::is_overtaking() const {
-  return std::any_of(ports_.begin(), ports_.end(), [&](auto& port) {
-    return !port->is_express && port->last_priority < sends_.priority();
-  });
+  return std::ranges::any_of(streams(),
+                             [&](auto& port) { return port->last_priority < sends_.priority(); });
 }
 
 void FramedLink::tell_urgency() {
   if (control_channels_ == 1) return;
   const bool sending = is_connected() && !is_over() && !sends_.empty();
   environment_.precedence.set(place_, sending ? sends_.priority() : Precedence::kNone);
-}
-
-void FramedLink::go_on_after_yielding() {
-  if (!has_yielded_ || sends_.empty()) return;
-  if (sends_.priority() < environment_.precedence.highest()) return;
-  has_yielded_ = false;
-  kick_data(ports_.back().get());  // which is in the midst of taking frames
 }
 
 bool FramedLink::next_control(Frame& frame, uint64_t room) {

@@ -3,8 +3,8 @@
 //
 // Of several channels, channel 0 is the express: beside control it carries only data more urgent
 // than what the others have taken, which waits in their kernel's queues and cannot be overtaken
-// there. And a link yields to those with more urgent data: it keeps to its last channel meanwhile.
-// It does not stop, for the others may not fill the network card, or may be stuck.
+// there. And a link yields to those with more urgent data: it keeps to one stream meanwhile. It
+// does not stop, for the others may not fill the network card, or may be stuck.
 //
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -65,12 +66,13 @@ struct LinkEnvironment {
   BufferPool& buffers;
   LinkObserver& observer;
   TrafficCounters& counters;
-  uint64_t chunk_bytes;     // of the largest frame that may come
-  uint64_t frame_bytes;     // of the largest frame that is sent; at most chunk_bytes
-  Precedence precedence{};  // among links of several channels
+  uint64_t chunk_bytes;         // of the largest frame that may come
+  uint64_t frame_bytes;         // of the largest frame that is sent; at most chunk_bytes
+  int streams = INT_MAX;        // that carry data, of those that a link has
+  Precedence precedence{loop};  // among links of several channels
 };
 
-class FramedLink final : public Link {
+class FramedLink final : public Link, private Yielding {
  public:
   // peer_name: "rank 3 on host7". control_channels: channels 0 to n - 1, of which 0 carries the
   // control messages and, without a data channel of its own behind them, all carry data, but
@@ -117,17 +119,18 @@ class FramedLink final : public Link {
 
   void start_send(Transfer& transfer) override;
   void start_receive(Transfer& transfer) override;
+  void look_again() override;
 
   bool next(Port& port, Frame& frame, uint64_t room);
   bool next_control(Frame& frame, uint64_t room);
+  // The channels that carry data, but for the express.
+  std::span<const std::unique_ptr<Port>> streams() const;
   // Whether the next data may go by this port.
   bool may_carry_data(const Port& port);
   // Whether what goes next would overtake something on another channel.
   bool is_overtaking() const;
   // Tells the other links how urgent the next message is.
   void tell_urgency();
-  // Lets the other channels go on, if that is all they wait for.
-  void go_on_after_yielding();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
   Status check(const Port& port, const FrameHeader& header) const;
@@ -136,8 +139,8 @@ class FramedLink final : public Link {
   bool is_being_left() const;
   void goodbye_arrived(Port& port);
   void channel_failed(Port& port, const Status& why);
-  // Has the channels look for data, `but` one.
-  void kick_data(const Port* but = nullptr);
+  // Has the channels look for data.
+  void kick_data();
   void finish_closing_if_done();
   // Closes the channels and ends all that is outstanding with `why`.
   void end(State state, const Status& why);
@@ -151,7 +154,6 @@ class FramedLink final : public Link {
   Status over_;  // what transfers end with once the link is over
   int attached_ = 0;
   const size_t place_;  // in the precedence
-  bool has_yielded_ = false;
   std::vector<std::unique_ptr<Port>> ports_;
 
   SendQueue sends_;

@@ -17,6 +17,9 @@ namespace {
 // Frames hold whole elements of any type, aligned.
 constexpr uint64_t kChunkMultiple = 64;
 
+// Where a cloud gives a connection an eighth of the link, or more, these fill it.
+constexpr int kMostTuned = 8;
+
 DataFabricMaker mpi_fabric_maker = make_mpi_fabric;
 
 MeshImpl::Transport transport_of(const Settings& settings) {
@@ -35,6 +38,14 @@ std::string hex(const Nonce& nonce) {
 
 }  // namespace
 
+int connections_between_hosts(const Settings& settings) {
+  if (transport_of(settings) == MeshImpl::Transport::kMpi) return 0;
+  const auto streams = static_cast<int>(settings.streams);
+  const bool is_fixed =
+      settings.disable_stream_tuning || settings.is_given("PERSEUS_ALLREDUCE_STREAMS");
+  return is_fixed ? streams : std::max(streams, kMostTuned);
+}
+
 void set_mpi_fabric_maker(DataFabricMaker maker) { mpi_fabric_maker = maker; }
 
 Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
@@ -48,7 +59,7 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& list
     : loop_(loop),
       listener_(listener),
       transport_(transport_of(settings)),
-      streams_(static_cast<int>(settings.streams)),
+      connections_(connections_between_hosts(settings)),
       start_timeout_(settings.start_timeout),
       peer_timeout_(settings.peer_timeout),
       interfaces_given_(!settings.interfaces.empty()),
@@ -57,7 +68,8 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& list
                    *this,
                    counters_,
                    settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
-                   settings.chunk_bytes / kChunkMultiple * kChunkMultiple} {}
+                   settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
+                   static_cast<int>(settings.streams)} {}
 
 MeshImpl::~MeshImpl() {
   loop_.cancel_timer(linger_timer_);
@@ -194,7 +206,7 @@ bool MeshImpl::uses_shm(int peer) const {
 
 int MeshImpl::control_channels(int peer) const {
   // With MPI only control goes over the connection.
-  return uses_shm(peer) || transport_ == Transport::kMpi ? 1 : 1 + streams_;
+  return uses_shm(peer) ? 1 : 1 + connections_;
 }
 
 std::string MeshImpl::name_of(int peer) const {
@@ -316,6 +328,10 @@ void MeshImpl::send_control(int peer, std::span<const std::byte> message) {
 void MeshImpl::set_chunk(uint64_t bytes) {
   environment_.frame_bytes =
       std::clamp(bytes / kChunkMultiple * kChunkMultiple, kChunkMultiple, environment_.chunk_bytes);
+}
+
+void MeshImpl::set_connections(int number) {
+  environment_.streams = std::max(1, std::min(number, connections_));
 }
 
 void MeshImpl::fail_all(const Status& why) {

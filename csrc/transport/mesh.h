@@ -17,6 +17,10 @@ namespace perseus {
 struct Settings;
 class Bootstrap;
 
+// TCP connections that carry data between two ranks: as many as the tuner may come to want, none
+// if MPI moves the data. With them comes one for control messages and for what is urgent.
+int connections_between_hosts(const Settings& settings);
+
 // Who is where. Host numbers count hosts in the order of their lowest rank.
 struct Topology {
   int rank = 0;
@@ -69,6 +73,8 @@ class Mesh {
   // The largest piece that links move before they look for something more urgent, from now on; not
   // above the setting's.
   virtual void set_chunk(uint64_t bytes) = 0;
+  // How many of the connections between two ranks carry data, from now on.
+  virtual void set_connections(int number) = 0;
 
   // Ends every transfer with `why`; the links stay unusable.
   virtual void fail_all(const Status& why) = 0;

@@ -38,6 +38,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   Link& link(int peer) override { return framed_link(peer); }
   void send_control(int peer, std::span<const std::byte> message) override;
   void set_chunk(uint64_t bytes) override;
+  void set_connections(int number) override;
   void fail_all(const Status& why) override;
   void close(std::chrono::milliseconds linger, std::function<void()> closed) override;
   Counters counters() const override;
@@ -56,8 +57,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   FramedLink& make_link(int peer);
   void begin_connecting(int peer);
   bool uses_shm(int peer) const;
-  // Of a link's channels those that the mesh connects; data over TCP has `streams_`, and the
-  // express channel.
+  // Of a link's channels those that the mesh connects; data over TCP has `connections_`, and
+  // the express channel.
   int control_channels(int peer) const;
   // Whether this rank connects channel `index`, or the peer.
   bool dials(int peer, int index) const;
@@ -86,7 +87,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   EventLoop& loop_;
   MeshListener& listener_;
   const Transport transport_;
-  const int streams_;
+  const int connections_;
   const std::chrono::seconds start_timeout_, peer_timeout_;
   const bool interfaces_given_;
 

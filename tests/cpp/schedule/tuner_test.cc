@@ -14,6 +14,13 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr Tuning kStart = {.streams = 8};
+constexpr Tuning kDefaults = {.streams = 4, .shard_bytes = 1 << 19};
+// Of every dimension.
+const Candidates kAll = {.shard_bytes = {1 << 18, 1 << 19, 1 << 20, 4 << 20},
+                         .streams = {1, 2, 4, 8},
+                         .merge_bytes = {1 << 20, 4 << 20, 16 << 20},
+                         .credit_bytes = {4 << 20, 16 << 20, 64 << 20},
+                         .chunk_bytes = {32 << 10, 128 << 10}};
 // All steps count, so that a trial can be concluded without any.
 constexpr TuningEffort kQuick = {.steps = 3, .warm_up = 0, .most_values = 1000};
 
@@ -31,7 +38,7 @@ struct Tuned {
 
 // Runs the tuner to its end against a machine on which a MiB takes time_of(tuning) nanoseconds.
 Tuned tune(const std::function<uint64_t(const Tuning&)>& time_of, TuningEffort effort = {}) {
-  Tuner tuner(kStart, {}, effort);
+  Tuner tuner(kStart, kAll, effort);
   Tuned tuned;
   for (; tuned.steps < 10'000 && !tuner.is_finished(); ++tuned.steps) {
     record_step(tuner, time_of(tuner.current()));
@@ -118,18 +125,18 @@ TEST(Tuner, FindsWhatIsMuchFasterOnANoisyMachineToo) {
 }
 
 TEST(Tuner, GoesBackToTheStartIfTheSearchWasMisled) {
-  Tuner tuner(kStart, {}, kQuick);
+  Tuner tuner(kStart, kAll, kQuick);
   int trial = 0;
   while (!tuner.is_finished()) tuner.conclude(trial++ == 2 ? 500 : 1000);
   EXPECT_EQ(tuner.current(), kStart);
 }
 
 TEST(Tuner, TakesNoMoreThanFiftySteps) {
-  TunedDimensions between_hosts{.streams = false};
-  TunedDimensions in_a_host{.credit_bytes = false, .chunk_bytes = false};
-  for (const TunedDimensions& dimensions : {between_hosts, in_a_host}) {
+  const auto between_hosts = Candidates::between_hosts(kDefaults, 8);
+  const auto in_a_host = Candidates::inside_a_host(kDefaults);
+  for (const Candidates& candidates : {between_hosts, in_a_host}) {
     for (uint64_t factor : {99, 100, 101}) {  // ever faster, alike, ever slower
-      Tuner tuner(Tuning{}, dimensions, TuningEffort{});
+      Tuner tuner(kDefaults, candidates, TuningEffort{});
       for (uint64_t time = 1'000'000; !tuner.is_finished();) {
         time = time * factor / 100;
         record_step(tuner, time);
@@ -141,7 +148,7 @@ TEST(Tuner, TakesNoMoreThanFiftySteps) {
 }
 
 TEST(Tuner, TriesNoMoreThanTheMostValues) {
-  Tuner tuner(kStart, {}, {.steps = 1, .warm_up = 0, .most_values = 3});
+  Tuner tuner(kStart, kAll, {.steps = 1, .warm_up = 0, .most_values = 3});
   std::vector<Tuning> tried;
   for (uint64_t time = 1000; !tuner.is_finished(); time -= 20) {
     if (std::ranges::find(tried, tuner.current()) == tried.end()) tried.push_back(tuner.current());
@@ -151,7 +158,7 @@ TEST(Tuner, TriesNoMoreThanTheMostValues) {
 }
 
 TEST(Tuner, DisabledItKeepsTheStartAndAsksForNothing) {
-  Tuner tuner(kStart, {false, false, false, false, false}, kQuick);
+  Tuner tuner(kStart, {}, kQuick);
   EXPECT_TRUE(tuner.is_finished());
   for (int i = 0; i < 100; ++i) record_step(tuner, 5);
   EXPECT_FALSE(tuner.result().has_value());
@@ -159,16 +166,42 @@ TEST(Tuner, DisabledItKeepsTheStartAndAsksForNothing) {
 }
 
 TEST(Tuner, SmallStepsDoNotCount) {
-  Tuner tuner(kStart, {}, kQuick);
+  Tuner tuner(kStart, kAll, kQuick);
   for (int i = 0; i < 100; ++i) {
     tuner.record(1000, nanoseconds(5));
     tuner.end_step();
   }
   EXPECT_FALSE(tuner.result().has_value());
+  for (int i = 0; i < 3; ++i) record_step(tuner, 1000);
+  EXPECT_EQ(tuner.result(), 1000u);
+}
+
+TEST(Tuner, EndsWithTheStartAfterNothingButSmallStepsOnAnyRank) {
+  Tuner small(kStart, kAll, kQuick), other(kStart, kAll, kQuick);
+  other.conclude(1000);
+  EXPECT_NE(other.current(), kStart);
+  while (!small.result()) {
+    small.record(1000, nanoseconds(5));
+    small.end_step();
+    ASSERT_LT(small.steps(), 1000);
+  }
+  const uint64_t verdict = *small.result();
+  EXPECT_EQ(verdict, Tuner::kNothingToMeasure);
+  for (Tuner* tuner : {&small, &other}) {
+    tuner->conclude(verdict);
+    EXPECT_TRUE(tuner->is_finished());
+    EXPECT_EQ(tuner->current(), kStart);
+  }
+}
+
+TEST(Tuner, TriesMoreConnectionsBetweenHostsThanItBeginsWithButNoMoreThanThereAre) {
+  EXPECT_EQ(Candidates::between_hosts(kDefaults, 8).streams, (std::vector<uint64_t>{2, 4, 8}));
+  EXPECT_EQ(Candidates::between_hosts(kDefaults, 4).streams, (std::vector<uint64_t>{2, 4}));
+  EXPECT_EQ(Candidates::inside_a_host(kDefaults).streams, (std::vector<uint64_t>{1, 2, 4}));
 }
 
 TEST(Tuner, TheStepInWhichATrialBeginsDoesNotCount) {
-  Tuner tuner(kStart, {}, kQuick);
+  Tuner tuner(kStart, kAll, kQuick);
   for (int i = 0; i < 3; ++i) record_step(tuner, 1000);
   tuner.conclude(1000);
   record_step(tuner, 5);
@@ -180,7 +213,7 @@ TEST(Tuner, TheStepInWhichATrialBeginsDoesNotCount) {
 }
 
 TEST(Tuner, TheVerdictIsThatOfTheSlowestRank) {
-  Tuner tuner(kStart, {}, kQuick);
+  Tuner tuner(kStart, kAll, kQuick);
   tuner.conclude(1000);
   const Tuning fast_here = tuner.current();
   tuner.conclude(5000);  // another rank was slow with it
@@ -192,7 +225,8 @@ TEST(Tuner, TheVerdictIsThatOfTheSlowestRank) {
 }
 
 TEST(Tuner, WhatTheUserHasChosenIsNeverChanged) {
-  const TunedDimensions only_streams = {false, true, false, false, false};
+  Candidates only_streams;
+  only_streams.streams = {1, 2, 4, 8};
   const Tuning start = {.streams = 8, .shard_bytes = 123, .merge_bytes = 456};
   Tuner tuner(start, only_streams, kQuick);
   while (!tuner.is_finished()) {

@@ -82,6 +82,19 @@ TEST(MeshTest, ASettingThatDiffersIsNamedOnEveryRank) {
   expect_all(outcomes, StatusCode::kInvalidArgument, "rank 1");
 }
 
+TEST(MeshTest, WhatOnlyOneRankKeepsFromTheTunerIsNamedOnEveryRank) {
+  const auto outcomes =
+      run_with({test_settings(), test_settings({{"PERSEUS_CREDIT", "16"}})}, say_hello_to_all);
+  expect_all(outcomes, StatusCode::kInvalidArgument, "PERSEUS_CREDIT is '16' on rank 1");
+  expect_all(outcomes, StatusCode::kInvalidArgument, "'16 (not set)' on rank 0");
+  const char* off = "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING";
+  for (const Status& status : run_with(
+           {test_settings({{off, "1"}}), test_settings({{off, "1"}, {"PERSEUS_CREDIT", "16"}})},
+           say_hello_to_all)) {
+    EXPECT_TRUE(status.is_ok()) << status.message();
+  }
+}
+
 TEST(MeshTest, AnUnknownInterfaceIsNamedOnEveryRank) {
   const auto outcomes = run_with(
       {test_settings(), test_settings({{"PERSEUS_INTERFACES", "lo,nosuch7"}})}, say_hello_to_all);

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-STEPS = """
+INIT = """
 import numpy, perseus_core
 perseus_core.init()
+"""
+TRAIN = """
 gradients = [numpy.ones(n, numpy.float32) for n in (1 << 19, 1000, 1 << 18, 50_000)]
 for step in range({steps}):
     handles = [
@@ -21,14 +23,24 @@ for step in range({steps}):
         handle.wait()
 """
 
+STEPS = INIT + TRAIN
+
+# A host for each rank, with TCP between them.
+ON_HOSTS = """
+import os
+os.environ["PERSEUS_HOSTNAME"] = "host" + os.environ["PERSEUS_RANK"]
+"""
+
 SETTINGS = ["streams", "shard_mib", "merge_mib", "credit_mib", "chunk_kib"]
 COLUMNS = ["trial", "steps", *SETTINGS, "ms_a_mib"]
 
 
-def trials(run_ranks, log: Path, steps: int = 60, **environment: str) -> list[dict[str, str]]:
+def trials(
+    run_ranks, log: Path, steps: int = 60, script: str = STEPS, **environment: str
+) -> list[dict[str, str]]:
     """What the tuner tried in so many steps, a row each."""
     environment = {**os.environ, "PERSEUS_TUNING_LOG": str(log), **environment}
-    job = run_ranks(2, STEPS.format(steps=steps), environment=environment)
+    job = run_ranks(2, script.format(steps=steps), environment=environment)
     assert job.returncode == 0, job.stderr
     with log.open() as file:
         rows = csv.DictReader(file)
@@ -63,6 +75,32 @@ def test_keeps_its_hands_off_what_is_given_also_where_that_is_the_default(
     assert len(rows) > 2, "the others are still tried"
 
 
+def test_between_hosts_tries_fewer_and_more_connections(run_ranks, tmp_path) -> None:
+    rows = trials(run_ranks, tmp_path / "log.csv", script=ON_HOSTS + STEPS)
+    assert rows[-1]["trial"] == "kept"
+    for name, tried in {
+        "streams": {"2", "4", "8"},
+        "shard_mib": {"0.5", "1", "4"},
+        "merge_mib": {"1", "4", "16"},
+        "credit_mib": {"16", "64"},
+        "chunk_kib": {"32", "128"},
+    }.items():
+        assert {row[name] for row in rows} == tried
+
+
+def test_ends_in_a_job_of_small_steps_only(run_ranks, tmp_path) -> None:
+    small = (
+        INIT
+        + """
+for step in range(1100):
+    perseus_core.allreduce(numpy.ones(100, numpy.float32), name="small")
+"""
+    )
+    rows = trials(run_ranks, tmp_path / "log.csv", script=small)
+    assert [row["trial"] for row in rows] == ["kept"]
+    assert rows[0]["streams"] == "4"
+
+
 def test_takes_horovods_names(run_ranks, tmp_path) -> None:
     rows = trials(
         run_ranks,
@@ -82,6 +120,31 @@ def test_takes_horovods_names(run_ranks, tmp_path) -> None:
 )
 def test_can_be_turned_off(run_ranks, tmp_path, off: dict[str, str]) -> None:
     assert trials(run_ranks, tmp_path / "log.csv", **off) == []
+
+
+REPEATED = (
+    INIT
+    + """
+import random
+random.seed(perseus_core.rank())
+numpy.random.seed(perseus_core.rank())
+inputs = [numpy.random.rand(n).astype(numpy.float32) for n in (1 << 19, 1000, 77_777, 50_000)]
+first = {{}}
+for step in range(60):
+    order = list(enumerate(inputs))
+    random.shuffle(order)
+    handles = [(i, perseus_core.allreduce_async(tensor, name=str(i))) for i, tensor in order]
+    for i, handle in handles:
+        result = handle.wait()
+        assert result.tobytes() == first.setdefault(i, result.tobytes()), (step, i)
+"""
+)
+
+
+def test_without_it_and_without_merging_a_run_repeats_to_the_bit(run_ranks) -> None:
+    off = {"PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING": "1", "PERSEUS_ALLREDUCE_FUSION": "0"}
+    job = run_ranks(3, REPEATED.format(), environment={**os.environ, **off})
+    assert job.returncode == 0, job.stderr
 
 
 BESIDE_THE_WORLD = """

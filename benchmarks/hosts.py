@@ -1,19 +1,24 @@
 """Perseus and its peers over several hosts with capped links, in turns.
 
-python benchmarks/hosts.py [--hosts 4] [--ranks-per-host 1] [--link 1000] [--flow 250]
+python benchmarks/hosts.py [--shapes 4x1 2x2 ...] [--link 1000] [--flow 250]
                            [--parts links allreduce ...] [--quick] [--json FILE] [--plot FILE]
 
 The hosts are network namespaces of this machine (contest/lab.py). --link and --flow are the Mbit/s
-that a host may send, and each of its connections. The parts:
+that a host may send, and each of its connections. A shape is hosts x ranks on each. At the first
+one all parts are run:
 
   links        what plain sockets move, from the side that connected and from the one that accepted
   allreduce    64 MiB, with the cap on connections and without it, against the limit
   slow         the same over 8 connections that fill the link together, one slowed to a tenth
   codec        the same with the fp16 codec
-  collectives  small and large allreduces, and the other collectives
+  latency      allreduces of 4 bytes to 64 KiB
+  collectives  4 MiB through all collectives
   steps        exposed communication of training steps; by default the accelerator is 10 times
                slower than a V100, as links are 10 times slower than 10 Gbit/s. Peers take part with
                the first model only: a step of BERT-large takes them over a minute.
+
+At the other shapes: allreduce and latency, with the cap on connections, beside the peers over Gloo;
+MPI's take ten times as long. All of it takes less than an hour.
 
 The limit of a link is what plain sockets move over 8 connections, or what the cap, which counts
 whole frames, leaves for payload, whichever is more: no program can do better.
@@ -45,27 +50,53 @@ TUNING = 16 << 20
 
 #: UCX, which both MPIs use, would find that all hosts share this machine's memory.
 TCP_ONLY = {"UCX_TLS": "tcp,self"}
-PEERS: tuple[str | Contender, ...] = (
-    "horovod gloo",
-    variant("horovod mpi", "horovod mpi", **TCP_ONLY),
-    "torch gloo",
-    variant("open mpi C", "open mpi C", **TCP_ONLY),
-    variant("mpich C", "mpich C", **TCP_ONLY),
-)
+GLOO: tuple[str | Contender, ...] = ("horovod gloo", "torch gloo")
+MPI = tuple(variant(label, label, **TCP_ONLY) for label in ("horovod mpi", "open mpi C", "mpich C"))
+PEERS = (*GLOO, *MPI)
+#: Parts that are run at every shape.
+QUICK = ("allreduce", "latency")
 #: Connections of plain sockets between two hosts that fill a link.
 FILLING = 8
 
 
-class Hosts:
-    """So many of them, for every part a lab of its own; and what the parts report."""
+@dataclass(frozen=True)
+class Shape:
+    """So many hosts, and ranks on each of them; "4x1" on the command line."""
 
-    def __init__(self, args: argparse.Namespace, count: int, reported: report.Report) -> None:
+    hosts: int
+    ranks_per_host: int
+
+    @property
+    def ranks(self) -> int:
+        return self.hosts * self.ranks_per_host
+
+    def __repr__(self) -> str:
+        return f"{self.hosts}x{self.ranks_per_host}"
+
+
+def shape(text: str) -> Shape:
+    hosts, by, ranks = text.partition("x")
+    if not by:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 4x1")
+    return Shape(at_least(2)(hosts), at_least(1)(ranks))
+
+
+class Hosts:
+    """Hosts of one shape, for every part a lab of its own; and what the parts report.
+
+    first: of several shapes, the one that is measured in full.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, shape: Shape, first: bool, reported: report.Report
+    ) -> None:
         self.args = args
-        self.count = count
+        self.shape = shape
+        self.first = first
         self.report = reported
 
     def lab(self, flow: int | None) -> AbstractContextManager[Lab]:
-        return open_lab(self.count, self.args.link, flow)
+        return open_lab(self.shape.hosts, self.args.link, flow)
 
     @contextmanager
     def contest(
@@ -73,21 +104,21 @@ class Hosts:
     ) -> Iterator[Conductor]:
         """Contenders that have started, or have failed to within a minute."""
         hosts = [Host(lab.address(host), "eth0", tuple(lab.at(host))) for host in range(lab.hosts)]
-        with Conductor(
-            contenders, lab.hosts * self.args.ranks_per_host, hosts, time_out=60
-        ) as contest:
+        with Conductor(contenders, self.shape.ranks, hosts, time_out=60) as contest:
             contest.time_out = turn_seconds
             yield contest
 
     def peers(self) -> tuple[str | Contender, ...]:
-        return () if self.args.no_peers else PEERS
+        if self.args.no_peers:
+            return ()
+        return PEERS if self.first else GLOO
 
     def case(self, lab: Lab, work: str) -> dict[str, int | str]:
         flow = f"{lab.flow_mbit} a connection" if lab.flow_mbit else "no cap on connections"
         return {
             "work": work,
             "hosts": lab.hosts,
-            "ranks": lab.hosts * self.args.ranks_per_host,
+            "ranks": self.shape.ranks,
             "caps": f"{lab.link_mbit} Mbit/s, {flow}",
         }
 
@@ -118,7 +149,7 @@ class Capacity:
     def limit(self) -> float:
         return max(self.sockets, self.cap)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"plain sockets move {self.sockets:.0f} Mbit/s, the cap leaves {self.cap:.0f}"
 
 
@@ -128,16 +159,16 @@ def capacity(lab: Lab, hosts: Hosts) -> Capacity:
 
 
 def add_large(
-    hosts: Hosts, lab: Lab, contest: Conductor, work: str, link: Capacity, only: Sequence[str] = ()
+    hosts: Hosts, lab: Lab, contest: Conductor, work: str, link: Capacity
 ) -> dict[str, Times]:
     """64 MiB allreduces, with each contender's share of the link's capacity."""
-    turns, iterations = (1, 1) if hosts.args.quick else (2, 3)
+    turns, often = (1, 1) if hosts.args.quick else (3, 5)
+    slow = {one.label for one in MPI}  # 7 seconds an iteration
     times = contest.measure(
         "collective.allreduce",
         turns=turns,
-        iterations=iterations,
+        iterations={label: 1 if label in slow else often for label in contest.contenders},
         elements=LARGE // 4,
-        only=only or list(contest.contenders),
     )
     case = hosts.case(lab, work)
     before = len(hosts.report.rows)
@@ -187,7 +218,7 @@ def links(hosts: Hosts) -> None:
 
 
 def allreduce(hosts: Hosts) -> None:
-    for flow in dict.fromkeys((hosts.args.flow, None)):
+    for flow in dict.fromkeys((hosts.args.flow, None) if hosts.first else (hosts.args.flow,)):
         with hosts.lab(flow) as lab:
             link = capacity(lab, hosts)
             with hosts.contest(lab, ("perseus", *hosts.peers())) as contest:
@@ -232,10 +263,17 @@ def codec(hosts: Hosts) -> None:
         print(f"  fp16 is {plain / coded:.2f} times faster")
 
 
+def latency(hosts: Hosts) -> None:
+    add_works(hosts, [("allreduce", size) for size in (4, 1 << 10, 64 << 10)])
+
+
 def collectives(hosts: Hosts) -> None:
-    sizes = (4, 64 << 10, 4 << 20)
-    works = [("allreduce", size) for size in sizes]
-    works += [(work, sizes[-1]) for work in ("broadcast", "allgather", "alltoall", "reducescatter")]
+    works = ("allreduce", "broadcast", "allgather", "alltoall", "reducescatter")
+    add_works(hosts, [(work, 4 << 20) for work in works])
+
+
+def add_works(hosts: Hosts, works: Sequence[tuple[str, int]]) -> None:
+    """Collectives, and the bytes that each rank gives."""
     with hosts.lab(hosts.args.flow) as lab:
         with hosts.contest(lab, ("perseus", *hosts.peers())) as contest:
             hosts.tune(contest, ["perseus"])
@@ -271,8 +309,8 @@ def steps(hosts: Hosts) -> None:
                     name,
                     lambda size: bytes_on_the_link(size, lab.hosts) * 8 / (link.limit * 1e6),
                     slowdown=args.slowdown,
-                    turns=1,
-                    iterations=2 if args.quick else 3,
+                    turns=1 if args.quick else 3,
+                    iterations=2 if args.quick else 1,
                     peers=name == args.models[0],
                 )
                 title = f"step of {name}, {lab.hosts} hosts, {case['ranks']} ranks, {case['caps']}"
@@ -285,6 +323,7 @@ PARTS = {
     "allreduce": allreduce,
     "slow": slow,
     "codec": codec,
+    "latency": latency,
     "collectives": collectives,
     "steps": steps,
 }
@@ -294,8 +333,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--hosts", type=at_least(2), nargs="+", action=Different, default=[4])
-    parser.add_argument("--ranks-per-host", type=at_least(1), default=1)
+    shapes = [shape(text) for text in ("4x1", "2x1", "8x1", "2x2", "4x2")]
+    parser.add_argument(
+        "--shapes",
+        type=shape,
+        nargs="+",
+        action=Different,
+        default=shapes,
+        help="hosts x ranks on each",
+    )
     parser.add_argument("--link", type=at_least(FILLING), default=1000, help="Mbit/s")
     parser.add_argument("--flow", type=at_least(1), default=250, help="Mbit/s")
     parser.add_argument("--parts", nargs="+", action=Different, choices=PARTS, default=list(PARTS))
@@ -318,10 +364,11 @@ def main() -> None:
     everything = report.Report(
         "hosts", file=args.json, also={"links": [], "accelerator": V100.name}
     )
-    for count in args.hosts:
-        hosts = Hosts(args, count, everything)
+    for one in args.shapes:
+        hosts = Hosts(args, one, one == args.shapes[0], everything)
         for part in args.parts:
-            PARTS[part](hosts)
+            if hosts.first or part in QUICK:
+                PARTS[part](hosts)
     everything.save(finished=True)
     stepped = [row for row in everything.rows if "exposed" in row]
     if args.plot and stepped:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +103,7 @@ class Conductor:
         work: str,
         *,
         turns: int = 5,
-        iterations: int | None = None,
+        iterations: int | Mapping[str, int] | None = None,
         seconds: float = 0.3,
         only: Iterable[str] | None = None,
         **options: Any,
@@ -111,16 +111,18 @@ class Conductor:
         """Lets every contender, or `only` some, do `work` in `turns` interleaved turns.
 
         work: "module.function" of contest/works; `options` are its keyword arguments: numbers or
-        strings. Each turn is `iterations` long if that is given; else about `seconds`, of which a
-        trial tells how many iterations that is (3 to 2000, for each contender its own).
+        strings. Each turn is `iterations` long if that is given, for all or by label; else about
+        `seconds`, of which a trial tells how many iterations that is (3 to 2000, for each contender
+        its own).
         A work that fails on all ranks is only that work's failure: the contender stays.
         """
         labels = list(self.contenders if only is None else only)
         results = {label: Times(reason=self.absent.get(label)) for label in labels}
+        given = iterations if isinstance(iterations, Mapping) else dict.fromkeys(labels, iterations)
         counts = {}
         for label in labels:
             if label not in self.absent:
-                counts[label] = iterations or self._trial(
+                counts[label] = given[label] or self._trial(
                     label, work, seconds, options, results[label]
                 )
         for _ in range(turns):

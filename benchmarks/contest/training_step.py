@@ -77,7 +77,7 @@ def measure(
     present = [label for label in contest.contenders if label not in contest.absent]
     options = {"name": name, "slowdown": slowdown}
     computed = contest.measure(
-        "step.compute", turns=1, iterations=iterations, only=present[:1], **options
+        "step.compute", turns=1, iterations=max(3, iterations), only=present[:1], **options
     )
     compute = min((times.median or 0.0 for times in computed.values()), default=0.0)
     labels = [

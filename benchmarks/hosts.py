@@ -23,7 +23,7 @@ MPI's take ten times as long. All of it takes less than an hour.
 The limit of a link is what plain sockets move over 8 connections, or what the cap, which counts
 whole frames, leaves for payload, whichever is more: no program can do better.
 
-With several ranks a host, those of MPI talk over TCP inside it, too.
+With several ranks a host, all contenders but those over Gloo share memory inside it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LARGE = 64 << 20
 #: In these, Perseus finds its settings.
 TUNING = 16 << 20
 
-#: UCX, which both MPIs use, would find that all hosts share this machine's memory.
+#: UCX, where an MPI uses it, would find that all hosts share this machine's memory.
 TCP_ONLY = {"UCX_TLS": "tcp,self"}
 GLOO: tuple[str | Contender, ...] = ("horovod gloo", "torch gloo")
 MPI = tuple(variant(label, label, **TCP_ONLY) for label in ("horovod mpi", "open mpi C", "mpich C"))
@@ -102,9 +102,9 @@ class Hosts:
     def contest(
         self, lab: Lab, contenders: Sequence[str | Contender], turn_seconds: float = 120
     ) -> Iterator[Conductor]:
-        """Contenders that have started, or have failed to within a minute."""
+        """Contenders that have started, or have failed to within three minutes."""
         hosts = [Host(lab.address(host), "eth0", tuple(lab.at(host))) for host in range(lab.hosts)]
-        with Conductor(contenders, self.shape.ranks, hosts, time_out=60) as contest:
+        with Conductor(contenders, self.shape.ranks, hosts, time_out=180) as contest:
             contest.time_out = turn_seconds
             yield contest
 

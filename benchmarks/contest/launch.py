@@ -253,6 +253,8 @@ def _mpirun(
         if contender.launcher == "openmpi":
             over_hosts = ["--host", slots, "--prtemca", "plm_ssh_agent", agent]
             over_hosts += ["--mca", "btl_tcp_if_include", hosts[0].interface]
+            # It cannot know that the hosts share cores, and takes minutes to start.
+            over_hosts += _BUSY if ranks > len(os.sched_getaffinity(0)) else []
         else:
             over_hosts = ["-hosts", slots, "-launcher", "ssh", "-launcher-exec", agent]
             over_hosts += ["-iface", hosts[0].interface]

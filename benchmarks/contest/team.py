@@ -43,7 +43,7 @@ class Team:
             meeting.listen(ranks)
             self._job = launch(contender, ranks, hosts, folder / "socket", log)
             try:
-                self._gather(meeting, ranks, time.monotonic() + time_out)
+                self._gather(meeting, ranks, time_out)
             except BaseException:
                 self.dismiss()
                 raise
@@ -92,7 +92,8 @@ class Team:
             rank.close()
         self.pids.clear()
 
-    def _gather(self, meeting: socket.socket, ranks: int, deadline: float) -> None:
+    def _gather(self, meeting: socket.socket, ranks: int, time_out: float) -> None:
+        deadline = time.monotonic() + time_out
         found: dict[int, Rank] = {}
         meeting.settimeout(0.2)
         while len(found) < ranks:
@@ -101,7 +102,8 @@ class Team:
                 raise NotToBeHadError(f"did not start: {self._last_words()}")
             if time.monotonic() > deadline:
                 raise NotToBeHadError(
-                    f"{ranks - len(found)} ranks did not start in time: {self._last_words()}"
+                    f"{ranks - len(found)} of {ranks} ranks did not start within {time_out:.0f} s;"
+                    f" last words: {self._last_words()}"
                 )
             try:
                 connection, _ = meeting.accept()
@@ -146,7 +148,7 @@ class Team:
         lines = [
             line for line in self._log.read_text(errors="replace").splitlines() if line.strip()
         ]
-        return lines[-1].strip()[:300] if lines else "none"
+        return lines[-1].strip()[:300] if lines else "none were printed"
 
 
 class Rank:

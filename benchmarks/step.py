@@ -9,7 +9,9 @@ computing alone. Its lower bound is that of the best schedule (contest/step_boun
 gradients takes as long as reading and writing them once, in all ranks at once: the limit of memory,
 measured in the same run. benchmarks/hosts.py has the same over links.
 
-Then all gradients at once, without computing: from the first's submission to having all.
+Then all gradients at once, without computing: from the first's submission to having all. `perseus`
+calls hvd.allreduce_async_ for each, as scripts may by hand; "as its optimizer" is what training
+with DistributedOptimizer does.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ import argparse
 from contest import report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
-from contest.launch import KNOWN
+from contest.launch import KNOWN, Contender
 from contest.models import NAMES, V100, model
 
 LIMIT = "copy limit"
 #: What the limit is measured with.
 COPIED = 64 << 20
-#: Interfaces to submit gradients by hand.
+#: Interfaces to submit gradients by hand, and what a training script's optimizer does.
 AT_ONCE = (
     KNOWN["perseus"],
+    Contender("perseus, as its optimizer", "ranks", "perseus_optimizer"),
     KNOWN["perseus numpy"],
     *(one for one in training_step.CONTENDERS if not one.program.startswith("perseus")),
 )

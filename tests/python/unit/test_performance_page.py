@@ -1,0 +1,68 @@
+"""Which rows of the results the table of docs/performance.md takes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    sys.modules.pop("make_performance_page", None)
+    return importlib.import_module("make_performance_page")
+
+
+def step(contender: str, hosts: int, exposed: float) -> dict[str, Any]:
+    return {
+        "work": "step of vgg16",
+        "hosts": hosts,
+        "ranks": hosts,
+        "caps": "1000 Mbit/s, 250 a connection",
+        "contender": contender,
+        "median": 10 * exposed,
+        "exposed": exposed,
+        "bound": 1000.0,
+    }
+
+
+def results(page: ModuleType, rows: list[dict[str, Any]]) -> Any:
+    found = page.Results()
+    found.files = {"hosts": {"rows": rows}}
+    return found
+
+
+def test_rows_of_other_hosts_do_not_change_the_table(page: ModuleType) -> None:
+    four = [step("perseus", 4, 1000.0), step("perseus, both off", 4, 2500.0)]
+    two = [step("perseus", 2, 10.0), step("perseus, both off", 2, 500.0)]
+    lines = [line.row(results(page, two + four)) for line in page.exposed("vgg16", "VGG-16")]
+    assert "| 2.5 |" in lines[0]
+    assert "| 1 |" in lines[2]
+
+
+def test_two_rows_of_one_case_are_an_error_that_names_the_file(page: ModuleType) -> None:
+    twice = results(page, [step("perseus", 4, 1000.0), step("perseus", 4, 1100.0)])
+    with pytest.raises(ValueError, match=r"hosts\.json has 2 rows with .*step of vgg16"):
+        [line.row(twice) for line in page.exposed("vgg16", "VGG-16")]
+
+
+def test_what_was_not_measured_says_so(page: ModuleType) -> None:
+    lines = [line.row(results(page, [])) for line in page.exposed("vgg16", "VGG-16")]
+    assert all("not measured" in line for line in lines)
+
+
+def test_the_fastest_peer_is_the_fastest_of_all(page: ModuleType) -> None:
+    rows = [
+        step(contender, 4, exposed)
+        for contender, exposed in (("perseus", 1.0), ("torch gloo", 4.0), ("open mpi C", 3.0))
+    ]
+    case = {"work": "step of vgg16", **page.SHAPE}
+    line = page.against("a", page.HOSTS_PEERS, None, "hosts", "the fastest peer", **case)
+    assert "| 3 | | 10 us, 30 us (open mpi C) |" in line.row(results(page, rows))

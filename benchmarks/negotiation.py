@@ -79,7 +79,7 @@ def count_in_steps(
         for i, (name, gradient) in enumerate(gradients):
             due = begin + backward_s * i / len(gradients)
             time.sleep(max(0.0, due - time.perf_counter()))
-            handles.append(core.allreduce_async(gradient, out=gradient, name=name, priority=-i))
+            handles.append(core.allreduce_async(gradient, out=gradient, name=name, priority=i))
         for handle in handles:
             handle.wait()
 

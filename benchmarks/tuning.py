@@ -34,9 +34,10 @@ MOST_STEPS = 50
 
 LADDERS = {"streams": (1, 4), "shard_mib": (0.25, 0.5, 1, 4), "merge_mib": (1, 4, 16)}
 LADDERS_OVER_HOSTS = {
-    "shard_mib": (0.25, 0.5, 1, 4),
+    "streams": (2, 4, 8),
+    "shard_mib": (0.5, 1, 4),
     "merge_mib": (4, 16),
-    "credit_mib": (4, 16, 64),
+    "credit_mib": (16, 64),
     "chunk_kib": (32, 128),
 }
 

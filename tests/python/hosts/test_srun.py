@@ -59,7 +59,9 @@ def test_a_batch_script_is_a_world_of_one_and_its_steps_are_worlds(
     (tmp_path / "sum.py").write_text(SUM)
     program = f"{sys.executable} {tmp_path}/sum.py"
     script.write_text(f"#!/bin/sh\n{program}\nsrun {program}\nsrun -n1 -N1 {program}\n")
-    result = slurm.run("sbatch", "--wait", "-N2", "-n2", f"--output={output}", str(script))
+    # Where srun says that it has to wait for the step before.
+    errors = f"--error={tmp_path}/errors"
+    result = slurm.run("sbatch", "--wait", "-N2", "-n2", f"--output={output}", errors, str(script))
     assert result.returncode == 0, result.stderr
     of_script, *of_steps = output.read_text().splitlines()
     assert of_script == "node0 0 1 0 0 1 1 1"

@@ -24,7 +24,7 @@ def update(page: Path, sections: Mapping[str, str]) -> None:
         wanted = replaced(wanted, name, content)
     if wanted == text:
         return
-    if sys.argv[1:] == ["--check"]:
+    if "--check" in sys.argv[1:]:
         sys.exit(f"{page} is out of date; run {sys.argv[0]}")
     page.write_text(wanted)
 

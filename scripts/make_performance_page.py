@@ -1,12 +1,15 @@
-"""make_performance_page.py [--check]: writes the table of docs/performance.md from the results.
+"""make_performance_page.py [--check | --allow-dirty]: writes the table of docs/performance.md.
 
-The figures are those of benchmarks/results/*.json; a row without any says so.
+The figures are those of benchmarks/results/*.json; a row without any says so. Results of a tree
+with changes that no commit has are refused, for nobody could repeat them; --allow-dirty takes them,
+and the page says so.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +17,7 @@ from typing import Any
 
 from generated_page import ROOT, table, update
 
+DIRTY = "-dirty"
 PAGE = ROOT / "docs/performance.md"
 RESULTS = ROOT / "benchmarks/results"
 
@@ -37,6 +41,29 @@ class Results:
         self.files = {
             file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))
         }
+        #: Programs whose rows have been looked at.
+        self.used: set[str] = set()
+
+    def rows(self, program: str, section: str = "rows") -> Sequence[Found]:
+        """KeyError if there are none."""
+        found: Sequence[Found] = self.files[program][section]
+        self.used.add(program)
+        return found
+
+    def dirty(self) -> list[str]:
+        """Programs in use whose commit is not all of what was measured."""
+        return [name for name in sorted(self.used) if _commit(self.files[name]).endswith(DIRTY)]
+
+    def origins(self) -> str:
+        """A line that says of what commit and date they are."""
+        return f"Measured: {'; '.join(map(self._origin, sorted(self.used)))}."
+
+    def _origin(self, program: str) -> str:
+        content = self.files[program]
+        commit = _commit(content)
+        changed = " with changes that were not committed" if commit.endswith(DIRTY) else ""
+        cut = "" if content.get("finished", True) else ", cut short"
+        return f"{program} at {commit.removesuffix(DIRTY)}{changed}, {content['date'][:10]}{cut}"
 
     def find(
         self, program: str, contender: str | None, section: str = "rows", **case: Any
@@ -49,7 +76,7 @@ class Results:
             case["contender"] = contender
         found = [
             row
-            for row in self.files[program][section]
+            for row in self.rows(program, section)
             if all(row.get(key) == value for key, value in case.items())
             and row.get("median", 0) is not None
         ]
@@ -69,6 +96,11 @@ class Results:
         if not found:
             raise KeyError(f"{program}.json has none of {contenders} with {case}")
         return min(found, key=lambda row: row["median"])
+
+
+def _commit(content: Found) -> str:
+    commit: str = content["machine"]["versions"]["perseus"]
+    return commit
 
 
 @dataclass
@@ -306,7 +338,7 @@ def lines(results: Results) -> Iterator[Line]:
         yield against("", ["cached-mpi"], None, "negotiation", label, **case)
         yield messages(case)
     yield from control_messages()
-    for row in results.files.get("tuning", {"rows": ()})["rows"]:
+    for row in results.rows("tuning") if "tuning" in results.files else ():
         if "to_best" not in row:
             continue
         how = f"{row['steps']} steps to tune"
@@ -325,7 +357,13 @@ def main() -> None:
     results = Results()
     rows = [line.row(results) for line in lines(results)]
     columns = "| work | against | times faster, or a part of the limit | aim | here, there |"
-    update(PAGE, {"figures": table(columns, rows)})
+    if (dirty := results.dirty()) and not {"--check", "--allow-dirty"} & set(sys.argv):
+        files = ", ".join(f"benchmarks/results/{name}.json" for name in dirty)
+        sys.exit(
+            f"{files}: of a tree with changes that its commit lacks, so nobody can repeat it; "
+            "measure it anew, or see --allow-dirty"
+        )
+    update(PAGE, {"figures": f"{table(columns, rows)}\n{results.origins()}\n"})
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -66,3 +67,42 @@ def test_the_fastest_peer_is_the_fastest_of_all(page: ModuleType) -> None:
     case = {"work": "step of vgg16", **page.SHAPE}
     line = page.against("a", page.HOSTS_PEERS, None, "hosts", "the fastest peer", **case)
     assert "| 3 | | 10 us, 30 us (open mpi C) |" in line.row(results(page, rows))
+
+
+def measured_at(commit: str, **more: Any) -> dict[str, Any]:
+    versions = {"versions": {"perseus": commit}}
+    return {"date": "2026-03-02T01:00:00+00:00", "machine": versions, "rows": [], **more}
+
+
+def test_the_page_says_of_what_commit_and_date_the_results_in_use_are(page: ModuleType) -> None:
+    found = page.Results()
+    found.files = {
+        "hosts": measured_at("abc1234", finished=True),
+        "latency": measured_at("abc1234", finished=False),
+        "step": measured_at("abc1234-dirty"),
+        "training": measured_at("def5678"),
+    }
+    for program in ("hosts", "latency", "step"):
+        found.rows(program)
+    assert found.origins() == (
+        "Measured: hosts at abc1234, 2026-03-02; latency at abc1234, 2026-03-02, cut short; "
+        "step at abc1234 with changes that were not committed, 2026-03-02."
+    )
+
+
+@pytest.mark.parametrize("words", [[], ["--allow-dirty"], ["--check"]])
+def test_results_of_a_dirty_tree_are_refused_unless_allowed(
+    page: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "hosts.json").write_text(json.dumps(measured_at("abc1234-dirty")))
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["make_performance_page.py", *words])
+    sections: list[dict[str, str]] = []
+    monkeypatch.setattr(page, "update", lambda _, written: sections.append(written))
+    if words:
+        page.main()
+        assert "hosts at abc1234 with changes" in sections[0]["figures"]
+        return
+    with pytest.raises(SystemExit, match=r"benchmarks/results/hosts\.json: of a tree with changes"):
+        page.main()
+    assert sections == []

@@ -21,7 +21,7 @@ import argparse
 from contest import report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
-from contest.launch import KNOWN, Contender
+from contest.launch import KNOWN, OPTIMIZER
 from contest.models import NAMES, V100, model
 
 LIMIT = "copy limit"
@@ -30,7 +30,7 @@ COPIED = 64 << 20
 #: Interfaces to submit gradients by hand, and what a training script's optimizer does.
 AT_ONCE = (
     KNOWN["perseus"],
-    Contender("perseus, as its optimizer", "ranks", "perseus_optimizer"),
+    OPTIMIZER,
     KNOWN["perseus numpy"],
     *(one for one in training_step.CONTENDERS if not one.program.startswith("perseus")),
 )

@@ -83,6 +83,10 @@ KNOWN: dict[str, Contender] = {
 }
 
 
+#: What a training script's optimizer does with gradients; in all else it is `perseus`.
+OPTIMIZER = Contender("perseus, as its optimizer", "ranks", "perseus_optimizer")
+
+
 @dataclass
 class Job:
     """What launch started: ranks or their mpirun, which end by themselves, and who serves them."""

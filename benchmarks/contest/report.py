@@ -25,12 +25,13 @@ DIRTY = "-dirty"
 Case = Mapping[str, int | str]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, plot: bool = True) -> None:
     parser.add_argument("--quick", action="store_true", help="a short run: rough figures")
     parser.add_argument("--json", type=_output_file, metavar="FILE", help="write the figures there")
-    parser.add_argument(
-        "--plot", type=_plot_file, metavar="FILE", help="draw them there (.svg, .png)"
-    )
+    if plot:
+        parser.add_argument(
+            "--plot", type=_plot_file, metavar="FILE", help="draw them there (.svg, .png)"
+        )
 
 
 def _output_file(text: str) -> Path:

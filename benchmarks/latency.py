@@ -13,10 +13,10 @@ import argparse
 from contest import report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
-from contest.launch import KNOWN
+from contest.launch import KNOWN, LIMITS
 from contest.progress import progress
 
-CONTENDERS = [label for label in KNOWN if label != "copy limit"]
+CONTENDERS = [label for label in KNOWN if label not in LIMITS]
 SIZES = [4 << 2 * power for power in range(8)]
 QUICK_SIZES = [4, 1024, 65536]
 

@@ -24,7 +24,7 @@ from contest.conductor import Conductor
 from contest.launch import KNOWN, OPTIMIZER
 from contest.models import NAMES, V100, model
 
-LIMIT = "copy limit"
+LIMIT = "memory limit"
 #: What the limit is measured with.
 COPIED = 64 << 20
 #: Interfaces to submit gradients by hand, and what a training script's optimizer does.

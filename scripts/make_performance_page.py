@@ -161,7 +161,9 @@ def against(
     return Line(work, label, wanted, True, figure)
 
 
-def within(work: str, limit: str, wanted: float, program: str, label: str, /, **case: Any) -> Line:
+def within(
+    work: str, limit: str, wanted: float | None, program: str, label: str, /, **case: Any
+) -> Line:
     """The time as a multiple of a limit's."""
 
     def figure(results: Results) -> tuple[float, str]:
@@ -266,9 +268,11 @@ def lines(results: Results) -> Iterator[Line]:
             "copy limit",
             limit,
             "bandwidth",
-            "each buffer read once and written once",
+            "a copy of each buffer by memcpy",
             **case,
         )
+        label = "each read and written in place, the least that memory allows"
+        yield within("", "memory limit", None, "bandwidth", label, **case)
         for peer, wanted, label in (
             ("horovod mpi", mpi, "Horovod over MPI"),
             ("horovod gloo", gloo, "Horovod over Gloo"),

@@ -78,11 +78,14 @@ KNOWN: dict[str, Contender] = {
         ),
         Contender("open mpi C", "openmpi", "mpi.c"),
         Contender("mpich C", "mpich", "mpi.c"),
-        Contender("copy limit", "ranks", "limit.c"),
+        Contender("copy limit", "ranks", "limit.c", {"LIMIT_WAY": "memcpy"}),
+        Contender("memory limit", "ranks", "limit.c"),
     )
 }
 
 
+#: What no allreduce inside a host should, or can, do without.
+LIMITS = ("copy limit", "memory limit")
 #: What a training script's optimizer does with gradients; in all else it is `perseus`.
 OPTIMIZER = Contender("perseus, as its optimizer", "ranks", "perseus_optimizer")
 

@@ -5,7 +5,8 @@ python benchmarks/bandwidth.py [--ranks 2 3 4] [--sizes 64K 1M 64M] [--works all
 
 Sizes are of what each rank gives, float32. Each iteration counts as long as on its slowest rank.
 The limits, in all ranks at once: a copy of each rank's buffer, and the fastest of several ways to
-read each buffer once and to write it once (contest/contenders/limit.c). Ratios are to Perseus through horovod.torch's interface.
+read each buffer once and to write it once (contest/contenders/limit.c). Ratios are to Perseus
+through horovod.torch's interface.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ python benchmarks/small_tensors.py [--ranks 4] [--model ctr] [--quick] [--json F
 All gradients of a model are started in turn and then waited for, without computing. Microseconds of
 processor time for each tensor, the mean of all ranks:
 
-  hand-over       the calls that start, each tensor touched in its turn: none is in a cache
-  warm hand-over  the same for 64 tensors, again and again
-  finishing       the calls that wait, without the time that they sleep
-  engine          all other threads of the process
-  copy            a plain copy of all bytes: what no library can do without
+  hand-over  the calls that start, each tensor touched in its turn: none is in a cache
+  finishing  the calls that wait, without the time that they sleep
+  engine     all other threads of the process
+  copy       a plain copy of all bytes: what no library can do without
 
 The bound: however well its threads overlap, a step takes no less than what all ranks' processors
 have to do, shared out over the cores that there are; nor less than one rank's busier side. Beside
@@ -28,7 +27,7 @@ from contest.launch import KNOWN, OPTIMIZER
 from contest.models import NAMES, model
 
 CONTENDERS = (OPTIMIZER, KNOWN["perseus"], KNOWN["perseus numpy"])
-PARTS = ("hand-over", "warm hand-over", "finishing", "engine", "copy", "wall")
+PARTS = ("hand-over", "finishing", "engine", "copy", "wall")
 
 
 def measure(
@@ -36,7 +35,7 @@ def measure(
 ) -> dict[str, float]:
     """Median microseconds a tensor, by contender."""
     options = {"name": args.model}
-    work = {"warm hand-over": "warm_hand_over", "copy": "copy"}.get(part, "step")
+    work = "copy" if part == "copy" else "step"
     if work == "step":
         options["part"] = part
     turns, iterations = (1, 5) if args.quick else (5, 10)

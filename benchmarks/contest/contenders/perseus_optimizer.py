@@ -1,34 +1,54 @@
-"""Gradients as the hooks of Perseus's DistributedOptimizer submit them; not a public interface.
+"""Gradients as Perseus's DistributedOptimizer reduces them; not a public interface.
 
-A name is registered once, and has a priority. What autograd and the hooks themselves take is not
-in it: hook.py has that.
+Its hooks are called as autograd would, and what waits is what `step` does first. What autograd
+itself takes is not in it: hook.py has that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import perseus.torch.horovod as hvd
 from contest.contenders.hvd import HvdContender
-from perseus.torch.horovod.gradients import DenseReduction
-from perseus_core import WORLD, OperationKind, _engine
+from perseus.torch.horovod.compression import Compression
+from perseus.torch.horovod.gradients import Gradients
 
 
 class Contender(HvdContender):
     def __init__(self) -> None:
         super().__init__(hvd)
-        self._reductions: dict[str, DenseReduction] = {}
+        self._hooks: dict[str, tuple[Callable[[torch.Tensor], None], torch.Tensor]] = {}
+        self._is_under_way = False
+
+    def declare(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """All gradients of a model, in the order of the forward pass."""
+        params = {name: torch.nn.Parameter(torch.empty_like(grad)) for name, grad in named}
+        self._gradients = Gradients(
+            list(params.values()),
+            {param: name for name, param in params.items()},
+            [],
+            Compression.none,
+            passes=1,
+            op=hvd.Sum,
+            predivide=1.0,
+            sparse_as_dense=False,
+            process_set=hvd.global_process_set,
+        )
+        for name, grad in named:
+            param = params[name]
+            param.grad = grad
+            (hook,) = param._post_accumulate_grad_hooks.values()
+            self._hooks[name] = hook, param
 
     def allreduce_async(self, tensor: torch.Tensor, name: str, priority: int = 0) -> Any:
-        reduction = self._reductions.get(name)
-        if reduction is None:
-            id = _engine.register(WORLD, OperationKind.ALLREDUCE, f"allreduce.{name}")
-            reduction = DenseReduction(id, name, priority, hvd.Sum)
-            self._reductions[name] = reduction
-        reduction.start(tensor)
-        return reduction
+        hook, param = self._hooks[name]
+        hook(param)
+        self._is_under_way = True
 
     def wait(self, handle: Any) -> None:
-        handle()
+        if self._is_under_way:
+            self._gradients.synchronize()
+            self._is_under_way = False

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from contest.models import model
+from contest.works.step import declare
 
-#: So many tensors, and the objects that stand for them, stay in a cache.
-WARM = 64
 WARM_UP = 2
 
 
@@ -43,23 +42,6 @@ def step(contender: Any, *, iterations: int, name: str, part: str) -> list[float
     return _mean(contender, times[WARM_UP:], len(named))
 
 
-def warm_hand_over(contender: Any, *, iterations: int, name: str) -> list[float]:
-    """Of as many starts, but always of the same few tensors."""
-    named = _zeros(contender, name)
-    rounds = max(1, len(named) // WARM)
-
-    def starts() -> float:
-        own = time.thread_time()
-        handles = [contender.allreduce_async(tensor, name, 0) for name, tensor in named[:WARM]]
-        taken = time.thread_time() - own
-        for handle in handles:
-            contender.wait(handle)
-        return taken
-
-    times = [sum(starts() for _ in range(rounds)) for _ in range(iterations)]
-    return _mean(contender, times, rounds * len(named[:WARM]))
-
-
 def copy(contender: Any, *, iterations: int, name: str) -> list[float]:
     """Of a plain copy of all bytes, from one buffer to another."""
     elements, tensors = model(name).elements, len(model(name).tensors)
@@ -84,6 +66,7 @@ def _zeros(contender: Any, name: str) -> list[tuple[str, Any]]:
         zeros = contender.tensor(tensor.elements)
         contender.fill(zeros, 0)
         named.append((f"{name}.{tensor.name}", zeros))
+    declare(contender, named[::-1])
     return named
 
 

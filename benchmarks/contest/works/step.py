@@ -155,6 +155,12 @@ def _check(contender: Any, exchange: Any, layers: int) -> None:
         require(gradient, len(gradient), contender.size)
 
 
+def declare(contender: Any, named: Sequence[tuple[str, Any]]) -> None:
+    """Tells a contender that wants to know of all gradients there will be, in forward order."""
+    if hasattr(contender, "declare"):
+        contender.declare(named)
+
+
 class _EachGradient:
     """Every gradient is an operation of its own, with a name."""
 
@@ -171,6 +177,7 @@ class _EachGradient:
                 rank += 1
             self._layers.append(named)
         self._pending: list[list[Any]] = [[] for _ in trained.layers]
+        declare(contender, [(name, tensor) for named in self._layers for name, tensor, _ in named])
 
     def gradients(self) -> Iterator[Any]:
         for layer in self._layers:

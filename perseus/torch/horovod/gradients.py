@@ -1,11 +1,13 @@
 """From backward's hooks to reduced gradients.
 
 A hook runs for each parameter as soon as its gradient is there, so it must be cheap: names become
-ids once, and a contiguous gradient is handed over by its address, to be reduced in place.
+ids once, and a contiguous gradient is handed over by its address, to be reduced in place. Of
+thousands of small parameters, some at a time are reduced as one operation.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +17,19 @@ import torch
 
 from perseus.common.callers import callers_level
 from perseus.common.process_sets import ProcessSet
-from perseus.common.reduce_ops import Average
+from perseus.common.reduce_ops import Adasum, Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compressor, NoneCompressor
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import described, dtype_number, set_id
-from perseus_core import OperationKind, _engine
+from perseus_core import HorovodInternalError, OperationKind, _engine
 from perseus_core.names import refuse
+
+#: Where there are MANY gradients of at most SMALL bytes, to hand them over, agree on them and
+#: finish them takes longer than to move them: a RUN of them is one operation.
+MANY = 500
+SMALL = 64 << 10
+RUN = 32
 
 #: By operation: what waits for it, where an optimizer has put off the update that it is for; see
 #: forward_overlap.
@@ -29,19 +37,32 @@ put_off: dict[int, Callable[[], None]] = {}
 
 
 class Bucket:
-    """Parameters whose gradients are reduced as one operation; most often just one."""
+    """Parameters whose gradients are reduced as one operation; most often just one.
 
-    def __init__(self, params: list[torch.Tensor], name: str, priority: int) -> None:
+    is_run: nobody has asked for it; see RUN.
+    """
+
+    def __init__(
+        self,
+        params: list[torch.Tensor],
+        members: list[str],
+        name: str,
+        priority: int,
+        is_run: bool = False,
+    ) -> None:
         self.params = params
+        #: the parameters' names
+        self.members = members
         self.name = name
         self.priority = priority
+        self.is_run = is_run
         self.id = 0
         #: backward passes still to come, for each parameter
         self.passes_left: list[int] = []
         #: waits for the reduction and puts the result into the gradients; None: not under way
         self.finish: Callable[[], None] | None = None
-        #: what reduces the dense gradient of just one parameter, once the name is registered
-        self.reduction: DenseReduction
+        #: what reduces dense gradients, once the name is registered
+        self.reduction: DenseReduction | GroupReduction
         #: of the reduction under way, if it has just one
         self.handle: int | None = None
         #: the gradients that are being reduced
@@ -159,7 +180,8 @@ class Gradients:
             self.start()
         finally:
             self.take()
-            self.finish(self.buckets)
+            # As backward has started them: so the first are done while the last are under way.
+            self.finish(reversed(self.buckets))
 
     def _make_buckets(
         self,
@@ -169,22 +191,28 @@ class Gradients:
     ) -> list[Bucket]:
         # Parameters are registered in the order in which the forward pass needs them.
         order = {param: i for i, param in enumerate(params)}
-        grouped = {param for group in groups for param in group}
-        members = [*groups, *([param] for param in params if param not in grouped)]
+        # Adasum is for whole gradients; groups are what somebody has asked for.
+        runs = [] if groups or self._op == Adasum else _runs(params, names)
+        grouped = {param for group in (*groups, *runs) for param in group}
+        members = [*groups, *runs, *([param] for param in params if param not in grouped)]
         buckets = []
         for group in members:
             first = min(order[param] for param in group)
             prefix = "grouped_allreduce" if group[0] in grouped else "allreduce"
-            buckets.append(Bucket(list(group), f"{prefix}.{names[group[0]]}", -first))
+            name = f"{prefix}.{names[group[0]]}"
+            named = [names[param] for param in group]
+            is_run = bool(runs) and len(group) > 1
+            buckets.append(Bucket(list(group), named, name, -first, is_run))
         return sorted(buckets, key=lambda bucket: -bucket.priority)
 
     def _register(self) -> None:
         self._registered_for = set_id(self._process_set)
         for bucket in self.buckets:
             bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
-            bucket.reduction = DenseReduction(
+            kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
+            bucket.reduction = kind(
                 bucket.id,
-                bucket.name,
+                bucket.members,
                 bucket.priority,
                 self._op,
                 self._prescale,
@@ -241,10 +269,13 @@ class Gradients:
         if bucket.id in put_off:  # another optimizer's, whose parameters are named alike
             put_off[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]
-        if len(grads) > 1 or grads[0].is_sparse:
-            self._start_special(bucket)
-            return
-        bucket.reduction.start(grads[0])
+        if grads[0].is_sparse or (len(grads) > 1 and any(grad.is_sparse for grad in grads)):
+            self._start_sparse(bucket, grads)
+        else:
+            self._start_dense(bucket, grads)
+
+    def _start_dense(self, bucket: Bucket, grads: list[torch.Tensor]) -> None:
+        bucket.reduction.start(grads)
         bucket.finish = bucket.reduction
         bucket.handle = bucket.reduction.handle
 
@@ -264,8 +295,7 @@ class Gradients:
         values = param.new_empty(0, *param.shape[sparse_dims:])
         return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
 
-    def _start_special(self, bucket: Bucket) -> None:
-        grads = bucket.grads
+    def _start_sparse(self, bucket: Bucket, grads: list[torch.Tensor]) -> None:
         for param, grad in zip(bucket.params, grads, strict=True):
             if grad.is_sparse:
                 self._sparse_dims[param] = grad.sparse_dim()
@@ -274,37 +304,46 @@ class Gradients:
             result = sparse_allreduce_async(grads[0], name, self._op, self._process_set)
             bucket.finish = lambda: _replace_sparse(grads[0], result())
             return
-        if any(grad.is_sparse for grad in grads) and not self._sparse_as_dense:
+        if not self._sparse_as_dense and not bucket.is_run:
             raise ValueError(
                 f"{bucket.name} is a group with sparse gradients; take them out of it, or give "
                 "sparse_as_dense=True"
             )
         dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
-        buffers = [_compressed(grad, self._compression) for grad in dense]
-        tensors = [buffer.detach() for buffer, _ in buffers]
-        handle = _engine.submit(
-            bucket.id,
-            [described(tensor, tensor) for tensor in tensors],
-            reduce_op=self._op,
-            prescale=self._prescale,
-            postscale=self._postscale,
-            priority=bucket.priority,
-        )
-        bucket.handle = handles.track(handle, tensors)
+        self._start_dense(bucket, dense)
+        reduction = bucket.reduction
 
         def finish() -> None:
-            handles.finish(handle)
-            for grad, tensor, (buffer, ctx) in zip(grads, tensors, buffers, strict=True):
+            reduction()
+            for grad, reduced in zip(grads, dense, strict=True):
                 if grad.is_sparse:
-                    _replace_sparse(grad, self._compression.decompress(tensor, ctx).to_sparse())
-                elif buffer is not grad or grad.data_ptr() != tensor.data_ptr():
-                    grad.copy_(self._compression.decompress(tensor, ctx))
+                    _replace_sparse(grad, reduced.to_sparse())
 
         bucket.finish = finish
 
 
+def _runs(
+    params: Sequence[torch.Tensor], names: Mapping[torch.Tensor, str]
+) -> list[list[torch.Tensor]]:
+    """Small parameters to be reduced together, if there are many.
+
+    Ranks may have them in any order, so names tell who goes with whom: layer.9 with layer.10.
+    """
+    small = [param for param in params if param.numel() * param.element_size() <= SMALL]
+    if len(small) < MANY:
+        return []
+    small.sort(key=lambda param: _in_order(names[param]))
+    return [small[begin : begin + RUN] for begin in range(0, len(small), RUN)]
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names as people do: layer.9 before layer.10."""
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
+
+
 class DenseReduction:
-    """Reduces gradients in place, one at a time, under the name that is registered as `id`.
+    """Reduces gradients in place, one in each step, under the name that is registered as `id`.
 
     It stays from step to step: new objects for each of thousands of gradients, alive until all are
     reduced, have Python's garbage collector go through everything again and again.
@@ -326,7 +365,7 @@ class DenseReduction:
     def __init__(
         self,
         id: int,
-        name: str,
+        members: Sequence[str],
         priority: int,
         op: int,
         prescale: float = 1.0,
@@ -334,15 +373,16 @@ class DenseReduction:
         compression: type[Compressor] = NoneCompressor,
     ) -> None:
         self._id = id
-        self._name = name
+        (self._name,) = members
         self._compression = compression
         self._options = (op, prescale, postscale, priority)
         self._grad: torch.Tensor | None = None
         self._buffer: torch.Tensor | None = None
         self._ctx: Any = None
 
-    def start(self, grad: torch.Tensor) -> None:
+    def start(self, grads: list[torch.Tensor]) -> None:
         """Starts to reduce a gradient; the one before must be done."""
+        (grad,) = grads
         if self._compression is NoneCompressor and grad.is_contiguous():
             buffer, self._buffer = grad, None
         else:
@@ -368,6 +408,73 @@ class DenseReduction:
             grad.copy_(_tensor_at(self._address, memory, grad))
         elif grad._version != self._version:
             _warn_of_a_change(self._name)
+
+
+class GroupReduction:
+    """The same for several gradients at once, which are one operation."""
+
+    def __init__(
+        self,
+        id: int,
+        members: Sequence[str],
+        priority: int,
+        op: int,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        compression: type[Compressor] = NoneCompressor,
+    ) -> None:
+        self._id = id
+        self._members = members
+        self._compression = compression
+        self._options = {
+            "reduce_op": op,
+            "prescale": prescale,
+            "postscale": postscale,
+            "priority": priority,
+        }
+        self._grads: list[torch.Tensor] = []
+        #: by position: what is reduced in a gradient's place, and what its decompression needs
+        self._buffers: dict[int, tuple[torch.Tensor, Any]] = {}
+
+    def start(self, grads: list[torch.Tensor]) -> None:
+        """Starts to reduce gradients; those before must be done."""
+        compresses = self._compression is not NoneCompressor
+        self._buffers = {
+            i: _compressed(grad, self._compression)
+            for i, grad in enumerate(grads)
+            if compresses or not grad.is_contiguous()
+        }
+        reduced = grads
+        if self._buffers:
+            reduced = [self._buffers.get(i, (grad,))[0] for i, grad in enumerate(grads)]
+        tensors = [described(tensor, tensor) for tensor in reduced]
+        self.handle = _engine.submit(self._id, tensors, **self._options)
+        # The memory stays, whatever becomes of the gradients.
+        handles.track(self.handle, [tensor.untyped_storage() for tensor in reduced])
+        self._addresses = [address for address, *_ in tensors]
+        self._grads = grads
+        self._versions = [grad._version for grad in grads]
+
+    def __call__(self) -> None:
+        """Waits for the results and puts them into the gradients."""
+        grads, buffers, self._grads, self._buffers = self._grads, self._buffers, [], {}
+        try:
+            memory = handles.finish(self.handle)
+        except HorovodInternalError as error:
+            raise type(error)(self._naming(str(error))) from error
+        for i, grad in enumerate(grads):
+            if i in buffers:
+                grad.copy_(self._compression.decompress(*buffers[i]))
+            elif grad.data_ptr() != self._addresses[i]:
+                grad.copy_(_tensor_at(self._addresses[i], memory[i], grad))
+            elif grad._version != self._versions[i]:
+                _warn_of_a_change(self._members[i])
+
+    def _naming(self, error: str) -> str:
+        """The engine's message, which counts the tensors of an operation."""
+        return re.sub(
+            r"tensor (\d+) of the group", lambda found: self._members[int(found[1])], error
+        )
 
 
 def _tensor_at(address: int, memory: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:

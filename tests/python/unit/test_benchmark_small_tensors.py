@@ -56,15 +56,6 @@ def test_a_step_starts_every_gradient_once(part: str) -> None:
     assert part not in ("hand-over", "wall") or min(times) > 0
 
 
-def test_a_warm_hand_over_keeps_to_a_few_tensors() -> None:
-    works = importlib.import_module("contest.works.small_tensors")
-    contender = LoneContender()
-    (time,) = works.warm_hand_over(contender, iterations=1, name="googlenet")
-    assert time > 0
-    assert len(set(contender.started)) == works.WARM
-    assert len(contender.started) == 173 // works.WARM * works.WARM
-
-
 @pytest.mark.parametrize(
     ("ranks", "cores", "expected"),
     # 2 + 1 in Python and 4 in the engine.

@@ -1,0 +1,107 @@
+"""Models of very many small parameters, whose gradients are reduced some at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import perseus.torch.horovod as hvd  # noqa: E402
+import perseus_core  # noqa: E402
+from perseus.torch.horovod import gradients  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("horovod")
+
+NUMBER = gradients.MANY + 2 * gradients.RUN + 3
+
+
+class Many(torch.nn.Module):
+    """The loss is linear, so each gradient is its factor; an embedding's is sparse if asked for."""
+
+    def __init__(self, sparse: bool = False) -> None:
+        super().__init__()
+        self.small = torch.nn.ParameterList(torch.zeros(1 + i % 7) for i in range(NUMBER))
+        self.large = torch.nn.Parameter(torch.zeros(gradients.SMALL // 4 + 1))
+        self.table = torch.nn.Embedding(10, 3, sparse=sparse)
+
+    def loss(self, factor: float, skipped: int = -1) -> torch.Tensor:
+        terms = [p.sum() * (factor + i) for i, p in enumerate(self.small) if i != skipped]
+        rows = self.table(torch.tensor([hvd.rank(), 5]))
+        return sum(terms) + self.large.sum() * factor + rows.sum() * factor
+
+
+def optimizer_of(model: Many, **options) -> torch.optim.Optimizer:
+    named = list(model.named_parameters())
+    if hvd.rank() % 2:  # names count, not places
+        named.reverse()
+    sgd = torch.optim.SGD([param for _, param in named], lr=1.0)
+    return hvd.DistributedOptimizer(sgd, named_parameters=named, **options)
+
+
+def dense(grad: torch.Tensor) -> torch.Tensor:
+    return grad.to_dense() if grad.is_sparse else grad
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16])
+def test_every_gradient_is_the_average(sparse: bool, compression) -> None:
+    model = Many(sparse)
+    optimizer = optimizer_of(model, compression=compression)
+    mean = sum(range(1, hvd.size() + 1)) / hvd.size()
+    for _ in range(3):
+        optimizer.zero_grad()
+        # The parameter that nobody uses on rank 0 counts as zeros there.
+        model.loss(hvd.rank() + 1.0, skipped=40 if hvd.rank() == 0 else -1).backward()
+        optimizer.synchronize()
+        for i, param in enumerate(model.small):
+            expected = mean + i
+            if i == 40:
+                expected -= 41 / hvd.size()
+                if hvd.size() == 1:  # nobody has one
+                    assert param.grad is None
+                    continue
+            assert param.grad == pytest.approx(torch.full_like(param, expected), rel=1e-3)
+        assert (model.large.grad == mean).all()
+        rows = torch.zeros(10, 3)
+        for rank in range(hvd.size()):
+            rows[rank] += (rank + 1) / hvd.size()
+            rows[5] += (rank + 1) / hvd.size()
+        assert torch.allclose(dense(model.table.weight.grad), rows, rtol=1e-3)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+def test_few_operations_carry_them() -> None:
+    model = Many()
+    optimizer = optimizer_of(model)
+    assert len(optimizer._gradients.buckets) == -(-(NUMBER + 1) // gradients.RUN) + 1
+    model.loss(1.0).backward()
+    optimizer.step()
+    before = perseus_core.counters()["operations_submitted"]
+    model.loss(1.0).backward()
+    optimizer.step()
+    assert perseus_core.counters()["operations_submitted"] - before == len(
+        optimizer._gradients.buckets
+    )
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+def test_one_of_another_shape_is_named_on_every_rank() -> None:
+    model = Many()
+    if hvd.rank() == 1:
+        model.small[77] = torch.nn.Parameter(torch.zeros(100))
+    optimizer = optimizer_of(model)
+    model.loss(1.0).backward()
+    with pytest.raises(hvd.HorovodInternalError, match=r"same shape of small\.77$"):
+        optimizer.step()
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+def test_a_change_in_place_names_the_parameter() -> None:
+    model = Many()
+    optimizer = optimizer_of(model)
+    model.loss(1.0).backward()
+    model.small[77].grad.add_(0)
+    with pytest.warns(UserWarning, match=r"\(small\.77\)"):
+        optimizer.step()

@@ -342,25 +342,15 @@ def _in_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
 
 
-class DenseReduction:
-    """Reduces gradients in place, one in each step, under the name that is registered as `id`.
+class Reduction:
+    """Reduces gradients in place, under the name that is registered as `id`.
 
-    It stays from step to step: new objects for each of thousands of gradients, alive until all are
+    start() takes those of a step; a call waits for the results and puts them into the gradients. It
+    stays from step to step: new objects for each of thousands of gradients, alive until all are
     reduced, have Python's garbage collector go through everything again and again.
     """
 
-    __slots__ = (
-        "_address",
-        "_buffer",
-        "_compression",
-        "_ctx",
-        "_grad",
-        "_id",
-        "_name",
-        "_options",
-        "_version",
-        "handle",
-    )
+    __slots__ = ("_compression", "_id", "_members", "_options", "handle")
 
     def __init__(
         self,
@@ -368,14 +358,23 @@ class DenseReduction:
         members: Sequence[str],
         priority: int,
         op: int,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        compression: type[Compressor] = NoneCompressor,
+        prescale: float,
+        postscale: float,
+        compression: type[Compressor],
     ) -> None:
         self._id = id
-        (self._name,) = members
+        self._members = members
         self._compression = compression
         self._options = (op, prescale, postscale, priority)
+
+
+class DenseReduction(Reduction):
+    """Of one gradient."""
+
+    __slots__ = ("_address", "_buffer", "_ctx", "_grad", "_version")
+
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
         self._grad: torch.Tensor | None = None
         self._buffer: torch.Tensor | None = None
         self._ctx: Any = None
@@ -404,34 +403,17 @@ class DenseReduction:
         memory = handles.finish(self.handle)
         if buffer is not None:
             grad.copy_(self._compression.decompress(buffer, self._ctx))
-        elif grad.data_ptr() != self._address:
-            grad.copy_(_tensor_at(self._address, memory, grad))
-        elif grad._version != self._version:
-            _warn_of_a_change(self._name)
+        else:
+            _put_in_place(grad, self._address, memory, self._version, self._members[0])
 
 
-class GroupReduction:
-    """The same for several gradients at once, which are one operation."""
+class GroupReduction(Reduction):
+    """Of several gradients, which are one operation."""
 
-    def __init__(
-        self,
-        id: int,
-        members: Sequence[str],
-        priority: int,
-        op: int,
-        prescale: float = 1.0,
-        postscale: float = 1.0,
-        compression: type[Compressor] = NoneCompressor,
-    ) -> None:
-        self._id = id
-        self._members = members
-        self._compression = compression
-        self._options = {
-            "reduce_op": op,
-            "prescale": prescale,
-            "postscale": postscale,
-            "priority": priority,
-        }
+    __slots__ = ("_addresses", "_buffers", "_grads", "_versions")
+
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
         self._grads: list[torch.Tensor] = []
         #: by position: what is reduced in a gradient's place, and what its decompression needs
         self._buffers: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -448,7 +430,15 @@ class GroupReduction:
         if self._buffers:
             reduced = [self._buffers.get(i, (grad,))[0] for i, grad in enumerate(grads)]
         tensors = [described(tensor, tensor) for tensor in reduced]
-        self.handle = _engine.submit(self._id, tensors, **self._options)
+        op, prescale, postscale, priority = self._options
+        self.handle = _engine.submit(
+            self._id,
+            tensors,
+            reduce_op=op,
+            prescale=prescale,
+            postscale=postscale,
+            priority=priority,
+        )
         # The memory stays, whatever becomes of the gradients.
         handles.track(self.handle, [tensor.untyped_storage() for tensor in reduced])
         self._addresses = [address for address, *_ in tensors]
@@ -465,16 +455,26 @@ class GroupReduction:
         for i, grad in enumerate(grads):
             if i in buffers:
                 grad.copy_(self._compression.decompress(*buffers[i]))
-            elif grad.data_ptr() != self._addresses[i]:
-                grad.copy_(_tensor_at(self._addresses[i], memory[i], grad))
-            elif grad._version != self._versions[i]:
-                _warn_of_a_change(self._members[i])
+            else:
+                _put_in_place(
+                    grad, self._addresses[i], memory[i], self._versions[i], self._members[i]
+                )
 
     def _naming(self, error: str) -> str:
         """The engine's message, which counts the tensors of an operation."""
         return re.sub(
             r"tensor (\d+) of the group", lambda found: self._members[int(found[1])], error
         )
+
+
+def _put_in_place(
+    grad: torch.Tensor, address: int, memory: torch.UntypedStorage, version: int, name: str
+) -> None:
+    """For what was reduced in the gradient itself, which may have been moved or changed since."""
+    if grad.data_ptr() != address:
+        grad.copy_(_tensor_at(address, memory, grad))
+    elif grad._version != version:
+        _warn_of_a_change(name)
 
 
 def _tensor_at(address: int, memory: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:

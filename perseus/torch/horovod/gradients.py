@@ -20,6 +20,7 @@ from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Adasum, Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compressor, NoneCompressor
+from perseus.torch.horovod.roll_call import RollCall
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import described, dtype_number, set_id
 from perseus_core import HorovodInternalError, OperationKind, _engine
@@ -107,6 +108,8 @@ class Gradients:
         # has none, it must take part as they do.
         self._sparse_dims: dict[torch.Tensor, int] = {}
         self._registered_for: int | None = None
+        self._names = [names[param] for param in params]
+        self._roll_call: RollCall | None = None
         self.buckets = self._make_buckets(params, names, groups)
         self._register()
         self.restart()
@@ -126,8 +129,11 @@ class Gradients:
         return [param for bucket in self.buckets for param in bucket.params]
 
     def under_way(self) -> bool:
-        """Whether gradients are being reduced."""
-        return any(bucket.finish is not None for bucket in self.buckets)
+        """Whether gradients are being reduced, or would be but for the others of their run."""
+        return any(
+            bucket.finish is not None or (bucket.is_run and 0 in bucket.passes_left)
+            for bucket in self.buckets
+        )
 
     def restart(self) -> None:
         """Waits for what is under way, and begins to count backward passes anew."""
@@ -158,8 +164,11 @@ class Gradients:
     def finish(self, buckets: Iterable[Bucket]) -> None:
         """Waits for all of these, also where one fails; they begin to count backward passes anew.
 
-        Raises the first error.
+        Raises the first error. Where ranks have parameters of other names, that is one, and nothing
+        is waited for: some of it never ends.
         """
+        if self._roll_call is not None:
+            self._roll_call.check()
         error: Exception | None = None
         for bucket in buckets:
             finish, bucket.finish = bucket.finish, None
@@ -207,6 +216,8 @@ class Gradients:
 
     def _register(self) -> None:
         self._registered_for = set_id(self._process_set)
+        has_runs = any(bucket.is_run for bucket in self.buckets)
+        self._roll_call = RollCall(self._names, self._process_set) if has_runs else None
         for bucket in self.buckets:
             bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
             kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
@@ -266,6 +277,8 @@ class Gradients:
     def _start(self, bucket: Bucket) -> None:
         if self._registered_for != self._process_set.process_set_id:
             self._register()
+        if self._roll_call is not None:
+            self._roll_call.start()
         if bucket.id in put_off:  # another optimizer's, whose parameters are named alike
             put_off[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]
@@ -333,13 +346,30 @@ def _runs(
     if len(small) < MANY:
         return []
     small.sort(key=lambda param: _in_order(names[param]))
-    return [small[begin : begin + RUN] for begin in range(0, len(small), RUN)]
+    runs: list[list[torch.Tensor]] = []
+    for param in small:
+        if not runs or len(runs[-1]) == RUN or _is_elsewhere(names, runs[-1], param):
+            runs.append([])
+        runs[-1].append(param)
+    return runs
 
 
-def _in_order(name: str) -> list[tuple[int, str]]:
-    """A key that sorts names as people do: layer.9 before layer.10."""
+def _is_elsewhere(
+    names: Mapping[torch.Tensor, str], run: Sequence[torch.Tensor], param: torch.Tensor
+) -> bool:
+    """Whether a run of some length had better end: the last layers' gradients come first."""
+    return len(run) >= RUN // 4 and _part(names[run[-1]]) != _part(names[param])
+
+
+def _part(name: str) -> str:
+    """The part of the model that a parameter is in: of head.1.weight it is head."""
+    return name.partition(".")[0]
+
+
+def _in_order(name: str) -> tuple[list[tuple[int, str]], str]:
+    """A key that sorts names as people do: layer.9 before layer.10. No two have the same."""
     parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)]
+    return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)], name
 
 
 class Reduction:
@@ -473,7 +503,7 @@ def _put_in_place(
     """For what was reduced in the gradient itself, which may have been moved or changed since."""
     if grad.data_ptr() != address:
         grad.copy_(_tensor_at(address, memory, grad))
-    elif grad._version != version:
+    elif grad._version != version and not grad._is_view():  # views share what counts changes
         _warn_of_a_change(name)
 
 

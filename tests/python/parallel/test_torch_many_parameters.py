@@ -38,6 +38,12 @@ def optimizer_of(model: Many, **options) -> torch.optim.Optimizer:
     return hvd.DistributedOptimizer(sgd, named_parameters=named, **options)
 
 
+def start_anew() -> None:
+    """Ends what is under way and will never be done."""
+    hvd.shutdown()
+    hvd.init()
+
+
 def dense(grad: torch.Tensor) -> torch.Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
@@ -75,7 +81,7 @@ def test_every_gradient_is_the_average(sparse: bool, compression) -> None:
 def test_few_operations_carry_them() -> None:
     model = Many()
     optimizer = optimizer_of(model)
-    assert len(optimizer._gradients.buckets) == -(-(NUMBER + 1) // gradients.RUN) + 1
+    assert len(optimizer._gradients.buckets) == -(-NUMBER // gradients.RUN) + 2
     model.loss(1.0).backward()
     optimizer.step()
     before = perseus_core.counters()["operations_submitted"]
@@ -105,3 +111,79 @@ def test_a_change_in_place_names_the_parameter() -> None:
     model.small[77].grad.add_(0)
     with pytest.warns(UserWarning, match=r"\(small\.77\)"):
         optimizer.step()
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+@pytest.mark.parametrize("missing", [0, 77])
+def test_a_parameter_that_one_rank_lacks_is_named_on_every_rank(missing: int) -> None:
+    model = Many()
+    model.small[missing].requires_grad_(hvd.rank() != 1)
+    optimizer = optimizer_of(model)
+    model.loss(1.0).backward()
+    others = ", ".join(str(rank) for rank in range(hvd.size()) if rank != 1)
+    with pytest.raises(hvd.HorovodInternalError, match=rf"'small\.{missing}' is on rank {others} "):
+        optimizer.step()
+    start_anew()
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+def test_other_names_on_one_rank_are_not_matched_by_their_places() -> None:
+    params = [torch.nn.Parameter(torch.zeros(2)) for _ in range(NUMBER)]
+    names = [f"body.{i}" for i in range(NUMBER)]
+    names[-3:] = [f"head.of.{hvd.rank()}.{i}" for i in range(3)]
+    sgd = torch.optim.SGD(params, lr=1.0)
+    optimizer = hvd.DistributedOptimizer(
+        sgd, named_parameters=list(zip(names, params, strict=True))
+    )
+    sum(param.sum() for param in params).backward()
+    with pytest.raises(hvd.HorovodInternalError, match=r"'head\.of\.0\.0' is on rank 0 only"):
+        optimizer.step()
+    start_anew()
+
+
+def test_names_that_sort_alike_go_to_their_own() -> None:
+    names = [f"block.{i}" for i in range(NUMBER)] + ["head.1", "head.01", "head.001"]
+    named = {name: torch.nn.Parameter(torch.zeros(2)) for name in names}
+    in_order = list(named.items())
+    if hvd.rank() % 2:
+        in_order.reverse()
+    sgd = torch.optim.SGD([param for _, param in in_order], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, named_parameters=in_order)
+    sum(param.sum() * i for i, param in enumerate(named.values())).backward()
+    optimizer.step()
+    for i, param in enumerate(named.values()):
+        assert param.grad.tolist() == [i, i]
+
+
+def test_parts_of_a_model_are_runs_of_their_own() -> None:
+    names = [f"{part}.{i}" for part in ("stem", "body", "head") for i in range(NUMBER // 3)]
+    named = [(name, torch.nn.Parameter(torch.zeros(2))) for name in names]
+    sgd = torch.optim.SGD([param for _, param in named], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, named_parameters=named)
+    if hvd.size() > 1:
+        for bucket in optimizer._gradients.buckets:
+            assert len({member.partition(".")[0] for member in bucket.members}) == 1
+
+
+def test_gradients_in_one_buffer_are_no_change_in_place(recwarn) -> None:
+    params = [torch.nn.Parameter(torch.zeros(4)) for _ in range(NUMBER)]
+    named = [(f"p.{i}", param) for i, param in enumerate(params)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(params, lr=1.0), named_parameters=named)
+    flat = torch.zeros(4 * NUMBER)
+    for param, part in zip(params, flat.split(4), strict=True):
+        param.grad = part
+    sum(param.sum() * (hvd.rank() + 1) for param in params).backward()
+    optimizer.step()
+    assert flat.unique().tolist() == [sum(range(1, hvd.size() + 1)) / hvd.size()]
+    assert not [warning for warning in recwarn if "in place" in str(warning.message)]
+
+
+@pytest.mark.skipif("hvd.size() == 1")
+def test_gradients_that_wait_for_others_of_their_run_are_not_cleared() -> None:
+    model = Many()
+    optimizer = optimizer_of(model)
+    sum(param.sum() for param in model.small[:5]).backward()
+    with pytest.raises(AssertionError, match="zero_grad"):
+        optimizer.zero_grad()
+    optimizer.synchronize()
+    optimizer.zero_grad()

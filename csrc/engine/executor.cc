@@ -42,8 +42,26 @@ TuningEffort tuning_effort(const Settings& settings) {
           .most_values = static_cast<int>(settings.tuning_trials)};
 }
 
-// Names need not come again: unnamed operations never do.
+// What there is need not come again: gathers of ever other sizes do not.
 constexpr int kMostBursts = 64;
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  return (hash ^ value) * 0x9e3779b97f4a7c15 + (hash >> 29);
+}
+
+// What tells an operation from others in each training step: its set and its name or, if an adapter
+// has only numbered it, what it does.
+uint64_t sign_of(int32_t process_set, const Agreement::Ready& ready) {
+  uint64_t hash = mixed(0, static_cast<uint32_t>(process_set));
+  if (!is_numbered(ready.key())) return mixed(hash, ready.id);
+  const Description& description = ready.description();
+  hash = mixed(~hash, static_cast<uint64_t>(description.kind));
+  for (const TensorDescription& tensor : description.tensors) {
+    hash = mixed(hash, static_cast<uint64_t>(tensor.dtype));
+    hash = mixed(hash, static_cast<uint64_t>(tensor.elements()));
+  }
+  return hash;
+}
 
 // Bytes that may be moved at once and still be in the caches when it is done. Two ranks on a host
 // have little under way at a time, so that a result finds its place in the last cache however much
@@ -87,15 +105,13 @@ void Executor::note_step(const Batch& batch) {
   if (tuner_.is_finished()) return;
   bool is_new = bursts_ >= kMostBursts;
   for (const Agreement::Ready& ready : batch.agreed) {
-    int64_t& step = step_of_[(int64_t{batch.set->id} << 32) | ready.id];
-    is_new |= step == step_;
-    step = step_;
+    is_new |= step_of_[sign_of(batch.set->id, ready)] == step_;
+  }
+  if (is_new) ++step_;
+  for (const Agreement::Ready& ready : batch.agreed) {
+    step_of_[sign_of(batch.set->id, ready)] = step_;
   }
   if (!is_new) return;
-  ++step_;
-  for (const Agreement::Ready& ready : batch.agreed) {
-    step_of_[(int64_t{batch.set->id} << 32) | ready.id] = step_;
-  }
   bursts_ = 0;
   if (is_idle()) {
     tuner_.end_step();

@@ -55,7 +55,8 @@ class Executor {
 
   // Shards that may be under way at once.
   int most_at_once() const;
-  // Finds where a training step ends, for the tuner: a step is over when a name of it comes again.
+  // Finds where a training step ends, for the tuner: a step is over when a name of it comes again
+  // or, of what has none, something that looks the same.
   void note_step(const Batch& batch);
   void note_idle();
 
@@ -70,8 +71,8 @@ class Executor {
   bool pumping_ = false;
   TuningLog tuning_log_;
   int64_t step_ = 1;
-  std::unordered_map<int64_t, int64_t> step_of_;  // the last, of each set's operations
-  int bursts_ = 0;                                // of work, in this step
+  std::unordered_map<uint64_t, int64_t> step_of_;  // the last, by sign
+  int bursts_ = 0;                                 // of work, in this step
   bool step_ends_when_idle_ = false;
   Planner planner_;
   Recycler<Batch> batches_;

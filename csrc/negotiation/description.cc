@@ -127,6 +127,8 @@ std::string_view users_name(std::string_view key) {
   return has_kind ? rest.substr(kind.size() + 1) : name;
 }
 
+bool is_numbered(std::string_view key) { return key.find(".noname.") != key.npos; }
+
 std::string title(std::string_view key) {
   return std::string(to_string(kind_of_key(key))) + " of '" + std::string(name_of_key(key)) + "'";
 }

@@ -68,6 +68,8 @@ std::string_view name_of_key(std::string_view key);
 
 // What the user named it: adapters put the kind first, as in "grouped_allreduce.layer1".
 std::string_view users_name(std::string_view key);
+// Whether the user has not named it, so that an adapter has numbered it: "allreduce.noname.7".
+bool is_numbered(std::string_view key);
 // "allreduce of 'layer1'", which messages about one operation begin with
 std::string title(std::string_view key);
 // "allreduce.layer1", for messages

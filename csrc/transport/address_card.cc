@@ -40,14 +40,15 @@ std::string machine() {
   return boot_id + " " + network;
 }
 
-// Whatever decides order, fusion, sharding, streams or the format on the wire.
+// Whatever decides order, fusion, sharding, streams or the format on the wire. What explains that
+// others differ comes first: the first that differs is told.
 std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Settings& settings) {
   static constexpr std::string_view kNames[] = {"PERSEUS_TRANSPORT",
+                                                "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
                                                 "PERSEUS_ALLREDUCE_STREAMS",
                                                 "PERSEUS_CHUNK",
                                                 "PERSEUS_ALLREDUCE_FUSION",
                                                 "PERSEUS_ALLREDUCE_SHARD",
-                                                "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
                                                 "PERSEUS_TUNING_STEPS",
                                                 "PERSEUS_TUNING_WARM_UP",
                                                 "PERSEUS_TUNING_TRIALS",
@@ -59,8 +60,9 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
                                                 "PERSEUS_DISABLE_GROUP_FUSION",
                                                 "PERSEUS_DYNAMIC_PROCESS_SETS"};
   std::vector<std::pair<std::string, std::string>> agreed;
-  for (const SettingRow& row : describe(settings)) {
-    if (std::ranges::find(kNames, row.name) == std::end(kNames)) continue;
+  const std::vector<SettingRow> rows = describe(settings);
+  for (const std::string_view name : kNames) {
+    const SettingRow& row = *std::ranges::find(rows, name, &SettingRow::name);
     agreed.emplace_back(row.name, row.value);
     // What nobody has set may be tuned: then all must do so.
     const bool is_tuned = !settings.disable_stream_tuning &&

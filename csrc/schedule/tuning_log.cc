@@ -1,5 +1,8 @@
 #include "schedule/tuning_log.h"
 
+#include <mutex>
+#include <set>
+
 #include "observe/log.h"
 
 namespace perseus {
@@ -8,11 +11,21 @@ namespace {
 constexpr double kMiB = 1 << 20;
 constexpr double kKiB = 1 << 10;
 
+// Whether an engine of this process has begun the file before: after another init it goes on.
+bool has_begun(const std::string& path) {
+  static std::mutex mutex;
+  static std::set<std::string> begun;
+  std::lock_guard lock(mutex);
+  return !begun.insert(path).second;
+}
+
 }  // namespace
 
 TuningLog::TuningLog(const std::string& path) {
   if (path.empty()) return;
-  file_.open(path);
+  const bool goes_on = has_begun(path);
+  file_.open(path, goes_on ? std::ios::app : std::ios::trunc);
+  if (goes_on) return;
   file_ << "trial,steps,streams,shard_mib,merge_mib,credit_mib,chunk_kib,ms_a_mib\n" << std::flush;
   if (!file_) PERSEUS_LOG(kWarning, "PERSEUS_TUNING_LOG: cannot write to " << path);
 }

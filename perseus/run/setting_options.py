@@ -80,6 +80,33 @@ SETTING_OPTIONS = (
         "1",
     ),
     SettingOption(
+        ("--autotune-log-file",),
+        "PERSEUS_TUNING_LOG",
+        "CSV file for what the tuner tries",
+        metavar="FILE",
+    ),
+    SettingOption(
+        ("--autotune-warmup-samples",),
+        "PERSEUS_TUNING_WARM_UP",
+        "training steps before the tuner's first trial",
+        check=whole_number(),
+        alias="HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+    ),
+    SettingOption(
+        ("--autotune-steps-per-sample",),
+        "PERSEUS_TUNING_STEPS",
+        "training steps in each trial",
+        check=whole_number(),
+        alias="HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE",
+    ),
+    SettingOption(
+        ("--autotune-bayes-opt-max-samples",),
+        "PERSEUS_TUNING_TRIALS",
+        "values that the tuner tries at most",
+        check=whole_number(),
+        alias="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+    ),
+    SettingOption(
         ("--timeline-filename",),
         "PERSEUS_TIMELINE",
         "write a Chrome-trace timeline",
@@ -149,7 +176,7 @@ NOT_FOR_MPIRUN = "it is for mpirun, which starts no ranks here"
 _NO_CYCLE = "agreement is driven by events; there is no cycle to time"
 _ALLGATHER = "allgather chooses its algorithm by itself"
 _ONE_THREAD = "only the engine's one thread calls MPI"
-_TUNER = "the tuner is not Horovod's; it takes no parameters, and logs at --log-level debug"
+_NO_NOISE = "the tuner compares times as they are; it models no noise"
 
 #: Why a job cannot run as asked.
 NO_ELASTIC_DRIVER = (
@@ -163,11 +190,7 @@ WITHOUT_MEANING = (
     ("--hierarchical-allgather", None, _ALLGATHER),
     ("--no-hierarchical-allgather", None, _ALLGATHER),
     ("--no-torus-allreduce", None, "there is no torus allreduce to turn off"),
-    ("--autotune-log-file", str, _TUNER),
-    ("--autotune-warmup-samples", whole_number(), _TUNER),
-    ("--autotune-steps-per-sample", whole_number(), _TUNER),
-    ("--autotune-bayes-opt-max-samples", whole_number(), _TUNER),
-    ("--autotune-gaussian-process-noise", number(0, 1), _TUNER),
+    ("--autotune-gaussian-process-noise", number(0, 1), _NO_NOISE),
     ("--disable-cache", None, NO_CACHE),
     ("--mpi-threads-disable", None, _ONE_THREAD),
     ("--no-mpi-threads-disable", None, _ONE_THREAD),

@@ -65,6 +65,13 @@ def test_every_setting_is_what_its_flag_makes_it(tmp_path: Path) -> None:
         "HOROVOD_CACHE_CAPACITY": "2048",
         "PERSEUS_ALLREDUCE_MODE": "hierarchical",  # as torus_allreduce, too, has it
         "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING": "1",
+        "PERSEUS_TUNING_LOG": "log.csv",
+        "PERSEUS_TUNING_WARM_UP": "",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "5",
+        "PERSEUS_TUNING_STEPS": "",
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "20",
+        "PERSEUS_TUNING_TRIALS": "",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "50",
         "PERSEUS_TIMELINE": "timeline.json",
         "PERSEUS_TIMELINE_MARK_CYCLES": "1",
         "PERSEUS_STALL_CHECK_DISABLE": "0",
@@ -81,10 +88,6 @@ def test_every_setting_is_what_its_flag_makes_it(tmp_path: Path) -> None:
     assert [note.partition(" ")[0] for note in options.notes] == [
         "--cycle-time-ms",
         "--hierarchical-allgather",
-        "--autotune-log-file",
-        "--autotune-warmup-samples",
-        "--autotune-steps-per-sample",
-        "--autotune-bayes-opt-max-samples",
         "--autotune-gaussian-process-noise",
         "--no-mpi-threads-disable",
     ]

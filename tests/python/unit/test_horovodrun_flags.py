@@ -49,7 +49,6 @@ def refuses(why: str, *values: str) -> Fate:
 
 
 ELASTIC = "there is no elastic launcher yet"
-TUNER = "the tuner is not Horovod's"
 
 FATES = {
     "-v": Fate(printed="perseus 0."),
@@ -80,11 +79,17 @@ FATES = {
     "--no-torus-allreduce": notes("there is no torus allreduce to turn off"),
     "--autotune": sets("PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING", "0"),
     "--no-autotune": sets("PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING", "1"),
-    "--autotune-log-file": notes(TUNER, "log"),
-    "--autotune-warmup-samples": notes(TUNER, "3"),
-    "--autotune-steps-per-sample": notes(TUNER, "10"),
-    "--autotune-bayes-opt-max-samples": notes(TUNER, "20"),
-    "--autotune-gaussian-process-noise": notes(TUNER, "0.8"),
+    "--autotune-log-file": sets("PERSEUS_TUNING_LOG", "log", "log"),
+    "--autotune-warmup-samples": sets(
+        "PERSEUS_TUNING_WARM_UP", "", "3", HOROVOD_AUTOTUNE_WARMUP_SAMPLES="3"
+    ),
+    "--autotune-steps-per-sample": sets(
+        "PERSEUS_TUNING_STEPS", "", "10", HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE="10"
+    ),
+    "--autotune-bayes-opt-max-samples": sets(
+        "PERSEUS_TUNING_TRIALS", "", "20", HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="20"
+    ),
+    "--autotune-gaussian-process-noise": notes("the tuner compares times as they are", "0.8"),
     "--min-np": refuses(ELASTIC, "1"),
     "--min-num-proc": refuses(ELASTIC, "1"),
     "--max-np": refuses(ELASTIC, "4"),

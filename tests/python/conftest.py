@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +11,13 @@ from pathlib import Path
 import pytest
 
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts into the background with this signal ignored, and so would be all
+    # that tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -101,6 +101,31 @@ for step in range(1100):
     assert rows[0]["streams"] == "4"
 
 
+UNNAMED = INIT + TRAIN.replace("name=str(i), ", "")
+
+
+def test_settles_as_soon_where_operations_have_no_names(run_ranks, tmp_path) -> None:
+    rows = trials(run_ranks, tmp_path / "log.csv", steps=60, script=UNNAMED)
+    assert rows[-1]["trial"] == "kept"
+
+
+def test_the_log_goes_on_after_another_init(run_ranks, tmp_path) -> None:
+    again = STEPS + "perseus_core.shutdown()\nperseus_core.init()\n" + TRAIN
+    rows = trials(run_ranks, tmp_path / "log.csv", script=again)
+    assert [row["trial"] for row in rows].count("kept") == 2
+    assert [row["trial"] for row in rows].count("0") == 2
+
+
+def test_turned_off_on_one_rank_only_is_named(run_ranks) -> None:
+    script = """
+import os
+if os.environ["PERSEUS_RANK"] == "1": os.environ["HOROVOD_AUTOTUNE"] = "0"
+"""
+    job = run_ranks(2, script + INIT)
+    assert job.returncode != 0
+    assert "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING is '1' on rank 1" in job.stderr
+
+
 def test_takes_horovods_names(run_ranks, tmp_path) -> None:
     rows = trials(
         run_ranks,

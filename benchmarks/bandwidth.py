@@ -53,6 +53,8 @@ def main() -> None:
     shared_out = {"alltoall", "reducescatter"} & set(args.works)
     if shared_out and min(args.sizes or SIZES) < 4 * max(args.ranks):
         parser.error(f"argument --sizes: {min(shared_out)} needs 4 bytes for each rank")
+    if set(args.contenders) <= set(LIMITS) and args.works != ["allreduce"]:
+        parser.error("argument --contenders: the limits are known of allreduce only")
     turns, seconds = (2, 0.1) if args.quick else (5, 0.6)
     bandwidth = report.Report("bandwidth", file=args.json)
     print("median, p10 .. p90, ratio to the first", flush=True)

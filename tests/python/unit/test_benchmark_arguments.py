@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,10 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("latency --contenders perseus perseus", "argument --contenders: perseus is given twice"),
         ("bandwidth --sizes 64X", "argument --sizes: '64X' is not a size such as 4, 64K or 256M"),
         ("bandwidth --sizes 8", "argument --sizes: alltoall needs 4 bytes for each rank"),
+        (
+            "bandwidth --contenders 'copy limit' 'memory limit' --works broadcast",
+            "argument --contenders: the limits are known of allreduce only",
+        ),
         ("hosts --shapes 1x2", "argument --shapes: at least 2"),
         ("hosts --shapes 2x1 2x1", "argument --shapes: 2x1 is given twice"),
         ("negotiation --ranks 1", "argument --ranks: at least 2"),
@@ -71,7 +76,7 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
     ],
 )
 def test_a_program_refuses_what_makes_no_sense(command: str, expected: str) -> None:
-    program, *words = command.split()
+    program, *words = shlex.split(command)
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{program}.py"), *words],
         capture_output=True,

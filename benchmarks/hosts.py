@@ -370,10 +370,9 @@ def main() -> None:
             if hosts.first or part in QUICK:
                 PARTS[part](hosts)
     everything.save(finished=True)
-    stepped = [row for row in everything.rows if "exposed" in row]
-    if args.plot and stepped:
+    if args.plot:
         training_step.plot_exposed(
-            stepped, args.plot, lambda row: f"{row['work']}, {row['hosts']} hosts"
+            everything.rows, args.plot, lambda row: f"{row['work']}, {row['hosts']} hosts"
         )
 
 

@@ -98,7 +98,7 @@ def main() -> None:
         if args.only != "steps":
             measure_at_once(args, ranks, at_once)
     steps.save(finished=True)
-    if args.plot and steps.rows:
+    if args.plot:
         training_step.plot_exposed(
             steps.rows, args.plot, lambda row: f"{row['work']}, {row['ranks']} ranks"
         )

@@ -174,9 +174,10 @@ def place_text(row: Mapping[str, Any]) -> str:
 
 def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """For each work the times of the finalists, as a part of the defaults'."""
+    cases = report.measured(rows, "to_best")
+
     from matplotlib import pyplot
 
-    cases = [row for row in rows if "to_best" in row]
     figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.4 * len(cases)), layout="constrained")
     places = [place_text(row) for row in cases]
     axes.barh(places, [row["to_defaults"] for row in cases], color="C0", label="tuned")

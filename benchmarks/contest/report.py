@@ -206,6 +206,14 @@ def _version(name: str) -> str | None:
         return None
 
 
+def measured(rows: Sequence[Mapping[str, Any]], key: str = "median") -> list[Mapping[str, Any]]:
+    """Those that have a figure under `key`, to be drawn; ends the program if none has."""
+    found = [row for row in rows if row.get(key) is not None]
+    if not found:
+        sys.exit("no plot: nothing was measured that could be drawn")
+    return found
+
+
 def plot(
     report: Report,
     file: Path,
@@ -219,9 +227,10 @@ def plot(
 
     value: what is drawn of a row. The band around a line is p10 to p90.
     """
+    drawn = measured(report.rows)
+
     from matplotlib import pyplot, ticker
 
-    drawn = [row for row in report.rows if row["median"]]
     panels = list(dict.fromkeys(tuple(row[key] for key in panel) for row in drawn))
     labels = list(dict.fromkeys(row["contender"] for row in drawn))
     # With two keys: a line of panels for each value of the first.

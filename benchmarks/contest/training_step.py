@@ -10,7 +10,7 @@ from typing import Any
 from contest.conductor import Conductor
 from contest.launch import KNOWN, Contender, variant
 from contest.models import forward_seconds, model
-from contest.report import Report
+from contest.report import Report, measured
 from contest.step_bound import step_seconds
 
 PERSEUS = "perseus"
@@ -142,10 +142,14 @@ def below_bound(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def plot_exposed(
     rows: Sequence[Mapping[str, Any]], file: Path, panel: Callable[[Mapping[str, Any]], str]
 ) -> None:
-    """Bars of exposed communication, a panel for each model; a tick across each is its bound."""
+    """Bars of exposed communication, a panel for each model; a tick across each is its bound.
+
+    Of the rows that have it.
+    """
+    drawn = measured(rows, "exposed")
+
     from matplotlib import pyplot
 
-    drawn = [row for row in rows if row["median"] is not None]
     panels = list(dict.fromkeys(map(panel, drawn)))
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(1 + 3.2 * len(panels), 4.2), squeeze=False, layout="tight"

@@ -357,6 +357,8 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()
+    if args.plot and "steps" not in args.parts:
+        parser.error("argument --plot: steps are drawn, and --parts leaves them out")
     if reason := why_not():
         sys.exit(f"no hosts: {reason}")
     # Contenders are stopped while others have their turn: to them, time passes at once.

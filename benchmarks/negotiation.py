@@ -228,6 +228,11 @@ def main() -> None:
     if simulated is None:
         simulated = simulation.QUICK_RANKS if args.quick else simulation.RANKS
 
+    if not (real or args.step_ranks or simulated):
+        parser.error("--ranks, --step-ranks and --simulated leave nothing to measure")
+    if args.plot and not simulated:
+        parser.error("argument --plot: simulated ranks are drawn, and --simulated has none")
+
     report = Report("negotiation", file=args.json, also={"model": args.model})
     processes, steps = report.section("processes"), report.section("steps")
     if real:
@@ -241,7 +246,7 @@ def main() -> None:
         gather(simulation.agreements(simulated, args.model), report)
         print_simulated(report.rows)
     report.save(finished=True)
-    if args.plot and simulated:
+    if args.plot:
         panels = {"x": "ranks", "panel": ["names", "state"]}
         plot(report, args.plot, y_label="us from the last submission", **panels)
         messages = args.plot.with_stem(f"{args.plot.stem}-messages")

@@ -89,6 +89,8 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()
+    if args.plot and args.only == "at-once":
+        parser.error("argument --plot: steps are drawn, and --only at-once leaves them out")
     steps = report.Report("step", file=args.json, also={"accelerator": V100.name})
     at_once = steps.section("at_once")
     print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,6 +211,13 @@ def main() -> None:
     parser.add_argument("--finalists", type=at_least(1), default=4, help="of the fixed choices")
     report.add_arguments(parser)
     args = parser.parse_args()
+    if not args.works and not args.works_over_hosts:
+        parser.error("--works and --works-over-hosts leave nothing to measure")
+    if args.works_over_hosts and (reason := why_not()):
+        if not args.works:
+            sys.exit(f"no hosts: {reason}")
+        print(f"no hosts: {reason}")
+        args.works_over_hosts = []
     # Contenders are stopped while others have their turn: to them, time passes at once.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
     args.coarse_turns, args.turns, args.seconds = (1, 2, 0.1) if args.quick else (2, 7, 0.4)
@@ -227,9 +235,6 @@ def main() -> None:
     print("median, p10 .. p90, ratio to the tuned", flush=True)
     for ranks in args.ranks if args.works else ():
         run({"ranks": ranks, "hosts": 1}, [], args.works)
-    if args.works_over_hosts and (reason := why_not()):
-        print(f"no hosts: {reason}")
-        args.works_over_hosts = []
     for count in args.hosts if args.works_over_hosts else ():
         with hosts_of_lab(args, count) as hosts:
             run({"ranks": count, "hosts": count}, hosts, args.works_over_hosts)

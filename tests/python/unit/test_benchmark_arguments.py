@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
+import os
 import shlex
 import subprocess
 import sys
@@ -69,6 +71,8 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("negotiation --model foo=3", "argument --model: 'foo' is none of ranks_per_host, "),
         ("step --slowdown 0", "argument --slowdown: more than 0"),
         ("training --batch 2000", "argument --batch: 4 ranks share 5000 images"),
+        ("tuning --works --works-over-hosts", "--works and --works-over-hosts leave nothing to"),
+        ("negotiation --ranks --step-ranks --simulated", "--ranks, --step-ranks and --simulated"),
         ("tuning --hosts 0", "argument --hosts: at least 2"),
         ("idle --seconds 0", "argument --seconds: more than 0"),
         ("hook --rounds 0", "argument --rounds: at least 1"),
@@ -85,3 +89,38 @@ def test_a_program_refuses_what_makes_no_sense(command: str, expected: str) -> N
     )
     assert done.returncode == 2
     assert f"error: {expected}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("step --only at-once", "steps are drawn, and --only at-once leaves them out"),
+        ("hosts --parts links latency", "steps are drawn, and --parts leaves them out"),
+        ("negotiation --simulated", "simulated ranks are drawn, and --simulated has none"),
+    ],
+)
+def test_a_plot_of_what_is_left_out_is_refused(
+    arguments: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    expected: str,
+) -> None:
+    program, *words = command.split()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # matplotlib
+    monkeypatch.setattr(sys, "argv", [program, *words, "--plot", "figures.svg"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(program).main()
+    assert f"error: argument --plot: {expected}" in capsys.readouterr().err
+
+
+def test_a_sweep_over_hosts_alone_takes_hosts() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "tuning.py"), "--works"],
+        env={**os.environ, "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "no hosts: the program ip (package iproute2) is missing\n"

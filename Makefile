@@ -70,11 +70,13 @@ peers: ## prepare what benchmarks measure Perseus against: Horovod, Open MPI, MP
 	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py
 
 benchmarks: ## measure all, beside the peers, into benchmarks/results; takes hours, FLAGS=--quick less
+# Exit codes after SIGHUP, SIGINT and SIGTERM: the other programs are not wanted then either.
+benchmarks: INTERRUPTED = 129|130|143
 benchmarks: build env-demo env-benchmarks
 	@$(MAKE) peers || echo "make: goes on without what cannot be had"
 	@failed=; for name in $(BENCHMARKS); do echo "== $$name"; \
 	  $(PY) benchmarks/$$name.py $(FLAGS) --json benchmarks/results/$$name.json \
-	    --plot benchmarks/results/$$name.svg || failed="$$failed $$name"; done; \
+	    --plot benchmarks/results/$$name.svg || case $$? in $(INTERRUPTED)) exit 1;; *) failed="$$failed $$name";; esac; done; \
 	  test -z "$$failed" || { echo "make: failed:$$failed"; exit 1; }
 
 clean: ## remove what was built; keeps .venv

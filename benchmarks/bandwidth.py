@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 
-from contest import report
+from contest import ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, LIMITS
@@ -95,4 +95,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

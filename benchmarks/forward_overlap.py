@@ -18,9 +18,9 @@ import statistics
 import time
 from typing import Any
 
+from contest import ending
 from contest.arguments import at_least, positive
-
-import perseus.run
+from contest.ranks import run
 
 
 def measure(
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--batch", type=at_least(0), default=0)
     parser.add_argument("--rounds", type=at_least(1), default=8)
     args = parser.parse_args()
-    ranks = perseus.run.run(
+    ranks = run(
         measure,
         args=(args.layers, args.width, args.forward, args.batch, args.rounds),
         num_proc=args.ranks,
@@ -113,4 +113,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

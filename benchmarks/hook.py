@@ -11,9 +11,9 @@ import argparse
 import statistics
 import time
 
+from contest import ending
 from contest.arguments import at_least
-
-import perseus.run
+from contest.ranks import run
 
 
 def measure(parameters: int, rounds: int) -> dict[str, float]:
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=at_least(1), default=500)
     parser.add_argument("--rounds", type=at_least(1), default=30)
     args = parser.parse_args()
-    ranks = perseus.run.run(measure, args=(args.parameters, args.rounds), num_proc=args.ranks)
+    ranks = run(measure, args=(args.parameters, args.rounds), num_proc=args.ranks)
     print(f"microseconds of backward for each of {args.parameters} gradients, median, each rank")
     for name in ranks[0]:
         print(f"  {name:14} " + "  ".join(f"{times[name]:6.2f}" for times in ranks))
@@ -66,4 +66,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

@@ -36,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from contest import report, training_step
+from contest import ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor, Times, percentile
 from contest.lab import Lab, open_lab, why_not
@@ -379,4 +379,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

@@ -9,9 +9,9 @@ and system, all threads) over the sleep.
 import argparse
 import time
 
+from contest import ending
 from contest.arguments import at_least, positive
-
-import perseus.run
+from contest.ranks import run
 
 
 def idle(seconds: float) -> float:
@@ -35,10 +35,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=at_least(1), default=4)
     parser.add_argument("--seconds", type=positive, default=20.0)
     args = parser.parse_args()
-    used = perseus.run.run(idle, args=(args.seconds,), num_proc=args.ranks)
+    used = run(idle, args=(args.seconds,), num_proc=args.ranks)
     for rank, seconds in enumerate(used):
         print(f"rank {rank}: {seconds * 1e3:.2f} ms of CPU in {args.seconds:.0f} s")
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

@@ -17,12 +17,11 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 
-from contest import simulation
+from contest import ending, simulation
 from contest.arguments import Different, at_least, setting
 from contest.progress import progress
+from contest.ranks import run
 from contest.report import Report, add_arguments, plot
-
-import perseus.run
 
 COUNTED = ("agreements", "agreement_messages_sent", "agreement_bytes_sent", "merges", "shards")
 
@@ -97,7 +96,7 @@ def count_in_steps(
 
 def real_agreements(sizes: list[int], rounds: int, names: int) -> Iterator[dict]:
     for size in progress(sizes, "real processes"):
-        results = perseus.run.run(count_agreements, args=(rounds, names), num_proc=size)
+        results = run(count_agreements, args=(rounds, names), num_proc=size)
         per_agreement = [r["steady"][1] / r["steady"][0] for r in results]
         # The slowest rank of each barrier: what the agreement took.
         times = [max(times) for times in zip(*(r["times_us"] for r in results), strict=True)]
@@ -120,7 +119,7 @@ def real_steps(sizes: list[int], steps: int) -> Iterator[dict]:
         [(size, item) for size in sizes for item in backwards.items()], "training steps"
     ):
         arguments = (steps, simulation.NAMES["ResNet-50"], seconds)
-        results = perseus.run.run(count_in_steps, args=arguments, num_proc=size)
+        results = run(count_in_steps, args=arguments, num_proc=size)
         mean = {name: statistics.mean(r[name] for r in results) for name in COUNTED}
         yield {"ranks": size, "gradients": how, **mean}
 
@@ -256,4 +255,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from contest import report, training_step
+from contest import ending, report, training_step
 from contest.arguments import Different, at_least
 from contest.conductor import Conductor
 from contest.launch import KNOWN, OPTIMIZER
@@ -81,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

@@ -16,7 +16,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from contest import report
+from contest import ending, report
 from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
 from contest.launch import KNOWN, Contender
@@ -98,4 +98,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contest import report, sweep
+from contest import ending, report, sweep
 from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
 from contest.lab import open_lab, why_not
@@ -245,4 +245,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with ending.by_exception():
+        main()

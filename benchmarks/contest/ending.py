@@ -1,7 +1,7 @@
 """How a run ends: stopped ranks and network namespaces must not outlive it.
 
-SIGINT, SIGTERM and SIGHUP end a run by an exception, so that everything is cleaned up. Processes
-that it has started die with it even if it is killed by SIGKILL.
+SIGINT, SIGTERM and SIGHUP end a run by SystemExit, so that everything is cleaned up, and quietly.
+Processes that it has started die with it even if it is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _arrived: list[int] = []
 
 @contextmanager
 def by_exception() -> Iterator[None]:
-    """Meanwhile the first of SIGNALS raises an exception, and those after it do nothing.
+    """Meanwhile the first of SIGNALS raises SystemExit, and those after it do nothing.
 
-    What was ignored stays ignored, as under nohup. For the main thread; may be nested.
+    The exit status is a shell's: 130 after Ctrl-C. What was ignored stays ignored, as under nohup.
+    For the main thread; may be nested: programs have it around all that they do.
     """
     if signal.getsignal(signal.SIGTERM) is _end:
         yield
@@ -61,8 +62,5 @@ def with_parent() -> None:
 
 def _end(number: int, _: FrameType | None) -> None:
     _arrived.append(number)
-    if len(_arrived) > 1:
-        return
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    sys.exit(128 + number)
+    if len(_arrived) == 1:
+        sys.exit(128 + number)

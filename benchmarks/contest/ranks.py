@@ -1,0 +1,26 @@
+"""A function on real ranks, by perseus.run, whose launcher handles signals by itself."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import perseus.run
+
+T = TypeVar("T")
+
+
+def run(
+    function: Callable[..., T], args: Sequence[Any], num_proc: int, hosts: str | None = None
+) -> list[T]:
+    """What it gives on each rank; SystemExit, as of ending.by_exception, if a signal ended them."""
+    try:
+        return perseus.run.run(function, args=args, num_proc=num_proc, hosts=hosts)
+    except RuntimeError as error:
+        # "SIGINT: ending 2 ranks"
+        name = str(error).partition(":")[0]
+        if name not in signal.Signals.__members__:
+            raise
+        sys.exit(128 + signal.Signals[name])

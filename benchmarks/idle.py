@@ -37,7 +37,7 @@ def main() -> None:
     args = parser.parse_args()
     used = run(idle, args=(args.seconds,), num_proc=args.ranks)
     for rank, seconds in enumerate(used):
-        print(f"rank {rank}: {seconds * 1e3:.2f} ms of CPU in {args.seconds:.0f} s")
+        print(f"rank {rank}: {seconds * 1e3:.2f} ms of CPU in {args.seconds:g} s")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """What the optimizer's hook adds to a backward pass, for each gradient.
 
-python benchmarks/hook.py [--ranks 2] [--parameters 500] [--rounds 30]
+python benchmarks/hook.py [--ranks 2] [--parameters 400] [--rounds 30]
 
 Three models of the same small parameters go through backward in turn: one without hooks, one with
 a hook that does nothing, one under DistributedOptimizer. Reductions are waited for outside of the
 time that is taken; on few processors the engine's thread still takes its share of it.
+
+Of a model with very many small parameters, gradients are not handed over one by one: the program
+says from how many on.
 """
 
 import argparse
@@ -51,12 +54,23 @@ def measure(parameters: int, rounds: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def in_runs(parameters: int) -> str | None:
+    """A line for so many parameters that there is no hand-over for each; or None."""
+    from perseus.torch.horovod.gradients import MANY, RUN
+
+    if parameters < MANY:
+        return None
+    return f"from {MANY} parameters on, gradients go {RUN} at a time: no hook hands over its own"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=at_least(1), default=2)
-    parser.add_argument("--parameters", type=at_least(1), default=500)
+    parser.add_argument("--parameters", type=at_least(1), default=400)
     parser.add_argument("--rounds", type=at_least(1), default=30)
     args = parser.parse_args()
+    if line := in_runs(args.parameters):
+        print(line, flush=True)
     ranks = run(measure, args=(args.parameters, args.rounds), num_proc=args.ranks)
     print(f"microseconds of backward for each of {args.parameters} gradients, median, each rank")
     for name in ranks[0]:

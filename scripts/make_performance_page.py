@@ -1,8 +1,8 @@
 """make_performance_page.py [--check | --allow-dirty]: writes the table of docs/performance.md.
 
-The figures are those of benchmarks/results/*.json; a row without any says so. Results of a tree
-with changes that no commit has are refused, for nobody could repeat them; --allow-dirty takes them,
-and the page says so.
+The figures are those of benchmarks/results/*.json; a row without any says so, and below the table
+stands which files are missing. Results of a tree with changes that no commit has are refused, for
+nobody could repeat them; --allow-dirty takes them, and the page says so.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ class Results:
         self.files = {
             file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))
         }
-        #: Programs whose rows have been looked at.
+        #: Programs whose rows have been looked at; those of which there are none.
         self.used: set[str] = set()
+        self.missing: set[str] = set()
 
     def rows(self, program: str, section: str = "rows") -> Sequence[Found]:
         """KeyError if there are none."""
+        if program not in self.files:
+            self.missing.add(program)
         found: Sequence[Found] = self.files[program][section]
         self.used.add(program)
         return found
@@ -55,8 +58,11 @@ class Results:
         return [name for name in sorted(self.used) if _commit(self.files[name]).endswith(DIRTY)]
 
     def origins(self) -> str:
-        """A line that says of what commit and date they are."""
-        return f"Measured: {'; '.join(map(self._origin, sorted(self.used)))}."
+        """Lines that say of what commit and date they are, and which there are not."""
+        measured = f"Measured: {'; '.join(map(self._origin, sorted(self.used)))}."
+        if not self.missing:
+            return measured
+        return f"{measured}\nNot measured yet: {', '.join(sorted(self.missing))}."
 
     def _origin(self, program: str) -> str:
         content = self.files[program]
@@ -342,7 +348,16 @@ def lines(results: Results) -> Iterator[Line]:
         yield against("", ["cached-mpi"], None, "negotiation", label, **case)
         yield messages(case)
     yield from control_messages()
-    for row in results.rows("tuning") if "tuning" in results.files else ():
+    yield from tuned(results)
+
+
+def tuned(results: Results) -> Iterator[Line]:
+    """For each work that the file has; without it the page says so below the table."""
+    try:
+        rows = results.rows("tuning")
+    except KeyError:
+        return
+    for row in rows:
         if "to_best" not in row:
             continue
         how = f"{row['steps']} steps to tune"

@@ -90,6 +90,15 @@ def test_the_page_says_of_what_commit_and_date_the_results_in_use_are(page: Modu
     )
 
 
+def test_the_page_says_which_results_are_missing(page: ModuleType) -> None:
+    found = page.Results()
+    found.files = {"hosts": measured_at("abc1234")}
+    rows = [line.row(found) for line in page.tuned(found)]
+    found.rows("hosts")
+    assert rows == []
+    assert found.origins() == ("Measured: hosts at abc1234, 2026-03-02.\nNot measured yet: tuning.")
+
+
 @pytest.mark.parametrize("words", [[], ["--allow-dirty"], ["--check"]])
 def test_results_of_a_dirty_tree_are_refused_unless_allowed(
     page: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]

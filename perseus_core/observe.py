@@ -24,7 +24,7 @@ class Setting:
     #: other names that set it
     aliases: tuple[str, ...]
     help: str
-    #: in force in this process
+    #: as init found it in this process
     value: str
 
 
@@ -34,7 +34,10 @@ def counters() -> dict[str, int]:
 
 
 def settings() -> list[Setting]:
-    """The table of settings, with the values in force."""
+    """The table of settings, with the values as init found them, or would find them now.
+
+    What the tuner has kept since is not among them: see PERSEUS_TUNING_LOG.
+    """
     table = []
     for name, kind, default, span, since, aliases, text, value in _engine.settings():
         others = tuple(alias.strip() for alias in aliases.split(",") if alias)

@@ -284,7 +284,7 @@ typedef struct {
   const char*
       aliases; /* names of Horovod's or Ali-Perseus's that set it too, separated by commas */
   const char* help;
-  const char* value; /* in force in this process */
+  const char* value; /* as init found it in this process; the tuner may have moved on */
 } perseus_setting_t;
 
 PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,

@@ -33,11 +33,11 @@ BASE = "perseus numpy"
 TUNED = "tuned"
 MOST_STEPS = 50
 
-LADDERS = {"streams": (1, 4), "shard_mib": (0.25, 0.5, 1, 4), "merge_mib": (1, 4, 16)}
+LADDERS = {"streams": (1, 4), "shard_mib": (0.25, 0.5, 1, 4), "merge_mib": (0.25, 0.5, 2)}
 LADDERS_OVER_HOSTS = {
     "streams": (2, 4, 8),
     "shard_mib": (0.5, 1, 4),
-    "merge_mib": (4, 16),
+    "merge_mib": (0.5, 4),
     "credit_mib": (16, 64),
     "chunk_kib": (32, 128),
 }
@@ -220,7 +220,7 @@ def main() -> None:
         args.works_over_hosts = []
     # Contenders are stopped while others have their turn: to them, time passes at once.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
-    args.coarse_turns, args.turns, args.seconds = (1, 2, 0.1) if args.quick else (2, 7, 0.4)
+    args.coarse_turns, args.turns, args.seconds = (1, 2, 0.1) if args.quick else (2, 9, 0.8)
     swept: list[dict[str, Any]] = []
     tuning = report.Report("tuning", file=args.json, also={"swept": swept})
 

@@ -26,7 +26,7 @@ Values = Mapping[str, float]
 DEFAULTS: Values = {
     "streams": 4,
     "shard_mib": 0.5,
-    "merge_mib": 4,
+    "merge_mib": 0.5,
     "credit_mib": 16,
     "chunk_kib": 128,
 }

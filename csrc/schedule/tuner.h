@@ -22,7 +22,7 @@ namespace perseus {
 struct Tuning {
   int streams = 4;
   uint64_t shard_bytes = 1 << 20;
-  uint64_t merge_bytes = 4 << 20;
+  uint64_t merge_bytes = 1 << 19;
   uint64_t credit_bytes = 16 << 20;
   uint64_t chunk_bytes = 128 << 10;
   bool operator==(const Tuning&) const = default;

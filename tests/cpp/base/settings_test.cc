@@ -43,7 +43,7 @@ SettingRow described(const std::string& name, const Settings& settings = Setting
 TEST(SettingsTest, DefaultsAreThoseOfTheTable) {
   Settings settings;
   EXPECT_EQ(settings.streams, 4);
-  EXPECT_EQ(settings.fusion_bytes, 4 * kMiB);
+  EXPECT_EQ(settings.fusion_bytes, kMiB / 2);
   EXPECT_EQ(settings.chunk_bytes, 128u * 1024);
   EXPECT_EQ(settings.transport, 0);
   EXPECT_EQ(settings.wire_dtype, 1);  // none
@@ -108,7 +108,7 @@ TEST(SettingsTest, EveryMalformedNumberIsNamedWithItsRange) {
 
 TEST(SettingsTest, EveryMalformedSizeIsNamedWithItsRange) {
   EXPECT_EQ(error_of({{"PERSEUS_ALLREDUCE_FUSION", "4MB"}}),
-            "PERSEUS_ALLREDUCE_FUSION='4MB' is not a number; it takes 0 .. 4096 MiB (default 4)");
+            "PERSEUS_ALLREDUCE_FUSION='4MB' is not a number; it takes 0 .. 4096 MiB (default 0.5)");
   EXPECT_NE(error_of({{"PERSEUS_ALLREDUCE_FUSION", "nan"}}).find("is not a number"),
             std::string::npos);
   for (const char* value : {"-1", "-0.001", "4096.5", "inf", "-inf", "1e400", "1e30"}) {

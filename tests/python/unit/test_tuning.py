@@ -55,7 +55,7 @@ def test_settles_within_fifty_steps_and_begins_with_the_settings(run_ranks, tmp_
         "steps": "5",
         "streams": "4",
         "shard_mib": "0.5",
-        "merge_mib": "4",
+        "merge_mib": "0.5",
         "credit_mib": "16",
         "chunk_kib": "128",
         "ms_a_mib": rows[0]["ms_a_mib"],
@@ -81,7 +81,7 @@ def test_between_hosts_tries_fewer_and_more_connections(run_ranks, tmp_path) -> 
     for name, tried in {
         "streams": {"2", "4", "8"},
         "shard_mib": {"0.5", "1", "4"},
-        "merge_mib": {"1", "4", "16"},
+        "merge_mib": {"0.5", "4", "16"},
         "credit_mib": {"16", "64"},
         "chunk_kib": {"32", "128"},
     }.items():

@@ -5,9 +5,11 @@ python benchmarks/tuning.py [--works resnet50 bert-base ...] [--ranks 2 4] [--ho
 
 One contender tunes itself on the work; the others have fixed settings, all combinations of some
 values, and tune nothing. After a short round of all, the fastest, the defaults and the one that
-has tuned itself are measured again, longer, in turns. Works are all gradients of a model at once,
-and an allreduce of 64 MiB; those over hosts run on network namespaces with capped links
-(contest/lab.py), as root.
+has tuned itself are measured again, longer, in turns. Then what the tuner has chosen, the fastest
+of the others and the defaults are set in new processes, several of each: some are slower than their
+like for good, and whoever came out first of many was lucky, too. Ratios are of that last round.
+Works are all gradients of a model at once, and an allreduce of 64 MiB; those over hosts run on
+network namespaces with capped links (contest/lab.py), as root.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from contest.progress import progress
 BASE = "perseus numpy"
 TUNED = "tuned"
 MOST_STEPS = 50
+#: Processes with the same settings, in the last round.
+COPIES = 3
 
 LADDERS = {"streams": (1, 4), "shard_mib": (0.25, 0.5, 1, 4), "merge_mib": (0.25, 0.5, 2)}
 LADDERS_OVER_HOSTS = {
@@ -69,6 +73,7 @@ class Sweep:
         self, args: argparse.Namespace, ranks: int, hosts: Sequence[Host], works: Sequence[str]
     ) -> None:
         self._args = args
+        self._place = ranks, hosts
         self._folder = tempfile.TemporaryDirectory(prefix="tuning-")
         ladders = LADDERS_OVER_HOSTS if hosts else LADDERS
         if args.quick:  # the ends of each
@@ -93,8 +98,11 @@ class Sweep:
         self._contest.__exit__()
         self._folder.cleanup()
 
-    def run(self, name: str) -> tuple[sweep.Choice | None, dict[str, Times]]:
-        """What the tuner has chosen, and times: its own, the defaults', the fastest fixed ones'."""
+    def run(self, name: str) -> tuple[sweep.Choice | None, dict[str, Times], dict[str, Times]]:
+        """What the tuner has chosen, and times: its own, the defaults', the fastest fixed ones'.
+
+        And those of the last round: "chosen", "best" of the others, "defaults".
+        """
         work, args = WORKS[name], self._args
         tuned = f"{TUNED} on {name}"
         # The tuner's steps, and some in which it must not need any more.
@@ -109,7 +117,38 @@ class Sweep:
         finalists = dict.fromkeys((self._defaults, *chosen, *fastest[: args.finalists]))
         finalists = [tuned, *(label for label in finalists if label in self._fixed)]
         iterations = max(3, round(args.seconds * 1e6 / (first[fastest[0]].median or 1e6)))
-        return choice, self._measure(work, finalists, turns=args.turns, iterations=iterations)
+        times = self._measure(work, finalists, turns=args.turns, iterations=iterations)
+        if choice is None:
+            return choice, times, {}
+        others = [label for label in finalists if label not in (tuned, *chosen)]
+        best = min(others, key=lambda label: times[label].median or float("inf"))
+        settings = {
+            "chosen": choice.values,
+            "best": self._fixed[best],
+            "defaults": self._fixed[self._defaults],
+        }
+        return choice, times, self._in_new_processes(work, settings, iterations)
+
+    def _in_new_processes(
+        self, work: Work, settings: Mapping[str, sweep.Values], iterations: int
+    ) -> dict[str, Times]:
+        """Times with each of these settings, of all processes that have them."""
+        different = {sweep.text(values): values for values in settings.values()}
+        copies = {
+            label: [
+                variant(sweep.fixed(BASE, values), f"{label}, process {i}") for i in range(COPIES)
+            ]
+            for label, values in different.items()
+        }
+        started = [copy for of_label in copies.values() for copy in of_label]
+        with Conductor(started, *self._place, time_out=300) as contest:
+            times = contest.measure(
+                work.function, turns=self._args.turns, iterations=iterations, **work.options
+            )
+        return {
+            which: pooled([times[copy.label] for copy in copies[sweep.text(values)]])
+            for which, values in settings.items()
+        }
 
     def _measure(
         self, work: Work, labels: list[str], *, turns: int, iterations: int
@@ -122,31 +161,43 @@ class Sweep:
         return Path(self._folder.name) / f"{work}.csv"
 
 
+def pooled(parts: Sequence[Times]) -> Times:
+    """All iterations of contenders that are alike."""
+    reason = next((part.reason for part in parts if part.reason), None)
+    return Times([time for part in parts for time in part.microseconds], reason)
+
+
 def add_case(
     tuning: report.Report,
     case: Mapping[str, int | str],
     choice: sweep.Choice | None,
     times: Mapping[str, Times],
+    last: Mapping[str, Times],
 ) -> None:
-    """Rows of the finalists; the tuned one's tells how it stands to the best and the defaults."""
+    """Rows of the finalists; the tuned one's tells how it stands in the last round."""
     before = len(tuning.rows)
     tuning.add(case, times)
     tuning.print_case(case)
-    tuned, defaults, *_ = rows = tuning.rows[before:]
-    measured = [row for row in rows[1:] if row["median"]]
-    if choice is None or not tuned["median"] or not defaults["median"]:
+    tuned = tuning.rows[before]
+    if choice is None:
         print(f"  the tuner has not ended within {MOST_STEPS} steps", flush=True)
         return
-    best = min(measured, key=lambda row: row["median"])
+    print(f"  chosen in {choice.steps} steps: {sweep.text(choice.values)}", flush=True)
+    medians = {which: of.median for which, of in last.items()}
+    if None in medians.values():
+        print(f"  the last round failed: {pooled(list(last.values())).reason}", flush=True)
+        return
+    chosen, best, defaults = (medians[which] or 0.0 for which in ("chosen", "best", "defaults"))
     tuned |= {
         "values": choice.values,
         "steps": choice.steps,
         "trials": choice.trials,
-        "best": best["contender"],
-        "to_best": tuned["median"] / best["median"],
-        "to_defaults": tuned["median"] / defaults["median"],
+        "chosen": chosen,
+        "to_best": chosen / best,
+        "to_defaults": chosen / defaults,
     }
-    print(f"  chosen in {choice.steps} steps: {sweep.text(choice.values)}", flush=True)
+    texts = [f"{which} {report.time_text(median)}" for which, median in medians.items()]
+    print(f"  in new processes: {', '.join(texts)}", flush=True)
 
 
 @contextmanager
@@ -161,9 +212,9 @@ def print_summary(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         if "to_best" not in row:
             continue
-        best = report.time_text(row["median"] / row["to_best"])
+        best = report.time_text(row["chosen"] / row["to_best"])
         print(
-            f"{place_text(row):40}{row['steps']:>9} steps{report.time_text(row['median']):>15}"
+            f"{place_text(row):40}{row['steps']:>9} steps{report.time_text(row['chosen']):>15}"
             f"{best:>15}{row['to_best']:>15.3f}{row['to_defaults']:>15.3f}"
         )
 
@@ -227,8 +278,8 @@ def main() -> None:
     def run(place: Mapping[str, int | str], hosts: Sequence[Host], works: Sequence[str]) -> None:
         with Sweep(args, int(place["ranks"]), hosts, works) as contenders:
             for name in progress(works, f"tuning, {place['ranks']} ranks"):
-                choice, times = contenders.run(name)
-                add_case(tuning, {"work": WORKS[name].text, **place}, choice, times)
+                choice, times, last = contenders.run(name)
+                add_case(tuning, {"work": WORKS[name].text, **place}, choice, times, last)
                 swept.append({"work": name, **place, "fixed": contenders.swept[name]})
                 tuning.save()
 

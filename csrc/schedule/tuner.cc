@@ -36,7 +36,7 @@ Candidates Candidates::between_hosts(const Tuning& start, int connections) {
   std::erase_if(streams, [&](uint64_t more) { return more > static_cast<uint64_t>(connections); });
   return {.shard_bytes = {kMiB / 2, kMiB, 4 * kMiB},
           .streams = std::move(streams),
-          .merge_bytes = {kMiB / 2, 4 * kMiB, 16 * kMiB},
+          .merge_bytes = {kMiB / 2, 4 * kMiB},
           .credit_bytes = {16 * kMiB, 64 * kMiB},
           .chunk_bytes = {start.chunk_bytes / 4, start.chunk_bytes}};
 }

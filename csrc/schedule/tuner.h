@@ -44,7 +44,7 @@ struct Candidates {
 // How long to look. With these, fifty steps at most.
 struct TuningEffort {
   int steps = 2;        // of a trial
-  int warm_up = 3;      // steps before the first trial
+  int warm_up = 2;      // steps before the first trial
   int most_values = 9;  // tried
 };
 

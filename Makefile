@@ -13,7 +13,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize lint format wheel wheel-test torch-versions peers benchmarks clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model lint format wheel wheel-test torch-versions peers benchmarks clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -62,6 +62,9 @@ wheel: env-build ## build dist/perseus-*.whl
 
 wheel-test: env-build ## install into environments with and without torch, and use it from Python, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
+
+model: ## have spin look at all runs of the agreement's model; MODEL=--whole takes an hour
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
 
 torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 GB in build/
 	@$(PY) scripts/torch_versions.py 2 4

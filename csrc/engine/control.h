@@ -19,6 +19,8 @@ enum class ControlKind : uint8_t {
   kBroken = 3,       // Broken
   kStallQuery = 4,   // StallQuery
   kStallAnswer = 5,  // StallAnswer
+  kAreYouThere = 6,  // nothing more
+  kHere = 7,         // nothing more
 };
 
 // A rank has shut down; passed on by everyone who had not heard.

@@ -23,6 +23,13 @@ Status shut_down_status() {
       "call init() again before any other");
 }
 
+// The end of the job is one reason for all that is outstanding; each error says what of.
+Status ended(const Operation& operation, Status why) {
+  const bool is_users = operation.name_id >= 0;
+  if (!is_users || why.code() != StatusCode::kAborted) return why;
+  return Status::aborted(title(operation.key) + ": " + why.message());
+}
+
 // The processors that PERSEUS_THREAD_AFFINITY gives to the local ranks' engine threads.
 Result<std::vector<int>> processors(const std::string& list) {
   std::vector<int> numbers;
@@ -92,24 +99,20 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   size_ = topology().size;
   configure_log(static_cast<LogLevel>(settings_.log_level), settings_.log_hide_time, rank_);
 
-  for (int distance = 1; distance < size_; distance *= 2) {
-    for (int peer : {(rank_ + distance) % size_, (rank_ - distance + size_) % size_}) {
-      if (std::find(neighbours_.begin(), neighbours_.end(), peer) == neighbours_.end()) {
-        neighbours_.push_back(peer);
-      }
-    }
-  }
   executor_ = std::make_unique<Executor>(
       RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank_},
       static_cast<ExecutorHost&>(*this), topology().local_size(),
       static_cast<int>(topology().host_names.size()));
   stall_watch_ = std::make_unique<StallWatch>(loop_, settings_, rank_, counters_,
                                               static_cast<StallWatchHost&>(*this));
+  peer_watch_ = std::make_unique<PeerWatch>(loop_, std::chrono::seconds(settings_.peer_timeout),
+                                            static_cast<PeerWatchHost&>(*this));
   mix_ups_ = std::make_unique<MixUps>(loop_, std::chrono::seconds(settings_.mix_up_time),
                                       static_cast<MixUpHost&>(*this));
   std::vector<int> everyone(size_);
   for (int r = 0; r < size_; ++r) everyone[r] = r;
   open_set(next_set_++, everyone);
+  neighbours_ = find_set(kWorld)->neighbours();
   loop_.add_poller(this);
   return {};
 }
@@ -174,8 +177,9 @@ Status Engine::submit(OperationPtr operation) {
   {
     std::lock_guard lock(queue_mutex_);
     if (!refusal_.is_ok()) {
+      const Status why = ended(*operation, refusal_);
       if (operation->name_id >= 0) names_.give_back(operation->name_id);
-      return refusal_;
+      return why;
     }
     queue_.push_back(std::move(operation));
     if (has_submissions_.exchange(true, std::memory_order_acq_rel)) return {};
@@ -234,10 +238,15 @@ void Engine::accept(const OperationPtr& operation) {
   }
   if (!set->broken.is_ok()) return complete(operation, set->broken);
   if (operation->new_set >= 0) return complete(operation, open_or_close(*operation));
+  if (Status at_rest = check_at_rest(*operation); !at_rest.is_ok()) {
+    set->negotiator->refuse(operation->key, {at_rest.message(), -1, ""});
+    return complete(operation, std::move(at_rest));
+  }
 
   set->pending.insert(operation->key, operation);
   stall_watch_->note_submission(*operation);
   stall_watch_->watch(set);
+  peer_watch_->watch();
   mix_ups_->watch(*operation);
   trace_negotiation(timeline_, *operation);
   if (operation->description.kind == OperationKind::kJoin) {
@@ -256,7 +265,7 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   (status.is_ok() ? counters_.operations_completed : counters_.operations_failed).add();
   if (status.code() == StatusCode::kAborted && !closing_) tell_launcher();
   trace_complete(timeline_, *operation);
-  operation->status = std::move(status);
+  operation->status = ended(*operation, std::move(status));
   if (operation->name_id >= 0) names_.give_back(operation->name_id);
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();

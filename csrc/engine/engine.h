@@ -22,13 +22,14 @@
 #include "engine/executor.h"
 #include "engine/mix_ups.h"
 #include "engine/names.h"
+#include "engine/peer_watch.h"
 #include "engine/process_set.h"
 #include "engine/stall_watch.h"
 #include "transport/mesh.h"
 
 namespace perseus {
 
-class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHost {
+class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWatchHost, MixUpHost {
  public:
   static constexpr int32_t kWorld = ProcessSet::kWorld;
   static constexpr int32_t kFirstOpenedSet = 1 << 20;
@@ -101,6 +102,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   void accept(const Refused& refused);
   void accept(const OperationPtr& operation);
   Status open_or_close(const Operation& operation);
+  // Whether the operation, if it removes a set, finds it at rest.
+  Status check_at_rest(const Operation& operation) const;
   void complete(const OperationPtr& operation, Status status);
   // complete, but for waking who waits for it: whether somebody may.
   bool complete_silently(const OperationPtr& operation, Status status);
@@ -123,6 +126,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   void break_world(const Broken& broken);
   void tell_neighbours(std::span<const std::byte> message);
   void tell_launcher();
+  void send_word(int rank, ControlKind word);
 
   // ExecutorHost.
   void operation_done(const OperationPtr& operation, const Status& status) override;
@@ -136,6 +140,11 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   // StallWatchHost.
   void send_to(int rank, std::span<const std::byte> message) override;
   void end_stalled(const Status& why) override;
+
+  // PeerWatchHost.
+  std::set<int> awaited_peers() const override;
+  void ask_whether_there(int rank) override;
+  void on_silent_peer(int rank) override;
 
   void begin_shutdown();
   void close_when_idle();
@@ -154,6 +163,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, MixUpHo
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StallWatch> stall_watch_;
+  std::unique_ptr<PeerWatch> peer_watch_;
   std::unique_ptr<MixUps> mix_ups_;
   std::thread thread_;
   int rank_ = 0;

@@ -30,6 +30,7 @@ void Engine::tell_neighbours(std::span<const std::byte> message) {
 }
 
 void Engine::on_control(int from, std::span<const std::byte> message) {
+  peer_watch_->heard(from);
   ByteReader reader(message);
   switch (reader.get<ControlKind>()) {
     case ControlKind::kBallot: return on_ballot(from, reader, message);
@@ -48,6 +49,8 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
       if (const auto answer = StallAnswer::read(reader))
         return stall_watch_->on_answer(from, *answer);
       break;
+    case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
+    case ControlKind::kHere: return;
   }
   break_world({from, "rank " + std::to_string(from) + " sent a malformed control message"});
 }
@@ -132,6 +135,31 @@ void Engine::tell_launcher() {
 
 void Engine::send_to(int rank, std::span<const std::byte> message) {
   mesh_->send_control(rank, message);
+}
+
+void Engine::send_word(int rank, ControlKind word) {
+  send_to(rank, std::as_bytes(std::span(&word, 1)));
+}
+
+std::set<int> Engine::awaited_peers() const {
+  std::set<int> awaited;
+  if (!broken_.is_ok()) return awaited;
+  for (const auto& [id, set] : sets_) {
+    if (set->negotiator == nullptr || (set->pending.empty() && executor_->is_idle())) continue;
+    for (const int peer : set->neighbours()) {
+      if (!left_.contains(peer)) awaited.insert(peer);
+    }
+  }
+  return awaited;
+}
+
+void Engine::ask_whether_there(int rank) { send_word(rank, ControlKind::kAreYouThere); }
+
+void Engine::on_silent_peer(int rank) {
+  break_world({rank, "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
+                         ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
+                         " s (PERSEUS_PEER_TIMEOUT), though its connections stand; its process is "
+                         "stopped, or gets no processor"});
 }
 
 void Engine::end_stalled(const Status& why) { break_world({rank_, why.message()}); }

@@ -84,12 +84,17 @@ void Engine::advance(ProcessSet& set) {
   }
   const uint64_t described = set.negotiator->counters().descriptions_sent;
   set.negotiator->advance();
+  if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
+    return break_world({rank_, failure.message()});
+  }
   counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
   if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
 }
 
 void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   counters_.agreements.add();
+  // What has ended with an error here must not end well elsewhere, without this rank's part.
+  if (!broken_.is_ok()) return;
   // Before anything is planned: all ranks change their plans at the same agreement.
   if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
     executor_->conclude_trial(agreement.slowest);
@@ -216,6 +221,21 @@ Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
 Status Engine::remove_process_set(int32_t set) {
   std::lock_guard lock(admin_mutex_);
   return run(own_operation(OperationKind::kRemoveProcessSet, kAdmin, {set}));
+}
+
+// Ranks learn of a removal and of what was agreed in the set at different moments. What is under
+// way there would fail on some and run on others, which would wait for ever.
+Status Engine::check_at_rest(const Operation& operation) const {
+  if (operation.description.kind != OperationKind::kRemoveProcessSet) return {};
+  const int32_t id = operation.description.ranks.front();
+  const ProcessSetPtr set = find_set(id);
+  if (set == nullptr) return {};
+  const Operation* under_way =
+      set->pending.empty() ? executor_->find_running(id) : set->pending.begin()->second.get();
+  if (under_way == nullptr) return {};
+  return Status::invalid_argument("process set " + std::to_string(id) +
+                                  " cannot be removed: " + title(under_way->key) +
+                                  " is still under way in it; wait for it first");
 }
 
 // The engine's thread, by itself: nothing is agreed on.

@@ -228,6 +228,16 @@ void Executor::settle(ShardRun& run, const Status& status) {
   host_.wake_waiters();
 }
 
+const Operation* Executor::find_running(int32_t process_set) const {
+  for (const auto& run : runs_) {
+    if (run->batch == nullptr || run->process_set != process_set) continue;
+    for (const OperationPtr& operation : run->batch->operations) {
+      if (operation != nullptr && operation->unfinished_shards > 0) return operation.get();
+    }
+  }
+  return nullptr;
+}
+
 void Executor::cancel_waiting(const Status& why) {
   for (Ticket* ticket : admission_.cancel_waiting()) {
     auto* run = static_cast<ShardRun*>(ticket);

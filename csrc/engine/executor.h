@@ -37,6 +37,8 @@ class Executor {
   // Ends what has not started with `why`. What is under way ends as its links do.
   void cancel_waiting(const Status& why);
   bool is_idle() const { return admission_.running() == 0; }
+  // An operation in this set that is not done, or null.
+  const Operation* find_running(int32_t process_set) const;
 
   // The tuner's part in an agreement: what was measured here, and the verdict of all ranks.
   const Tuner& tuner() const { return tuner_; }

@@ -27,6 +27,19 @@ struct ProcessSet {
   Status broken;                  // once no further operation is possible: why
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
+  // Ranks that this one's ballots go to or come from. Members only.
+  std::vector<int> neighbours() const {
+    const int size = static_cast<int>(ranks.size());
+    std::vector<int> found;
+    for (int distance = 1; distance < size; distance *= 2) {
+      for (const int peer : {(index + distance) % size, (index - distance + size) % size}) {
+        if (std::find(found.begin(), found.end(), ranks[peer]) == found.end()) {
+          found.push_back(ranks[peer]);
+        }
+      }
+    }
+    return found;
+  }
   int index_of(int rank) const {
     const auto place = std::lower_bound(ranks.begin(), ranks.end(), rank);
     return place != ranks.end() && *place == rank ? static_cast<int>(place - ranks.begin()) : -1;

@@ -229,10 +229,21 @@ void Negotiator::send_hop() {
 void Negotiator::run_hops() {
   auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   while (hop_ < hops_ && std::exchange(arrived[hop_].has_come, false)) {
+    if (!are_known(arrived[hop_].ballot.bits)) {
+      failure_ = Status::internal("a ballot arrived that names what nobody has described");
+      limit_rounds(completed_rounds_);
+      return;
+    }
     ballot_.merge(std::move(arrived[hop_].ballot), *this);
     arrived[hop_].ballot.records.clear();  // they are rare, and large
     if (++hop_ < hops_) send_hop();
   }
+}
+
+bool Negotiator::are_known(const Bits& bits) const {
+  bool all = true;
+  bits.for_each([&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
+  return all;
 }
 
 void Negotiator::complete_round() {

@@ -110,6 +110,9 @@ class Negotiator : private KnownOperations {
   // Begins or joins a round if there is reason to. Call after submit, join and receive.
   void advance();
 
+  // Not ok once a ballot has come that no rank of ours casts: no round ends any more.
+  const Status& failure() const { return failure_; }
+
   // A rank of the set has left after this round: no later one can end.
   void limit_rounds(uint64_t last_round);
   // No further agreement is possible.
@@ -168,6 +171,7 @@ class Negotiator : private KnownOperations {
   void describe();
   void send_hop();
   void run_hops();
+  bool are_known(const Bits& bits) const;
   void complete_round();
   uint32_t learn(const std::string& key, const Description& description);
   Agreement::Ready ready(uint32_t id) const;
@@ -208,6 +212,7 @@ class Negotiator : private KnownOperations {
 
   uint64_t completed_rounds_ = 0;
   uint64_t last_round_ = UINT64_MAX;
+  Status failure_;
   bool in_round_ = false;
   int hop_ = 0;
   Ballot ballot_;

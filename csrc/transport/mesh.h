@@ -28,6 +28,8 @@ struct Topology {
   std::vector<int> host_of;  // host number of each rank
   std::vector<std::string> host_names;
 
+  const std::string& host_name(int of_rank) const { return host_names[host_of[of_rank]]; }
+
   int local_rank() const;
   int local_size() const;
   int cross_rank() const;  // position among the ranks with this local rank, in order of host

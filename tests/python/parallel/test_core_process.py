@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import perseus_core as perseus
-from perseus_core import HorovodInternalError, ReduceOp
+from perseus_core import HorovodInternalError, MismatchError, ReduceOp
 
 
 def test_before_init_and_after_shutdown_calls_fail_as_in_horovod():
@@ -118,6 +118,24 @@ class TestProcessSets:
             np.testing.assert_array_equal(handle.wait(), np.full(1000, expected))
         for number in sets:
             perseus.remove_process_set(number)
+
+    def test_one_with_something_under_way_is_not_removed(self):
+        size, rank = perseus.size(), perseus.rank()
+        number = perseus.add_process_set([0, size - 1] if size > 2 else [1])
+        first, *others = perseus.process_set_ranks(number)
+        if rank == first:
+            handle = perseus.allreduce_async(np.ones(3), ReduceOp.SUM, process_set=number, name="x")
+            if others:
+                with pytest.raises(ValueError, match=r"'allreduce.x' is still under way"):
+                    perseus.remove_process_set(number)
+        elif others:
+            with pytest.raises(MismatchError, match=r"'allreduce.x' is still under way"):
+                perseus.remove_process_set(number)
+        if rank in others:
+            handle = perseus.allreduce_async(np.ones(3), ReduceOp.SUM, process_set=number, name="x")
+        if rank == first or rank in others:
+            np.testing.assert_array_equal(handle.wait(), np.full(3, 1 + len(others)))
+        perseus.remove_process_set(number)
 
     def test_the_same_ranks_twice_are_refused(self):
         with pytest.raises(ValueError):

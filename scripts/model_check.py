@@ -1,0 +1,121 @@
+"""model_check.py [--whole]: has spin look at every run of tests/model/agreement.pml.
+
+Without --whole in seconds, for CI; with it in an hour, up to what memory bears. A model with a
+fault in it must be found out, or the check itself is at fault.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import debian
+
+MODEL = debian.ROOT / "tests/model/agreement.pml"
+STACK = 1_000_000
+MEMORY_MB = 16_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some ranks, names, deaths; whether ranks may shut down at any moment."""
+
+    ranks: int
+    names: int
+    deaths: int
+    leaves: bool
+    #: a macro that puts a fault in, and what spin says of it
+    fault: str = ""
+    found: str = ""
+    #: hashes of states in place of the states, where those do not fit into memory
+    hashed: bool = False
+
+    def text(self) -> str:
+        parts = [f"{self.ranks} ranks", f"{self.names} name{'s' * (self.names > 1)}"]
+        if self.deaths:
+            parts.append("1 death")
+        if self.leaves:
+            parts.append("shutdowns")
+        if self.fault:
+            parts.append(f"with the fault {self.fault}")
+        return ", ".join(parts)
+
+    def macros(self) -> list[str]:
+        values = {"N": self.ranks, "NAMES": self.names, "CRASHES": self.deaths}
+        macros = [
+            f"-D{name}={value}" for name, value in (values | {"LEAVES": +self.leaves}).items()
+        ]
+        return [*macros, f"-D{self.fault}"] if self.fault else macros
+
+
+QUICK = (
+    Case(3, 1, 1, leaves=True),
+    Case(3, 2, 1, leaves=False),
+    Case(4, 1, 1, leaves=False),
+    Case(3, 1, 1, leaves=True, fault="NEUTRAL_AFTER_END", found="neutral"),
+    Case(3, 1, 1, leaves=False, fault="DEATH_IS_NOT_TOLD", found="is_idle"),
+    Case(3, 2, 0, leaves=False, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
+)
+WHOLE = (
+    Case(3, 2, 1, leaves=True),
+    Case(4, 1, 1, leaves=True),
+    Case(4, 2, 0, leaves=False),
+    Case(4, 2, 1, leaves=False, hashed=True),
+)
+
+
+def run(command: list[str], folder: Path) -> str:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(f"make: {' '.join(command)} failed:\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def check(case: Case) -> bool:
+    """Whether spin found nothing, or just the fault that there is; prints a line."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="model-") as name:
+        folder = Path(name)
+        run(["spin", "-a", *case.macros(), str(MODEL)], folder)
+        flags = ["-DSAFETY", "-DVECTORSZ=2048", f"-DMEMLIM={MEMORY_MB}"]
+        flags += ["-DBITSTATE"] if case.hashed else ["-DCOLLAPSE"]
+        run(["cc", "-O2", "-w", *flags, "-o", "pan", "pan.c"], folder)
+        search = ["./pan", f"-m{STACK}", *(["-w34"] if case.hashed else [])]
+        output = subprocess.run(search, cwd=folder, capture_output=True, text=True).stdout
+    errors = re.search(r"errors: (\d+)", output)
+    states = re.search(r"(\S+) states, stored", output)
+    what = re.search(r"pan:\d+: (.*)", output)
+    if not errors or not states:
+        result, good = f"pan failed: {output.strip()[-300:]}", False
+    elif case.fault:
+        good = what is not None and case.found in what[1]
+        result = f"found: {what[1]}" if what else "NOT FOUND"
+    else:
+        whole = "max search depth too small" not in output and "out of memory" not in output
+        good = whole and int(errors[1]) == 0
+        result = what[1] if what else "holds" if whole else "NOT LOOKED AT AS A WHOLE"
+    count = f"{float(states[1]):,.0f} states" if states else ""
+    print(f"{case.text():60} {count:>22} {time.monotonic() - began:6.0f} s  {result}", flush=True)
+    return good
+
+
+def main() -> int:
+    if not shutil.which("spin"):
+        prefix = debian.fetch(["spin"])
+        if prefix is None:
+            print("make: model check SKIPPED: spin is missing and could not be fetched", flush=True)
+            return 0
+        os.environ["PATH"] += f":{prefix}/bin"
+    cases = QUICK + WHOLE if "--whole" in sys.argv[1:] else QUICK
+    return 0 if all([check(case) for case in cases]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

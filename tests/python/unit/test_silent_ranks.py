@@ -1,0 +1,101 @@
+"""A rank that is stopped is an error on the others, and one that is only busy is none."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from conftest import RunRanks
+
+TIMEOUT = {"PERSEUS_PEER_TIMEOUT": "2"}
+
+STOPPED = """
+import os, signal, time, numpy, perseus_core
+perseus_core.init()
+perseus_core.allreduce(numpy.ones(4), name="before")
+if perseus_core.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)
+began = time.monotonic()
+for name in ("during", "later"):
+    try:
+        perseus_core.allreduce(numpy.ones(4), name=name)
+    except perseus_core.HorovodInternalError as error:
+        print(f"after {time.monotonic() - began:.1f} s: {error}", flush=True)
+raise SystemExit(1)
+"""
+
+BUSY = """
+import time, numpy, perseus_core
+perseus_core.init()
+if perseus_core.rank() == 1:
+    end = time.monotonic() + 6
+    while time.monotonic() < end: sum(range(1000000))
+print(perseus_core.allreduce(numpy.ones(1), perseus_core.ReduceOp.SUM, name="late")[0], flush=True)
+"""
+
+STEPS = """
+import time, numpy, perseus_core
+perseus_core.init()
+perseus_core.barrier()
+print("ready", flush=True)
+end = time.monotonic() + 8
+going = True
+while going:
+    mine = numpy.array(float(time.monotonic() < end))
+    going = perseus_core.allreduce(mine, perseus_core.ReduceOp.MIN, name="going") > 0
+print("well", flush=True)
+"""
+
+
+def test_a_stopped_rank_is_named_with_what_was_under_way(run_ranks: RunRanks) -> None:
+    result = run_ranks(3, STOPPED, environment={**os.environ, **TIMEOUT})
+    assert result.returncode != 0
+    lines = sorted(line for line in result.stdout.splitlines() if "after" in line)
+    assert [line[:3] for line in lines] == ["[0]", "[0]", "[2]", "[2]"], result.stdout
+    for line, name in zip(lines, ("during", "later") * 2, strict=True):
+        assert f"allreduce of 'allreduce.{name}'" in line
+        assert "lost rank 1 on " in line
+        assert "PERSEUS_PEER_TIMEOUT" in line
+        found = re.search(r"after ([\d.]+) s", line)
+        assert found
+        assert float(found[1]) < 5
+    assert "rank 1 " in result.stderr
+
+
+def test_a_rank_that_computes_for_longer_than_the_time_out_is_not_lost(run_ranks: RunRanks) -> None:
+    result = run_ranks(3, BUSY, environment={**os.environ, **TIMEOUT})
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.split()) == [f"[{rank}]<stdout>:3.0" for rank in range(3)]
+
+
+def test_a_job_that_is_stopped_as_a_whole_goes_on(run_ranks: RunRanks) -> None:
+    command = [sys.executable, "-m", "perseus.run", "-np", "2", sys.executable, "-c", STEPS]
+    environment = {**os.environ, **TIMEOUT}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as job:
+        assert job.stdout
+        for _ in range(2):
+            assert "ready" in job.stdout.readline()
+        ranks = _processes_below(job.pid)
+        assert len(ranks) >= 2
+        for process in ranks:
+            os.kill(process, signal.SIGSTOP)
+        time.sleep(4)
+        for process in ranks:
+            os.kill(process, signal.SIGCONT)
+        rest, _ = job.communicate(timeout=60)
+    assert job.returncode == 0
+    assert rest.count("well") == 2
+
+
+def _processes_below(parent: int) -> list[int]:
+    listing = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True)
+    parents = [tuple(map(int, line.split())) for line in listing.stdout.splitlines()]
+    found = [parent]
+    for above in found:
+        found += [process for process, its_parent in parents if its_parent == above]
+    return found[1:]

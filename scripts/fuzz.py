@@ -1,0 +1,118 @@
+"""fuzz.py [SECONDS] [NAME...]: fuzzes every parser, with AddressSanitizer and UBSan.
+
+The programs of tests/fuzz run for SECONDS each (10), from the corpus in tests/fuzz/corpus. What
+they find on the way stays in build/fuzz/corpus, and is where they begin the next time. A finding is
+kept in build/fuzz/findings, and fails the run. --merge brings what adds to the coverage into the
+tree's corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import debian
+import toolchain
+
+SOURCES = debian.ROOT / "tests/fuzz"
+CORPUS = SOURCES / "corpus"
+BUILD = debian.ROOT / "build/fuzz"
+#: A run of one input takes microseconds; one that takes as long hangs.
+HANGS_AFTER = 10
+LONGEST_INPUT = 4096
+PROBE = "int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long);"
+
+
+def compiler() -> str | None:
+    """A clang++ that has libFuzzer."""
+    for attempt in range(2):
+        for name in ("clang++", *(f"clang++-{version}" for version in range(20, 13, -1))):
+            path = shutil.which(name)
+            source = 'extern "C" ' + PROBE.replace(";", " { return 0; }")
+            command = [path or "", "-x", "c++", "-", "-fsanitize=fuzzer", "-o", os.devnull]
+            if path and subprocess.run(command, input=source, text=True).returncode == 0:
+                return path
+        if attempt == 0 and debian.fetch(["clang", "libclang-rt-14-dev"]) is None:
+            break
+    return None
+
+
+def build(cxx: str, names: list[str]) -> None:
+    bin_dir = Path(sys.executable).parent
+    configure = [str(bin_dir / "cmake"), f"-S{debian.ROOT}", f"-B{BUILD}", "-GNinja"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", f"-DCMAKE_CXX_COMPILER={cxx}"]
+    configure += ["-DSANITIZE=fuzz", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1"]
+    configure += toolchain.load().cmake_args
+    make = [str(bin_dir / "cmake"), "--build", str(BUILD), "--target", *names]
+    for command in (configure, make):
+        if subprocess.run(command, cwd=debian.ROOT, stdout=subprocess.DEVNULL).returncode != 0:
+            sys.exit(f"make: `{' '.join(command)}` failed")
+
+
+def fuzz(name: str, seconds: int) -> bool:
+    """Whether nothing was found; prints a line."""
+    found, findings = BUILD / "corpus" / name, BUILD / "findings" / name
+    for folder in (found, findings):
+        folder.mkdir(parents=True, exist_ok=True)
+    (CORPUS / name).mkdir(parents=True, exist_ok=True)
+    command = [str(BUILD / "tests/fuzz" / name), str(found), str(CORPUS / name)]
+    command += [f"-max_total_time={seconds}", f"-timeout={HANGS_AFTER}"]
+    command += [
+        f"-max_len={LONGEST_INPUT}",
+        f"-artifact_prefix={findings}/",
+        "-print_final_stats=1",
+    ]
+    began = time.monotonic()
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    log = BUILD / f"{name}.log"
+    log.write_text(result.stderr)
+    runs = re.search(r"number_of_executed_units: (\d+)", result.stderr)
+    coverage = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", result.stderr)
+    covered, features, inputs = coverage[-1] if coverage else ("?",) * 3
+    text = "nothing" if result.returncode == 0 else f"FOUND: see {log} and {findings}"
+    print(
+        f"{name:20} {int(runs[1]) if runs else 0:>14,} runs {time.monotonic() - began:7.0f} s "
+        f"{covered:>6} edges {features:>6} features {inputs:>6} inputs  {text}",
+        flush=True,
+    )
+    return result.returncode == 0
+
+
+def merge(name: str) -> None:
+    target = CORPUS / name
+    target.mkdir(parents=True, exist_ok=True)
+    command = [str(BUILD / "tests/fuzz" / name), "-merge=1", str(target)]
+    subprocess.run([*command, str(BUILD / "corpus" / name)], capture_output=True, check=True)
+    print(f"{name:20} {len(list(target.iterdir())):>6} inputs in the tree", flush=True)
+
+
+def main() -> int:
+    every = sorted(file.stem for file in SOURCES.glob("*_fuzz.cc"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seconds", nargs="?", type=int, default=10)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(every)}")
+    parser.add_argument("--merge", action="store_true", help="what adds to the coverage")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(every):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    names = args.names or every
+    cxx = compiler()
+    if cxx is None:
+        print("make: fuzzing SKIPPED: clang++ and libFuzzer are missing and could not be fetched")
+        return 0
+    build(cxx, names)
+    if args.merge:
+        for name in names:
+            merge(name)
+        return 0
+    return 0 if all([fuzz(name, args.seconds) for name in names]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

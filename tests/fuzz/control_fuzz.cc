@@ -1,0 +1,35 @@
+// The engine's own messages: what is read is what was written, and nothing else is read.
+#include "engine/control.h"
+#include "fuzz/input.h"
+
+using namespace perseus;
+
+namespace {
+
+// A message that can be read is written again as a message that is read alike.
+template <typename Message>
+void read_and_write(std::span<const std::byte> bytes) {
+  const auto message = Message::read(ByteReader(bytes));
+  if (!message) return;
+  const std::vector<std::byte> written = message->write();
+  ByteReader reader(written);
+  reader.get<ControlKind>();
+  const auto again = Message::read(reader);
+  MUST(again && again->write() == written);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::Input input(data, size);
+  const auto kind = static_cast<ControlKind>(input.number<uint8_t>());
+  const auto bytes = input.remainder();
+  switch (kind) {
+    case ControlKind::kLeaving: read_and_write<Leaving>(bytes); break;
+    case ControlKind::kBroken: read_and_write<Broken>(bytes); break;
+    case ControlKind::kStallQuery: read_and_write<StallQuery>(bytes); break;
+    case ControlKind::kStallAnswer: read_and_write<StallAnswer>(bytes); break;
+    default: break;
+  }
+  return 0;
+}

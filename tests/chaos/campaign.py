@@ -1,0 +1,398 @@
+"""Runs training jobs and lets something happen to each; see faults.py.
+
+python tests/chaos/campaign.py [--runs 500] [--seed 1] [--only K] [--json FILE]
+
+Every run must end with the right numbers, or with the right error in bounded time, and leave no
+process, shared memory or socket behind. Run K of a seed is the same whenever it is run: the job,
+the fault, and when it comes. Over hosts as root: network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import faults
+from faults import WELL, Expected, Job, Place, lost, lost_or_well
+
+HERE = Path(__file__).parent
+MARK = "CHAOS_RUN"
+TAG = re.compile(r"\[(\d+)\]<std(out|err)>:(.*)", re.DOTALL)
+#: A job that nothing happens to takes a tenth of that.
+LONGEST = 90
+HOSTS = 4
+
+
+@dataclass(frozen=True)
+class Story:
+    """What may happen: on one host, on several, or on either.
+
+    act: is called once the job runs, and tells what must come of it. lot: in place of that, what
+    one rank suffers by itself, with what must come of it.
+    """
+
+    name: str
+    act: Callable[[Job], Expected] | None = None
+    lot: Callable[[random.Random, int], tuple[dict[str, object], Expected]] | None = None
+    hosts: bool | None = None
+    shm_is_full: bool = False
+
+
+def _late(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
+    return {"rank": rank, "delay": chance.uniform(0.5, 3)}, WELL
+
+
+def _few_descriptors(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
+    return {"rank": rank, "descriptors": chance.randrange(40)}, lost_or_well(rank)
+
+
+def _little_memory(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
+    return {"rank": rank, "megabytes": chance.randrange(120)}, lost_or_well(rank)
+
+
+def _exits(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
+    return {"rank": rank, "exit_at": chance.randrange(20)}, lost(rank)
+
+
+def _raises(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
+    return {"rank": rank, "raise_at": chance.randrange(20)}, lost(rank)
+
+
+STORIES = (
+    Story("nothing happens", act=lambda _: WELL),
+    Story("a rank is killed", faults.kill),
+    Story("a rank is terminated", faults.terminate),
+    Story("two ranks are killed", faults.kill_two),
+    Story("a rank is stopped for a moment", faults.stop_for_a_moment),
+    Story("a rank is stopped for good", faults.stop_for_good),
+    Story("the launcher is killed", faults.kill_the_launcher),
+    Story("a rank is late", lot=_late),
+    Story("a rank has few descriptors", lot=_few_descriptors),
+    Story("a rank has little memory", lot=_little_memory),
+    Story("a rank exits", lot=_exits),
+    Story("a rank's script raises", lot=_raises),
+    Story("/dev/shm is full", act=lambda _: WELL, shm_is_full=True),
+    Story("a host is cut off", faults.cut_a_host_off, hosts=True),
+    Story("a host is cut off for a moment", faults.cut_a_host_off_for_a_moment, hosts=True),
+    Story("a host's link is slow", faults.slow_a_host_down, hosts=True),
+)
+
+
+@dataclass
+class Run:
+    """One job and what came of it."""
+
+    number: int
+    seed: int
+    story: Story
+    ranks: int
+    hosts: int
+    torch: bool
+    moment: float  # from the first step on; before init has ended if negative
+    job_seed: int
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0
+    outcome: str = ""
+
+    def text(self) -> str:
+        place = f"{self.hosts} hosts" if self.hosts > 1 else "1 host"
+        kind = "torch" if self.torch else "numpy"
+        when = f"{self.moment:+.2f} s"
+        return f"{self.number:4} {self.story.name}, {self.ranks} ranks on {place}, {kind}, {when}"
+
+
+def drawn(number: int, seed: int, can_have_hosts: bool) -> Run:
+    """Run `number` of the campaign of this seed."""
+    chance = random.Random(f"{seed}/{number}")
+    stories = [story for story in STORIES if can_have_hosts or not story.hosts]
+    story = stories[number % len(stories)] if number < len(stories) else chance.choice(stories)
+    on_hosts = story.hosts if story.hosts is not None else can_have_hosts and chance.random() < 0.4
+    return Run(
+        number,
+        seed,
+        story,
+        ranks=HOSTS if on_hosts else chance.choice([2, 3, 4]),
+        hosts=HOSTS if on_hosts else 1,
+        torch=chance.random() < 0.15,
+        moment=chance.choice([chance.uniform(-0.5, 0), chance.uniform(0, 1)]),
+        job_seed=chance.randrange(1000),
+    )
+
+
+class Campaign:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+
+    def run(self, run: Run) -> None:
+        """Fills in what came of it."""
+        chance = random.Random(f"{run.seed}/{run.number}/faults")
+        victim = chance.randrange(run.ranks)
+        lot, expected = run.story.lot(chance, victim) if run.story.lot else ({}, WELL)
+        before = _things_left()
+        mark = f"{os.getpid()}-{run.number}"
+        began = time.monotonic()
+        with _full_shm(run.story.shm_is_full):
+            watched = Watched(self._start(run, mark, lot), run)
+            try:
+                if run.story.act is not None:
+                    expected = watched.act(run.story.act, chance, run.moment)
+                watched.wait(expected)
+            finally:
+                watched.end()
+        run.seconds = time.monotonic() - began
+        watched.judge(expected)
+        _look_for_leftovers(run, mark, before)
+
+    def _start(self, run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]:
+        job = [sys.executable, str(HERE / "job.py"), "--steps", "40", "--seed", str(run.job_seed)]
+        if run.torch:
+            job.append("--torch")
+        launcher = [sys.executable, "-m", "perseus.run", "-np", str(run.ranks)]
+        if run.hosts > 1:
+            places = ",".join(f"10.86.0.{host + 1}:1" for host in range(run.hosts))
+            launcher = [str(faults.NETLAB), "at", "0", *launcher, "-H", places]
+        environment = {
+            **os.environ,
+            **self._environment,
+            MARK: mark,
+            "CHAOS_LOT": json.dumps(lot),
+            "PERSEUS_PEER_TIMEOUT": str(faults.PEER_TIMEOUT),
+            "PERSEUS_START_TIMEOUT": "20",
+            "OMP_NUM_THREADS": "1",
+        }
+        return subprocess.Popen(
+            [*launcher, *job],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+class Watched:
+    """A job under way, and what its ranks say."""
+
+    def __init__(self, process: subprocess.Popen[str], run: Run) -> None:
+        self._process = process
+        self._run = run
+        self._said: list[dict[str, object]] = []
+        self._output: list[str] = []
+        self._pids: dict[int, int] = {}
+        self._undo: list[Callable[[], None]] = []
+        assert process.stdout
+        os.set_blocking(process.stdout.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(process.stdout, selectors.EVENT_READ)
+        self._rest = ""
+
+    def act(self, act: Callable[[Job], Expected], chance: random.Random, moment: float) -> Expected:
+        """Lets it happen, at its moment; what must come of it."""
+        awaited = "started" if moment < 0 else "ready"
+        deadline = time.monotonic() + LONGEST
+        while len(self._ranks_that_said(awaited)) < self._run.ranks:
+            if not self._listen(deadline):
+                return WELL  # it has ended before
+        self._listen_for(moment + 0.5 if moment < 0 else moment)
+        per_host = self._run.ranks // self._run.hosts
+        places = [
+            Place(rank, rank // per_host if self._run.hosts > 1 else 0, pid)
+            for rank, pid in sorted(self._pids.items())
+        ]
+        job = Job(places, self._run.hosts, self._process.pid, chance)
+        try:
+            expected = act(job)
+        finally:
+            self._undo += job.undo
+        # Who has ended by then cannot be hurt.
+        if len(self._ranks_that_said("done")) == self._run.ranks:
+            return WELL
+        return expected
+
+    def wait(self, expected: Expected) -> None:
+        deadline = time.monotonic() + max(expected.within, 30)
+        while self._listen(deadline):
+            pass
+
+    def end(self) -> None:
+        for undo in self._undo:
+            undo()
+        if self._process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+        if self._process.poll() is None:
+            self._run.problems.append("HANG: the job had not ended in time")
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def judge(self, expected: Expected) -> None:
+        """Whether what came of it is what must."""
+        run, ranks = self._run, self._run.ranks
+        done = self._ranks_that_said("done")
+        errors = [said for said in self._said if said["what"] == "error"]
+        run.outcome = f"{len(done)} well, {len(errors)} errors"
+        for said in self._said:
+            if said["what"] == "wrong":
+                run.problems.append(f"WRONG RESULT: {said}")
+        if len(done) == ranks:
+            if not expected.well:
+                run.problems.append("all ranks ended well, although one was lost")
+            return
+        if expected.error is None:
+            run.problems.append("it failed, although nothing was lost")
+        for error in errors:
+            named = {int(number) for number in re.findall(r"\brank (\d+)\b", str(error["text"]))}
+            is_victims_own = int(str(error["rank"])) in (expected.error or ())
+            if expected.error and not named & expected.error and not is_victims_own:
+                run.problems.append(f"an error that names none of {set(expected.error)}: {error}")
+        if run.problems:
+            run.problems.append("OUTPUT\n" + "".join(self._output[-60:]))
+
+    def _ranks_that_said(self, what: str) -> set[int]:
+        return {int(str(said["rank"])) for said in self._said if said["what"] == what}
+
+    def _listen_for(self, seconds: float) -> None:
+        deadline = time.monotonic() + max(0.0, seconds)
+        while time.monotonic() < deadline and self._listen(deadline):
+            pass
+
+    def _listen(self, deadline: float) -> bool:
+        """Takes in some output; False at its end, or when the time is up."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        if not self._selector.select(min(left, 0.2)):
+            return True
+        assert self._process.stdout
+        text = self._process.stdout.read()
+        if text == "":
+            return False
+        *lines, self._rest = (self._rest + (text or "")).split("\n")
+        for line in lines:
+            self._output.append(line + "\n")
+            tagged = TAG.match(line)
+            if tagged and tagged[3].startswith("{"):
+                with suppress(json.JSONDecodeError):
+                    said = json.loads(tagged[3])
+                    self._said.append(said)
+                    if said["what"] in ("started", "ready"):
+                        self._pids[int(said["rank"])] = said["pid"]
+        return True
+
+
+class _full_shm:
+    """/dev/shm without room, while it is wanted."""
+
+    FILE = Path("/dev/shm/perseus-chaos-ballast")
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        if self._wanted:
+            with suppress(OSError), self.FILE.open("wb") as file:
+                while True:
+                    file.write(bytes(1 << 20))
+
+    def __exit__(self, *_: object) -> None:
+        self.FILE.unlink(missing_ok=True)
+
+
+def _things_left() -> set[str]:
+    """Names in /dev/shm, and Perseus's sockets."""
+    unix = Path("/proc/net/unix").read_text().split()
+    return set(os.listdir("/dev/shm")) | {word for word in unix if word.startswith("@perseus")}
+
+
+def _look_for_leftovers(run: Run, mark: str, before: set[str]) -> None:
+    deadline = time.monotonic() + 5
+    while (left := _processes_marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if left:
+        run.problems.append(f"LEFT: processes {left}")
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    if things := _things_left() - before:
+        run.problems.append(f"LEFT: {things}")
+
+
+def _processes_marked(mark: str) -> list[int]:
+    found = []
+    needle = f"{MARK}={mark}\0".encode()
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and needle in (folder / "environ").read_bytes() + b"\0":
+                found.append(int(folder.name))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, metavar="K", help="run K alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each")
+    args = parser.parse_args()
+    environment = {"NETLAB": "chaos", "PERSEUSRUN_RSH": f"{faults.NETLAB} rsh"}
+    os.environ["NETLAB"] = "chaos"
+    has_hosts = os.geteuid() == 0
+    if has_hosts:
+        subprocess.run([str(faults.NETLAB), "down"], check=True)
+        subprocess.run([str(faults.NETLAB), "up", str(HOSTS)], check=True)
+    numbers = range(args.runs) if args.only is None else [args.only]
+    campaign, runs = Campaign(environment), []
+    try:
+        for number in numbers:
+            run = drawn(number, args.seed, has_hosts)
+            campaign.run(run)
+            runs.append(run)
+            print(f"{run.text():75} {run.seconds:5.1f} s  {run.outcome}", flush=True)
+            for problem in run.problems:
+                print(f"    {problem}", flush=True)
+    finally:
+        if has_hosts:
+            subprocess.run([str(faults.NETLAB), "down"], check=True)
+    bad = [run for run in runs if run.problems]
+    by_story = collections.Counter(run.story.name for run in runs)
+    for name, count in sorted(by_story.items()):
+        print(f"  {name:35} {count:4} runs")
+    print(f"{len(runs)} runs of seed {args.seed}, {len(bad)} with problems")
+    if args.json:
+        args.json.write_text(
+            json.dumps(
+                [
+                    {
+                        "run": run.number,
+                        "story": run.story.name,
+                        "ranks": run.ranks,
+                        "hosts": run.hosts,
+                        "seconds": round(run.seconds, 2),
+                        "outcome": run.outcome,
+                        "problems": run.problems,
+                    }
+                    for run in runs
+                ],
+                indent=1,
+            )
+            + "\n"
+        )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

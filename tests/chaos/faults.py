@@ -1,0 +1,147 @@
+"""What can happen to a job, and what it must come to."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
+#: Of the jobs: a rank that is silent for so long is lost.
+PEER_TIMEOUT = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank of a running job."""
+
+    rank: int
+    host: int
+    pid: int
+
+
+@dataclass
+class Job:
+    """What faults may act on."""
+
+    ranks: Sequence[Place]
+    hosts: int
+    launcher: int
+    random: random.Random
+    #: What is to be undone at the end, whatever becomes of the job.
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def victim(self) -> Place:
+        return self.random.choice(self.ranks)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a job may come to.
+
+    well: all ranks end well, with right results. error: the others' errors name one of these ranks;
+    None: it must not fail. within: seconds from the fault until the job has ended.
+    """
+
+    well: bool
+    error: frozenset[int] | None
+    within: float = 30
+
+
+WELL = Expected(well=True, error=None)
+
+
+def lost(*ranks: int, within: float = 15) -> Expected:
+    return Expected(well=False, error=frozenset(ranks), within=within)
+
+
+def lost_or_well(*ranks: int, within: float = 30) -> Expected:
+    return Expected(well=True, error=frozenset(ranks), within=within)
+
+
+def kill(job: Job) -> Expected:
+    victim = job.victim()
+    _signal(victim.pid, signal.SIGKILL)
+    return lost(victim.rank)
+
+
+def terminate(job: Job) -> Expected:
+    victim = job.victim()
+    _signal(victim.pid, signal.SIGTERM)
+    return lost(victim.rank)
+
+
+def kill_two(job: Job) -> Expected:
+    first, second = job.random.sample(list(job.ranks), 2)
+    _signal(first.pid, signal.SIGKILL)
+    time.sleep(job.random.choice([0, 0.01, 0.1]))
+    _signal(second.pid, signal.SIGKILL)
+    return lost(first.rank, second.rank)
+
+
+def stop_for_a_moment(job: Job) -> Expected:
+    victim = job.victim()
+    _signal(victim.pid, signal.SIGSTOP)
+    time.sleep(job.random.uniform(0.05, PEER_TIMEOUT / 3))
+    _signal(victim.pid, signal.SIGCONT)
+    return WELL
+
+
+def stop_for_good(job: Job) -> Expected:
+    victim = job.victim()
+    _signal(victim.pid, signal.SIGSTOP)
+    job.undo.append(lambda: _signal(victim.pid, signal.SIGCONT))
+    return lost(victim.rank, within=PEER_TIMEOUT + 15)
+
+
+def kill_the_launcher(job: Job) -> Expected:
+    _signal(job.launcher, signal.SIGKILL)
+    return Expected(well=True, error=frozenset(place.rank for place in job.ranks))
+
+
+def cut_a_host_off(job: Job) -> Expected:
+    host = job.random.randrange(job.hosts)
+    _netlab("unplug", host)
+    job.undo.append(lambda: _netlab("plug", host))
+    # To those on the host, the others are lost.
+    return lost(*(place.rank for place in job.ranks), within=2 * PEER_TIMEOUT + 15)
+
+
+def cut_a_host_off_for_a_moment(job: Job) -> Expected:
+    host = job.random.randrange(job.hosts)
+    _netlab("unplug", host)
+    time.sleep(job.random.uniform(0.05, 0.5))
+    _netlab("plug", host)
+    return WELL
+
+
+def slow_a_host_down(job: Job) -> Expected:
+    host = job.random.randrange(job.hosts)
+    rate = job.random.choice(["20mbit", "100mbit"])
+    _at(host, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate)
+    undo = ("tc", "qdisc", "del", "dev", "eth0", "root")
+    job.undo.append(lambda: _at(host, *undo))
+    time.sleep(job.random.uniform(0.2, 1))
+    _at(host, *undo)
+    job.undo.pop()
+    return WELL
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _netlab(*arguments: object) -> None:
+    subprocess.run([str(NETLAB), *map(str, arguments)], check=True)
+
+
+def _at(host: int, *command: str) -> None:
+    name = f"{os.environ['NETLAB']}{host}"
+    subprocess.run(["ip", "netns", "exec", name, *command], check=False, capture_output=True)

@@ -1,0 +1,165 @@
+"""The training job that campaign.py injects faults into: one rank.
+
+python job.py --steps 40 --seed 7 [--torch]
+
+Each step computes for a moment, reduces gradients of several sizes, and checks every element of
+every result against what all ranks have given, which each knows by seed, rank and step. Says as
+lines of JSON what campaign.py waits for: "ready" with the process's number after the first step,
+then "done", or "error" with the text of what was raised. Exit status 0, or 3 after such an error; a
+wrong result is 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+
+import numpy as np
+
+import perseus_core
+from perseus_core import ReduceOp
+
+#: Elements of each gradient: merged, whole, and in shards.
+SIZES = (1, 17, 1000, 40_000, 300_000, 700_000)
+ERROR, WRONG = 3, 4
+
+
+#: What this very rank is to suffer, by name; see suffer.
+LOT = json.loads(os.environ.get("CHAOS_LOT", "{}"))
+
+
+def suffer() -> None:
+    """Before init: what LOT has for this rank."""
+    if LOT.get("rank") != int(os.environ["PERSEUS_RANK"]):
+        LOT.clear()
+    time.sleep(LOT.get("delay", 0))
+    if "descriptors" in LOT:
+        _limit(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + LOT["descriptors"])
+    if "megabytes" in LOT:
+        pages = int(open("/proc/self/statm").read().split()[0])
+        _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + (LOT["megabytes"] << 20))
+
+
+def _limit(what: int, soft: int) -> None:
+    resource.setrlimit(what, (soft, resource.getrlimit(what)[1]))
+
+
+def say(what: str, **more: object) -> None:
+    print(json.dumps({"what": what, "rank": os.environ.get("PERSEUS_RANK"), **more}), flush=True)
+
+
+def gradient(seed: int, rank: int, step: int, index: int) -> np.ndarray:
+    """Whole numbers, whose sums float32 holds exactly."""
+    start = (seed * 31 + rank * 7 + step * 3 + index) % 1000
+    return ((np.arange(SIZES[index], dtype=np.int64) + start) % 1000).astype(np.float32)
+
+
+def summed(seed: int, step: int, index: int) -> np.ndarray:
+    return sum(gradient(seed, rank, step, index) for rank in range(perseus_core.size()))
+
+
+def check(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    if not np.array_equal(found, expected):
+        wrong = np.flatnonzero(found != expected)
+        say("wrong", tensor=what, elements=int(wrong.size), first=int(wrong[0]))
+        sys.stdout.flush()
+        os._exit(WRONG)
+
+
+def take_step(seed: int, step: int) -> None:
+    end_at(step)
+    rank, size = perseus_core.rank(), perseus_core.size()
+    order = np.random.default_rng(seed * 1000 + rank * 100 + step).permutation(len(SIZES))
+    handles = {
+        index: perseus_core.allreduce_async(
+            gradient(seed, rank, step, index),
+            ReduceOp.SUM,
+            name=f"gradient.{index}",
+            priority=-index,
+        )
+        for index in map(int, order)
+    }
+    for index, handle in handles.items():
+        check(handle.wait(), summed(seed, step, index), f"gradient.{index} of step {step}")
+    if step % 5 == 0:
+        rows = perseus_core.allgather(np.full((rank + 1, 3), step), name="rows")
+        expected = np.full((size * (size + 1) // 2, 3), step)
+        check(rows, expected, f"rows of step {step}")
+        root = step % size
+        mine = gradient(seed, rank, step, 4)
+        sent = perseus_core.broadcast(mine, root, name="parameters")
+        check(sent, gradient(seed, root, step, 4), f"parameters of step {step}")
+
+
+def end_at(step: int) -> None:
+    if LOT.get("exit_at") == step:
+        os._exit(9)
+    if LOT.get("raise_at") == step:
+        raise ZeroDivisionError("the script's own mistake")
+
+
+def train(steps: int, seed: int, pause: float) -> None:
+    perseus_core.init()
+    for step in range(steps):
+        take_step(seed, step)
+        if step == 0:
+            say("ready", pid=os.getpid(), size=perseus_core.size())
+        time.sleep(pause)
+    perseus_core.barrier()
+    perseus_core.shutdown()
+
+
+def train_by_torch(steps: int, seed: int, pause: float) -> None:
+    """The same through DistributedOptimizer: a linear model, so that each gradient is its input."""
+    import torch
+
+    import perseus.torch.horovod as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    params = [torch.nn.Parameter(torch.zeros(size)) for size in SIZES]
+    named = [(f"p.{i}", param) for i, param in enumerate(params)]
+    sgd = torch.optim.SGD(params, lr=1.0)
+    optimizer = hvd.DistributedOptimizer(sgd, named_parameters=named, op=hvd.Sum)
+    for step in range(steps):
+        end_at(step)
+        optimizer.zero_grad()
+        inputs = [
+            torch.from_numpy(gradient(seed, hvd.rank(), step, index)) for index in range(len(SIZES))
+        ]
+        sum((param * factor).sum() for param, factor in zip(params, inputs, strict=True)).backward()
+        optimizer.step()
+        for index, param in enumerate(params):
+            check(param.grad.numpy(), summed(seed, step, index), f"p.{index} of step {step}")
+        if step == 0:
+            say("ready", pid=os.getpid(), size=hvd.size())
+        time.sleep(pause)
+    hvd.barrier()
+    hvd.shutdown()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--pause", type=float, default=0.02, help="seconds of computing a step")
+    parser.add_argument("--torch", action="store_true")
+    args = parser.parse_args()
+    say("started", pid=os.getpid())
+    suffer()
+    began = time.monotonic()
+    try:
+        (train_by_torch if args.torch else train)(args.steps, args.seed, args.pause)
+    except (perseus_core.HorovodInternalError, MemoryError, OSError) as error:
+        kind = type(error).__name__
+        say("error", kind=kind, text=str(error), seconds=time.monotonic() - began)
+        sys.exit(ERROR)
+    say("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ import os
 import resource
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def suffer() -> None:
     if "descriptors" in LOT:
         _limit(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + LOT["descriptors"])
     if "megabytes" in LOT:
-        pages = int(open("/proc/self/statm").read().split()[0])
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
         _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + (LOT["megabytes"] << 20))
 
 

@@ -241,7 +241,6 @@ def main() -> None:
         gather(real_steps(args.step_ranks, 5 if args.quick else 50), steps)
         print_steps(steps.rows)
     if simulated:
-        simulation.build()
         gather(simulation.agreements(simulated, args.model), report)
         print_simulated(report.rows)
     report.save(finished=True)

@@ -10,6 +10,7 @@ __all__ = [
     "AbortedError",
     "HorovodInternalError",
     "MismatchError",
+    "NonFiniteError",
     "NotInitializedError",
     "TimedOutError",
     "UnreachableError",
@@ -39,6 +40,14 @@ class TimedOutError(HorovodInternalError):
     """The other ranks did not come in time."""
 
 
+class NonFiniteError(FloatingPointError):
+    """A NaN or infinity was found in what is reduced (PERSEUS_ALLREDUCE_NANCHECK is raise).
+
+    All ranks raise it for the same operation, and the job can go on. Not a HorovodInternalError,
+    after which elastic training would do the same again.
+    """
+
+
 class UnreachableError(HorovodInternalError):
     """A host or port could not be reached."""
 
@@ -52,6 +61,7 @@ _CLASSES: dict[int, type[Exception]] = {
     5: ValueError,  # DUPLICATE_NAME
     6: TimedOutError,
     7: UnreachableError,
+    12: NonFiniteError,
 }
 
 

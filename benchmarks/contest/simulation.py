@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from contest import models
+from contest import built, models
 from contest.arguments import at_least, positive
 from contest.progress import progress
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SIMULATOR = ROOT / "build/benchmarks/benchmarks/negotiation_simulator"
+SIMULATOR = "negotiation_simulator"
 
 RANKS = sorted([2**k for k in range(1, 15)] + [3, 6, 12, 48, 100, 1000, 5000, 12000])
 QUICK_RANKS = [2, 12, 128, 1024]
@@ -54,30 +51,18 @@ NAMES: dict[str, Tensors] = {
 }
 
 
-def build() -> None:
-    """Builds build/benchmarks, or brings it up to date."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    import toolchain
-
-    bin_dir, folder = Path(sys.executable).parent, ROOT / "build/benchmarks"
-    configure = [bin_dir / "cmake", f"-S{ROOT}", f"-B{folder}", "-GNinja"]
-    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", "-DPERSEUS_BUILD_BENCHMARKS=ON"]
-    configure += toolchain.load().cmake_args
-    for command in (configure, [bin_dir / "ninja", "-C", folder, "negotiation_simulator"]):
-        subprocess.run(command, check=True, stdout=sys.stderr)
-
-
 def simulate(
     scheme: str, ranks: int, tensors: Tensors, rounds: int, model: list[str]
 ) -> list[dict]:
     """The simulator's rounds; see the head of benchmarks/negotiation/main.cc."""
+    simulator = built.program(SIMULATOR)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         for name, shape in tensors:
             print(f"allreduce.{name}", *shape, file=file)  # as the Python API names them
         file.flush()
         options = [f"scheme={scheme}", f"ranks={ranks}", f"names={file.name}", f"rounds={rounds}"]
         result = subprocess.run(
-            [SIMULATOR, *options, *model], check=True, stdout=subprocess.PIPE, text=True
+            [simulator, *options, *model], check=True, stdout=subprocess.PIPE, text=True
         )
     return [json.loads(line) for line in result.stdout.splitlines()]
 

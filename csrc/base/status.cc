@@ -16,6 +16,7 @@ std::string_view to_string(StatusCode code) {
     case StatusCode::kOutOfMemory: return "out of memory";
     case StatusCode::kInternal: return "internal error";
     case StatusCode::kInProgress: return "in progress";
+    case StatusCode::kNonFinite: return "not finite";
   }
   return "unknown";
 }

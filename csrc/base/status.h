@@ -24,6 +24,7 @@ enum class StatusCode : int {
   kOutOfMemory = 9,
   kInternal = 10,  // a fault of Perseus itself
   kInProgress = 11,
+  kNonFinite = 12,  // a NaN or infinity was found, as the user asked
 };
 
 std::string_view to_string(StatusCode code);
@@ -51,6 +52,7 @@ class [[nodiscard]] Status {
   static Status unsupported(std::string m) { return {StatusCode::kUnsupported, std::move(m)}; }
   static Status out_of_memory(std::string m) { return {StatusCode::kOutOfMemory, std::move(m)}; }
   static Status internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
+  static Status non_finite(std::string m) { return {StatusCode::kNonFinite, std::move(m)}; }
 
   bool is_ok() const { return error_ == nullptr; }
   StatusCode code() const { return error_ ? error_->code : StatusCode::kOk; }

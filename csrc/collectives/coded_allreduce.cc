@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/buffer_pool.h"
+#include "codec/residuals.h"
 #include "collectives/message.h"
 #include "collectives/parts.h"
 #include "device/cpu/kernels.h"
@@ -47,7 +48,8 @@ Task coded_allreduce(const Group& group, Call call, float* data, size_t elements
     codec.encode(data + part.begin, part.size, at);
     if (lost != nullptr) {
       codec.decode(at, lost + part.begin, part.size);
-      for (size_t k = part.begin; k < part.begin + part.size; ++k) lost[k] = data[k] - lost[k];
+      float* lost_of_part = lost + part.begin;
+      keep_residual(lost_of_part, data + part.begin, lost_of_part, part.size);
     }
     at += sizes[i];
   }

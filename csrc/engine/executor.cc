@@ -4,7 +4,10 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/finite_check.h"
+#include "engine/results.h"
 #include "engine/trace.h"
+#include "observe/log.h"
 #include "transport/mesh.h"
 
 namespace perseus {
@@ -42,6 +45,9 @@ TuningEffort tuning_effort(const Settings& settings) {
           .most_values = static_cast<int>(settings.tuning_trials)};
 }
 
+// Once a model has diverged, all of its gradients are not finite for ever.
+constexpr int kMostNonFiniteLines = 100;
+
 // What there is need not come again: gathers of ever other sizes do not.
 constexpr int kMostBursts = 64;
 
@@ -49,13 +55,12 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
   return (hash ^ value) * 0x9e3779b97f4a7c15 + (hash >> 29);
 }
 
-// What tells an operation from others in each training step: its set and its name or, if an adapter
-// has only numbered it, what it does.
-uint64_t sign_of(int32_t process_set, const Agreement::Ready& ready) {
-  uint64_t hash = mixed(0, static_cast<uint32_t>(process_set));
-  if (!is_numbered(ready.key())) return mixed(hash, ready.id);
+// What tells an operation of a process set from others in each training step: its name or, if an
+// adapter has only numbered it, what it does.
+uint64_t sign_of(const Agreement::Ready& ready) {
+  if (!is_numbered(ready.key())) return mixed(0, ready.id);
   const Description& description = ready.description();
-  hash = mixed(~hash, static_cast<uint64_t>(description.kind));
+  uint64_t hash = mixed(~uint64_t{0}, static_cast<uint64_t>(description.kind));
   for (const TensorDescription& tensor : description.tensors) {
     hash = mixed(hash, static_cast<uint64_t>(tensor.dtype));
     hash = mixed(hash, static_cast<uint64_t>(tensor.elements()));
@@ -101,17 +106,16 @@ void Executor::conclude_trial(uint64_t slowest) {
   if (tuner_.is_finished()) tuning_log_.finish(tuner_);
 }
 
-void Executor::note_step(const Batch& batch) {
-  if (tuner_.is_finished()) return;
-  bool is_new = bursts_ >= kMostBursts;
-  for (const Agreement::Ready& ready : batch.agreed) {
-    is_new |= step_of_[sign_of(batch.set->id, ready)] == step_;
-  }
-  if (is_new) ++step_;
-  for (const Agreement::Ready& ready : batch.agreed) {
-    step_of_[sign_of(batch.set->id, ready)] = step_;
-  }
-  if (!is_new) return;
+void Executor::note_step(Batch& batch) {
+  if (tuner_.is_finished() && !FiniteCheck::is_on(context_.settings)) return;
+  signs_.clear();
+  for (const Agreement::Ready& ready : batch.agreed) signs_.push_back(sign_of(ready));
+  StepCounter& steps = batch.set->steps;
+  const bool is_new = steps.note(signs_);
+  batch.step = steps.step();
+  // The tuner's steps are those of the world, whose agreements conclude its trials.
+  if (tuner_.is_finished() || batch.set->id != ProcessSet::kWorld) return;
+  if (!is_new && bursts_ < kMostBursts) return;
   bursts_ = 0;
   if (is_idle()) {
     tuner_.end_step();
@@ -222,10 +226,25 @@ void Executor::settle(ShardRun& run, const Status& status) {
     if (operation == nullptr) return;
     if (operation->first_error.is_ok()) operation->first_error = status;
     if (--operation->unfinished_shards == 0) {
-      host_.operation_done(operation, operation->first_error);
+      host_.operation_done(operation, verdict(*operation));
     }
   });
   host_.wake_waiters();
+}
+
+Status Executor::verdict(const Operation& operation) {
+  if (!operation.first_error.is_ok() || !operation.non_finite) return operation.first_error;
+  const Operation::NonFinite& found = *operation.non_finite;
+  context_.counters.non_finite_reductions.add();
+  const std::string text = title(operation.key) + ": " + found.text;
+  if (FiniteCheck::mode(context_.settings) == FiniteCheck::Mode::kRaise && found.is_agreed) {
+    return Status::non_finite(text);
+  }
+  if (found.is_told_here && non_finite_lines_ < kMostNonFiniteLines) {
+    const bool is_last = ++non_finite_lines_ == kMostNonFiniteLines;
+    PERSEUS_LOG(kWarning, text << (is_last ? "; from here on they are only counted" : ""));
+  }
+  return Status::ok();
 }
 
 const Operation* Executor::find_running(int32_t process_set) const {

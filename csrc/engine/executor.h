@@ -53,13 +53,14 @@ class Executor {
   void give_up(const Batch& batch, const Status& status);
   void pump();
   void settle(ShardRun& run, const Status& status);
+  // How an operation whose shards are done has ended.
+  Status verdict(const Operation& operation);
   void count(const ShardRun& run);
 
   // Shards that may be under way at once.
   int most_at_once() const;
-  // Finds where a training step ends, for the tuner: a step is over when a name of it comes again
-  // or, of what has none, something that looks the same.
-  void note_step(const Batch& batch);
+  // Finds where a training step ends, for the tuner and for who wants to name it.
+  void note_step(Batch& batch);
   void note_idle();
 
   RunContext context_;
@@ -72,10 +73,10 @@ class Executor {
   uint64_t busy_bytes_ = 0;
   bool pumping_ = false;
   TuningLog tuning_log_;
-  int64_t step_ = 1;
-  std::unordered_map<uint64_t, int64_t> step_of_;  // the last, by sign
-  int bursts_ = 0;                                 // of work, in this step
+  std::vector<uint64_t> signs_;  // of a batch, for the counter of steps
+  int bursts_ = 0;               // of work, in this step
   bool step_ends_when_idle_ = false;
+  int non_finite_lines_ = 0;  // in the log
   Planner planner_;
   Recycler<Batch> batches_;
   std::vector<std::unique_ptr<ShardRun>> runs_;  // all there are

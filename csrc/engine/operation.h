@@ -12,7 +12,9 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/event.h"
@@ -52,6 +54,14 @@ class Operation {
   int unfinished_shards = 0;
   int open_activities = 0;  // in the timeline
   Status first_error;
+  // The first NaN or infinity that was found in it; see FiniteCheck.
+  struct NonFinite {
+    std::pair<uint32_t, uint64_t> place;  // tensor, element
+    std::string text;
+    bool is_told_here = false;  // this rank is to log it
+    bool is_agreed = false;     // all ranks know
+  };
+  std::optional<NonFinite> non_finite;
   // When it was submitted, for the stall report.
   std::chrono::steady_clock::time_point submitted_at;
 
@@ -80,6 +90,7 @@ class Operation {
     callback = nullptr;
     unfinished_shards = open_activities = 0;
     first_error = status = Status();
+    non_finite.reset();
     last_rank = new_set = -1;
     done.clear();
   }

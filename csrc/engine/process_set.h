@@ -9,6 +9,7 @@
 #include "collectives/collective.h"
 #include "engine/operation.h"
 #include "negotiation/negotiator.h"
+#include "schedule/step_counter.h"
 
 namespace perseus {
 
@@ -24,6 +25,7 @@ struct ProcessSet {
 
   NameMap<OperationPtr> pending;  // submitted and not yet agreed, by key
   uint64_t next_series = 0;       // of messages; see ShardRun
+  StepCounter steps;              // counted where somebody asks for them
   Status broken;                  // once no further operation is possible: why
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }

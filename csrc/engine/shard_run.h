@@ -27,9 +27,11 @@ struct Batch {
   // By index in `agreed`; null where this rank has joined and only helps the others.
   std::vector<OperationPtr> operations;
   Plan plan;
+  int64_t step = 0;  // of training, where it is counted
 
   void recycle() {
     set.reset();
+    step = 0;
     agreed.clear();
     operations.clear();
   }
@@ -65,12 +67,16 @@ struct ShardRun final : Ticket, TaskObserver {
 // Runs the shard to its end.
 Task run_shard(ShardRun& run, RunContext context);
 
-// Memory for results that the caller left to the library, of the sizes known before the operation
-// runs. kOutOfMemory if there is none.
-Status allocate_outputs(Operation& operation, int set_size, int set_index);
+// ---- What the kinds of operations have in common.
 
-// Rows of a first dimension of `rows` that fall to `index` of `size`: as even as can be, the first
-// ones take one more (Horovod's rule for reduce-scatter).
-int64_t rows_of(int64_t rows, int size, int index);
+// Of one that is done whole: allgather, alltoall, reduce-scatter.
+Task run_whole(ShardRun& run, RunContext context);
+
+// Messages of a shard are told apart by their number.
+Call call_for(const ShardRun& run, RunContext& context, uint32_t number);
+
+// kAverage is a sum whose results are divided by the size of the set.
+double result_factor(const Description& description, int set_size);
+ReduceOp wire_op(const Description& description);
 
 }  // namespace perseus

@@ -26,7 +26,7 @@ namespace perseus {
   COUNTER(bytes_gathered, "bytes of results of allgather")                            \
   COUNTER(bytes_exchanged, "bytes of results of alltoall")                            \
   COUNTER(stall_warnings, "tensors reported as stalled")                              \
-  COUNTER(non_finite_tensors, "submitted tensors in which a NaN or infinity was found")
+  COUNTER(non_finite_reductions, "reductions in which a NaN or infinity was found")
 
 class Counter {
  public:

@@ -22,6 +22,7 @@ enum KernelFloat {
 using ReduceKernel = void (*)(void* accumulator, const void* arriving, size_t elements);
 using ScaleKernel = void (*)(void* target, const void* source, size_t elements, double factor);
 using FindKernel = size_t (*)(const void* data, size_t elements);
+using CopyFiniteKernel = bool (*)(void* target, const void* source, size_t elements);
 using ProductsKernel = void (*)(const void* a, const void* b, size_t elements, double* products);
 using CombineKernel = void (*)(void* a, const void* b, size_t elements, double factor_a,
                                double factor_b);
@@ -34,6 +35,7 @@ struct KernelTable {
   ScaleKernel scale_convert[kKernelFloatCount][kKernelFloatCount];  // [to][from]
   ScaleKernel scale_integer[kDataTypeCount];                        // null for floating types
   FindKernel find_non_finite[kKernelFloatCount];
+  CopyFiniteKernel copy_finite[kKernelFloatCount];
   ProductsKernel add_products[2];  // float32, float64
   CombineKernel combine[2];        // float32, float64
 };

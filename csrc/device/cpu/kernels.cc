@@ -214,4 +214,12 @@ size_t find_non_finite(const void* data, size_t elements, DataType type) {
   return kernels().find_non_finite[kernel_float(type)](data, elements);
 }
 
+bool copy_finite(void* target, const void* source, size_t elements, DataType type) {
+  if (is_floating(type)) {
+    return kernels().copy_finite[kernel_float(type)](target, source, elements);
+  }
+  std::memcpy(target, source, elements * size_of(type));
+  return true;
+}
+
 }  // namespace perseus

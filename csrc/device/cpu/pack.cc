@@ -13,6 +13,10 @@ constexpr size_t kTile = 2048;
 // Moves one segment; gives the index of the first NaN or infinity in `source`, or `elements`.
 size_t move_checked(void* target, DataType to, const void* source, DataType from, size_t elements,
                     double factor) {
+  if (to == from && factor == 1.0 && target != source) {
+    const bool is_finite = copy_finite(target, source, elements, from);
+    return is_finite ? elements : find_non_finite(source, elements, from);
+  }
   size_t first = elements;
   for (size_t done = 0; done < elements; done += kTile) {
     const size_t count = std::min(kTile, elements - done);

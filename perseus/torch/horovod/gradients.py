@@ -23,7 +23,7 @@ from perseus.torch.horovod.compression import Compressor, NoneCompressor
 from perseus.torch.horovod.roll_call import RollCall
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import described, dtype_number, set_id
-from perseus_core import HorovodInternalError, OperationKind, _engine
+from perseus_core import HorovodInternalError, OperationKind, _engine, settings
 from perseus_core.names import refuse
 
 #: Where there are MANY gradients of at most SMALL bytes, to hand them over, agree on them and
@@ -31,6 +31,8 @@ from perseus_core.names import refuse
 MANY = 500
 SMALL = 64 << 10
 RUN = 32
+
+NAN_CHECK = "PERSEUS_ALLREDUCE_NANCHECK"
 
 #: By operation: what waits for it, where an optimizer has put off the update that it is for; see
 #: forward_overlap.
@@ -201,7 +203,8 @@ class Gradients:
         # Parameters are registered in the order in which the forward pass needs them.
         order = {param: i for i, param in enumerate(params)}
         # Adasum is for whole gradients; groups are what somebody has asked for.
-        runs = [] if groups or self._op == Adasum else _runs(params, names)
+        no_runs = groups or self._op == Adasum or _is_each_to_be_named()
+        runs = [] if no_runs else _runs(params, names)
         grouped = {param for group in (*groups, *runs) for param in group}
         members = [*groups, *runs, *([param] for param in params if param not in grouped)]
         buckets = []
@@ -333,6 +336,11 @@ class Gradients:
                     _replace_sparse(grad, reduced.to_sparse())
 
         bucket.finish = finish
+
+
+def _is_each_to_be_named() -> bool:
+    """Whether the engine looks for NaN: it names operations, and of a run that says too little."""
+    return any(row.name == NAN_CHECK and row.value != "off" for row in settings())
 
 
 def _runs(

@@ -313,6 +313,27 @@ TEST_P(Kernels, FindNonFiniteGivesTheFirstOne) {
   }
 }
 
+TEST_P(Kernels, CopyFiniteCopiesAllAndSeesEveryPlace) {
+  for (DataType type : kAllTypes) {
+    for (size_t size : kSizes) {
+      const Elements values(type, size, 14, 1);
+      Elements copied(type, size, 15);
+      ASSERT_TRUE(copy_finite(copied.data(), values.data(), size, type)) << to_string(type);
+      ASSERT_EQ(copied.bytes(), values.bytes());
+      ASSERT_TRUE(copied.guards_intact());
+      if (!is_floating(type) || size == 0) continue;
+      for (size_t at : {size_t{0}, size / 3, size / 2, size - 1}) {
+        for (double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+          Elements spoilt = values;
+          spoilt.set(at, bad);
+          ASSERT_FALSE(copy_finite(copied.data(), spoilt.data(), size, type)) << to_string(type);
+          ASSERT_EQ(copied.bytes(), spoilt.bytes());
+        }
+      }
+    }
+  }
+}
+
 TEST(KernelVariants, GiveTheSameBits) {
   constexpr size_t kSize = 5000;
   const std::string before(instruction_set());

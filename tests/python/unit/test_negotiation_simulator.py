@@ -16,11 +16,6 @@ from contest import simulation
 NAME, SHAPE = "layer1.weight", (3, 5, 7)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built():
-    simulation.build()
-
-
 # What agreeing cost this rank, with a name that is new and then known: messages, bytes.
 PROGRAM = f"""
 import json

@@ -1,0 +1,23 @@
+// Memory for results, and how large they are.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/operation.h"
+
+namespace perseus {
+
+// Memory for results that the caller left to the library, of the sizes known before the operation
+// runs. kOutOfMemory if there is none.
+Status allocate_outputs(Operation& operation, int set_size, int set_index);
+// The same for one tensor whose size is known by now.
+Status allocate_output(OperationTensor& tensor, uint64_t bytes);
+
+// Rows of a first dimension of `rows` that fall to `index` of `size`: as even as can be, the first
+// ones take one more (Horovod's rule for reduce-scatter).
+int64_t rows_of(int64_t rows, int size, int index);
+// Bytes of one row of the first dimension.
+uint64_t row_bytes(const TensorDescription& tensor);
+
+}  // namespace perseus

@@ -155,6 +155,9 @@ class Rendezvous:
     @property
     def port(self) -> int: ...
     def stop(self) -> None: ...
+    def note_ended(self, rank: int) -> None:
+        """The process of this launched rank has ended: survivors meet without it."""
+
     def __enter__(self) -> Rendezvous: ...
     def __exit__(
         self,

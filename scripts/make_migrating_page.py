@@ -84,7 +84,7 @@ NOT_HERE = "not here"
 
 _DTYPES = MORE, "also uint8, int8, uint16, int16, bool and bfloat16, and any memory layout"
 _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
-_SAME_WORLD = PART, "no launcher adds or takes away hosts yet: a reset is shutdown and init"
+_SAME_WORLD = PART, "no hosts are added; with `--min-np`, a reset leads to the ranks that are left"
 _CPU_ONLY = WORKS, "always says no: tensors must be in CPU memory"
 
 #: What is to be said of a name beyond that it works with Horovod's arguments.

@@ -19,6 +19,8 @@ class Bootstrap {
   virtual ~Bootstrap() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What the launcher calls a rank of this world.
+  virtual int launched_rank(int rank) const { return rank; }
   // The job's secret: every connection between ranks must prove that it knows it.
   virtual const std::string& secret() const = 0;
   // Everybody's `mine`, in rank order, or an error on every rank that is still there; never waits
@@ -36,8 +38,9 @@ class Bootstrap {
 //   srun (SLURM_PROCID, SLURM_NTASKS, SLURM_STEP_NODELIST) without MPI,
 //   nothing: a world of one.
 // `ranks` (empty: all) restricts the world to these ranks of the launched job; the others get a
-// world of one. `generation` counts the init calls of this process: every rank's n-th init meets
-// the others' n-th.
+// world of one. Where the launcher lets the job go on without those that have failed
+// (PERSEUS_SURVIVORS), all are those that have not ended. `generation` counts the init calls of
+// this process: every rank's n-th init meets the others' n-th.
 Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
                                                   const std::vector<int>& ranks, int generation);
 

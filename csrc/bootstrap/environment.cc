@@ -117,6 +117,11 @@ Result<LaunchEnvironment> read_perseus(const Get& get) {
   out.rendezvous = std::move(where).value();
   if (!is_set(get, "PERSEUS_SECRET")) return missing("PERSEUS_SECRET", because);
   PERSEUS_RETURN_IF_ERROR(read_secret(get, out.secret));
+  if (is_set(get, "PERSEUS_SURVIVORS")) {
+    Result<int> survivors = read_int(get, "PERSEUS_SURVIVORS", 0, 1);
+    if (!survivors.is_ok()) return survivors.status();
+    out.survivors = survivors.value() == 1;
+  }
   return out;
 }
 

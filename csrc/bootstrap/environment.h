@@ -27,6 +27,8 @@ struct LaunchEnvironment {
   std::string secret;  // bytes
   // Strangers can guess `secret`, but all ranks are on this host and can agree on a better one.
   bool secret_is_a_name = false;
+  // The launcher lets the others go on when a process fails: they meet without it.
+  bool survivors = false;
   // This process is to serve the rendezvous, for nobody else does.
   bool serves = false;
   // Of kMpi: how the ranks meet if MPI proves not to know of them. Null if nothing else tells.

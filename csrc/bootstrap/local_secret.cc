@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/interruption.h"
 #include "bootstrap/secret.h"
 
 namespace perseus {
@@ -89,6 +90,7 @@ Result<std::string> fetch_local_secret(const std::string& name,
       return Status::unreachable("rank 0, on this host, did not offer the job's secret in time: " +
                                  std::string(std::strerror(error)));
     }
+    if (is_interrupted()) return interrupted_status();
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(200));
   }

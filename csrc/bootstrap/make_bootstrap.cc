@@ -83,6 +83,7 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vec
   options.rank = place.value();
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
   options.ranks = ranks;
+  options.survivors = launch.survivors && ranks.empty();
   options.generation = generation;
   options.time_out = std::chrono::ceil<milliseconds>(deadline - Clock::now());
   Result<std::unique_ptr<Bootstrap>> bootstrap = RendezvousBootstrap::create(options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/interruption.h"
 #include "bootstrap/hmac.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/secret.h"
@@ -42,6 +43,7 @@ Hello hello_of(const RendezvousBootstrap::Options& options) {
   hello.rank = static_cast<uint32_t>(options.rank);
   hello.size = static_cast<uint32_t>(options.size);
   hello.ranks.assign(options.ranks.begin(), options.ranks.end());
+  hello.survivors = options.survivors;
   return hello;
 }
 
@@ -86,9 +88,15 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(const Options& op
       status = shake_hands(socket.value(), options, until, final);
     }
     if (status.is_ok()) {
-      return std::unique_ptr<Bootstrap>(
+      std::unique_ptr<RendezvousBootstrap> bootstrap(
           new RendezvousBootstrap(options, std::move(socket).value()));
+      if (options.survivors) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+        PERSEUS_RETURN_IF_ERROR(bootstrap->find_survivors(left));
+      }
+      return std::unique_ptr<Bootstrap>(std::move(bootstrap));
     }
+    if (is_interrupted()) return interrupted_status();
     if (final) return Status(status.code(), describe(options) + ": " + status.message());
     if (Clock::now() + pause >= deadline) {
       return Status::unreachable(
@@ -100,6 +108,18 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(const Options& op
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, kSlowestRetry);
   }
+}
+
+Status RendezvousBootstrap::find_survivors(std::chrono::milliseconds time_out) {
+  const Result<std::vector<std::string>> here = all_gather("here", time_out);
+  if (!here.is_ok()) return here.status();
+  for (int launched = 0; launched < options_.size; ++launched) {
+    if (!here.value()[launched].empty()) options_.ranks.push_back(launched);
+  }
+  const auto own = std::ranges::find(options_.ranks, options_.rank);
+  options_.rank = static_cast<int>(own - options_.ranks.begin());
+  options_.size = static_cast<int>(options_.ranks.size());
+  return Status::ok();
 }
 
 Result<std::vector<std::string>> RendezvousBootstrap::all_gather(

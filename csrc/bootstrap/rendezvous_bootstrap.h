@@ -21,6 +21,8 @@ class RendezvousBootstrap : public Bootstrap {
     int size = 1;        // of the world
     // The launched ranks that form the world, in rank order; empty: all.
     std::vector<int> ranks;
+    // Of all, those that have not ended: rank and size above are as launched, and change.
+    bool survivors = false;
     int generation = 0;
     // For connecting, which is tried until it ends: the server may start after its clients.
     std::chrono::milliseconds time_out{30000};
@@ -29,6 +31,9 @@ class RendezvousBootstrap : public Bootstrap {
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
+  int launched_rank(int rank) const override {
+    return options_.ranks.empty() ? rank : options_.ranks[rank];
+  }
   const std::string& secret() const override { return options_.secret; }
   Result<std::vector<std::string>> all_gather(const std::string& mine,
                                               std::chrono::milliseconds time_out) override;
@@ -37,7 +42,10 @@ class RendezvousBootstrap : public Bootstrap {
   RendezvousBootstrap(const Options& options, Socket socket)
       : options_(options), socket_(std::move(socket)) {}
 
-  const Options options_;
+  // Makes the world that of the ranks that come.
+  Status find_survivors(std::chrono::milliseconds time_out);
+
+  Options options_;
   Socket socket_;
   uint32_t round_ = 0;
   Status failure_;  // of an earlier round: the connection is of no more use

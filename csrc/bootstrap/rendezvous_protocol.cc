@@ -48,7 +48,7 @@ std::string mac(std::string_view secret, std::string_view role, std::string_view
 }  // namespace
 
 size_t max_hello_bytes(uint32_t job_size) {
-  return kChallengeBytes + 16 + size_t{4} * job_size + kMacBytes;
+  return kChallengeBytes + 20 + size_t{4} * job_size + kMacBytes;
 }
 
 size_t max_contribution_frame_bytes() { return 8 + kMaxContributionBytes; }
@@ -80,6 +80,7 @@ std::string encode(const Hello& hello) {
   put_u32(out, hello.generation);
   put_u32(out, hello.rank);
   put_u32(out, hello.size);
+  put_u32(out, hello.survivors ? 1 : 0);
   put_u32(out, static_cast<uint32_t>(hello.ranks.size()));
   for (const uint32_t rank : hello.ranks) put_u32(out, rank);
   return out;
@@ -91,6 +92,9 @@ bool decode(std::string_view body, Hello& hello) {
   hello.generation = reader.u32();
   hello.rank = reader.u32();
   hello.size = reader.u32();
+  const uint32_t survivors = reader.u32();
+  if (survivors > 1) return false;
+  hello.survivors = survivors == 1;
   const uint32_t count = reader.u32();
   if (!reader.good || reader.rest.size() != size_t{4} * count) return false;
   hello.ranks.clear();

@@ -10,6 +10,10 @@
 //   server  Gathered   everybody's, in rank order; or
 //           Failure    the same for every rank of the world that is still there
 //
+// A world of survivors has a first round to find out who they are: each says that it is here, and
+// once all others are known to have ended, the server gives what every rank has said, nothing for
+// those. From then on the world is that of the ranks that have come.
+//
 // The greeting has a fixed size; everything else is a frame: its length in four bytes (integers are
 // little-endian), then that many bytes. Both ends bound what they accept.
 #pragma once
@@ -23,7 +27,7 @@
 
 namespace perseus::rendezvous {
 
-inline constexpr std::string_view kMagic = "PERSRDV1";
+inline constexpr std::string_view kMagic = "PERSRDV2";
 inline constexpr size_t kChallengeBytes = 32;
 inline constexpr size_t kGreetingBytes = kMagic.size() + kChallengeBytes;
 inline constexpr size_t kMacBytes = 32;
@@ -38,6 +42,8 @@ struct Hello {
   uint32_t size = 0;  // of the world
   // The launched ranks that form the world, in rank order; empty: all.
   std::vector<uint32_t> ranks;
+  // Of all ranks, those that have not ended.
+  bool survivors = false;
 };
 
 struct Contribution {

@@ -11,7 +11,9 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "base/event_loop.h"
@@ -58,12 +60,24 @@ class RendezvousServer::Service : private FdHandler {
 
   uint16_t port() const { return port_; }
 
+  // Any thread.
+  void note_ended(uint32_t rank) {
+    loop_.post([this, rank] {
+      ended_.insert(rank);
+      for (auto& [key, place] : worlds_) {
+        place.world.note_ended();
+        settle(place);
+      }
+    });
+  }
+
  private:
   class Connection;
   using Connections = std::list<std::unique_ptr<Connection>>;
-  using WorldKey = std::pair<uint32_t, std::vector<uint32_t>>;  // generation, launched ranks
+  // Generation, whether it is one of survivors, launched ranks.
+  using WorldKey = std::tuple<uint32_t, bool, std::vector<uint32_t>>;
   struct MeetingPlace {
-    explicit MeetingPlace(const Hello& first) : world(first) {}
+    MeetingPlace(const Hello& first, const std::set<uint32_t>& ended) : world(first, ended) {}
     World world;
     EventLoop::TimerId timer = 0;  // 0: none is set
     Clock::time_point began;
@@ -76,6 +90,8 @@ class RendezvousServer::Service : private FdHandler {
   Status admit(const Hello& hello, Connection* connection, Worlds::iterator& world);
   void contribute(Worlds::iterator world, uint32_t rank, Contribution contribution);
   void leave(Worlds::iterator world, uint32_t rank);
+  // The round may have ended.
+  void settle(MeetingPlace& place);
   void drop(Connections::iterator connection);
   void warn(const std::string& text);
 
@@ -86,6 +102,7 @@ class RendezvousServer::Service : private FdHandler {
   EventLoop loop_;
   Connections strangers_;  // oldest first
   Connections members_;
+  std::set<uint32_t> ended_;  // launched ranks
   Worlds worlds_;
   int warnings_ = 0;
   std::thread thread_;
@@ -262,6 +279,9 @@ Status RendezvousServer::Service::check(const Hello& hello) const {
   const std::string sizes = "rank " + std::to_string(hello.rank) + " of " +
                             std::to_string(hello.size) + " in a job of " + std::to_string(size_);
   const bool whole = hello.ranks.empty();
+  if (hello.survivors && !whole) {
+    return Status::invalid_argument("survivors are those of all ranks, not of some");
+  }
   if (hello.rank >= hello.size ||
       (whole ? hello.size != size_ : hello.ranks.size() != hello.size)) {
     return Status::invalid_argument("the rendezvous has no place for " + sizes +
@@ -279,7 +299,8 @@ Status RendezvousServer::Service::check(const Hello& hello) const {
 Status RendezvousServer::Service::admit(const Hello& hello, Connection* connection,
                                         Worlds::iterator& world) {
   PERSEUS_RETURN_IF_ERROR(check(hello));
-  world = worlds_.try_emplace(WorldKey(hello.generation, hello.ranks), hello).first;
+  const WorldKey key(hello.generation, hello.survivors, hello.ranks);
+  world = worlds_.try_emplace(key, hello, ended_).first;
   return world->second.world.join(hello, connection);
 }
 
@@ -296,7 +317,12 @@ void RendezvousServer::Service::contribute(Worlds::iterator world, uint32_t rank
       place.timer = 0;
       place.world.time_out(std::chrono::duration<double>(Clock::now() - place.began).count());
     });
-  } else if (!place.world.is_waiting() && place.timer != 0) {
+  }
+  settle(place);
+}
+
+void RendezvousServer::Service::settle(MeetingPlace& place) {
+  if (!place.world.is_waiting() && place.timer != 0) {
     loop_.cancel_timer(std::exchange(place.timer, 0));
   }
 }
@@ -304,9 +330,7 @@ void RendezvousServer::Service::contribute(Worlds::iterator world, uint32_t rank
 void RendezvousServer::Service::leave(Worlds::iterator world, uint32_t rank) {
   MeetingPlace& place = world->second;
   place.world.leave(rank);
-  if (!place.world.is_waiting() && place.timer != 0) {
-    loop_.cancel_timer(std::exchange(place.timer, 0));
-  }
+  settle(place);
   // The record ends with its last member, so that a world may meet again.
   if (place.world.is_empty()) worlds_.erase(world);
 }
@@ -341,5 +365,7 @@ RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
 RendezvousServer::~RendezvousServer() = default;
 
 uint16_t RendezvousServer::port() const { return service_->port(); }
+
+void RendezvousServer::note_ended(int rank) { service_->note_ended(static_cast<uint32_t>(rank)); }
 
 }  // namespace perseus

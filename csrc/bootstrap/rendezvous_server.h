@@ -24,6 +24,9 @@ class RendezvousServer {
 
   uint16_t port() const;
 
+  // The process of this launched rank has ended: survivors need not wait for it.
+  void note_ended(int rank);
+
  private:
   class Service;
   explicit RendezvousServer(std::unique_ptr<Service> service);

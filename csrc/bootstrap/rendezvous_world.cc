@@ -17,14 +17,24 @@ std::string format_seconds(double seconds) {
 
 }  // namespace
 
-World::World(const Hello& first)
-    : size_(first.size), launched_(first.ranks), members_(size_), contributions_(size_) {}
+World::World(const Hello& first, const std::set<uint32_t>& ended)
+    : size_(first.size),
+      survivors_(first.survivors),
+      launched_(first.ranks),
+      ended_(ended),
+      belongs_(size_, true),
+      members_(size_),
+      contributions_(size_) {}
 
 Status World::join(const Hello& hello, Member* member) {
   if (hello.size != size_) {
     return Status::invalid_argument(name({hello.rank}) + " says that there are " +
                                     std::to_string(hello.size) + " ranks, the others say " +
                                     std::to_string(size_) + "; start all with the same size");
+  }
+  if (!belongs_[hello.rank]) {
+    return Status::aborted("the survivors have met without " + name({hello.rank}) +
+                           ", which was taken for ended");
   }
   if (Member* other = members_[hello.rank]) {
     return Status::invalid_argument(name({hello.rank}) + " is here already, from " +
@@ -38,6 +48,12 @@ Status World::join(const Hello& hello, Member* member) {
 void World::leave(uint32_t rank) {
   const std::string where = members_[rank]->where();
   members_[rank] = nullptr;
+  if (takes_census()) {
+    // It has ended, or will come again with the next generation. Nobody has counted on it yet.
+    if (contributions_[rank]) --contributed_;
+    contributions_[rank].reset();
+    return end_round_if_all_are_here();
+  }
   if (left_.is_ok()) {
     left_ = Status::aborted(name({rank}) + " (" + where +
                             ") left or died while the ranks were meeting");
@@ -61,23 +77,50 @@ void World::contribute(uint32_t rank, Contribution contribution) {
   }
   contributions_[rank] = std::move(contribution.bytes);
   ++contributed_;
-  if (!left_.is_ok()) {
-    fail(left_);
-  } else if (contributed_ == size_) {
-    std::vector<std::string> all;
-    for (auto& given : contributions_) all.push_back(*std::exchange(given, std::nullopt));
-    contributed_ = 0;
-    ++round_;
-    tell_all(encode_gathered(all));
+  if (!left_.is_ok()) return fail(left_);
+  note_ended();
+}
+
+bool World::is_settled(uint32_t rank) const {
+  if (!belongs_[rank] || contributions_[rank]) return true;
+  return takes_census() && ended_.contains(launched(rank));
+}
+
+void World::end_round_if_all_are_here() {
+  if (!is_waiting()) return;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if (!is_settled(rank)) return;
   }
+  const bool is_census = takes_census();
+  std::vector<std::string> all;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    const bool is_here = contributions_[rank].has_value();
+    if (is_here || is_census) {
+      all.push_back(std::exchange(contributions_[rank], std::nullopt).value_or(""));
+    }
+    belongs_[rank] = is_here;
+  }
+  contributed_ = 0;
+  ++round_;
+  tell_all(encode_gathered(all));
+}
+
+void World::note_ended() {
+  if (!is_waiting()) return;
+  for (uint32_t rank = 0; rank < size_ && !takes_census(); ++rank) {
+    const bool is_missing = belongs_[rank] && members_[rank] == nullptr;
+    if (is_missing && ended_.contains(launched(rank))) {
+      return fail(Status::aborted(name({rank}) + " has ended, and the ranks cannot meet without"));
+    }
+  }
+  end_round_if_all_are_here();
 }
 
 void World::time_out(double seconds) {
   std::vector<uint32_t> absent;
   std::vector<uint32_t> silent;
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (contributions_[rank]) continue;
-    (members_[rank] ? silent : absent).push_back(rank);
+    if (!is_settled(rank)) (members_[rank] ? silent : absent).push_back(rank);
   }
   std::string text = "the ranks did not all meet within " + format_seconds(seconds) + ": ";
   if (!absent.empty()) text += name(absent) + " of " + std::to_string(size_) + " never came";
@@ -100,7 +143,7 @@ void World::tell_all(const std::string& payload) {
 std::string World::name(const std::vector<uint32_t>& ranks) const {
   std::vector<int> names;
   for (const uint32_t rank : ranks) {
-    names.push_back(static_cast<int>(launched_.empty() ? rank : launched_[rank]));
+    names.push_back(static_cast<int>(launched(rank)));
   }
   return name_ranks(names);
 }

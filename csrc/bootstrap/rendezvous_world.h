@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,11 @@ class World {
     ~Member() = default;
   };
 
-  explicit World(const Hello& first);
+  // `ended`: launched ranks whose processes have ended; outlives the world.
+  World(const Hello& first, const std::set<uint32_t>& ended);
 
-  // Refuses a rank that is there already or that means another size.
+  // Refuses a rank that is there already, that means another size, or without which the survivors
+  // have met.
   Status join(const Hello& hello, Member* member);
   // A member's connection has closed.
   void leave(uint32_t rank);
@@ -37,16 +40,27 @@ class World {
   bool is_waiting() const { return contributed_ > 0 && failure_.is_ok(); }
   // The round's time is over: tells all who is missing.
   void time_out(double seconds);
+  // Another process has ended: nobody need wait for it, or all wait in vain.
+  void note_ended();
 
  private:
+  // The first round of survivors is under way.
+  bool takes_census() const { return survivors_ && round_ == 0; }
+  uint32_t launched(uint32_t rank) const { return launched_.empty() ? rank : launched_[rank]; }
+  // Its part of the round is here, or will never come.
+  bool is_settled(uint32_t rank) const;
+  void end_round_if_all_are_here();
   void fail(Status why);
   void tell_all(const std::string& payload);
   // "ranks 2, 5 and 7", by launched rank.
   std::string name(const std::vector<uint32_t>& ranks) const;
 
   const uint32_t size_;
+  const bool survivors_;
   const std::vector<uint32_t> launched_;  // empty: rank r was launched as r
-  std::vector<Member*> members_;          // by rank; null: not here
+  const std::set<uint32_t>& ended_;
+  std::vector<bool> belongs_;     // by rank; all, until the survivors are known
+  std::vector<Member*> members_;  // by rank; null: not here
   std::vector<std::optional<std::string>> contributions_;
   uint32_t contributed_ = 0;
   uint32_t round_ = 0;

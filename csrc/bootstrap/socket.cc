@@ -14,6 +14,8 @@
 #include <cstring>
 #include <memory>
 
+#include "base/interruption.h"
+
 namespace perseus {
 namespace {
 
@@ -168,8 +170,10 @@ Status Socket::wait_for(short poll_events, Clock::time_point deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return Status::timed_out("the time-out ended");
+    if (is_interrupted()) return interrupted_status();
     pollfd entry{fd_, poll_events, 0};
-    const int count = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));
+    const int64_t most = can_be_interrupted() ? kInterruptionCheck.count() : INT_MAX;
+    const int count = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, most)));
     if (count > 0) return Status::ok();
     if (count < 0 && errno != EINTR) return Status::internal("poll: " + error_text(errno));
   }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/interruption.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -133,6 +134,10 @@ const char* perseus_last_error(void) { return perseus::last_error.c_str(); }
 
 const char* perseus_status_name(perseus_status_t status) {
   return perseus::to_string(static_cast<perseus::StatusCode>(status)).data();
+}
+
+void perseus_set_interruption_check(int (*check)(void* user), void* user) {
+  perseus::set_interruption_check(check, user);
 }
 
 perseus_status_t perseus_init(const perseus_init_options_t* options) {

@@ -27,6 +27,14 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
   return PERSEUS_OK;
 }
 
+perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous, int32_t rank) {
+  if (rendezvous == nullptr || rank < 0) {
+    return to_c(Status::invalid_argument("no rendezvous, or a rank below 0"));
+  }
+  rendezvous->server->note_ended(rank);
+  return PERSEUS_OK;
+}
+
 void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous) { delete rendezvous; }
 
 }  // extern "C"

@@ -190,8 +190,10 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_ballots_;
   std::map<int, Leaving> left_;  // by rank
   std::vector<int> neighbours_;
-  int blamed_ = -1;             // the rank whose end made operations fail here
-  bool blame_is_told_ = false;  // to the launcher
+  std::vector<int> launched_;     // what the launcher calls each rank
+  int blamed_ = -1;               // the rank whose end made operations fail here
+  bool blamed_has_left_ = false;  // in order; else it was lost
+  bool blame_is_told_ = false;    // to the launcher
   Status broken_;
   bool closing_ = false;
   bool closed_ = false;

@@ -99,7 +99,10 @@ void Engine::apply_leaving(ProcessSet& set, const Leaving& leaving) {
                                                              : round->second);
   if (set.broken.is_ok()) {
     set.broken = left_status(leaving.rank);
-    if (blamed_ < 0) blamed_ = leaving.rank;
+    if (blamed_ < 0) {
+      blamed_ = leaving.rank;
+      blamed_has_left_ = true;
+    }
   }
   advance(set);
 }
@@ -109,6 +112,7 @@ void Engine::break_world(const Broken& broken) {
   broken_ = Status::aborted(broken.why);
   PERSEUS_LOG(kError, broken.why);
   blamed_ = broken.rank;
+  blamed_has_left_ = false;
   tell_launcher();
   {
     std::lock_guard lock(queue_mutex_);
@@ -128,7 +132,8 @@ void Engine::tell_launcher() {
   if (blamed_ < 0 || blamed_ == rank_ || std::exchange(blame_is_told_, true)) return;
   const char* fd = std::getenv("PERSEUS_BLAME_FD");
   if (fd == nullptr) return;
-  const std::string line = std::to_string(blamed_) + "\n";
+  const std::string line =
+      std::to_string(launched_[blamed_]) + (blamed_has_left_ ? " left\n" : " lost\n");
   // Nobody may be listening any more, and then nothing is lost.
   [[maybe_unused]] const ssize_t n = write(std::atoi(fd), line.data(), line.size());
 }

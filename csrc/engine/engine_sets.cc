@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/interruption.h"
 #include "engine/agreed_checks.h"
 #include "engine/engine.h"
 #include "engine/trace.h"
@@ -187,7 +188,10 @@ OperationPtr Engine::own_operation(OperationKind kind, std::string_view name,
 
 Status Engine::run(const OperationPtr& operation, std::optional<std::chrono::seconds> time_out) {
   PERSEUS_RETURN_IF_ERROR(submit(operation));
-  if (!operation->done.wait(time_out)) {
+  const auto deadline = time_out ? Clock::now() + *time_out : Clock::time_point::max();
+  while (!operation->done.wait(kInterruptionCheck)) {
+    if (is_interrupted()) return interrupted_status();
+    if (Clock::now() < deadline) continue;
     return Status::timed_out("not all of the " + std::to_string(size_) +
                              " ranks completed init within " + std::to_string(time_out->count()) +
                              " s (PERSEUS_START_TIMEOUT)");

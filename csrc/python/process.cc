@@ -17,14 +17,23 @@ namespace py = pybind11;
 namespace perseus::python {
 namespace {
 
+// Whether a signal's handler has raised, as that of Ctrl-C does; what it has raised stays set.
+int has_signal_raised(void*) {
+  py::gil_scoped_acquire locked;
+  return PyErr_CheckSignals() != 0;
+}
+
 // Runs a call that may block without the GIL; its message is fetched on the same thread after.
 template <class Call>
 void blocking(const Call& call) {
   perseus_status_t status;
   {
     py::gil_scoped_release unlocked;
+    perseus_set_interruption_check(has_signal_raised, nullptr);
     status = call();
+    perseus_set_interruption_check(nullptr, nullptr);
   }
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   check(status);
 }
 
@@ -77,6 +86,8 @@ class Rendezvous {
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   int32_t port() const { return port_; }
+
+  void note_ended(int32_t rank) { check(perseus_rendezvous_note_ended(rendezvous_, rank)); }
 
   void stop() {
     perseus_rendezvous_t* rendezvous = std::exchange(rendezvous_, nullptr);
@@ -133,6 +144,7 @@ void bind_process(py::module_& module) {
       .def(py::init<int32_t, const std::string&, const std::string&, int32_t>(), py::arg("size"),
            py::arg("secret"), py::arg("address") = "", py::arg("port") = 0)
       .def_property_readonly("port", &Rendezvous::port)
+      .def("note_ended", &Rendezvous::note_ended, py::arg("rank"))
       .def("stop", &Rendezvous::stop)
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](Rendezvous& self, const py::args&) { self.stop(); });

@@ -1,7 +1,7 @@
 """Training that survives the loss of ranks: state that can go back, and the loop around a function.
 
-Follows Horovod's elastic API. Without an elastic launcher no host is ever reported as new or gone,
-and a reset leads to the world that the launcher's environment names.
+Follows Horovod's elastic API. No host is ever reported as new, for none is added while a job
+runs, and a reset leads to the world of the ranks that are left, if the launcher lets them live.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Runs a job's ranks on one host, for a launcher at the other end of stdin and stdout.
 
 Run as a program, with nothing but the standard library, so that it starts quickly and works over
-ssh. The launcher sends one job (a length and JSON) and later, perhaps, TERMINATE. What the agent
-sends back are frames: a kind, a rank and a payload. When stdin ends, because the launcher is done
-or dead, everything that the ranks have started is ended too: SIGTERM, then SIGKILL after the job's
-grace.
+ssh. The launcher sends one job (a length and JSON) and later, perhaps, KILL and a rank, or
+TERMINATE. What the agent sends back are frames: a kind, a rank and a payload. When stdin ends,
+because the launcher is done or dead, everything that the ranks have started is ended too: SIGTERM,
+then SIGKILL after the job's grace.
 
 One thread. Ranks lead sessions of their own; the agent adopts what they leave behind, so that it
 can find and end it.
@@ -33,7 +33,8 @@ from typing import IO, Any
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
 STDOUT, STDERR, RESULT, EXIT, ERROR, BLAME = range(6)
-TERMINATE = b"T"
+TERMINATE, KILL = b"T", b"K"
+RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
 BLAME_FD = "PERSEUS_BLAME_FD"  # where the engine names the rank whose end made it fail
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
@@ -44,6 +45,8 @@ MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RA
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
+#: They are for the launcher, which ends the job in order.
+_IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
 class Rank:
@@ -72,8 +75,8 @@ class Agent:
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._terminate())
-        for ignored in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(ignored, signal.SIG_IGN)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
         self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_command)
         self._selector.register(
             wakeup_read, selectors.EVENT_READ, lambda: os.read(wakeup_read, 4096)
@@ -125,7 +128,7 @@ class Agent:
                 stderr=subprocess.PIPE,
                 pass_fds=kept,
                 start_new_session=True,
-                preexec_fn=self._die_with_agent,
+                preexec_fn=self._in_child,
             )
         except OSError:
             os.close(result_read)
@@ -149,12 +152,21 @@ class Agent:
                 pipe, selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
             )
 
-    def _die_with_agent(self) -> None:
-        """In the child, before exec: it must not outlive the agent, whatever ends that."""
+    def _in_child(self) -> None:
+        """Before exec: it must not outlive the agent, whatever ends that, nor ignore signals."""
         self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_DFL)
 
     def _read_command(self) -> None:
         command = os.read(sys.stdin.fileno(), 1)
+        if command == KILL:
+            (number,) = RANK.unpack(_receive(RANK.size))
+            for process, rank in self._ranks.items():
+                if rank.rank == number and rank.running:
+                    for descendant in [*_descendants(process), process]:
+                        _kill(descendant, signal.SIGKILL)
+            return
         if not command:
             self._selector.unregister(sys.stdin.fileno())
         self._terminate()

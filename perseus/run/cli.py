@@ -60,6 +60,10 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     size = options.num_proc or sum(host.slots for host in hosts)
     if not size:
         parser.error("say how many ranks to start: -np N")
+    if options.least and options.mpi:
+        parser.error("--min-np: mpirun ends all ranks when one fails; leave out --mpi")
+    if options.least and options.least > size:
+        parser.error(f"--min-np {options.least} is more than the {size} ranks that are started")
     settings = drop_in(command) if options.drop_in else {}
     return Request(
         command=command,
@@ -72,6 +76,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         output_folder=options.output_filename,
         timestamps=options.timestamps,
         verbose=options.verbose,
+        least=options.least,
         mpi=options.mpi,
         mpi_args=options.mpi_args,
         binding_args=options.binding_args,
@@ -157,6 +162,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="ranks to start")
     parser.add_argument(
         "-cb", "--check-build", action="store_true", help="show what could be found here, and exit"
+    )
+    parser.add_argument(
+        "--min-np",
+        "--min-num-proc",
+        dest="least",
+        type=_positive,
+        metavar="N",
+        help="go on without ranks that fail as long as N are left; those meet anew at their next "
+        "init()",
     )
     hosts = parser.add_mutually_exclusive_group()
     hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and ranks that fit")

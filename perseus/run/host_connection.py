@@ -131,6 +131,11 @@ class AgentConnection:
         self._outgoing += agent.TERMINATE
         self.flush()
 
+    def kill(self, rank: int) -> None:
+        """Has the agent kill one rank."""
+        self._outgoing += agent.KILL + agent.RANK.pack(rank)
+        self.flush()
+
     def read(self) -> Iterator[Frame]:
         """The frames that have come; sets `ended` at the end."""
         try:

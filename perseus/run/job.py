@@ -40,6 +40,10 @@ class Job:
     secret: str
     # The rendezvous as the given host reaches it, "address:port"; None without one.
     rendezvous: Callable[[str], str] | None = None
+    # The job goes on without ranks that fail as long as so many are left; None: it ends.
+    least: int | None = None
+    # Told of each rank that has ended, where the job may go on without it.
+    note_ended: Callable[[int], None] | None = None
     # What the ranks of the given host are told of rank 0, for torch.distributed; None: nothing.
     master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings, for all ranks
@@ -72,6 +76,9 @@ class Launcher:
         self._blames: dict[int, int] = {}
         self._victim: Failure | None = None
         self._statuses: dict[int, int] = {}  # of ranks that have exited
+        self._kill_at: dict[int, float] = {}
+        self._given_up: set[int] = set()
+        self._failed_ranks: set[int] = set()
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
 
@@ -131,6 +138,8 @@ class Launcher:
         environment |= job_environment(self._job.secret)
         if self._job.rendezvous:
             environment["PERSEUS_RENDEZVOUS"] = self._job.rendezvous(host)
+        if self._job.least is not None:
+            environment["PERSEUS_SURVIVORS"] = "1"
         if self._job.master:
             environment |= self._job.master(host)
         self._log(f"host {host}: ranks {', '.join(str(slot.rank) for slot in slots)}")
@@ -153,6 +162,9 @@ class Launcher:
             if now >= self._start_deadline:
                 self._start_deadline = float("inf")
                 self._check_started()
+            for rank in [rank for rank, moment in self._kill_at.items() if now >= moment]:
+                del self._kill_at[rank]
+                self._kill(rank)
             if self._terminate_at is not None and now >= self._terminate_at:
                 self._terminate_at = None
                 self._convict_victim()
@@ -170,7 +182,12 @@ class Launcher:
                     self._running.pop(rank, None)
 
     def _seconds_left(self) -> float | None:
-        deadlines = [self._start_deadline, self._terminate_at, self._give_up_at]
+        deadlines = [
+            self._start_deadline,
+            self._terminate_at,
+            self._give_up_at,
+            *self._kill_at.values(),
+        ]
         soonest = min(deadline for deadline in deadlines if deadline is not None)
         return None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
 
@@ -197,7 +214,8 @@ class Launcher:
                 frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
             )
         elif frame.kind == agent.BLAME:
-            self._blames[frame.rank] = int(frame.payload.split()[0])
+            culprit, how = frame.payload.split()[-2:]
+            self._blamed(frame.rank, int(culprit), is_lost=how == b"lost")
         elif frame.kind == agent.RESULT:
             self.results[frame.rank] += frame.payload
         elif frame.kind == agent.EXIT:
@@ -208,14 +226,64 @@ class Launcher:
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
 
+    def _blamed(self, rank: int, culprit: int, is_lost: bool) -> None:
+        """`rank` cannot go on, for `culprit` has left, or is lost: dead, or silent for too long."""
+        self._blames[rank] = culprit
+        # Of two that cannot reach each other, who is blamed first has lost.
+        is_out = rank in self._given_up or rank in self._failed_ranks
+        if is_lost and not is_out:
+            self._given_up.add(culprit)
+            if self._job.least is not None and culprit in self._running:
+                self._kill_at.setdefault(culprit, time.monotonic() + LAST_WORDS_SECONDS)
+
+    def _kill(self, rank: int) -> None:
+        for host in self._hosts:
+            if rank in self._running and rank in host.ranks:
+                self._say(f"rank {rank} on host {host.host} is given up by the others; killing it")
+                host.kill(rank)
+
+    def _goes_on_without(self, ranks: Sequence[int], message: str) -> bool:
+        """Whether enough ranks are left after these have failed; says so."""
+        self._failed_ranks |= set(ranks)
+        if self._job.least is None or self.failure:
+            return False
+        left = len(self._job.slots) - len(self._failed_ranks)
+        if left < self._job.least:
+            return False
+        for rank in ranks:
+            self._ended(rank)
+        self._say(f"{message}; the other {left} go on")
+        return True
+
+    def _ended(self, rank: int) -> None:
+        self._kill_at.pop(rank, None)
+        if self._job.note_ended:
+            self._job.note_ended(rank)
+
+    def _check_abandoned(self) -> None:
+        """Nobody but ranks that others have given up is left: they may never end."""
+        left = set(self._running)
+        if left and not self.failure and self._victim is None and left <= self._given_up:
+            where = self._running[min(left)].host
+            message = f"{name_ranks(sorted(left))} on host {where} said nothing for too long"
+            self._fail(min(left), message, 1)
+
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
         self._statuses[rank] = status
         if status == 0:
+            self._ended(rank)
+            self._check_abandoned()
             return
         how, code = how_it_ended(status)
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
+        if self._goes_on_without([rank], failure.message):
+            return
+        if self._job.least is not None and not self.failure:
+            left = len(self._job.slots) - len(self._failed_ranks)
+            message = f"{failure.message}, and of at least {self._job.least} ranks {left} are left"
+            self._fail(rank, message, failure.exit_code)
         if self.failure or rank not in self._blames:
             self._fail(failure.rank, failure.message, failure.exit_code)
         elif self._victim is None:
@@ -242,10 +310,11 @@ class Launcher:
             del self._running[rank]
         words = host.complaint.decode(errors="replace").strip() or "it gave no reason"
         where = f"host {host.host} ({name_ranks(lost)})"
-        if host.ready:
-            self._fail(None, f"the connection to {where} ended: {words}", 1)
-        else:
-            self._fail(None, f"no rank could be started on {where}: {words}", 1)
+        if not host.ready:
+            return self._fail(None, f"no rank could be started on {where}: {words}", 1)
+        message = f"the connection to {where} ended: {words}"
+        if not self._goes_on_without(lost, message):
+            self._fail(None, message, 1)
 
     def _read_complaint(self, host: HostConnection) -> None:
         if not host.read_complaint():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from perseus.run.environment import first_set
 from perseus.run.host_connection import RemoteShell
@@ -27,20 +28,24 @@ def own_addresses(
     return {host: _address(host, interfaces, remote_shell) for host in dict.fromkeys(hosts)}
 
 
-@contextlib.contextmanager
-def serve_rendezvous(
-    size: int, secret: str, addresses: Mapping[str, str]
-) -> Iterator[Callable[[str], str]]:
-    """Serves until the context ends; gives a function from a host to "address:port" as seen there.
+@dataclass(frozen=True)
+class Meeting:
+    """seen_from: from a host to the rendezvous's "address:port" there. note_ended: for a rank whose
+    process has ended."""
 
-    `addresses` are those of this machine, by host.
-    """
+    seen_from: Callable[[str], str]
+    note_ended: Callable[[int], None]
+
+
+@contextlib.contextmanager
+def serve_rendezvous(size: int, secret: str, addresses: Mapping[str, str]) -> Iterator[Meeting]:
+    """Serves until the context ends. `addresses` are those of this machine, by host."""
     from perseus_core import Rendezvous
 
     only_here = all(map(is_local, addresses))
     listen_on = "127.0.0.1" if only_here else ""
     with Rendezvous(size, secret, listen_on) as rendezvous:
-        yield lambda host: _join(addresses[host], rendezvous.port)
+        yield Meeting(lambda host: _join(addresses[host], rendezvous.port), rendezvous.note_ended)
 
 
 def call_back_address(

@@ -180,8 +180,8 @@ _NO_NOISE = "the tuner compares times as they are; it models no noise"
 
 #: Why a job cannot run as asked.
 NO_ELASTIC_DRIVER = (
-    "there is no elastic launcher yet, so hosts and ranks cannot change while a job runs; say how "
-    "many ranks, and on which hosts"
+    "no hosts or ranks can be added while a job runs; say how many ranks, and on which hosts, and "
+    "with perseusrun's --min-np how many of them are enough to go on"
 )
 
 # Flag, what its value may be, None if it takes none, and why it changes nothing.
@@ -200,8 +200,6 @@ WITHOUT_MEANING = (
 UNSUPPORTED = (
     ("--jsrun", 0, "ranks are not started with jsrun; use -H, or --mpi with an mpirun"),
     ("--host-discovery-script", 1, NO_ELASTIC_DRIVER),
-    ("--min-np", 1, NO_ELASTIC_DRIVER),
-    ("--min-num-proc", 1, NO_ELASTIC_DRIVER),
     ("--max-np", 1, NO_ELASTIC_DRIVER),
     ("--max-num-proc", 1, NO_ELASTIC_DRIVER),
     ("--slots-per-host", 1, NO_ELASTIC_DRIVER),

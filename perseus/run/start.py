@@ -40,6 +40,7 @@ class Request:
     timestamps: bool = False
     verbose: bool = False
     stdin: bytes = b""  # what every rank reads there
+    least: int | None = None  # the job goes on as long as so many ranks are left; None: all
     mpi: bool = False
     # With mpi only.
     mpi_args: str = ""
@@ -64,6 +65,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         remote_shell=shell,
         start_timeout=start_timeout(environment),
         stdin=request.stdin,
+        least=request.least,
         verbose=request.verbose,
     )
     folder = Path(request.output_folder) if request.output_folder else None
@@ -72,7 +74,8 @@ def start(request: Request) -> tuple[Launcher, int]:
         return _run(_mpi_launcher(request, job, output, environment))
     names = [slot.host for slot in slots]
     addresses = own_addresses(names, environment, shell)
-    with serve_rendezvous(request.size, job.secret, addresses) as job.rendezvous:
+    with serve_rendezvous(request.size, job.secret, addresses) as meeting:
+        job.rendezvous, job.note_ended = meeting.seen_from, meeting.note_ended
         with _master(slots, addresses, environment, shell) as job.master:
             return _run(Launcher(job, output))
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/interruption.h"
 #include "bootstrap/mpi/mpi_tags.h"
 #include "bootstrap/rank_names.h"
 #include "bootstrap/rendezvous_protocol.h"
@@ -101,6 +102,8 @@ Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
       status = Status::timed_out("the ranks did not all meet in time: " + name_missing(there) +
                                  " of " + std::to_string(launched_.size()) +
                                  " never came; raise PERSEUS_START_TIMEOUT if they were only slow");
+    } else if (is_interrupted()) {
+      status = interrupted_status();
     } else {
       pause.rest();
     }

@@ -23,6 +23,7 @@ class MpiBootstrap : public Bootstrap {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(launched_.size()); }
+  int launched_rank(int rank) const override { return launched_[rank]; }
   const std::string& secret() const override { return secret_; }
   Result<std::vector<std::string>> all_gather(const std::string& mine,
                                               std::chrono::milliseconds time_out) override;

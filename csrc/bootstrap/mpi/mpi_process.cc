@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "base/interruption.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -76,6 +77,7 @@ Status wait_for(Mpi& mpi, MpiRequest& request, Clock::time_point deadline) {
     PERSEUS_RETURN_IF_ERROR(mpi.test(request, done));
     if (done) return Status::ok();
     if (Clock::now() >= deadline) return Status::timed_out("MPI did not finish in time");
+    if (is_interrupted()) return interrupted_status();
     pause.rest();
   }
 }

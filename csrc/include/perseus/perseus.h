@@ -38,8 +38,9 @@ enum {
   PERSEUS_UNREACHABLE = 7, /* a host or port could not be reached */
   PERSEUS_UNSUPPORTED = 8,
   PERSEUS_OUT_OF_MEMORY = 9,
-  PERSEUS_INTERNAL = 10,   /* a fault of Perseus itself */
-  PERSEUS_IN_PROGRESS = 11 /* perseus_wait: the time-out ended first */
+  PERSEUS_INTERNAL = 10,    /* a fault of Perseus itself */
+  PERSEUS_IN_PROGRESS = 11, /* perseus_wait: the time-out ended first */
+  PERSEUS_NON_FINITE = 12   /* a NaN or infinity, where PERSEUS_ALLREDUCE_NANCHECK is raise */
 };
 
 typedef int32_t perseus_dtype_t;
@@ -102,6 +103,11 @@ typedef struct {
   const int32_t* ranks;
   int32_t rank_count;
 } perseus_init_options_t;
+
+/* From now on, calls of this thread that block other than in perseus_wait (perseus_init, and those
+ * that make or remove process sets) ask `check` some 20 times a second, and end with
+ * PERSEUS_ABORTED when it gives anything but 0. NULL: they ask nobody. */
+PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
 /* Joins the other processes. Reads the settings from the environment. Blocks until all have come or
  * the start time-out ends. A second call without shutdown between does nothing. options may be
@@ -299,6 +305,9 @@ typedef struct perseus_rendezvous perseus_rendezvous_t;
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, const char* secret,
                                                       perseus_rendezvous_t** rendezvous);
+/* The process of this rank has ended: with PERSEUS_SURVIVORS=1, the others meet without it. */
+PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
+                                                           int32_t rank);
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
 /* What could be found here: one line each for MPI, CUDA, NCCL, CPU features. */

@@ -48,7 +48,7 @@ def refuses(why: str, *values: str) -> Fate:
     return Fate(values, refusal=why)
 
 
-ELASTIC = "there is no elastic launcher yet"
+ELASTIC = "no hosts or ranks can be added while a job runs"
 
 FATES = {
     "-v": Fate(printed="perseus 0."),
@@ -90,8 +90,8 @@ FATES = {
         "PERSEUS_TUNING_TRIALS", "", "20", HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="20"
     ),
     "--autotune-gaussian-process-noise": notes("the tuner compares times as they are", "0.8"),
-    "--min-np": refuses(ELASTIC, "1"),
-    "--min-num-proc": refuses(ELASTIC, "1"),
+    "--min-np": asks("least", 1, "1"),
+    "--min-num-proc": asks("least", 1, "1"),
     "--max-np": refuses(ELASTIC, "4"),
     "--max-num-proc": refuses(ELASTIC, "4"),
     "--slots-per-host": refuses(ELASTIC, "2"),

@@ -145,7 +145,7 @@ def test_a_deprecated_name_is_the_new_one(
         ({"num_proc": 0}, "a job needs at least one rank, not 0"),
         ({"num_proc": 3, "hosts": "a:2"}, "3 ranks do not fit on 2 slots"),
         *[
-            ({name: value}, f"{name}: there is no elastic launcher yet")
+            ({name: value}, f"{name}: no hosts or ranks can be added while a job runs")
             for name, value in {
                 "min_num_proc": 1,
                 "max_num_proc": 4,

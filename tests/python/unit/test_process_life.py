@@ -1,0 +1,228 @@
+"""Signals, forks, threads, exits and many lives of an engine in one process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import RunRanks
+
+#: Rank 0 waits for what rank 1 never submits. WAIT is how.
+WAITING = """
+import os, signal, threading, time
+import numpy, torch
+import perseus_core as core
+import perseus.torch.horovod as hvd
+hvd.init()
+if hvd.rank() == 1:
+    try:
+        core.barrier()
+    except core.HorovodInternalError as error:
+        print("peer:", error, flush=True)
+    raise SystemExit(0)
+handle = hvd.allreduce_async(torch.ones(3), name="never")
+model = torch.nn.Linear(2, 2)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters()
+)
+model(torch.ones(1, 2)).sum().backward()
+waits = {
+    "synchronize": lambda: hvd.synchronize(handle),
+    "step": optimizer.step,
+    "core": lambda: core.allreduce(numpy.ones(3), name="this neither"),
+    "allgather": lambda: core.allgather(numpy.ones(1), name="nor this"),
+    "join": hvd.join,
+}
+threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+began = time.monotonic()
+try:
+    waits[os.environ["WAIT"]]()
+except KeyboardInterrupt:
+    print(f"interrupted after {time.monotonic() - began:.2f} s", flush=True)
+hvd.shutdown()
+print("at its end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["synchronize", "step", "core", "allgather", "join"])
+def test_ctrl_c_ends_a_wait_at_once(run_ranks: RunRanks, wait: str) -> None:
+    result = run_ranks(2, WAITING, environment={**os.environ, "WAIT": wait})
+    found = re.search(r"interrupted after ([\d.]+) s", result.stdout)
+    assert found, result.stdout + result.stderr
+    assert 0.4 < float(found[1]) < 1.5
+    assert "at its end" in result.stdout
+    assert "peer: " in result.stdout
+
+
+OUTSTANDING = """
+import sys
+import numpy, torch
+import perseus_core as core
+import perseus.torch.horovod as hvd
+hvd.init()
+hvd.allreduce(torch.ones(3), name="first")
+handles = [hvd.allreduce_async(torch.ones(100_000), name=f"h{i}") for i in range(10)]
+if hvd.rank() == 0:
+    handles += [core.allreduce_async(numpy.ones(10), name="mine alone", callback=print)]
+    print("leaves", flush=True)
+    sys.exit(0)  # without shutdown, and with all that under way
+for handle in handles:
+    try:
+        hvd.synchronize(handle)
+    except hvd.HorovodInternalError:
+        pass
+try:
+    hvd.allreduce(torch.ones(3), name="later")
+except hvd.HorovodInternalError as error:
+    print("told:", error, flush=True)
+"""
+
+
+def test_an_exit_with_operations_outstanding(run_ranks: RunRanks) -> None:
+    result = run_ranks(3, OUTSTANDING)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("leaves") == 1
+    told = [line for line in result.stdout.splitlines() if "told:" in line]
+    assert len(told) == 2
+    assert all("rank 0 has shut down or ended" in line for line in told)
+
+
+FORKS = """
+import multiprocessing, os, numpy, torch
+import perseus.torch.horovod as hvd
+import perseus_core as core
+hvd.init()
+
+def child(queue):
+    # A data loader's worker: the engine is not there, and that is said at once.
+    queue.put((core.is_initialized(), sum(range(1000))))
+    try:
+        core.allreduce(numpy.ones(1), name="in a child")
+    except core.HorovodInternalError as error:
+        queue.put(str(error))
+
+handle = hvd.allreduce_async(torch.ones(1_000_000), name="before")
+context = multiprocessing.get_context("fork")
+queue = context.Queue()
+children = [context.Process(target=child, args=(queue,)) for _ in range(3)]
+for one in children: one.start()
+answers = [queue.get(timeout=20) for _ in range(6)]
+for one in children: one.join()
+assert sorted(map(str, answers))[0].startswith("(False, 499500)"), answers
+assert sum("init" in str(answer) for answer in answers) == 3, answers
+assert (hvd.synchronize(handle) == 1).all()
+data = torch.utils.data.TensorDataset(torch.arange(40.0))
+loader = torch.utils.data.DataLoader(
+    data, batch_size=4, num_workers=2, multiprocessing_context="fork"
+)
+total = sum(hvd.allreduce(batch.sum(), op=hvd.Sum, name="batch").item() for (batch,) in loader)
+assert total == 780 * hvd.size(), total
+pid = os.fork()
+if pid == 0: os._exit(0)  # a child that ends tells nobody that the rank has
+os.waitpid(pid, 0)
+hvd.barrier()
+print("well", flush=True)
+"""
+
+
+def test_forks_after_init(run_ranks: RunRanks) -> None:
+    result = run_ranks(3, FORKS)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("well") == 3
+
+
+THREADS = """
+import threading, numpy
+import perseus_core as core
+core.init()
+THREADS, OPERATIONS = 8, 200
+failures = []
+
+def work(thread):
+    chance = numpy.random.default_rng(core.rank() * 100 + thread)
+    try:
+        for step in range(OPERATIONS // 20):
+            order = chance.permutation(20)
+            handles = {
+                i: core.allreduce_async(numpy.full(1 + 97 * i, float(i)), core.ReduceOp.SUM,
+                                        name=f"thread{thread}.{i}")
+                for i in map(int, order)
+            }
+            for i, handle in handles.items():
+                assert (handle.wait() == i * core.size()).all()
+    except Exception as error:
+        failures.append(repr(error))
+
+threads = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not failures, failures
+print("well", flush=True)
+"""
+
+
+def test_threads_that_submit_side_by_side(run_ranks: RunRanks) -> None:
+    result = run_ranks(4, THREADS)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("well") == 4
+
+
+LIVES = """
+import os, time, numpy
+import perseus_core as core
+
+def descriptors(): return len(os.listdir("/proc/self/fd"))
+def kilobytes():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1])
+def threads(): return len(os.listdir("/proc/self/task"))
+
+seen = []
+for life in range(500):
+    core.init()
+    total = core.allreduce(numpy.full(10, float(core.rank())), core.ReduceOp.SUM, name="x")
+    assert (total == core.size() * (core.size() - 1) / 2).all()
+    core.shutdown()
+    if life in (49, 499): seen.append((descriptors(), threads(), kilobytes()))
+assert seen[0][:2] == seen[1][:2], seen
+assert seen[1][2] < seen[0][2] + 8192, seen
+print("well", seen, flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_five_hundred_lives(run_ranks: RunRanks, ranks: int) -> None:
+    before = set(os.listdir("/dev/shm"))
+    result = run_ranks(ranks, LIVES, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("well") == ranks
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "perseus" in name]
+
+
+def test_ctrl_c_while_ranks_meet() -> None:
+    """Rank 1 never comes."""
+    environment = {
+        **os.environ,
+        **{"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29871"},
+    }
+    program = "import perseus_core; print('begins', flush=True); perseus_core.init()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begins\n"
+        time.sleep(1)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - began < 2
+    assert "KeyboardInterrupt" in errors

@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
+SECONDS ?= 10
+RUNS ?= 500
+SEED ?= 1
 BENCHMARKS ?= latency bandwidth step tuning negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
@@ -13,7 +16,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model lint format wheel wheel-test torch-versions peers benchmarks clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions peers benchmarks clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -65,6 +68,15 @@ wheel-test: env-build ## install into environments with and without torch, and u
 
 model: ## have spin look at all runs of the agreement's model; MODEL=--whole takes an hour
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
+
+fuzz: env-build ## feed every parser what nobody would send, with libFuzzer; SECONDS=10 of each
+	@$(PY) scripts/fuzz.py $(SECONDS)
+
+chaos: build env-test ## let faults happen to training jobs, as root also over hosts; RUNS=500 SEED=1
+	@$(PY) tests/chaos/campaign.py --runs $(RUNS) --seed $(SEED)
+
+soak: build env-test ## a million small allreduces and two hours of mixed ones, in which nothing may grow
+	@$(PY) tests/soak/soak.py $(FLAGS)
 
 torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 GB in build/
 	@$(PY) scripts/torch_versions.py 2 4

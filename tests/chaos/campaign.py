@@ -41,7 +41,8 @@ class Story:
     """What may happen: on one host, on several, or on either.
 
     act: is called once the job runs, and tells what must come of it. lot: in place of that, what
-    one rank suffers by itself, with what must come of it.
+    one rank suffers by itself, with what must come of it. survives: the ranks that are left are to
+    meet anew, and end well.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Story:
     lot: Callable[[random.Random, int], tuple[dict[str, object], Expected]] | None = None
     hosts: bool | None = None
     shm_is_full: bool = False
+    survives: bool = False
 
 
 def _late(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
@@ -61,6 +63,19 @@ def _few_descriptors(chance: random.Random, rank: int) -> tuple[dict[str, object
 
 def _little_memory(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
     return {"rank": rank, "megabytes": chance.randrange(120)}, lost_or_well(rank)
+
+
+def _runs_out_of_descriptors(
+    chance: random.Random, rank: int
+) -> tuple[dict[str, object], Expected]:
+    step = chance.randrange(1, 20)
+    return {"rank": rank, "descriptors": 0, "short_at": step}, lost_or_well(rank)
+
+
+def _runs_out_of_memory(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
+    step = chance.randrange(1, 20)
+    megabytes = chance.randrange(12)
+    return {"rank": rank, "megabytes": megabytes, "short_at": step}, lost_or_well(rank)
 
 
 def _exits(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
@@ -84,7 +99,15 @@ STORIES = (
     Story("a rank has little memory", lot=_little_memory),
     Story("a rank exits", lot=_exits),
     Story("a rank's script raises", lot=_raises),
+    Story("a rank runs out of descriptors", lot=_runs_out_of_descriptors),
+    Story("a rank runs out of memory", lot=_runs_out_of_memory),
     Story("/dev/shm is full", act=lambda _: WELL, shm_is_full=True),
+    Story("/dev/shm fills up", faults.fill_shm, hosts=False),
+    Story("a host has no free port", faults.take_all_ports, hosts=True),
+    Story("a rank is killed, the others go on", faults.kill, survives=True),
+    Story("two are killed, the others go on", faults.kill_two, survives=True),
+    Story("a rank is stopped, the others go on", faults.stop_for_good, survives=True),
+    Story("a rank exits, the others go on", lot=_exits, survives=True),
     Story("a host is cut off", faults.cut_a_host_off, hosts=True),
     Story("a host is cut off for a moment", faults.cut_a_host_off_for_a_moment, hosts=True),
     Story("a host's link is slow", faults.slow_a_host_down, hosts=True),
@@ -126,7 +149,7 @@ def drawn(number: int, seed: int, can_have_hosts: bool) -> Run:
         story,
         ranks=HOSTS if on_hosts else chance.choice([2, 3, 4]),
         hosts=HOSTS if on_hosts else 1,
-        torch=chance.random() < 0.15,
+        torch=chance.random() < 0.15 and not story.survives,
         moment=chance.choice([chance.uniform(-0.5, 0), chance.uniform(0, 1)]),
         job_seed=chance.randrange(1000),
     )
@@ -161,6 +184,9 @@ class Campaign:
         if run.torch:
             job.append("--torch")
         launcher = [sys.executable, "-m", "perseus.run", "-np", str(run.ranks)]
+        if run.story.survives:
+            job.append("--survive")
+            launcher += ["--min-np", "1"]
         if run.hosts > 1:
             places = ",".join(f"10.86.0.{host + 1}:1" for host in range(run.hosts))
             launcher = [str(faults.NETLAB), "at", "0", *launcher, "-H", places]
@@ -248,6 +274,12 @@ class Watched:
         for said in self._said:
             if said["what"] == "wrong":
                 run.problems.append(f"WRONG RESULT: {said}")
+        lost_ranks = expected.error or frozenset()
+        if run.story.survives and not expected.well:
+            if left := set(range(ranks)) - lost_ranks - done:
+                run.problems.append(f"ranks {left} did not go on")
+                run.problems.append("OUTPUT\n" + "".join(self._output[-60:]))
+            return
         if len(done) == ranks:
             if not expected.well:
                 run.problems.append("all ranks ended well, although one was lost")
@@ -297,19 +329,15 @@ class Watched:
 class _full_shm:
     """/dev/shm without room, while it is wanted."""
 
-    FILE = Path("/dev/shm/perseus-chaos-ballast")
-
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted
 
     def __enter__(self) -> None:
         if self._wanted:
-            with suppress(OSError), self.FILE.open("wb") as file:
-                while True:
-                    file.write(bytes(1 << 20))
+            faults.fill()
 
     def __exit__(self, *_: object) -> None:
-        self.FILE.unlink(missing_ok=True)
+        faults.BALLAST.unlink(missing_ok=True)
 
 
 def _things_left() -> set[str]:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,6 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
+BALLAST = Path("/dev/shm/perseus-chaos-ballast")
+#: Holds the ports that the system would give out.
+HOLDER = """
+import socket, time
+held = []
+for port in (61000, 61001):
+    one = socket.socket(socket.AF_INET6)
+    one.bind(("::", port))
+    one.listen()
+    held.append(one)
+time.sleep(600)
+"""
 #: Of the jobs: a rank that is silent for so long is lost.
 PEER_TIMEOUT = 3
 
@@ -103,6 +116,37 @@ def stop_for_good(job: Job) -> Expected:
 def kill_the_launcher(job: Job) -> Expected:
     _signal(job.launcher, signal.SIGKILL)
     return Expected(well=True, error=frozenset(place.rank for place in job.ranks))
+
+
+def fill_shm(job: Job) -> Expected:
+    job.undo.append(lambda: BALLAST.unlink(missing_ok=True))
+    fill()
+    return WELL
+
+
+def fill() -> None:
+    """Leaves no room in /dev/shm."""
+    with suppress(OSError), BALLAST.open("wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+
+
+def take_all_ports(job: Job) -> Expected:
+    """From now on nobody on the host can listen, or connect to others."""
+    host = job.random.randrange(job.hosts)
+    path = "net.ipv4.ip_local_port_range"
+    _at(host, "sysctl", "-qw", f"{path}=61000 61001")
+    holder = subprocess.Popen(
+        ["ip", "netns", "exec", f"{os.environ['NETLAB']}{host}", sys.executable, "-c", HOLDER]
+    )
+
+    def undo() -> None:
+        holder.kill()
+        holder.wait()
+        _at(host, "sysctl", "-qw", f"{path}=32768 60999")
+
+    job.undo.append(undo)
+    return lost_or_well(*(place.rank for place in job.ranks))
 
 
 def cut_a_host_off(job: Job) -> Expected:

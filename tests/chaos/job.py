@@ -1,12 +1,12 @@
 """The training job that campaign.py injects faults into: one rank.
 
-python job.py --steps 40 --seed 7 [--torch]
+python job.py --steps 40 --seed 7 [--torch] [--survive]
 
 Each step computes for a moment, reduces gradients of several sizes, and checks every element of
 every result against what all ranks have given, which each knows by seed, rank and step. Says as
 lines of JSON what campaign.py waits for: "ready" with the process's number after the first step,
 then "done", or "error" with the text of what was raised. Exit status 0, or 3 after such an error; a
-wrong result is 4.
+wrong result is 4. With --survive those that are left meet anew and go on.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ def suffer() -> None:
     if LOT.get("rank") != int(os.environ["PERSEUS_RANK"]):
         LOT.clear()
     time.sleep(LOT.get("delay", 0))
+    if "short_at" not in LOT:
+        fall_short()
+
+
+def fall_short() -> None:
     if "descriptors" in LOT:
         _limit(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) + LOT["descriptors"])
     if "megabytes" in LOT:
@@ -53,6 +58,20 @@ def say(what: str, **more: object) -> None:
     print(json.dumps({"what": what, "rank": os.environ.get("PERSEUS_RANK"), **more}), flush=True)
 
 
+#: What the launcher calls the ranks that there are, which is what they compute by.
+launched: list[int] = []
+
+
+def meet() -> None:
+    perseus_core.init()
+    mine = np.array([int(os.environ["PERSEUS_RANK"])])
+    launched[:] = map(int, perseus_core.allgather(mine, name="launched"))
+
+
+def own() -> int:
+    return launched[perseus_core.rank()]
+
+
 def gradient(seed: int, rank: int, step: int, index: int) -> np.ndarray:
     """Whole numbers, whose sums float32 holds exactly."""
     start = (seed * 31 + rank * 7 + step * 3 + index) % 1000
@@ -60,7 +79,7 @@ def gradient(seed: int, rank: int, step: int, index: int) -> np.ndarray:
 
 
 def summed(seed: int, step: int, index: int) -> np.ndarray:
-    return sum(gradient(seed, rank, step, index) for rank in range(perseus_core.size()))
+    return sum(gradient(seed, rank, step, index) for rank in launched)
 
 
 def check(found: np.ndarray, expected: np.ndarray, what: str) -> None:
@@ -73,7 +92,7 @@ def check(found: np.ndarray, expected: np.ndarray, what: str) -> None:
 
 def take_step(seed: int, step: int) -> None:
     end_at(step)
-    rank, size = perseus_core.rank(), perseus_core.size()
+    rank, size = own(), perseus_core.size()
     order = np.random.default_rng(seed * 1000 + rank * 100 + step).permutation(len(SIZES))
     handles = {
         index: perseus_core.allreduce_async(
@@ -88,30 +107,55 @@ def take_step(seed: int, step: int) -> None:
         check(handle.wait(), summed(seed, step, index), f"gradient.{index} of step {step}")
     if step % 5 == 0:
         rows = perseus_core.allgather(np.full((rank + 1, 3), step), name="rows")
-        expected = np.full((size * (size + 1) // 2, 3), step)
+        expected = np.full((sum(launched) + size, 3), step)
         check(rows, expected, f"rows of step {step}")
         root = step % size
         mine = gradient(seed, rank, step, 4)
         sent = perseus_core.broadcast(mine, root, name="parameters")
-        check(sent, gradient(seed, root, step, 4), f"parameters of step {step}")
+        check(sent, gradient(seed, launched[root], step, 4), f"parameters of step {step}")
 
 
 def end_at(step: int) -> None:
+    if LOT.get("short_at") == step:
+        fall_short()
     if LOT.get("exit_at") == step:
         os._exit(9)
     if LOT.get("raise_at") == step:
         raise ZeroDivisionError("the script's own mistake")
 
 
-def train(steps: int, seed: int, pause: float) -> None:
-    perseus_core.init()
-    for step in range(steps):
-        take_step(seed, step)
+def train(steps: int, seed: int, pause: float, survives: bool) -> None:
+    meet()
+    step = 0
+    while step < steps:
+        try:
+            take_step(seed, step)
+        except perseus_core.HorovodInternalError as error:
+            if not survives:
+                raise
+            step = begin_anew(step, error)
+            continue
         if step == 0:
             say("ready", pid=os.getpid(), size=perseus_core.size())
+        step += 1
         time.sleep(pause)
     perseus_core.barrier()
     perseus_core.shutdown()
+
+
+def begin_anew(step: int, error: Exception) -> int:
+    """Meets who is left; the step to go on with, for some may have completed one more."""
+    for _ in range(4):
+        say("anew", step=step, text=str(error))
+        perseus_core.shutdown()
+        try:
+            meet()
+            step = int(perseus_core.allreduce(np.array(step), ReduceOp.MIN, name="step"))
+        except perseus_core.HorovodInternalError as next_error:
+            error = next_error  # another is lost
+            continue
+        return step
+    raise error
 
 
 def train_by_torch(steps: int, seed: int, pause: float) -> None:
@@ -121,7 +165,7 @@ def train_by_torch(steps: int, seed: int, pause: float) -> None:
     import perseus.torch.horovod as hvd
 
     torch.set_num_threads(1)
-    hvd.init()
+    meet()
     params = [torch.nn.Parameter(torch.zeros(size)) for size in SIZES]
     named = [(f"p.{i}", param) for i, param in enumerate(params)]
     sgd = torch.optim.SGD(params, lr=1.0)
@@ -149,12 +193,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--pause", type=float, default=0.02, help="seconds of computing a step")
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--survive", action="store_true", help="go on without ranks that are lost")
     args = parser.parse_args()
     say("started", pid=os.getpid())
     suffer()
     began = time.monotonic()
     try:
-        (train_by_torch if args.torch else train)(args.steps, args.seed, args.pause)
+        if args.torch:
+            train_by_torch(args.steps, args.seed, args.pause)
+        else:
+            train(args.steps, args.seed, args.pause, args.survive)
     except (perseus_core.HorovodInternalError, MemoryError, OSError) as error:
         kind = type(error).__name__
         say("error", kind=kind, text=str(error), seconds=time.monotonic() - began)

@@ -1,0 +1,235 @@
+"""What strangers cost a running job, who scan, babble, lie, and hold connections without a word.
+
+python benchmarks/strangers.py [--ranks 2] [--rounds 8] [--json FILE]
+
+A job over TCP trains; its ranks and its launcher listen. In turns nobody disturbs it, strangers
+turn to all of its ports, or the same strangers turn to a program that drops whoever comes: what
+they cost the machine itself. All at once, every second:
+
+  scanner      300 connections that close at once
+  babbler      100 that send 4 KiB of random bytes
+  liar         50 that send a hello with a proof made of another secret
+  silent       1,000 connections are opened, and say nothing
+
+Milliseconds a training step, the slowest rank's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from contest import ending, report
+from contest.arguments import at_least
+from contest.conductor import Times
+
+PHASE_SECONDS = 5.0
+#: Not measured: strangers come and go.
+SETTLING_SECONDS = 1.0
+SILENT = 1000
+RATES = {"scan": 300, "babble": 100, "lie": 50}
+QUIET, AGAINST_JOB, AGAINST_OTHERS = "undisturbed", "strangers at the job", "strangers elsewhere"
+
+JOB = """
+import json, os, time, numpy, perseus_core as core
+core.init()
+print("@" + json.dumps({"pid": os.getpid()}), flush=True)
+gradients = [numpy.ones(64 << 10, numpy.float32) for _ in range(20)]
+done = numpy.zeros(1)
+while True:
+    began = time.monotonic()
+    handles = []
+    for i, one in enumerate(gradients):
+        time.sleep(0.0005)
+        handles.append(core.allreduce_async(one, core.ReduceOp.MAX, name=f"g{i}", out=one))
+    for handle in handles: handle.wait()
+    mine = numpy.array([time.monotonic() - began])
+    slowest = core.allreduce(mine, core.ReduceOp.MAX, name="slowest")[0]
+    if core.rank() == 0: print("@" + json.dumps({"at": began, "s": slowest}), flush=True)
+"""
+DROPPER = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+print(listener.getsockname()[1], flush=True)
+held = []
+while True:
+    held.append(listener.accept()[0])
+    if len(held) > 256: held.pop(0).close()
+"""
+
+
+class Strangers:
+    """All of them, in a process of their own, until stopped."""
+
+    def __init__(self, ports: list[int]) -> None:
+        command = [sys.executable, __file__, "--strangers", *map(str, ports)]
+        self._process = subprocess.Popen(command, preexec_fn=ending.with_parent)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def disturb(ports: list[int]) -> None:
+    """What Strangers runs."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    held = [connection for i in range(SILENT) if (connection := reach(ports[i % len(ports)]))]
+    due = dict.fromkeys(RATES, time.monotonic())
+    turn = len(held)
+    while True:
+        now = time.monotonic()
+        for kind, rate in RATES.items():
+            if now < due[kind]:
+                continue
+            due[kind] = max(due[kind] + 1 / rate, now - 0.1)
+            turn += 1
+            connection = reach(ports[turn % len(ports)])
+            if connection is None:
+                continue
+            with connection, suppress(OSError):
+                if kind == "babble":
+                    connection.send(secrets.token_bytes(4096))
+                if kind == "lie":
+                    body = secrets.token_bytes(48)
+                    connection.send(len(body + body[:32]).to_bytes(4, "little") + body + body[:32])
+        time.sleep(max(0.0, min(due.values()) - time.monotonic()))
+
+
+def reach(port: int) -> socket.socket | None:
+    connection = socket.socket()
+    connection.settimeout(0.2)
+    try:
+        connection.connect(("127.0.0.1", port))
+    except OSError:
+        connection.close()
+        return None
+    connection.setblocking(False)
+    return connection
+
+
+class TrainingJob:
+    """A job that trains until it is closed."""
+
+    def __init__(self, ranks: int) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "perseus.run",
+            "-np",
+            str(ranks),
+            sys.executable,
+            "-c",
+            JOB,
+        ]
+        # On loopback ranks and rendezvous alike can be reached by the strangers here.
+        environment = {
+            **os.environ,
+            "PERSEUS_TRANSPORT": "tcp",
+            "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, preexec_fn=ending.with_parent
+        )
+        assert self._process.stdout
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._rest = b""
+        pids: list[int] = []
+        while len(pids) < ranks:
+            pids += [said["pid"] for said in self.listen(1.0) if "pid" in said]
+        self.ports = listening([self._process.pid, *pids])
+
+    def listen(self, seconds: float) -> list[dict]:
+        """What the ranks say in that time."""
+        said, end = [], time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not self._selector.select(left):
+                continue
+            data = self._process.stdout.read()  # type: ignore[union-attr]
+            if data == b"":
+                raise RuntimeError("the job has ended: it was to train on, whoever disturbs it")
+            *lines, self._rest = (self._rest + (data or b"")).split(b"\n")
+            said += [json.loads(line.partition(b"@")[2]) for line in lines if b"@" in line]
+        return said
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def listening(pids: list[int]) -> list[int]:
+    """TCP ports on which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                inodes.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                ports.add(int(words[1].rpartition(":")[2], 16))
+    return sorted(ports)
+
+
+def measure(ranks: int, rounds: int) -> tuple[dict[str, Times], int]:
+    times = {label: Times() for label in (QUIET, AGAINST_JOB, AGAINST_OTHERS)}
+    command = [sys.executable, "-c", DROPPER]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=ending.with_parent
+    ) as dropper:
+        assert dropper.stdout
+        elsewhere = [int(dropper.stdout.readline())]
+        job = TrainingJob(ranks)
+        try:
+            job.listen(2.0)
+            for turn in range(rounds):
+                for label in list(times)[:: 1 if turn % 2 else -1]:
+                    ports = {QUIET: [], AGAINST_JOB: job.ports, AGAINST_OTHERS: elsewhere}[label]
+                    strangers = Strangers(ports) if ports else None
+                    job.listen(SETTLING_SECONDS)
+                    steps = [one["s"] for one in job.listen(PHASE_SECONDS) if "s" in one]
+                    times[label].microseconds += [1e6 * seconds for seconds in steps]
+                    if strangers:
+                        strangers.stop()
+                    job.listen(SETTLING_SECONDS)
+        finally:
+            job.close()
+            dropper.kill()
+        return times, len(job.ports)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--strangers"]:
+        disturb([int(port) for port in sys.argv[2:]])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=at_least(2), default=2)
+    parser.add_argument("--rounds", type=at_least(1), default=8)
+    report.add_arguments(parser, plot=False)
+    args = parser.parse_args()
+    found = report.Report("strangers", file=args.json)
+    times, ports = measure(args.ranks, 2 if args.quick else args.rounds)
+    case = {"work": f"a training step, {ports} ports", "ranks": args.ranks}
+    found.add(case, times)
+    found.print_case(case)
+    median = {label: of.median or 0.0 for label, of in times.items()}
+    print(f"at the job against elsewhere: {median[AGAINST_JOB] / median[AGAINST_OTHERS]:.3f}x")
+    found.save(finished=True)
+
+
+if __name__ == "__main__":
+    with ending.by_exception():
+        main()

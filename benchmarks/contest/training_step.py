@@ -151,10 +151,18 @@ def plot_exposed(
     from matplotlib import pyplot
 
     panels = list(dict.fromkeys(map(panel, drawn)))
+    columns = min(len(panels), 3)
+    rows_of_panels = -(-len(panels) // columns)
     figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(1 + 3.2 * len(panels), 4.2), squeeze=False, layout="tight"
+        rows_of_panels,
+        columns,
+        figsize=(1 + 3.2 * columns, 4.2 * rows_of_panels),
+        squeeze=False,
+        layout="tight",
     )
-    for place, title in zip(axes.flat, panels, strict=True):
+    for place in axes.flat[len(panels) :]:
+        place.axis("off")
+    for place, title in zip(axes.flat, panels, strict=False):
         shown = [row for row in drawn if panel(row) == title]
         positions = range(len(shown))
         place.bar(
@@ -168,5 +176,6 @@ def plot_exposed(
         names = [row["contender"] for row in shown]
         place.set_xticks(list(positions), names, rotation=40, ha="right", fontsize=8)
         place.grid(True, axis="y", alpha=0.25)
-    axes[0][0].set_ylabel("exposed, ms (line: lower bound)")
+    for place in axes[:, 0]:
+        place.set_ylabel("exposed, ms (line: lower bound)")
     figure.savefig(file, dpi=110)

@@ -69,7 +69,7 @@ wheel-test: env-build ## install into environments with and without torch, and u
 model: ## have spin look at all runs of the agreement's model; MODEL=--whole takes an hour
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
 
-fuzz: env-build ## feed every parser what nobody would send, with libFuzzer; SECONDS=10 of each
+fuzz: env-build env-fuzz ## feed every parser what nobody would send, with libFuzzer; SECONDS=10 of each
 	@$(PY) scripts/fuzz.py $(SECONDS)
 
 chaos: build env-test ## let faults happen to training jobs, as root also over hosts; RUNS=500 SEED=1

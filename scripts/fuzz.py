@@ -1,6 +1,7 @@
-"""fuzz.py [SECONDS] [NAME...]: fuzzes every parser, with AddressSanitizer and UBSan.
+"""fuzz.py [SECONDS] [NAME...]: fuzzes every parser, those in C++ with AddressSanitizer and UBSan.
 
-The programs of tests/fuzz run for SECONDS each (10), from the corpus in tests/fuzz/corpus. What
+The programs of tests/fuzz run for SECONDS each (10), from the corpus in tests/fuzz/corpus; those in
+Python by atheris, which is libFuzzer for Python. What
 they find on the way stays in build/fuzz/corpus, and is where they begin the next time. A finding is
 kept in build/fuzz/findings, and fails the run. --merge brings what adds to the coverage into the
 tree's corpus.
@@ -55,13 +56,23 @@ def build(cxx: str, names: list[str]) -> None:
             sys.exit(f"make: `{' '.join(command)}` failed")
 
 
+def is_python(name: str) -> bool:
+    return (SOURCES / f"{name}.py").exists()
+
+
+def program(name: str) -> list[str]:
+    if is_python(name):
+        return [sys.executable, str(SOURCES / f"{name}.py")]
+    return [str(BUILD / "tests/fuzz" / name)]
+
+
 def fuzz(name: str, seconds: int) -> bool:
     """Whether nothing was found; prints a line."""
     found, findings = BUILD / "corpus" / name, BUILD / "findings" / name
     for folder in (found, findings):
         folder.mkdir(parents=True, exist_ok=True)
     (CORPUS / name).mkdir(parents=True, exist_ok=True)
-    command = [str(BUILD / "tests/fuzz" / name), str(found), str(CORPUS / name)]
+    command = [*program(name), str(found), str(CORPUS / name)]
     command += [f"-max_total_time={seconds}", f"-timeout={HANGS_AFTER}"]
     command += [
         f"-max_len={LONGEST_INPUT}",
@@ -69,7 +80,10 @@ def fuzz(name: str, seconds: int) -> bool:
         "-print_final_stats=1",
     ]
     began = time.monotonic()
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    environment = {**os.environ, "PYTHONPATH": str(debian.ROOT)}
+    result = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", env=environment
+    )
     log = BUILD / f"{name}.log"
     log.write_text(result.stderr)
     runs = re.search(r"number_of_executed_units: (\d+)", result.stderr)
@@ -87,13 +101,14 @@ def fuzz(name: str, seconds: int) -> bool:
 def merge(name: str) -> None:
     target = CORPUS / name
     target.mkdir(parents=True, exist_ok=True)
-    command = [str(BUILD / "tests/fuzz" / name), "-merge=1", str(target)]
-    subprocess.run([*command, str(BUILD / "corpus" / name)], capture_output=True, check=True)
+    command = [*program(name), "-merge=1", str(target), str(BUILD / "corpus" / name)]
+    environment = {**os.environ, "PYTHONPATH": str(debian.ROOT)}
+    subprocess.run(command, capture_output=True, check=True, env=environment)
     print(f"{name:20} {len(list(target.iterdir())):>6} inputs in the tree", flush=True)
 
 
 def main() -> int:
-    every = sorted(file.stem for file in SOURCES.glob("*_fuzz.cc"))
+    every = sorted(file.stem for file in SOURCES.glob("*_fuzz.*"))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seconds", nargs="?", type=int, default=10)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(every)}")
@@ -102,11 +117,13 @@ def main() -> int:
     if unknown := set(args.names) - set(every):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     names = args.names or every
-    cxx = compiler()
-    if cxx is None:
-        print("make: fuzzing SKIPPED: clang++ and libFuzzer are missing and could not be fetched")
-        return 0
-    build(cxx, names)
+    compiled = [name for name in names if not is_python(name)]
+    cxx = compiler() if compiled else None
+    if cxx is not None:
+        build(cxx, compiled)
+    elif compiled:
+        print("make: fuzzing of C++ SKIPPED: clang++ with libFuzzer is not there, nor to be had")
+        names = [name for name in names if is_python(name)]
     if args.merge:
         for name in names:
             merge(name)

@@ -90,6 +90,8 @@ def _load(path: str) -> Any:
         raise ValueError(f"cannot read config file {path}: {error}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"config file {path} is no YAML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"config file {path} is nested too deeply") from None
 
 
 def _require_mapping(path: str, what: str, value: Any) -> None:

@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 # A name, an IPv4 address, or an IPv6 address in brackets; then how many ranks fit.
@@ -71,7 +72,8 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
             f"{size} ranks do not fit on {available} slots ({places}); "
             "give the hosts more slots or start fewer ranks"
         )
-    places_of_ranks = [(host.name, i) for host in hosts for i in range(host.slots)][:size]
+    every_place = ((host.name, i) for host in hosts for i in range(host.slots))
+    places_of_ranks = list(islice(every_place, size))
     local_sizes = Counter(name for name, _ in places_of_ranks)
     cross_sizes = Counter(local_rank for _, local_rank in places_of_ranks)
     seen: Counter[int] = Counter()

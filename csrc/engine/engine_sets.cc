@@ -140,6 +140,7 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     batch->agreed.push_back(ready);
     batch->operations.push_back(std::move(operation));
   }
+  stall_watch_->note_agreement();
   if (batch->agreed.empty()) return;
   batch->set = sets_.at(set.id);
   executor_->run(batch);

@@ -25,20 +25,14 @@ bool is_watched(const Operation& operation) {
 }  // namespace
 
 MixUps::MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host)
-    : loop_(loop), overdue_after_(overdue_after), host_(host) {}
-
-MixUps::~MixUps() {
-  if (armed_) loop_.cancel_timer(timer_);
-}
+    : loop_(loop), overdue_after_(overdue_after), host_(host), alarm_(loop) {}
 
 void MixUps::arm(std::chrono::nanoseconds from_now) {
-  armed_ = true;
-  timer_ = loop_.call_at(Clock::now() + from_now, [this] { check(); });
+  alarm_.set(Clock::now() + from_now, [this] { check(); });
 }
 
 // One timer stands for all that is pending; it dies with the last of it.
 void MixUps::check() {
-  armed_ = false;
   const bool any_pending = find_overdue();
   std::erase_if(strays_, [](const auto& entry) { return entry.second.until < Clock::now(); });
   const bool attended = std::exchange(attends_, !overdue_.empty() || !strays_.empty());
@@ -100,7 +94,7 @@ void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
 void MixUps::add_stray(const std::string& key, const std::string& reason) {
   if (!is_named(users_name(key))) return;
   strays_[std::string(users_name(key))] = {Clock::now() + kStrayPeriods * overdue_after_, reason};
-  if (armed_) loop_.cancel_timer(timer_);
+  alarm_.cancel();
   check();
 }
 

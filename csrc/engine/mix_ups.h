@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/event_loop.h"
+#include "base/alarm.h"
 #include "engine/process_set.h"
 
 namespace perseus {
@@ -42,11 +42,10 @@ class MixUps {
  public:
   // overdue_after: how long an operation must have waited.
   MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host);
-  ~MixUps();
 
   // An operation has become pending.
   void watch(const Operation& operation) {
-    if (!armed_) arm(overdue_after_);
+    if (!alarm_.is_set()) arm(overdue_after_);
     if (!strays_.empty()) strays_.erase(std::string(users_name(operation.key)));
   }
   // A call has failed in a process set that this rank does not belong to.
@@ -72,8 +71,7 @@ class MixUps {
   EventLoop& loop_;
   const std::chrono::seconds overdue_after_;
   MixUpHost& host_;
-  bool armed_ = false;
-  EventLoop::TimerId timer_ = 0;
+  Alarm alarm_;
   bool attends_ = false;
   std::set<Place> overdue_;  // here
   // Overdue elsewhere, and not pending here; on which ranks.

@@ -2,18 +2,12 @@
 
 namespace perseus {
 
-PeerWatch::~PeerWatch() {
-  if (armed_) loop_.cancel_timer(timer_);
-}
-
 void PeerWatch::arm() {
-  armed_ = true;
   ticked_ = Clock::now();
-  timer_ = loop_.call_at(ticked_ + std::chrono::nanoseconds(silence_) / kTicks, [this] { tick(); });
+  alarm_.set(ticked_ + std::chrono::nanoseconds(silence_) / kTicks, [this] { tick(); });
 }
 
 void PeerWatch::tick() {
-  armed_ = false;
   const std::set<int> awaited = host_.awaited_peers();
   const Clock::time_point now = Clock::now();
   // If this process itself was stopped, the others' answers have yet to be read.

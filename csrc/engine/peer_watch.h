@@ -11,7 +11,7 @@
 #include <set>
 #include <span>
 
-#include "base/event_loop.h"
+#include "base/alarm.h"
 
 namespace perseus {
 
@@ -31,16 +31,15 @@ class PeerWatchHost {
 class PeerWatch {
  public:
   PeerWatch(EventLoop& loop, std::chrono::seconds silence, PeerWatchHost& host)
-      : loop_(loop), silence_(silence), host_(host) {}
-  ~PeerWatch();
+      : silence_(silence), host_(host), alarm_(loop) {}
 
   // Something is outstanding.
   void watch() {
-    if (!armed_) arm();
+    if (!alarm_.is_set()) arm();
   }
   // A control message has come.
   void heard(int from) {
-    if (armed_) heard_[from] = Clock::now();
+    if (alarm_.is_set()) heard_[from] = Clock::now();
   }
 
  private:
@@ -50,11 +49,9 @@ class PeerWatch {
   void arm();
   void tick();
 
-  EventLoop& loop_;
   const std::chrono::seconds silence_;
   PeerWatchHost& host_;
-  bool armed_ = false;
-  EventLoop::TimerId timer_ = 0;
+  Alarm alarm_;
   Clock::time_point ticked_;
   // When each was last heard, or first awaited.
   std::map<int, Clock::time_point> heard_;

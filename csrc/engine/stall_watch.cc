@@ -14,30 +14,35 @@ constexpr std::chrono::milliseconds kAnswerTime{500};
 
 StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
                        StallWatchHost& host)
-    : loop_(loop),
-      report_after_(settings.stall_check_time),
+    : report_after_(std::chrono::seconds(settings.stall_check_time)),
       enabled_(!settings.stall_check_disable),
       rank_(rank),
       counters_(counters),
       host_(host),
       reporter_(std::chrono::seconds(settings.stall_check_time),
-                std::chrono::seconds(settings.stall_shutdown_time)) {}
-
-StallWatch::~StallWatch() {
-  if (armed_) loop_.cancel_timer(timer_);
-}
+                std::chrono::seconds(settings.stall_shutdown_time)),
+      alarm_(loop) {}
 
 void StallWatch::watch(const ProcessSetPtr& set) {
   if (!enabled_) return;
   sets_[set->id] = set;
-  if (!armed_) arm();
+  if (!alarm_.is_set()) arm();
 }
 
 // One timer stands for all that is pending; it dies with the last of it, so that an idle engine
 // has none.
 void StallWatch::arm() {
-  armed_ = true;
-  timer_ = loop_.call_at(Clock::now() + report_after_, [this] { check(); });
+  const auto now = Clock::now();
+  auto due = now + report_after_;
+  for (const auto& [id, weak] : sets_) {
+    const ProcessSetPtr set = weak.lock();
+    if (set == nullptr) continue;
+    for (const auto& [key, operation] : set->pending) {
+      const auto its = operation->submitted_at + report_after_;
+      if (its > now) due = std::min(due, its);
+    }
+  }
+  alarm_.set(due, [this] { check(); });
 }
 
 bool StallWatch::has_pending() const {
@@ -48,28 +53,26 @@ bool StallWatch::has_pending() const {
 }
 
 void StallWatch::check() {
-  armed_ = false;
   const auto now = Clock::now();
   for (auto& [id, weak] : sets_) {
     const ProcessSetPtr set = weak.lock();
     if (set == nullptr) continue;
+    // Once one is late, those that soon would be are asked about with it.
     std::vector<const Operation*> late;
+    bool any_late = false;
     for (const auto& [key, operation] : set->pending) {
       // Others may compute for as long as they like while this rank has joined.
-      const bool may_wait = operation->description.kind == OperationKind::kJoin;
-      if (!may_wait && now - operation->submitted_at >= report_after_)
-        late.push_back(operation.get());
+      if (operation->description.kind == OperationKind::kJoin) continue;
+      const auto waited = now - operation->submitted_at;
+      any_late |= waited >= report_after_;
+      if (waited >= report_after_ / 2) late.push_back(operation.get());
     }
-    if (!late.empty()) ask(*set, late);
+    std::ranges::sort(late, {}, &Operation::submitted_at);
+    if (any_late) ask(*set, late);
   }
-  // Suspects whose operation is no longer pending drop out here, and are reported as cleared.
-  std::erase_if(suspects_, [&](const auto& entry) {
-    const auto set = sets_.contains(entry.first.first) ? sets_[entry.first.first].lock() : nullptr;
-    return set == nullptr || !set->pending.contains(entry.first.second);
-  });
+  drop_settled();
   if (has_pending() || !suspects_.empty()) {
-    armed_ = true;
-    timer_ = loop_.call_at(now + kAnswerTime, [this] { report(); });
+    alarm_.set(now + kAnswerTime, [this] { report(); });
   } else {
     report();
   }
@@ -103,6 +106,21 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
     if (set == nullptr || !set->pending.contains(key)) answer.missing.push_back(key);
   }
   host_.send_to(from, answer.write());
+  if (!answer.missing.empty()) say_who_waits_for_us(from, answer.missing);
+}
+
+// All who wait ask at about the same time; one line says enough.
+void StallWatch::say_who_waits_for_us(int asker, const std::vector<std::string>& keys) {
+  const auto now = Clock::now();
+  if (!enabled_ || now < said_at_ + report_after_ / 2) return;
+  said_at_ = now;
+  std::string text = "rank " + std::to_string(asker) + ", and perhaps others, has waited for " +
+                     std::to_string(report_after_ / std::chrono::seconds(1)) +
+                     " s for this rank to submit '" + display_name(keys.front()) + "'";
+  if (keys.size() > 1) text += " and " + std::to_string(keys.size() - 1) + " more";
+  text += last_submitted_.empty() ? "; it has submitted nothing yet"
+                                  : "; what it submitted last is " + display_name(last_submitted_);
+  PERSEUS_LOG(kWarning, text);
 }
 
 void StallWatch::on_answer(int from, const StallAnswer& answer) {
@@ -118,15 +136,19 @@ void StallWatch::on_answer(int from, const StallAnswer& answer) {
   }
 }
 
-void StallWatch::report() {
-  armed_ = false;
-  std::vector<std::string> names;
-  names.reserve(suspects_.size());
+void StallWatch::drop_settled() {
+  std::erase_if(suspects_, [&](const auto& entry) {
+    const auto set = sets_.contains(entry.first.first) ? sets_[entry.first.first].lock() : nullptr;
+    return set == nullptr || !set->pending.contains(entry.first.second);
+  });
+}
+
+std::vector<StallReporter::Waiting> StallWatch::waiting(std::vector<std::string>& names) const {
   std::vector<StallReporter::Waiting> waiting;
-  std::map<int, std::string> last_submitted;
+  names.reserve(suspects_.size());
   for (const auto& [which, suspect] : suspects_) {
-    const auto set = sets_[which.first].lock();
-    if (set == nullptr || !set->pending.contains(which.second)) continue;
+    const auto set = sets_.at(which.first).lock();
+    if (set == nullptr) continue;
     names.push_back(display_name(which.second));
     StallReporter::Waiting entry;
     entry.name = names.back();
@@ -135,9 +157,26 @@ void StallWatch::report() {
       (suspect.missing.contains(rank) ? entry.missing : entry.ready).push_back(rank);
     }
     waiting.push_back(std::move(entry));
+  }
+  return waiting;
+}
+
+void StallWatch::look_for_cleared() {
+  drop_settled();
+  std::vector<std::string> names;
+  const std::string cleared = reporter_.clear(Clock::now(), waiting(names));
+  if (!cleared.empty()) PERSEUS_LOG(kWarning, cleared);
+}
+
+void StallWatch::report() {
+  drop_settled();
+  std::vector<std::string> names;
+  const std::vector<StallReporter::Waiting> late = waiting(names);
+  std::map<int, std::string> last_submitted;
+  for (const auto& [which, suspect] : suspects_) {
     last_submitted.insert(suspect.last_submitted.begin(), suspect.last_submitted.end());
   }
-  const StallReporter::Report report = reporter_.check(Clock::now(), waiting);
+  const StallReporter::Report report = reporter_.check(Clock::now(), late);
   if (!report.warning.empty()) {
     std::string text = report.warning;
     for (const auto& [rank, name] : last_submitted) {

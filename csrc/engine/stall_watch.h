@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/event_loop.h"
+#include "base/alarm.h"
 #include "base/settings.h"
 #include "engine/control.h"
 #include "engine/process_set.h"
@@ -30,10 +30,13 @@ class StallWatch {
  public:
   StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
              StallWatchHost& host);
-  ~StallWatch();
 
   // An operation of the set has become pending: look at it when it may be late.
   void watch(const ProcessSetPtr& set);
+  // Something that has been reported may wait no more.
+  void note_agreement() {
+    if (reporter_.has_reported()) look_for_cleared();
+  }
   void answer(int from, const StallQuery& query, const ProcessSet* set);
   void on_answer(int from, const StallAnswer& answer);
   void note_submission(const Operation& operation) {
@@ -53,19 +56,23 @@ class StallWatch {
   void check();
   void ask(const ProcessSet& set, const std::vector<const Operation*>& late);
   void report();
+  void look_for_cleared();
+  void drop_settled();
+  // Suspects; `names` holds what they are called.
+  std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
+  void say_who_waits_for_us(int asker, const std::vector<std::string>& keys);
 
-  EventLoop& loop_;
-  const std::chrono::seconds report_after_;
+  const std::chrono::milliseconds report_after_;
   const bool enabled_;
   const int rank_;
   Counters& counters_;
   StallWatchHost& host_;
   StallReporter reporter_;
-  bool armed_ = false;
-  EventLoop::TimerId timer_ = 0;
+  Alarm alarm_;
   std::map<int32_t, std::weak_ptr<ProcessSet>> sets_;
   std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
   std::string last_submitted_;
+  StallReporter::TimePoint said_at_;  // that others wait for this rank
 };
 
 }  // namespace perseus

@@ -84,43 +84,21 @@ StallReporter::Report StallReporter::check(TimePoint now, std::span<const Waitin
   });
 
   Report report;
+  report.cleared = clear(now, waiting);
   const bool due = std::any_of(oldest_first.begin(), oldest_first.end(),
                                [&](const Waiting* tensor) { return now >= next_warning(*tensor); });
+  // Once one is due, those that soon would be are told with it: a step's tensors come within
+  // moments of each other, and want one report.
   std::vector<const Waiting*> told;
-  std::map<std::string, Reported, std::less<>> still_reported;
   for (const Waiting* tensor : oldest_first) {
-    auto before = reported_.find(tensor->name);
-    const bool same_wait = before != reported_.end() && before->second.since == tensor->since;
-    // Once one is due, those that soon would be are told with it: a step's tensors come within
-    // moments of each other, and want one report.
-    if (due && now - tensor->since >= warn_after_ / 2) {
-      told.push_back(tensor);
-      still_reported[std::string(tensor->name)] = {tensor->since, now};
-    } else if (same_wait) {
-      still_reported[std::string(tensor->name)] = before->second;
-    }
+    if (!due || now - tensor->since < std::chrono::milliseconds(warn_after_) / 2) continue;
+    told.push_back(tensor);
+    reported_[std::string(tensor->name)] = {tensor->since, now};
   }
   if (due) {
     report.warning = warning_text(now, told);
     report.tensors = told.size();
   }
-
-  size_t cleared = 0;
-  std::string cleared_names;
-  for (const auto& [name, reported] : reported_) {
-    auto found = still_reported.find(name);
-    if (found != still_reported.end() && found->second.since == reported.since) continue;
-    if (++cleared > kMostNamed) continue;
-    cleared_names += (cleared == 1 ? " '" : ", '") + name + "' (after " +
-                     seconds_text(now - reported.since) + ")";
-  }
-  if (cleared > 0) {
-    report.cleared = "no longer stalled:" + cleared_names;
-    if (cleared > kMostNamed) {
-      report.cleared += " and " + std::to_string(cleared - kMostNamed) + " more";
-    }
-  }
-  reported_ = std::move(still_reported);
 
   if (shut_down_after_ > Seconds(0) && !oldest_first.empty() &&
       now - oldest_first.front()->since >= shut_down_after_) {
@@ -130,6 +108,29 @@ StallReporter::Report StallReporter::check(TimePoint now, std::span<const Waitin
                           " s for other ranks ends the job (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS)");
   }
   return report;
+}
+
+std::string StallReporter::clear(TimePoint now, std::span<const Waiting> waiting) {
+  size_t cleared = 0;
+  std::string names;
+  for (auto entry = reported_.begin(); entry != reported_.end();) {
+    const bool waits_still =
+        std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& tensor) {
+          return tensor.name == entry->first && tensor.since == entry->second.since;
+        });
+    if (waits_still) {
+      ++entry;
+      continue;
+    }
+    if (++cleared <= kMostNamed) {
+      names += (cleared == 1 ? " '" : ", '") + entry->first + "' (after " +
+               seconds_text(now - entry->second.since) + ")";
+    }
+    entry = reported_.erase(entry);
+  }
+  if (cleared == 0) return "";
+  if (cleared > kMostNamed) names += " and " + std::to_string(cleared - kMostNamed) + " more";
+  return "no longer stalled:" + names;
 }
 
 std::optional<StallReporter::TimePoint> StallReporter::next_check(

@@ -35,7 +35,7 @@ class StallReporter {
   struct Report {
     std::string warning;  // for the log at level warning
     size_t tensors = 0;   // that the warning is about
-    std::string cleared;  // for the log at level info: tensors reported before that wait no more
+    std::string cleared;  // for the log: tensors reported before that wait no more
     Status shut_down;     // an error to end every operation with
   };
 
@@ -45,6 +45,10 @@ class StallReporter {
 
   // `waiting` is every tensor that waits at `now`, in any order; names are unique.
   Report check(TimePoint now, std::span<const Waiting> waiting);
+  // The line about tensors reported before that are not among these; empty if there are none. In a
+  // Report too; this is for who knows sooner.
+  std::string clear(TimePoint now, std::span<const Waiting> waiting);
+  bool has_reported() const { return !reported_.empty(); }
 
   // When to call check next, if nothing changes: never, if nothing waits.
   std::optional<TimePoint> next_check(std::span<const Waiting> waiting) const;

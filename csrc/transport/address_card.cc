@@ -10,12 +10,14 @@
 
 #include "base/bytes.h"
 #include "base/settings.h"
+#include "build_id.h"
 #include "perseus/perseus.h"
 
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 1";
+constexpr std::string_view kFormat = "perseus card 2";
+constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
 std::string version() {
@@ -96,6 +98,7 @@ std::string AddressCard::pack() const {
   ByteWriter writer;
   writer.put_string(kFormat);
   writer.put_string(version());
+  writer.put_string(kBuildId);
   writer.put_string(error);
   writer.put_string(host_name);
   writer.put_string(machine);
@@ -115,10 +118,14 @@ std::string AddressCard::pack() const {
 Result<AddressCard> AddressCard::unpack(const std::string& packed) {
   ByteReader reader(std::as_bytes(std::span(packed)));
   if (reader.get_string() != kFormat) {
-    return Status::mismatch("runs another version of Perseus than " + version());
+    return Status::mismatch("runs another version of Perseus than " + version() + kSameForAll);
   }
   if (const std::string theirs = reader.get_string(); theirs != version()) {
-    return Status::mismatch("runs Perseus " + theirs + ", this rank " + version());
+    return Status::mismatch("runs Perseus " + theirs + ", this rank " + version() + kSameForAll);
+  }
+  if (const std::string theirs = reader.get_string(); theirs != kBuildId) {
+    return Status::mismatch("runs another build of Perseus " + version() + " (" + theirs +
+                            ") than this rank (" + kBuildId + ")" + kSameForAll);
   }
   AddressCard card;
   card.error = reader.get_string();

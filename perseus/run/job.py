@@ -265,8 +265,8 @@ class Launcher:
         left = set(self._running)
         if left and not self.failure and self._victim is None and left <= self._given_up:
             where = self._running[min(left)].host
-            message = f"{name_ranks(sorted(left))} on host {where} said nothing for too long"
-            self._fail(min(left), message, 1)
+            message = f"{name_ranks(sorted(left))} on host {where}: given up by all others"
+            self._fail(min(left), f"{message}, which have ended", 1)
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
@@ -280,7 +280,9 @@ class Launcher:
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
         if self._goes_on_without([rank], failure.message):
             return
-        if self._job.least is not None and not self.failure:
+        if self._job.least is None:
+            self._ended(rank)  # who waits for it in init hears why it waits in vain
+        elif not self.failure:
             left = len(self._job.slots) - len(self._failed_ranks)
             message = f"{failure.message}, and of at least {self._job.least} ranks {left} are left"
             self._fail(rank, message, failure.exit_code)

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <latch>
 
+#include "perseus/perseus.h"
 #include "transport/address_card.h"
 #include "transport/handshake.h"
 #include "transport/thread_world.h"
@@ -302,6 +303,28 @@ TEST(TopologyTest, OneNameOnTwoMachinesIsTwoHosts) {
   cards[0].machine = "boot 1";
   cards[1].machine = "boot 2";
   EXPECT_EQ(make_topology(0, cards).host_names.size(), 2u);
+}
+
+TEST(AddressCardTest, NamesARankOfAnotherVersionOrBuild) {
+  const std::string packed = AddressCard::of_this_process(Settings()).pack();
+  const std::string version = std::to_string(PERSEUS_VERSION_MAJOR) + "." +
+                              std::to_string(PERSEUS_VERSION_MINOR) + "." +
+                              std::to_string(PERSEUS_VERSION_PATCH);
+  const size_t at = packed.find(version);
+  ASSERT_NE(at, std::string::npos);
+  std::string other_version = packed, other_build = packed;
+  other_version[at] = '9';
+  char& digit = other_build[at + version.size() + sizeof(uint32_t)];
+  digit = digit == '0' ? '1' : '0';
+  const auto message = [&](const std::string& theirs) {
+    const Status status = unpack_cards({packed, theirs}).status();
+    EXPECT_EQ(status.code(), StatusCode::kMismatch);
+    return status.message();
+  };
+  EXPECT_EQ(message(other_version), "rank 1 runs Perseus 9" + version.substr(1) + ", this rank " +
+                                        version + "; install the same on all hosts");
+  EXPECT_NE(message(other_build).find("rank 1 runs another build of Perseus " + version),
+            std::string::npos);
 }
 
 TEST(AddressCardTest, SurvivesPackingAndRefusesDamage) {

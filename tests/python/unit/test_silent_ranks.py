@@ -99,3 +99,71 @@ def _processes_below(parent: int) -> list[int]:
     for above in found:
         found += [process for process, its_parent in parents if its_parent == above]
     return found[1:]
+
+
+KILLED = """
+import os, signal, threading, time, numpy
+import perseus_core as core
+core.init()
+core.allreduce(numpy.ones(4), name="before")
+moment = float(core.broadcast(numpy.array(time.time() + 0.5), 0, name="moment"))
+told = threading.Event()
+if core.rank() == 1:
+    time.sleep(moment - time.time())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def called(handle):
+    try:
+        handle.wait()
+    except core.HorovodInternalError as error:
+        print(f"callback after {time.time() - moment:.3f} s: {error}", flush=True)
+    told.set()
+
+core.allreduce_async(numpy.ones(9), name="with a callback", callback=called)
+handle = core.allreduce_async(numpy.ones(1_000_000), name="large")
+for name, wait in (("large", handle.wait), ("later", lambda: core.barrier())):
+    try:
+        wait()
+    except core.HorovodInternalError as error:
+        print(f"{name} after {time.time() - moment:.3f} s: {error}", flush=True)
+told.wait()
+raise SystemExit(1)
+"""
+
+
+def test_a_killed_rank_is_an_error_everywhere_within_a_second(run_ranks: RunRanks) -> None:
+    result = run_ranks(4, KILLED)
+    lines = [line for line in result.stdout.splitlines() if " after " in line]
+    assert len(lines) == 9, result.stdout + result.stderr
+    for line in lines:
+        found = re.search(r"after (-?[\d.]+) s: .*rank 1 on ", line)
+        assert found, line
+        assert float(found[1]) < 1
+    for text in ("allreduce of 'allreduce.large'", "allreduce of 'allreduce.with a callback'"):
+        assert len([line for line in lines if text in line]) == 3
+    assert "rank 1 on host localhost was killed by SIGKILL" in result.stderr
+
+
+IN_INIT = """
+import os, time
+import perseus_core as core
+if os.environ["PERSEUS_RANK"] == "2":
+    time.sleep(1)
+    os._exit(5)
+began = time.monotonic()
+try:
+    core.init()
+except core.HorovodInternalError as error:
+    print(f"init after {time.monotonic() - began:.1f} s: {error}", flush=True)
+    time.sleep(0.5)
+    raise SystemExit(1)
+"""
+
+
+def test_a_rank_that_dies_before_it_comes_ends_the_job(run_ranks: RunRanks) -> None:
+    began = time.monotonic()
+    result = run_ranks(3, IN_INIT)
+    assert result.returncode == 5
+    assert "rank 2 on host localhost exited with code 5" in result.stderr
+    assert result.stdout.count("rank 2 has ended, and the ranks cannot meet without") == 2
+    assert time.monotonic() - began < 10

@@ -1,0 +1,95 @@
+"""A rank that is slow is not dead: it is reported, by name, and the job goes on or is ended."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from conftest import RunRanks
+
+#: Rank 2 comes late, by LATE seconds; meanwhile it has submitted `another`.
+LATE = """
+import os, time, numpy
+import perseus_core as core
+core.init()
+if core.rank() == 2:
+    another = core.allreduce_async(numpy.ones(1), name="another")
+    time.sleep(float(os.environ["LATE"]))
+handles = [core.allreduce_async(numpy.ones(1), name=f"lonely.{i}") for i in range(3)]
+if core.rank() != 2:
+    time.sleep(0.1)
+    another = core.allreduce_async(numpy.ones(1), name="another")
+for handle in [*handles, another]:
+    try:
+        handle.wait()
+    except core.HorovodInternalError as error:
+        print("error:", error, flush=True)
+        raise SystemExit(3)
+time.sleep(1)
+"""
+
+
+def run(run_ranks: RunRanks, late: float, **settings: str) -> tuple[int, str, str]:
+    environment = {**os.environ, "LATE": str(late), **settings}
+    result = run_ranks(3, LATE, environment=environment)
+    return result.returncode, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["PERSEUS_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"]
+)
+def test_every_rank_reports_who_is_missing_and_that_it_has_come(
+    run_ranks: RunRanks, name: str
+) -> None:
+    code, _, errors = run(run_ranks, 3.5, **{name: "1"})
+    assert code == 0, errors
+    for rank in (0, 1):
+        mine = [line for line in errors.splitlines() if line.startswith(f"[{rank}]<stderr>:")]
+        text = "\n".join(mine)
+        assert re.search(r"3 tensors wait for ranks that have not submitted them", text), errors
+        assert re.search(
+            r"'allreduce.lonely.1' \(\d s\): missing on rank 2; ready on ranks 0, 1", text
+        )
+        assert "rank 2 last submitted allreduce.another" in text
+        # As soon as it has come.
+        found = re.search(r"no longer stalled: 'allreduce.lonely.0' \(after (\d) s\)", text)
+        assert found, errors
+        assert found[1] == "3"
+    missing = [line for line in errors.splitlines() if line.startswith("[2]<stderr>:")]
+    assert any(
+        re.search(
+            r"rank [01], and perhaps others, has waited for 1 s for this rank to submit "
+            r"'allreduce.lonely.0' and 2 more; what it submitted last is allreduce.another",
+            line,
+        )
+        for line in missing
+    ), errors
+
+
+def test_a_rank_that_is_late_by_less_is_nothing_to_report(run_ranks: RunRanks) -> None:
+    code, _, errors = run(run_ranks, 1, PERSEUS_STALL_CHECK_TIME_SECONDS="3")
+    assert code == 0
+    assert "wait for ranks" not in errors
+
+
+@pytest.mark.parametrize("name", ["PERSEUS_STALL_CHECK_DISABLE", "HOROVOD_STALL_CHECK_DISABLE"])
+def test_no_reports_where_they_are_turned_off(run_ranks: RunRanks, name: str) -> None:
+    code, _, errors = run(run_ranks, 2.5, PERSEUS_STALL_CHECK_TIME_SECONDS="1", **{name: "1"})
+    assert code == 0
+    assert "lonely" not in errors
+
+
+@pytest.mark.parametrize("prefix", ["PERSEUS", "HOROVOD"])
+def test_a_stall_ends_the_job_where_that_is_asked_for(run_ranks: RunRanks, prefix: str) -> None:
+    settings = {
+        f"{prefix}_STALL_CHECK_TIME_SECONDS": "1",
+        f"{prefix}_STALL_SHUTDOWN_TIME_SECONDS": "2",
+    }
+    code, said, errors = run(run_ranks, 30, **settings)
+    assert code != 0
+    told = [line for line in said.splitlines() if "error:" in line]
+    assert len(told) >= 2, errors
+    for line in told:
+        assert "missing on rank 2; ready on ranks 0, 1" in line
+        assert "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS" in line

@@ -60,7 +60,7 @@ QUICK = (
     Case(3, 2, 1, leaves=False),
     Case(4, 1, 1, leaves=False),
     Case(3, 1, 1, leaves=True, fault="NEUTRAL_AFTER_END", found="neutral"),
-    Case(3, 1, 1, leaves=False, fault="DEATH_IS_NOT_TOLD", found="is_idle"),
+    Case(3, 1, 1, leaves=False, fault="DEATH_IS_NOT_TOLD", found="pending==0"),
     Case(3, 2, 0, leaves=False, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
 )
 WHOLE = (

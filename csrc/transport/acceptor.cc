@@ -19,7 +19,8 @@ constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 // One listening socket.
 class Acceptor::Door final : public FdHandler {
  public:
-  Door(Acceptor& acceptor, FileDescriptor fd) : acceptor_(acceptor), fd_(std::move(fd)) {}
+  Door(Acceptor& acceptor, const Endpoint& where, FileDescriptor fd)
+      : acceptor_(acceptor), where_(where), fd_(std::move(fd)) {}
   ~Door() {
     acceptor_.loop_.unwatch(fd_.get());
     acceptor_.loop_.cancel_timer(pause_);
@@ -33,9 +34,11 @@ class Acceptor::Door final : public FdHandler {
     pause_ = acceptor_.loop_.call_at(Clock::now() + kPauseWithoutDescriptors, [this] { open(); });
   }
   int fd() const { return fd_.get(); }
+  const Endpoint& where() const { return where_; }
 
  private:
   Acceptor& acceptor_;
+  const Endpoint where_;
   FileDescriptor fd_;
   EventLoop::TimerId pause_ = 0;
 };
@@ -111,8 +114,12 @@ Acceptor::~Acceptor() { close(); }
 Status Acceptor::listen(Endpoint& where) {
   Result<FileDescriptor> fd = listen_at(where);
   if (!fd.is_ok()) return fd.status();
-  doors_.push_back(std::make_unique<Door>(*this, std::move(fd).value()));
+  doors_.push_back(std::make_unique<Door>(*this, where, std::move(fd).value()));
   return Status::ok();
+}
+
+void Acceptor::stop_listening_unless(const std::function<bool(const Endpoint&)>& is_expected) {
+  std::erase_if(doors_, [&](const auto& door) { return !is_expected(door->where()); });
 }
 
 void Acceptor::start() {

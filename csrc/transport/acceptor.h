@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <vector>
@@ -40,6 +41,8 @@ class Acceptor {
 
   // Begins to listen at once; connections are taken in from start() on.
   Status listen(Endpoint& where);
+  // Listens no more where nobody is expected.
+  void stop_listening_unless(const std::function<bool(const Endpoint&)>& is_expected);
   void start();
   void close();
 

@@ -152,7 +152,19 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
       return Status::unreachable(name_of(rank) + " has no network address; see PERSEUS_INTERFACES");
     }
   }
+  if (!several_hosts) close_to_other_hosts();
   return Status::ok();
+}
+
+// Ranks that share memory meet at a Unix socket; others on the same host over loopback, if that is
+// among the interfaces that were asked for.
+void MeshImpl::close_to_other_hosts() {
+  const bool has_loopback = std::ranges::any_of(
+      cards_[topology_.rank].tcp, [](const Endpoint& where) { return where.is_loopback(); });
+  acceptor_->stop_listening_unless([&](const Endpoint& where) {
+    if (where.family() == AF_UNIX) return true;
+    return transport_ == Transport::kTcp && (where.is_loopback() || !has_loopback);
+  });
 }
 
 FramedLink& MeshImpl::framed_link(int peer) {

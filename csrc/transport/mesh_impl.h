@@ -51,6 +51,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   };
 
   Status listen(const Settings& settings, AddressCard& card);
+  void close_to_other_hosts();
   Status adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap);
 
   FramedLink& framed_link(int peer);

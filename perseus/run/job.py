@@ -16,6 +16,7 @@ from itertools import groupby
 
 from perseus.run import agent
 from perseus.run.environment import exported, job_environment, rank_environment
+from perseus.run.fates import Fates
 from perseus.run.host_connection import (
     AGENT,
     AgentConnection,
@@ -72,13 +73,9 @@ class Launcher:
         self._terminate_at: float | None = None
         self._give_up_at: float | None = None
         self._signals: list[int] = []
-        # Whom ranks blame for their failure, by rank; and the first of those ranks to exit.
-        self._blames: dict[int, int] = {}
-        self._victim: Failure | None = None
-        self._statuses: dict[int, int] = {}  # of ranks that have exited
-        self._kill_at: dict[int, float] = {}
-        self._given_up: set[int] = set()
-        self._failed_ranks: set[int] = set()
+        self._fates = Fates(len(job.slots), job.least)
+        self._victim: Failure | None = None  # the first to exit of those that blame others
+        self._kill_at: dict[int, float] = {}  # ranks that others have given up
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
 
@@ -215,7 +212,9 @@ class Launcher:
             )
         elif frame.kind == agent.BLAME:
             culprit, how = frame.payload.split()[-2:]
-            self._blamed(frame.rank, int(culprit), is_lost=how == b"lost")
+            is_out = self._fates.blame(frame.rank, int(culprit), is_lost=how == b"lost")
+            if is_out and int(culprit) in self._running:
+                self._kill_at.setdefault(int(culprit), time.monotonic() + LAST_WORDS_SECONDS)
         elif frame.kind == agent.RESULT:
             self.results[frame.rank] += frame.payload
         elif frame.kind == agent.EXIT:
@@ -226,16 +225,6 @@ class Launcher:
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
 
-    def _blamed(self, rank: int, culprit: int, is_lost: bool) -> None:
-        """`rank` cannot go on, for `culprit` has left, or is lost: dead, or silent for too long."""
-        self._blames[rank] = culprit
-        # Of two that cannot reach each other, who is blamed first has lost.
-        is_out = rank in self._given_up or rank in self._failed_ranks
-        if is_lost and not is_out:
-            self._given_up.add(culprit)
-            if self._job.least is not None and culprit in self._running:
-                self._kill_at.setdefault(culprit, time.monotonic() + LAST_WORDS_SECONDS)
-
     def _kill(self, rank: int) -> None:
         for host in self._hosts:
             if rank in self._running and rank in host.ranks:
@@ -244,15 +233,11 @@ class Launcher:
 
     def _goes_on_without(self, ranks: Sequence[int], message: str) -> bool:
         """Whether enough ranks are left after these have failed; says so."""
-        self._failed_ranks |= set(ranks)
-        if self._job.least is None or self.failure:
-            return False
-        left = len(self._job.slots) - len(self._failed_ranks)
-        if left < self._job.least:
+        if not self._fates.fail(ranks) or self.failure:
             return False
         for rank in ranks:
             self._ended(rank)
-        self._say(f"{message}; the other {left} go on")
+        self._say(f"{message}; the other {self._fates.left} go on")
         return True
 
     def _ended(self, rank: int) -> None:
@@ -262,16 +247,16 @@ class Launcher:
 
     def _check_abandoned(self) -> None:
         """Nobody but ranks that others have given up is left: they may never end."""
-        left = set(self._running)
-        if left and not self.failure and self._victim is None and left <= self._given_up:
-            where = self._running[min(left)].host
-            message = f"{name_ranks(sorted(left))} on host {where}: given up by all others"
-            self._fail(min(left), f"{message}, which have ended", 1)
+        left = sorted(self._running)
+        if not left or self.failure or self._victim or not self._fates.have_been_given_up(left):
+            return
+        where = f"{name_ranks(left)} on host {self._running[left[0]].host}"
+        self._fail(left[0], f"{where}: given up by all others, which have ended", 1)
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
-        self._statuses[rank] = status
+        self._fates.exited(rank, status)
         if status == 0:
             self._ended(rank)
             self._check_abandoned()
@@ -283,10 +268,9 @@ class Launcher:
         if self._job.least is None:
             self._ended(rank)  # who waits for it in init hears why it waits in vain
         elif not self.failure:
-            left = len(self._job.slots) - len(self._failed_ranks)
-            message = f"{failure.message}, and of at least {self._job.least} ranks {left} are left"
-            self._fail(rank, message, failure.exit_code)
-        if self.failure or rank not in self._blames:
+            enough = f"of at least {self._job.least} ranks {self._fates.left} are left"
+            self._fail(rank, f"{failure.message}, and {enough}", failure.exit_code)
+        if self.failure or not self._fates.is_victim(rank):
             self._fail(failure.rank, failure.message, failure.exit_code)
         elif self._victim is None:
             # Somebody else ended first and is about to exit: wait for that.
@@ -298,10 +282,7 @@ class Launcher:
         victim, self._victim = self._victim, None
         if victim is None or victim.rank is None or self.failure:
             return
-        blamed = self._blames[victim.rank]
-        status = self._statuses.get(blamed)
-        ended = "is still running" if status is None else f"had ended before with code {status}"
-        message = f"{victim.message}, for want of rank {blamed}, which {ended}"
+        message = f"{victim.message}, {self._fates.why(victim.rank)}"
         self._fail(victim.rank, message, victim.exit_code)
 
     def _lost(self, host: AgentConnection) -> None:

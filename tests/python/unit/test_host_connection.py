@@ -63,8 +63,8 @@ def test_the_interface_that_the_ranks_are_given_is_the_one_they_are_called_over(
     shell = RemoteShell(command=["no-shell"])
     for variable in ("PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE"):
         addresses = own_addresses(["192.0.2.1"], {variable: "no0, lo"}, shell)
-        with serve_rendezvous(1, "5ec4e7", addresses) as address:
-            assert address("192.0.2.1").startswith("127.0.0.1:")
+        with serve_rendezvous(1, "5ec4e7", addresses) as meeting:
+            assert meeting.seen_from("192.0.2.1").startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,11 @@ core.init()
 core.allreduce(numpy.ones(4), name="before")
 moment = float(core.broadcast(numpy.array(time.time() + 0.5), 0, name="moment"))
 told = threading.Event()
+
+def say(name, error):  # two threads do
+    text = f"{name} after {time.time() - moment:.3f} s: {error}\\n"
+    os.write(1, text.encode())
+
 if core.rank() == 1:
     time.sleep(moment - time.time())
     os.kill(os.getpid(), signal.SIGKILL)
@@ -116,7 +121,7 @@ def called(handle):
     try:
         handle.wait()
     except core.HorovodInternalError as error:
-        print(f"callback after {time.time() - moment:.3f} s: {error}", flush=True)
+        say("callback", error)
     told.set()
 
 core.allreduce_async(numpy.ones(9), name="with a callback", callback=called)
@@ -125,7 +130,7 @@ for name, wait in (("large", handle.wait), ("later", lambda: core.barrier())):
     try:
         wait()
     except core.HorovodInternalError as error:
-        print(f"{name} after {time.time() - moment:.3f} s: {error}", flush=True)
+        say(name, error)
 told.wait()
 raise SystemExit(1)
 """

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/interruption.h"
+#include "base/large_memory.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -138,6 +139,10 @@ const char* perseus_status_name(perseus_status_t status) {
 
 void perseus_set_interruption_check(int (*check)(void* user), void* user) {
   perseus::set_interruption_check(check, user);
+}
+
+void perseus_prefer_huge_pages(void* memory, size_t bytes) {
+  perseus::prefer_huge_pages(memory, bytes);
 }
 
 perseus_status_t perseus_init(const perseus_init_options_t* options) {

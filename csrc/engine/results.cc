@@ -1,7 +1,8 @@
 #include "engine/results.h"
 
-#include <cstdlib>
 #include <string>
+
+#include "base/large_memory.h"
 
 namespace perseus {
 
@@ -24,7 +25,7 @@ Status allocate_outputs(Operation& operation, int set_size, int set_index) {
 
 Status allocate_output(OperationTensor& tensor, uint64_t bytes) {
   if (bytes == 0) return {};
-  tensor.allocated.reset(static_cast<std::byte*>(std::malloc(bytes)));
+  tensor.allocated.reset(allocate_large(bytes));
   tensor.output = tensor.allocated.get();
   if (tensor.output == nullptr) {
     return Status::out_of_memory("no memory for a result of " + std::to_string(bytes) + " bytes");

@@ -108,6 +108,9 @@ void bind_process(py::module_& module) {
   module.def("init", &init, py::arg("ranks") = py::none());
   module.def("shutdown", [] { blocking(perseus_shutdown); });
   module.def("is_initialized", [] { return perseus_is_initialized() != 0; });
+  module.def("prefer_huge_pages", [](uintptr_t memory, size_t bytes) {
+    perseus_prefer_huge_pages(reinterpret_cast<void*>(memory), bytes);
+  });
   module.def("rank", &perseus_rank);
   module.def("size", &perseus_size);
   module.def("local_rank", &perseus_local_rank);

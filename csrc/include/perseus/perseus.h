@@ -109,6 +109,11 @@ typedef struct {
  * PERSEUS_ABORTED when it gives anything but 0. NULL: they ask nobody. */
 PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
+/* Says that this memory is about to be written as a whole, as a fresh output is: if it is large,
+ * the kernel is asked for huge pages, without which it takes longer to come by than to fill. The
+ * library does so for results that it allocates. */
+PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
+
 /* Joins the other processes. Reads the settings from the environment. Blocks until all have come or
  * the start time-out ends. A second call without shutdown between does nothing. options may be
  * NULL. */

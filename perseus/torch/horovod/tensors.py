@@ -11,6 +11,8 @@ from torch.autograd import forward_ad
 from perseus.common.process_sets import ProcessSet
 from perseus_core import DataType, _engine
 
+#: Bytes from which fresh memory takes longer to come by than to fill.
+LARGE = 4 << 20
 _NUMBERS = {
     getattr(torch, member.name.lower()): int(member)
     for member in DataType
@@ -99,10 +101,14 @@ def may_be_differentiated(tensor: torch.Tensor) -> bool:
 
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A row-major tensor of this shape and type."""
+    """A row-major tensor of this shape and type, for a result."""
     if type(tensor) is torch.Tensor and tensor.is_contiguous():
-        return torch.empty_like(tensor)  # which takes a third of the time
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        fresh = torch.empty_like(tensor)  # which takes a third of the time
+    else:
+        fresh = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    if fresh.nbytes >= LARGE:
+        _engine.prefer_huge_pages(fresh.data_ptr(), fresh.nbytes)
+    return fresh
 
 
 def take_result(handle: int, index: int = 0) -> torch.Tensor:

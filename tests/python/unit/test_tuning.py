@@ -182,7 +182,7 @@ tensors = [(str(i), numpy.empty(1 << 18, numpy.float32), 0) for i in range(4)]
 if rank < 2:
     tensors += [(f"pair{i}", numpy.empty(1 << 19, numpy.float32), pair) for i in range(6)]
 random.seed(rank)
-for step in range(60):
+for step in range(100):  # where another set is busy too, trials take longer
     random.shuffle(tensors)
     for _, tensor, _ in tensors:
         tensor.fill(rank + 1)

@@ -25,12 +25,12 @@ MEMORY_MB = 16_000
 
 @dataclass(frozen=True)
 class Case:
-    """Some ranks, names, deaths; whether ranks may shut down at any moment."""
+    """Some ranks and names; how many ranks die, and how many shut down, at any moment."""
 
     ranks: int
     names: int
     deaths: int
-    leaves: bool
+    leaves: int
     #: a macro that puts a fault in, and what spin says of it
     fault: str = ""
     found: str = ""
@@ -39,35 +39,36 @@ class Case:
 
     def text(self) -> str:
         parts = [f"{self.ranks} ranks", f"{self.names} name{'s' * (self.names > 1)}"]
-        if self.deaths:
-            parts.append("1 death")
-        if self.leaves:
-            parts.append("shutdowns")
+        for count, what in ((self.deaths, "death"), (self.leaves, "shutdown")):
+            if count:
+                parts.append(f"{count} {what}{'s' * (count > 1)}")
         if self.fault:
             parts.append(f"with the fault {self.fault}")
         return ", ".join(parts)
 
     def macros(self) -> list[str]:
-        values = {"N": self.ranks, "NAMES": self.names, "CRASHES": self.deaths}
-        macros = [
-            f"-D{name}={value}" for name, value in (values | {"LEAVES": +self.leaves}).items()
-        ]
+        values = {"N": self.ranks, "NAMES": self.names}
+        values |= {"CRASHES": self.deaths, "LEAVES": self.leaves}
+        macros = [f"-D{name}={value}" for name, value in values.items()]
         return [*macros, f"-D{self.fault}"] if self.fault else macros
 
 
 QUICK = (
-    Case(3, 1, 1, leaves=True),
-    Case(3, 2, 1, leaves=False),
-    Case(4, 1, 1, leaves=False),
-    Case(3, 1, 1, leaves=True, fault="NEUTRAL_AFTER_END", found="neutral"),
-    Case(3, 1, 1, leaves=False, fault="DEATH_IS_NOT_TOLD", found="pending==0"),
-    Case(3, 2, 0, leaves=False, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
+    Case(3, 1, 1, leaves=1),
+    Case(3, 2, 0, leaves=1),
+    Case(3, 2, 1, leaves=0),
+    Case(4, 1, 1, leaves=0),
+    Case(3, 1, 0, leaves=1, fault="NEUTRAL_AFTER_END", found="neutral"),
+    Case(3, 1, 0, leaves=1, fault="LEAVER_IS_WAITED_FOR", found="running"),
+    Case(3, 1, 1, leaves=0, fault="DEATH_IS_NOT_TOLD", found="pending==0"),
+    Case(3, 2, 0, leaves=0, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
 )
 WHOLE = (
-    Case(3, 2, 1, leaves=True),
-    Case(4, 1, 1, leaves=True),
-    Case(4, 2, 0, leaves=False),
-    Case(4, 2, 1, leaves=False, hashed=True),
+    Case(3, 1, 1, leaves=3),
+    Case(3, 2, 1, leaves=1),
+    Case(4, 1, 1, leaves=1),
+    Case(4, 2, 0, leaves=0),
+    Case(4, 2, 1, leaves=0, hashed=True),
 )
 
 

@@ -35,7 +35,7 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(StatusCode code, std::string message)
-      : error_(std::make_shared<const Error>(Error{code, std::move(message)})) {}
+      : error_(std::make_shared<const Error>(Error{code, std::move(message), -1})) {}
 
   static Status ok() { return {}; }
   static Status invalid_argument(std::string m) {
@@ -45,6 +45,12 @@ class [[nodiscard]] Status {
     return {StatusCode::kNotInitialized, std::move(m)};
   }
   static Status aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
+  // What needs the rank `peer` cannot go on: it is lost, or has left.
+  static Status without(int peer, std::string m) {
+    Status status;
+    status.error_ = std::make_shared<const Error>(Error{StatusCode::kAborted, std::move(m), peer});
+    return status;
+  }
   static Status mismatch(std::string m) { return {StatusCode::kMismatch, std::move(m)}; }
   static Status duplicate_name(std::string m) { return {StatusCode::kDuplicateName, std::move(m)}; }
   static Status timed_out(std::string m) { return {StatusCode::kTimedOut, std::move(m)}; }
@@ -57,11 +63,14 @@ class [[nodiscard]] Status {
   bool is_ok() const { return error_ == nullptr; }
   StatusCode code() const { return error_ ? error_->code : StatusCode::kOk; }
   const std::string& message() const;
+  // The rank that it blames for the failure, or -1.
+  int peer() const { return error_ ? error_->peer : -1; }
 
  private:
   struct Error {
     StatusCode code;
     std::string message;
+    int peer = -1;
   };
   std::shared_ptr<const Error> error_;
 };

@@ -1,5 +1,7 @@
 #include "engine/control.h"
 
+#include <algorithm>
+
 namespace perseus {
 namespace {
 
@@ -47,10 +49,16 @@ std::optional<Leaving> Leaving::read(ByteReader reader) {
   return message;
 }
 
+uint64_t Leaving::last_round(int32_t set) const {
+  const auto entry = std::ranges::find(rounds, set, &std::pair<int32_t, uint64_t>::first);
+  return entry == rounds.end() ? 0 : entry->second;
+}
+
 std::vector<std::byte> Broken::write() const {
   ByteWriter writer;
   writer.put(ControlKind::kBroken);
   writer.put(rank);
+  writer.put<uint8_t>(has_left);
   writer.put_string(why);
   return copy(writer);
 }
@@ -58,6 +66,7 @@ std::vector<std::byte> Broken::write() const {
 std::optional<Broken> Broken::read(ByteReader reader) {
   Broken message;
   message.rank = reader.get<int32_t>();
+  message.has_left = reader.get<uint8_t>() != 0;
   message.why = reader.get_string();
   if (reader.failed()) return {};
   return message;

@@ -23,10 +23,14 @@ enum class ControlKind : uint8_t {
   kHere = 7,         // nothing more
 };
 
-// A rank has shut down; passed on by everyone who had not heard.
+// A rank is shutting down; passed on by everyone who had not heard. What has been agreed on in
+// these rounds it still takes part in, and in nothing after.
 struct Leaving {
   int32_t rank = -1;
   std::vector<std::pair<int32_t, uint64_t>> rounds;  // the last round ended there, by process set
+
+  // 0: the rank knows of no such set.
+  uint64_t last_round(int32_t set) const;
 
   std::vector<std::byte> write() const;
   static std::optional<Leaving> read(ByteReader reader);
@@ -34,7 +38,8 @@ struct Leaving {
 
 // Operations cannot go on; passed on by everyone who had not heard.
 struct Broken {
-  int32_t rank = -1;  // that has died or failed
+  int32_t rank = -1;  // that has died, failed or left
+  bool has_left = false;
   std::string why;
 
   std::vector<std::byte> write() const;

@@ -13,15 +13,7 @@
 namespace perseus {
 namespace {
 
-// How long shutdown waits for other ranks to take what was sent to them.
-constexpr std::chrono::milliseconds kLinger{2000};
 constexpr std::string_view kInitBarrier = "perseus.init";
-
-Status shut_down_status() {
-  return Status::aborted(
-      "Perseus has been shut down on this rank: the operation was still under way, or came after; "
-      "call init() again before any other");
-}
 
 // The end of the job is one reason for all that is outstanding; each error says what of.
 Status ended(const Operation& operation, Status why) {
@@ -144,33 +136,6 @@ void Engine::shutdown() {
   poll();
 }
 
-void Engine::begin_shutdown() {
-  closing_ = true;
-  {
-    std::lock_guard lock(queue_mutex_);
-    if (refusal_.is_ok()) refusal_ = shut_down_status();
-  }
-  if (broken_.is_ok()) {
-    Leaving leaving;
-    leaving.rank = rank_;
-    for (const auto& [id, set] : sets_) {
-      if (set->negotiator) leaving.rounds.emplace_back(id, set->negotiator->completed_rounds());
-    }
-    tell_neighbours(leaving.write());
-    broken_ = shut_down_status();
-    if (!executor_->is_idle()) mesh_->fail_all(broken_);
-    executor_->cancel_waiting(broken_);
-    for (const auto& [id, set] : sets_) fail_pending(*set, broken_);
-  }
-  close_when_idle();
-}
-
-void Engine::close_when_idle() {
-  if (!closing_ || closed_ || !executor_->is_idle()) return;
-  closed_ = true;
-  mesh_->close(kLinger, [this] { loop_.stop(); });
-}
-
 // ---- Submission and completion.
 
 Status Engine::submit(OperationPtr operation) {
@@ -220,7 +185,7 @@ bool Engine::poll() {
 
 void Engine::accept(const Refused& refused) {
   const ProcessSetPtr set = find_set(refused.set);
-  if (!broken_.is_ok()) return;
+  if (!over().is_ok()) return;
   const bool is_member = set != nullptr && set->negotiator != nullptr;
   if (!is_member) return mix_ups_->add_stray(refused.key, refused.reason);
   if (!set->broken.is_ok()) return;
@@ -231,7 +196,7 @@ void Engine::accept(const Refused& refused) {
 void Engine::accept(const OperationPtr& operation) {
   counters_.operations_submitted.add();
   const ProcessSetPtr set = find_set(operation->process_set);
-  if (!broken_.is_ok()) return complete(operation, broken_);
+  if (const Status why = over(); !why.is_ok()) return complete(operation, why);
   if (set == nullptr) {
     return complete(operation, Status::invalid_argument("process set " +
                                                         std::to_string(operation->process_set) +
@@ -283,12 +248,6 @@ void Engine::operation_done(const OperationPtr& operation, const Status& status)
 void Engine::wake_waiters() {
   for (const OperationPtr& operation : to_wake_) operation->done.wake();
   to_wake_.clear();
-}
-
-void Engine::shard_ended(const Status& status) {
-  // Other ranks may wait for what this one can no longer send.
-  if (!status.is_ok() && broken_.is_ok()) break_world({rank_, status.message()});
-  close_when_idle();
 }
 
 }  // namespace perseus

@@ -72,7 +72,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   Result<std::vector<int>> process_set_ranks(int32_t set) const;
   std::vector<int32_t> process_sets() const;
 
-  // Ends what is under way with kAborted, tells the other ranks, and ends the engine's thread.
+  // Lets what has been agreed on end, for 2 s, and all else end with kAborted; tells the other
+  // ranks, and ends the engine's thread.
   void shutdown();
   bool is_engine_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
@@ -123,7 +124,11 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   void on_ballot(int from, ByteReader reader, std::span<const std::byte> message);
   void on_leaving(const Leaving& leaving);
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
+  void check_part_of(const Leaving& leaving, const ProcessSet& set);
+  // Whether something is under way here that the peer takes part in.
+  bool awaits(const ProcessSet& set, int peer) const;
   void break_world(const Broken& broken);
+  void end_operations(const Broken& news);
   void tell_neighbours(std::span<const std::byte> message);
   void tell_launcher();
   void send_word(int rank, ControlKind word);
@@ -131,7 +136,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   // ExecutorHost.
   void operation_done(const OperationPtr& operation, const Status& status) override;
   void wake_waiters() override;
-  void shard_ended(const Status& status) override;
+  Status shard_failed(const Status& status) override;
+  void shard_ended() override { close_when_idle(); }
 
   // MixUpHost.
   const std::map<int32_t, ProcessSetPtr>& process_sets_here() const override { return sets_; }
@@ -147,7 +153,10 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   void on_silent_peer(int rank) override;
 
   void begin_shutdown();
+  void stop_taking_part();
   void close_when_idle();
+  // Why no operation begins here any more; ok: some may.
+  Status over() const;
 
   friend class SetHost;
 

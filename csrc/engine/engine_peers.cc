@@ -14,13 +14,22 @@ namespace {
 
 // How long bad news may take to leave.
 constexpr std::chrono::milliseconds kNewsTime{100};
+// How long shutdown waits for what has been agreed on to end, and then for other ranks to take what
+// was sent to them.
+constexpr std::chrono::milliseconds kLinger{2000};
 
-Status left_status(int rank) {
+Status shut_down_status() {
   return Status::aborted(
-      "rank " + std::to_string(rank) +
-      " has shut down or ended, so operations with it cannot complete: look at what "
-      "that rank printed, and let every rank submit the same operations before it "
-      "shuts down");
+      "Perseus has been shut down on this rank: the operation was still under way, or came after; "
+      "call init() again before any other");
+}
+
+Broken left(int rank) {
+  return {rank, true,
+          "rank " + std::to_string(rank) +
+              " has shut down or ended, so operations with it cannot complete: look at what "
+              "that rank printed, and let every rank submit the same operations before it "
+              "shuts down"};
 }
 
 }  // namespace
@@ -52,7 +61,7 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
     case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
     case ControlKind::kHere: return;
   }
-  break_world({from, "rank " + std::to_string(from) + " sent a malformed control message"});
+  break_world({from, false, "rank " + std::to_string(from) + " sent a malformed control message"});
 }
 
 void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> message) {
@@ -69,14 +78,22 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
   const size_t prefix = sizeof(ControlKind) + sizeof(id);
   const Status status = set->negotiator->receive(message.subspan(std::min(prefix, message.size())));
   if (!status.is_ok()) {
-    return break_world({from, status.message() + " from rank " + std::to_string(from)});
+    return break_world({from, false, status.message() + " from rank " + std::to_string(from)});
   }
   advance(*set);
 }
 
 void Engine::on_peer_lost(int peer, const Status& why) {
-  if (left_.contains(peer) || closing_) return;
-  break_world({peer, why.message()});
+  if (closed_) return;
+  if (!left_.contains(peer)) return break_world({peer, false, why.message()});
+  // It ended before it had done what it still was to take part in.
+  if (std::ranges::any_of(sets_, [&](const auto& entry) { return awaits(*entry.second, peer); })) {
+    break_world(left(peer));
+  }
+}
+
+bool Engine::awaits(const ProcessSet& set, int peer) const {
+  return set.has(peer) && (!set.pending.empty() || executor_->is_running_after(set.id, 0));
 }
 
 // Nothing follows from the goodbye itself: which rounds the peer completed comes with its Leaving,
@@ -89,41 +106,97 @@ void Engine::on_leaving(const Leaving& leaving) {
   for (const auto& [id, set] : std::map(sets_)) apply_leaving(*set, leaving);
 }
 
-// Rounds that the leaver completed will complete here too, since it sent its part of them before;
-// later ones cannot.
+// Rounds that the leaver completed will complete here too, since it does its part of them before it
+// goes. A later one may have been under way there: others may complete it, but not what is then
+// agreed on.
 void Engine::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
-  const auto round = std::find_if(leaving.rounds.begin(), leaving.rounds.end(),
-                                  [&](const auto& entry) { return entry.first == set.id; });
-  set.negotiator->limit_rounds(round == leaving.rounds.end() ? set.negotiator->completed_rounds()
-                                                             : round->second);
+  set.negotiator->limit_rounds(leaving.last_round(set.id));
   if (set.broken.is_ok()) {
-    set.broken = left_status(leaving.rank);
+    set.broken = Status::without(leaving.rank, left(leaving.rank).why);
     if (blamed_ < 0) {
       blamed_ = leaving.rank;
       blamed_has_left_ = true;
     }
   }
   advance(set);
+  check_part_of(leaving, set);
+}
+
+// A part of what runs without the leaver may wait for another rank, which waits for the leaver: so
+// nobody waits for what the links have to say. Whoever left first is to blame: others left because
+// of it.
+void Engine::check_part_of(const Leaving& leaving, const ProcessSet& set) {
+  if (!set.has(leaving.rank)) return;
+  if (executor_->is_running_after(set.id, leaving.last_round(set.id))) {
+    break_world(left(set.broken.peer() < 0 ? leaving.rank : set.broken.peer()));
+  }
 }
 
 void Engine::break_world(const Broken& broken) {
   if (!broken_.is_ok()) return;
   broken_ = Status::aborted(broken.why);
-  PERSEUS_LOG(kError, broken.why);
+  if (!broken.has_left) PERSEUS_LOG(kError, broken.why);
   blamed_ = broken.rank;
-  blamed_has_left_ = false;
+  blamed_has_left_ = broken.has_left;
   tell_launcher();
   {
     std::lock_guard lock(queue_mutex_);
     if (refusal_.is_ok()) refusal_ = broken_;
   }
-  tell_neighbours(broken.write());
+  end_operations(broken);
+}
+
+void Engine::end_operations(const Broken& news) {
+  tell_neighbours(news.write());
   // The links close only when the news has had time to leave: else those who have not heard would
   // take this rank for the one that died.
   loop_.call_at(Clock::now() + kNewsTime, [this] { mesh_->fail_all(broken_); });
   executor_->cancel_waiting(broken_);
   for (const auto& [id, set] : sets_) fail_pending(*set, broken_);
+}
+
+void Engine::begin_shutdown() {
+  closing_ = true;
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (refusal_.is_ok()) refusal_ = shut_down_status();
+  }
+  if (broken_.is_ok()) {
+    Leaving leaving;
+    leaving.rank = rank_;
+    for (const auto& [id, set] : sets_) {
+      if (set->negotiator) leaving.rounds.emplace_back(id, set->negotiator->completed_rounds());
+    }
+    tell_neighbours(leaving.write());
+    for (const auto& [id, set] : sets_) fail_pending(*set, shut_down_status());
+    loop_.call_at(Clock::now() + kLinger, [this] { stop_taking_part(); });
+  }
+  close_when_idle();
+}
+
+// Of what had been agreed on when shutdown began, something has not come to its end since.
+void Engine::stop_taking_part() {
+  if (closed_ || !broken_.is_ok()) return;
+  broken_ = shut_down_status();
+  end_operations(left(rank_));
+}
+
+Status Engine::over() const { return closing_ && broken_.is_ok() ? shut_down_status() : broken_; }
+
+void Engine::close_when_idle() {
+  if (!closing_ || closed_ || !executor_->is_idle()) return;
+  closed_ = true;
+  mesh_->close(kLinger, [this] { loop_.stop(); });
+}
+
+// Other ranks may wait for what this one can no longer send.
+Status Engine::shard_failed(const Status& status) {
+  const int peer = status.peer();
+  break_world(peer < 0                ? Broken{rank_, false, status.message()}
+              : mesh_->has_left(peer) ? left(peer)
+                                      : Broken{peer, false, status.message()});
+  return status.code() == StatusCode::kAborted ? broken_ : status;
 }
 
 // A rank that fails because another ended must not be taken for the culprit, though it may well be
@@ -161,12 +234,13 @@ std::set<int> Engine::awaited_peers() const {
 void Engine::ask_whether_there(int rank) { send_word(rank, ControlKind::kAreYouThere); }
 
 void Engine::on_silent_peer(int rank) {
-  break_world({rank, "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
-                         ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
-                         " s (PERSEUS_PEER_TIMEOUT), though its connections stand; its process is "
-                         "stopped, or gets no processor"});
+  break_world({rank, false,
+               "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
+                   ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
+                   " s (PERSEUS_PEER_TIMEOUT), though its connections stand; its process is "
+                   "stopped, or gets no processor"});
 }
 
-void Engine::end_stalled(const Status& why) { break_world({rank_, why.message()}); }
+void Engine::end_stalled(const Status& why) { break_world({rank_, false, why.message()}); }
 
 }  // namespace perseus

@@ -86,7 +86,7 @@ void Engine::advance(ProcessSet& set) {
   const uint64_t described = set.negotiator->counters().descriptions_sent;
   set.negotiator->advance();
   if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
-    return break_world({rank_, failure.message()});
+    return break_world({rank_, false, failure.message()});
   }
   counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
   if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
@@ -95,7 +95,7 @@ void Engine::advance(ProcessSet& set) {
 void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   counters_.agreements.add();
   // What has ended with an error here must not end well elsewhere, without this rank's part.
-  if (!broken_.is_ok()) return;
+  if (!over().is_ok()) return;
   // Before anything is planned: all ranks change their plans at the same agreement.
   if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
     executor_->conclude_trial(agreement.slowest);
@@ -143,7 +143,9 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   stall_watch_->note_agreement();
   if (batch->agreed.empty()) return;
   batch->set = sets_.at(set.id);
+  batch->round = agreement.round;
   executor_->run(batch);
+  for (const auto& [rank, leaving] : left_) check_part_of(leaving, set);
 }
 
 // Every rank of the world does this at the same place in the order of operations, and so comes to

@@ -125,6 +125,7 @@ void Executor::note_step(Batch& batch) {
 }
 
 void Executor::note_idle() {
+  is_busy_ = false;
   tuner_.record(busy_bytes_, Clock::now() - busy_since_);
   ++bursts_;
   if (std::exchange(step_ends_when_idle_, false)) tuner_.end_step();
@@ -184,11 +185,11 @@ void Executor::run(const std::shared_ptr<Batch>& batch) {
 }
 
 void Executor::give_up(const Batch& batch, const Status& status) {
+  const Status told = host_.shard_failed(status);
   for (const OperationPtr& operation : batch.operations) {
-    if (operation != nullptr) host_.operation_done(operation, status);
+    if (operation != nullptr) host_.operation_done(operation, told);
   }
   host_.wake_waiters();
-  host_.shard_ended(status);
 }
 
 void Executor::pump() {
@@ -198,7 +199,7 @@ void Executor::pump() {
   while (Ticket* ticket = admission_.start_next()) {
     auto* run = static_cast<ShardRun*>(ticket);
     trace_shard_begin(context_.timeline, *run);
-    if (admission_.running() == 1) {
+    if (!std::exchange(is_busy_, true)) {
       busy_since_ = Clock::now();
       busy_bytes_ = 0;
     }
@@ -212,10 +213,10 @@ void Executor::pump() {
 
 void Executor::shard_finished(ShardRun& run, const Status& status) {
   trace_shard_end(context_.timeline, run);
-  settle(run, status);
+  settle(run, status.is_ok() ? status : host_.shard_failed(status));
   admission_.finish(&run);
   if (is_idle()) note_idle();
-  host_.shard_ended(status);
+  host_.shard_ended();
   pump();
 }
 
@@ -255,6 +256,12 @@ const Operation* Executor::find_running(int32_t process_set) const {
     }
   }
   return nullptr;
+}
+
+bool Executor::is_running_after(int32_t process_set, uint64_t round) const {
+  return std::ranges::any_of(runs_, [&](const auto& run) {
+    return run->batch != nullptr && run->process_set == process_set && run->batch->round > round;
+  });
 }
 
 void Executor::cancel_waiting(const Status& why) {

@@ -19,8 +19,10 @@ class ExecutorHost {
   virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
   // Called after some operations were done together.
   virtual void wake_waiters() = 0;
-  // A shard no longer runs: it was moved, or could not be.
-  virtual void shard_ended(const Status& status) = 0;
+  // A shard could not be moved, or not even begun: gives what its operations are told.
+  virtual Status shard_failed(const Status& status) = 0;
+  // A shard no longer runs.
+  virtual void shard_ended() = 0;
 
  protected:
   ~ExecutorHost() = default;
@@ -36,9 +38,11 @@ class Executor {
   void run(const std::shared_ptr<Batch>& batch);
   // Ends what has not started with `why`. What is under way ends as its links do.
   void cancel_waiting(const Status& why);
-  bool is_idle() const { return admission_.running() == 0; }
+  bool is_idle() const { return admission_.is_idle(); }
   // An operation in this set that is not done, or null.
   const Operation* find_running(int32_t process_set) const;
+  // Whether something is not done that this set agreed on after `round`.
+  bool is_running_after(int32_t process_set, uint64_t round) const;
 
   // The tuner's part in an agreement: what was measured here, and the verdict of all ranks.
   const Tuner& tuner() const { return tuner_; }
@@ -69,6 +73,7 @@ class Executor {
   ExecutorHost& host_;
   Tuner tuner_;
   Admission admission_;
+  bool is_busy_ = false;
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;
   bool pumping_ = false;

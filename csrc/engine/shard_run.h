@@ -23,6 +23,7 @@ class Executor;
 // Operations that were agreed on together, and the work that they make. Kept alive by its shards.
 struct Batch {
   ProcessSetPtr set;
+  uint64_t round = 0;                    // of the set's agreements
   std::vector<Agreement::Ready> agreed;  // in the order in which they are to run
   // By index in `agreed`; null where this rank has joined and only helps the others.
   std::vector<OperationPtr> operations;

@@ -8,6 +8,7 @@ namespace perseus {
 void Admission::add(Ticket* ticket) {
   ticket->order = next_order_++;
   ticket->state = Ticket::State::kWaiting;
+  unfinished_ += 1;
   bytes_unfinished_ += ticket->bytes;
   ticket->is_listed = true;
   waiting_.push_back(ticket);
@@ -77,6 +78,7 @@ void Admission::finish(Ticket* ticket) {
   ticket->state = Ticket::State::kFinished;
   lane_used_[ticket->lane] = false;
   running_ -= 1;
+  unfinished_ -= 1;
   bytes_unfinished_ -= ticket->bytes;
   std::erase(running_tickets_, ticket);
 
@@ -111,6 +113,7 @@ std::vector<Ticket*> Admission::cancel_waiting() {
     for (Ticket* ticket = queue.first; ticket != nullptr; ticket = ticket->next) {
       if (ticket->state == Ticket::State::kWaiting) {
         ticket->state = Ticket::State::kFinished;
+        unfinished_ -= 1;
         bytes_unfinished_ -= ticket->bytes;
         cancelled.push_back(ticket);
       } else {

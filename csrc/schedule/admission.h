@@ -50,7 +50,8 @@ class Admission {
   // All tickets that have not started, which are finished hereby.
   std::vector<Ticket*> cancel_waiting();
 
-  int running() const { return running_; }
+  // Whether no ticket waits or runs.
+  bool is_idle() const { return unfinished_ == 0; }
   // Of all tickets that are not finished.
   uint64_t bytes_unfinished() const { return bytes_unfinished_; }
   // For the tuner; takes effect for shards that start from now on.
@@ -82,6 +83,7 @@ class Admission {
   int lanes_;
   uint64_t next_order_ = 0;
   int running_ = 0;
+  int unfinished_ = 0;
   uint64_t bytes_unfinished_ = 0;
   std::vector<Ticket*> waiting_;  // heap by Later; started ones are dropped when they come up
   // By process set, from the oldest that is unfinished on.

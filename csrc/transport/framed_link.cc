@@ -305,7 +305,7 @@ void FramedLink::goodbye_arrived(Port& port) {
     finish_closing_if_done();
     return;
   }
-  end(State::kLeft, Status::aborted(peer_name_ + " has shut down"));
+  end(State::kLeft, Status::without(peer(), peer_name_ + " has shut down"));
   environment_.observer.link_left(peer());
 }
 
@@ -352,7 +352,7 @@ void FramedLink::abort(const Status& why) {
 void FramedLink::fail(const Status& why) {
   if (is_over()) return;
   const bool was_closing = state_ == State::kClosing;
-  const Status status = Status::aborted("lost " + peer_name_ + ": " + why.message());
+  const Status status = Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
   end(State::kFailed, status);
   // Who is leaving anyway has no use for the news.
   if (was_closing) {

@@ -93,6 +93,8 @@ class FramedLink final : public Link, private Yielding {
   bool is_connected() const { return attached_ == static_cast<int>(ports_.size()); }
   // Nothing can be sent or received any more.
   bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
+  // The peer has said goodbye.
+  bool has_left() const { return state_ == State::kLeft; }
 
   // Asks the observer to connect, the first time.
   void want();

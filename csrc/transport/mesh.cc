@@ -333,6 +333,10 @@ void MeshImpl::entered(const Hello& hello, FileDescriptor fd) {
   if (!link.is_over()) attach(peer, hello.index, std::move(fd));
 }
 
+bool MeshImpl::has_left(int peer) const {
+  return peers_[peer].link != nullptr && peers_[peer].link->has_left();
+}
+
 void MeshImpl::send_control(int peer, std::span<const std::byte> message) {
   framed_link(peer).send_control(message);
 }

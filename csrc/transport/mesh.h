@@ -69,6 +69,9 @@ class Mesh {
   // transfers end in error and on_peer_lost is called.
   virtual Link& link(int peer) = 0;
 
+  // Whether the peer has said goodbye.
+  virtual bool has_left(int peer) const = 0;
+
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer
   // arrive in order.
   virtual void send_control(int peer, std::span<const std::byte> message) = 0;

@@ -36,6 +36,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   const Topology& topology() const override { return topology_; }
   Link& link(int peer) override { return framed_link(peer); }
+  bool has_left(int peer) const override;
   void send_control(int peer, std::span<const std::byte> message) override;
   void set_chunk(uint64_t bytes) override;
   void set_connections(int number) override;

@@ -1,11 +1,12 @@
 /* Agreement and abort in one process set, as csrc/negotiation/negotiator.cc and
  * csrc/engine/engine_peers.cc have them: names here are the names there.
  *
- * A rank submits any of NAMES operations, each when it likes and in any order, and may shut down,
- * at any moment. As many as CRASHES ranks die, at any moment. Messages arrive in any order; of what
+ * A rank submits any of NAMES operations, each when it likes and in any order. As many as LEAVES
+ * ranks shut down, at any moment, and as many as CRASHES die, at any moment. Messages arrive in any order; of what
  * a dead rank has sent, any part may be lost. Only the next living rank is sure to see a death: the
  * others learn of it by what that one tells its neighbours. Data are one message for each
- * operation and pair of ranks.
+ * operation and pair of ranks; nobody learns from the data that do not come that a rank has left,
+ * since in a ring one may wait for another that waits for the leaver.
  *
  * Checked:
  *   - two ranks that complete a round have the same plan
@@ -55,12 +56,13 @@ Negotiator negotiator[N];
 /* ---- Each rank's engine */
 byte submitted[N];
 byte running[N]; /* agreed on, shards under way */
+byte agreed_in[NAMES]; /* the round; 0: none yet */
 byte failed[N];
 byte left_[N]; /* bits: ranks that it knows to have left */
 bool is_broken[N];
 bool closing[N];
 bool dead[N];
-byte deaths, unfinished_leaves;
+byte deaths, leaves_begun, unfinished_leaves;
 
 /* ---- What is under way to each rank */
 typedef Ballot {
@@ -118,20 +120,40 @@ inline fail_all() {
   running[me] = 0
 }
 
+inline end_operations() {
+  is_broken[me] = true;
+#ifndef DEATH_IS_NOT_TOLD
+  k = 0;
+  do
+  :: k < N -> if :: k != me && !dead[k] -> wire[k].broken = true :: else fi; k++
+  :: else -> break
+  od;
+#endif
+  fail_all()
+}
+
 inline break_world() {
   if
   :: !is_broken[me] ->
-     is_broken[me] = true;
-#ifndef DEATH_IS_NOT_TOLD
-     k = 0;
-     do
-     :: k < N -> if :: k != me && !dead[k] -> wire[k].broken = true :: else fi; k++
-     :: else -> break
-     od;
-#endif
-     fail_all()
+     end_operations()
   :: else
   fi
+}
+
+/* What runs without the leaver's part. */
+inline check_part_of(who) {
+  j = 0;
+  do
+  :: j < NAMES ->
+     if
+#ifndef LEAVER_IS_WAITED_FOR
+     :: (running[me] & bit(j)) && agreed_in[j] > leaving_rounds[who] -> break_world()
+#endif
+     :: else
+     fi;
+     j++
+  :: else -> break
+  od
 }
 
 inline tell_of_leaving(who) {
@@ -173,6 +195,7 @@ inline on_agreement() {
      :: j < NAMES ->
         if
         :: me_.ballot & bit(j) ->
+           agreed_in[j] = me_.completed_rounds;
            if :: !(me_.pending & bit(j)) -> neutral[j] = neutral[j] | bit(me) :: else fi;
            k = 0;
            do
@@ -185,7 +208,12 @@ inline on_agreement() {
      :: else -> break
      od;
      running[me] = running[me] | (me_.ballot & me_.pending);
-     me_.pending = me_.pending & ~me_.ballot
+     me_.pending = me_.pending & ~me_.ballot;
+     i = 0;
+     do
+     :: i < N -> if :: left_[me] & bit(i) -> check_part_of(i) :: else fi; i++
+     :: else -> break
+     od
   :: else
   fi
 }
@@ -272,18 +300,26 @@ inline on_leaving(who) {
      :: leaving_rounds[who] < me_.last_round -> me_.last_round = leaving_rounds[who]
      :: else
      fi;
-     advance()
+     advance();
+     check_part_of(who)
   :: else
   fi
 }
 
 inline begin_shutdown() {
   closing[me] = true;
+  leaves_begun++;
   leaving_rounds[me] = me_.completed_rounds;
   left_[me] = left_[me] | bit(me);
   tell_of_leaving(me);
-  if :: (me_.pending | running[me]) != 0 -> unfinished_leaves++ :: else fi;
-  fail_all()
+  if :: me_.pending != 0 -> unfinished_leaves++ :: else fi;
+  fail(me_.pending);
+  me_.pending = 0
+}
+
+inline stop_taking_part() {
+  unfinished_leaves++;
+  end_operations()
 }
 
 /* To each rank all arrives that was under way, or nothing. */
@@ -336,11 +372,8 @@ inline die() {
 #define sees_death \
   (dead[before(1)] || (is_gone(before(1)) && dead[before(2)]) || \
    (N > 3 && is_gone(before(1)) && is_gone(before(2)) && dead[before(3)]))
-/* Data of a rank that has left which it did not send before, and never will. */
-#define lacks(name, rank) \
-  (closing[rank] && (running[me] & bit(name)) && !(wire[me].data[name] & bit(rank)))
-#define lacks_any(name) \
-  (lacks(name, 0) || lacks(name, 1) || lacks(name, 2) || (N > 3 && lacks(name, N - 1)))
+/* Nothing is left to do before the links are closed. */
+#define is_done(rank) (closing[rank] && running[rank] == 0)
 
 #define OPERATION(name) \
   :: d_step { may_submit(name) -> submit(name) } \
@@ -348,8 +381,7 @@ inline die() {
        !dead[me] && is_complete(name) -> \
        assert(neutral[name] == 0); \
        running[me] = running[me] & ~bit(name) \
-     } \
-  :: d_step { is_up && lacks_any(name) -> break_world() }
+     }
 
 proctype Rank(byte me) {
 end:
@@ -363,19 +395,22 @@ end:
   :: d_step { has_come(1, 0) -> receive(1, 0) }
   :: d_step { has_come(1, 1) -> receive(1, 1) }
   :: d_step { !dead[me] && wire[me].broken -> wire[me].broken = false;
-              if :: !closing[me] -> break_world() :: else fi }
+              if :: !is_done(me) -> break_world() :: else fi }
   :: d_step { leaves(0) -> on_leaving(0) }
   :: d_step { leaves(1) -> on_leaving(1) }
   :: d_step { leaves(2) -> on_leaving(2) }
 #if N > 3
   :: d_step { leaves(3) -> on_leaving(3) }
 #endif
-  :: d_step { is_up && !is_broken[me] && sees_death -> break_world() } /* on_peer_lost */
+  :: d_step { !dead[me] && !is_done(me) && !is_broken[me] && sees_death ->
+              break_world() } /* on_peer_lost */
 #if LEAVES > 0
-  :: d_step { is_up && !is_broken[me] -> begin_shutdown() }
+  :: d_step { is_up && !is_broken[me] && leaves_begun < LEAVES -> begin_shutdown() }
+  :: d_step { !dead[me] && closing[me] && running[me] != 0 && !is_broken[me] ->
+              stop_taking_part() }
 #endif
 #if CRASHES > 0
-  :: atomic { is_up && deaths < CRASHES -> die() }
+  :: atomic { !dead[me] && !is_done(me) && deaths < CRASHES -> die() }
 #endif
   od
 }

@@ -135,7 +135,7 @@ TEST(Admission, CancelEndsWhatHasNotStarted) {
   EXPECT_EQ(admission.cancel_waiting().size(), 2u);
   EXPECT_EQ(admission.start_next(), nullptr);
   admission.finish(&tickets[0]);
-  EXPECT_EQ(admission.running(), 0);
+  EXPECT_TRUE(admission.is_idle());
 }
 
 }  // namespace

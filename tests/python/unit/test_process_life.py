@@ -66,17 +66,18 @@ import perseus_core as core
 import perseus.torch.horovod as hvd
 hvd.init()
 hvd.allreduce(torch.ones(3), name="first")
-handles = [hvd.allreduce_async(torch.ones(100_000), name=f"h{i}") for i in range(10)]
+
+def submit():
+    return [hvd.allreduce_async(torch.ones(100_000), name=f"h{i}") for i in range(10)]
+
 if hvd.rank() == 0:
+    handles = submit()
     handles += [core.allreduce_async(numpy.ones(10), name="mine alone", callback=print)]
     print("leaves", flush=True)
     sys.exit(0)  # without shutdown, and with all that under way
-for handle in handles:
-    try:
-        hvd.synchronize(handle)
-    except hvd.HorovodInternalError:
-        pass
 try:
+    for handle in submit():
+        assert (hvd.synchronize(handle) == 1).all()
     hvd.allreduce(torch.ones(3), name="later")
 except hvd.HorovodInternalError as error:
     print("told:", error, flush=True)
@@ -89,7 +90,54 @@ def test_an_exit_with_operations_outstanding(run_ranks: RunRanks) -> None:
     assert result.stdout.count("leaves") == 1
     told = [line for line in result.stdout.splitlines() if "told:" in line]
     assert len(told) == 2
-    assert all("rank 0 has shut down or ended" in line for line in told)
+    assert all("rank 0 has shut down or ended" in line for line in told), told
+    assert "ERROR" not in result.stderr
+
+
+#: One rank ends somewhere in the midst of 30 operations; each has an order of its own.
+ENDS_ANYWHERE = """
+import os, random, sys, time, numpy
+import perseus_core as core
+core.init()
+rank, size = core.rank(), core.size()
+chance = random.Random(int(os.environ["SEED"]))
+kinds = [chance.choice(["allreduce", "allgather", "broadcast"]) for _ in range(30)]
+counts = [chance.choice([1, 1000, 100_000, 400_000]) for _ in range(30)]
+ends, after = chance.randrange(size), chance.randrange(1, 30)
+pause = chance.choice([0, 0, .0005, .002])
+order = random.Random(int(os.environ["SEED"]) * 100 + rank).sample(range(30), 30)
+
+def submit(i):
+    ones = numpy.ones(counts[i], numpy.float32)
+    if kinds[i] == "allreduce": return core.allreduce_async(ones, core.ReduceOp.SUM, name=f"h{i}")
+    if kinds[i] == "allgather": return core.allgather_async(ones[:1000], name=f"h{i}")
+    return core.broadcast_async(ones, 0, name=f"h{i}")
+
+try:
+    handles = {i: submit(i) for i in order[: after if rank == ends else 30]}
+    if rank == ends:
+        time.sleep(pause)
+        sys.exit(0)
+    for i, handle in handles.items():
+        result = handle.wait()
+        if kinds[i] == "allreduce": assert (result == size).all()
+        if kinds[i] == "allgather": assert result.size == min(1000, counts[i]) * size
+    core.barrier()
+    print("never told")
+except core.AbortedError as error:
+    print("told:" if "has shut down or ended" in str(error) else "wrong:", error)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_exit_at_any_moment(run_ranks: RunRanks, seed: int, transport: str) -> None:
+    ranks = 2 + seed % 3
+    environment = {**os.environ, "SEED": str(seed), "PERSEUS_TRANSPORT": transport}
+    result = run_ranks(ranks, ENDS_ANYWHERE, environment=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("told:") == ranks - 1, result.stdout
+    assert "ERROR" not in result.stderr
 
 
 FORKS = """

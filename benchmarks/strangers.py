@@ -23,6 +23,7 @@ import secrets
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -45,7 +46,6 @@ import json, os, time, numpy, perseus_core as core
 core.init()
 print("@" + json.dumps({"pid": os.getpid()}), flush=True)
 gradients = [numpy.ones(64 << 10, numpy.float32) for _ in range(20)]
-done = numpy.zeros(1)
 while True:
     began = time.monotonic()
     handles = []
@@ -83,10 +83,10 @@ class Strangers:
 def disturb(ports: list[int]) -> None:
     """What Strangers runs."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    held = [connection for i in range(SILENT) if (connection := reach(ports[i % len(ports)]))]
+    held = [reach(ports[i % len(ports)]) for i in range(SILENT)]
     due = dict.fromkeys(RATES, time.monotonic())
-    turn = len(held)
-    while True:
+    turn = 0
+    while held:  # for ever
         now = time.monotonic()
         for kind, rate in RATES.items():
             if now < due[kind]:
@@ -100,9 +100,20 @@ def disturb(ports: list[int]) -> None:
                 if kind == "babble":
                     connection.send(secrets.token_bytes(4096))
                 if kind == "lie":
-                    body = secrets.token_bytes(48)
-                    connection.send(len(body + body[:32]).to_bytes(4, "little") + body + body[:32])
+                    connection.send(lie_to_rank() if turn % 2 else lie_to_launcher())
         time.sleep(max(0.0, min(due.values()) - time.monotonic()))
+
+
+def lie_to_rank() -> bytes:
+    """A Hello of csrc/transport/handshake.h, and a proof without the secret."""
+    of_job, nonce, proof = (secrets.token_bytes(count) for count in (16, 16, 32))
+    return b"Perseus1" + of_job + nonce + struct.pack("<2I4H", 1, 0, 1, 0, 5, 0) + proof
+
+
+def lie_to_launcher() -> bytes:
+    """A Hello frame of csrc/bootstrap/rendezvous_protocol.h: all of it right but for its proof."""
+    body = secrets.token_bytes(32) + struct.pack("<5I", 1, 0, 2, 0, 0) + secrets.token_bytes(32)
+    return struct.pack("<I", len(body)) + body
 
 
 def reach(port: int) -> socket.socket | None:

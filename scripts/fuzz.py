@@ -1,10 +1,9 @@
 """fuzz.py [SECONDS] [NAME...]: fuzzes every parser, those in C++ with AddressSanitizer and UBSan.
 
 The programs of tests/fuzz run for SECONDS each (10), from the corpus in tests/fuzz/corpus; those in
-Python by atheris, which is libFuzzer for Python. What
-they find on the way stays in build/fuzz/corpus, and is where they begin the next time. A finding is
-kept in build/fuzz/findings, and fails the run. --merge brings what adds to the coverage into the
-tree's corpus.
+Python by atheris, which is libFuzzer for Python. What they find on the way stays in
+build/fuzz/corpus, and is where they begin the next time. A finding is kept in build/fuzz/findings,
+and fails the run. --merge brings what adds to the coverage into the tree's corpus.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ def fuzz(name: str, seconds: int) -> bool:
         "-print_final_stats=1",
     ]
     began = time.monotonic()
-    environment = {**os.environ, "PYTHONPATH": str(debian.ROOT)}
-    result = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", env=environment
-    )
+    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     log = BUILD / f"{name}.log"
     log.write_text(result.stderr)
     runs = re.search(r"number_of_executed_units: (\d+)", result.stderr)
@@ -102,8 +98,7 @@ def merge(name: str) -> None:
     target = CORPUS / name
     target.mkdir(parents=True, exist_ok=True)
     command = [*program(name), "-merge=1", str(target), str(BUILD / "corpus" / name)]
-    environment = {**os.environ, "PYTHONPATH": str(debian.ROOT)}
-    subprocess.run(command, capture_output=True, check=True, env=environment)
+    subprocess.run(command, capture_output=True, check=True)
     print(f"{name:20} {len(list(target.iterdir())):>6} inputs in the tree", flush=True)
 
 
@@ -117,6 +112,7 @@ def main() -> int:
     if unknown := set(args.names) - set(every):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     names = args.names or every
+    os.environ["PYTHONPATH"] = str(debian.ROOT)  # for the programs in Python
     compiled = [name for name in names if not is_python(name)]
     cxx = compiler() if compiled else None
     if cxx is not None:

@@ -267,6 +267,11 @@ class Watched:
 
     def judge(self, expected: Expected) -> None:
         """Whether what came of it is what must."""
+        self._look_for_problems(expected)
+        if self._run.problems:
+            self._run.problems.append("OUTPUT\n" + "".join(self._output[-60:]))
+
+    def _look_for_problems(self, expected: Expected) -> None:
         run, ranks = self._run, self._run.ranks
         done = self._ranks_that_said("done")
         errors = [said for said in self._said if said["what"] == "error"]
@@ -278,7 +283,6 @@ class Watched:
         if run.story.survives and not expected.well:
             if left := set(range(ranks)) - lost_ranks - done:
                 run.problems.append(f"ranks {left} did not go on")
-                run.problems.append("OUTPUT\n" + "".join(self._output[-60:]))
             return
         if len(done) == ranks:
             if not expected.well:
@@ -291,8 +295,6 @@ class Watched:
             is_victims_own = int(str(error["rank"])) in (expected.error or ())
             if expected.error and not named & expected.error and not is_victims_own:
                 run.problems.append(f"an error that names none of {set(expected.error)}: {error}")
-        if run.problems:
-            run.problems.append("OUTPUT\n" + "".join(self._output[-60:]))
 
     def _ranks_that_said(self, what: str) -> set[int]:
         return {int(str(said["rank"])) for said in self._said if said["what"] == what}

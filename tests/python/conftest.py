@@ -20,6 +20,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def all_well(result: subprocess.CompletedProcess[str], ranks: int) -> None:
+    """Each rank of a job of run_ranks was to say "well" at its end."""
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("well") == ranks, result.stdout
+
+
 @pytest.fixture
 def run_ranks(tmp_path: Path) -> RunRanks:
     """run_ranks(size, script, ...): runs the text of a Python script as the ranks of a job.

@@ -48,7 +48,7 @@ def small(core: Any, np: Any, count: int) -> None:
             core.allreduce(values, core.ReduceOp.SUM, name="small", out=result)
             times[i] = time.perf_counter() - began
         assert (result == core.size()).all()
-        tell(core, np, "small allreduces", tenth, len(times), times)
+        tell(core, np, "small allreduces", tenth, times)
 
 
 def mixed(core: Any, np: Any, seconds: float) -> None:
@@ -65,7 +65,7 @@ def mixed(core: Any, np: Any, seconds: float) -> None:
                 start = time.perf_counter()
                 mix(core, np, chance)
                 times.append(time.perf_counter() - start)
-        tell(core, np, "mixed operations", tenth, len(times), np.array(times))
+        tell(core, np, "mixed operations", tenth, np.array(times))
 
 
 def mix(core: Any, np: Any, chance: Any) -> None:
@@ -109,13 +109,13 @@ def mix(core: Any, np: Any, chance: Any) -> None:
         core.remove_process_set(some)
 
 
-def tell(core: Any, np: Any, part: str, tenth: int, count: int, times: Any) -> None:
+def tell(core: Any, np: Any, part: str, tenth: int, times: Any) -> None:
     median, last = np.percentile(times, [50, 99])
     row = {
         "part": part,
         "tenth": tenth,
         "rank": core.rank(),
-        "operations": count,
+        "operations": len(times),
         "median_us": round(1e6 * float(median), 1),
         "p99_us": round(1e6 * float(last), 1),
         **state(),

@@ -9,24 +9,30 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunRanks
+from conftest import RunRanks, all_well
 
-#: Prints the addresses on which this process listens.
-LISTENERS = """
+#: Finds where this process listens: pairs of an address and a port, in hexadecimal digits.
+LISTENING = """
 import os, pathlib, numpy
 import perseus_core as core
+
+def listening(*tables):
+    mine = set()
+    for link in pathlib.Path("/proc/self/fd").iterdir():
+        try: mine.add(os.readlink(link))
+        except OSError: pass
+    for table in tables:
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in mine:
+                yield words[1].split(":")
+
 core.init()
+"""
+LISTENERS = f"""
+{LISTENING}
 core.allreduce(numpy.ones(4), name="x")
-mine = set()
-for link in pathlib.Path("/proc/self/fd").iterdir():
-    try: mine.add(os.readlink(link))
-    except OSError: pass
-found = set()
-for table in ("tcp", "tcp6"):
-    for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-        words = line.split()
-        if words[3] == "0A" and f"socket:[{words[9]}]" in mine:
-            found.add(words[1].partition(":")[0])
+found = {{address for address, _ in listening("tcp", "tcp6")}}
 print("listens on", *sorted(found), flush=True)
 core.barrier()
 """
@@ -97,19 +103,10 @@ def test_a_command_line_shows_no_secret(tmp_path: Path) -> None:
     assert result.stdout.count("shown []") == 2, result.stdout + result.stderr
 
 
-CROWD = """
-import os, pathlib, secrets, socket, threading, time, numpy
-import perseus_core as core
-core.init()
-mine = set()
-for link in pathlib.Path("/proc/self/fd").iterdir():
-    try: mine.add(os.readlink(link))
-    except OSError: pass
-ports = [
-    int(line.split()[1].rpartition(":")[2], 16)
-    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
-    if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in mine
-]
+CROWD = f"""
+{LISTENING}
+import secrets, socket, threading
+ports = [int(port, 16) for _, port in listening("tcp")]
 assert ports
 held = []
 
@@ -139,6 +136,4 @@ print("well", flush=True)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_crowd_of_strangers_changes_no_result(run_ranks: RunRanks, ranks: int) -> None:
     environment = {**os.environ, "PERSEUS_TRANSPORT": "tcp"}
-    result = run_ranks(ranks, CROWD, environment=environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("well") == ranks
+    all_well(run_ranks(ranks, CROWD, environment=environment), ranks)

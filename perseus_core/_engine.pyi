@@ -159,6 +159,12 @@ class Rendezvous:
     def note_ended(self, rank: int) -> None:
         """The process of this launched rank has ended: survivors meet without it."""
 
+    def set_least(self, ranks: int) -> None:
+        """So many survivors go on without others that do not come in time; 1 unless set."""
+
+    def left_out(self) -> list[int]:
+        """Launched ranks without which survivors have gone on so."""
+
     def __enter__(self) -> Rendezvous: ...
     def __exit__(
         self,

@@ -11,6 +11,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -60,7 +61,16 @@ class RendezvousServer::Service : private FdHandler {
 
   uint16_t port() const { return port_; }
 
-  // Any thread.
+  // Any thread, as the next two.
+  void set_least(uint32_t ranks) {
+    loop_.post([this, ranks] { least_ = ranks; });
+  }
+
+  std::vector<int> left_out() const {
+    std::lock_guard lock(left_out_mutex_);
+    return {left_out_.begin(), left_out_.end()};
+  }
+
   void note_ended(uint32_t rank) {
     loop_.post([this, rank] {
       ended_.insert(rank);
@@ -77,7 +87,8 @@ class RendezvousServer::Service : private FdHandler {
   // Generation, whether it is one of survivors, launched ranks.
   using WorldKey = std::tuple<uint32_t, bool, std::vector<uint32_t>>;
   struct MeetingPlace {
-    MeetingPlace(const Hello& first, const std::set<uint32_t>& ended) : world(first, ended) {}
+    MeetingPlace(const Hello& first, const std::set<uint32_t>& ended, uint32_t least)
+        : world(first, ended, least) {}
     World world;
     EventLoop::TimerId timer = 0;  // 0: none is set
     Clock::time_point began;
@@ -92,6 +103,7 @@ class RendezvousServer::Service : private FdHandler {
   void leave(Worlds::iterator world, uint32_t rank);
   // The round may have ended.
   void settle(MeetingPlace& place);
+  void time_out(MeetingPlace& place);
   void drop(Connections::iterator connection);
   void warn(const std::string& text);
 
@@ -99,10 +111,13 @@ class RendezvousServer::Service : private FdHandler {
   const uint16_t port_;
   const uint32_t size_;
   const std::string secret_;
+  uint32_t least_ = 1;  // survivors that are enough
   EventLoop loop_;
   Connections strangers_;  // oldest first
   Connections members_;
   std::set<uint32_t> ended_;  // launched ranks
+  mutable std::mutex left_out_mutex_;
+  std::set<int> left_out_;  // launched ranks
   Worlds worlds_;
   int warnings_ = 0;
   std::thread thread_;
@@ -300,7 +315,7 @@ Status RendezvousServer::Service::admit(const Hello& hello, Connection* connecti
                                         Worlds::iterator& world) {
   PERSEUS_RETURN_IF_ERROR(check(hello));
   const WorldKey key(hello.generation, hello.survivors, hello.ranks);
-  world = worlds_.try_emplace(key, hello, ended_).first;
+  world = worlds_.try_emplace(key, hello, ended_, least_).first;
   return world->second.world.join(hello, connection);
 }
 
@@ -313,10 +328,7 @@ void RendezvousServer::Service::contribute(Worlds::iterator world, uint32_t rank
   place.world.contribute(rank, std::move(contribution));
   // The first rank's time-out counts: it started first, and all end together.
   if (place.world.is_waiting() && place.timer == 0) {
-    place.timer = loop_.call_at(deadline, [&place] {
-      place.timer = 0;
-      place.world.time_out(std::chrono::duration<double>(Clock::now() - place.began).count());
-    });
+    place.timer = loop_.call_at(deadline, [this, &place] { time_out(place); });
   }
   settle(place);
 }
@@ -325,6 +337,14 @@ void RendezvousServer::Service::settle(MeetingPlace& place) {
   if (!place.world.is_waiting() && place.timer != 0) {
     loop_.cancel_timer(std::exchange(place.timer, 0));
   }
+}
+
+void RendezvousServer::Service::time_out(MeetingPlace& place) {
+  place.timer = 0;
+  const std::chrono::duration<double> waited = Clock::now() - place.began;
+  const std::vector<uint32_t> left_out = place.world.time_out(waited.count());
+  std::lock_guard lock(left_out_mutex_);
+  left_out_.insert(left_out.begin(), left_out.end());
 }
 
 void RendezvousServer::Service::leave(Worlds::iterator world, uint32_t rank) {
@@ -365,6 +385,10 @@ RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
 RendezvousServer::~RendezvousServer() = default;
 
 uint16_t RendezvousServer::port() const { return service_->port(); }
+
+void RendezvousServer::set_least(int ranks) { service_->set_least(static_cast<uint32_t>(ranks)); }
+
+std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
 
 void RendezvousServer::note_ended(int rank) { service_->note_ended(static_cast<uint32_t>(rank)); }
 

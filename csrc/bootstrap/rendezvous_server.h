@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -24,8 +25,12 @@ class RendezvousServer {
 
   uint16_t port() const;
 
+  // So many survivors go on without the others; 1 unless set. Before any rank comes.
+  void set_least(int ranks);
   // The process of this launched rank has ended: survivors need not wait for it.
   void note_ended(int rank);
+  // Launched ranks without which survivors have gone on, for they did not come in time.
+  std::vector<int> left_out() const;
 
  private:
   class Service;

@@ -17,9 +17,10 @@ std::string format_seconds(double seconds) {
 
 }  // namespace
 
-World::World(const Hello& first, const std::set<uint32_t>& ended)
+World::World(const Hello& first, const std::set<uint32_t>& ended, uint32_t least)
     : size_(first.size),
       survivors_(first.survivors),
+      least_(least),
       launched_(first.ranks),
       ended_(ended),
       belongs_(size_, true),
@@ -32,10 +33,7 @@ Status World::join(const Hello& hello, Member* member) {
                                     std::to_string(hello.size) + " ranks, the others say " +
                                     std::to_string(size_) + "; start all with the same size");
   }
-  if (!belongs_[hello.rank]) {
-    return Status::aborted("the survivors have met without " + name({hello.rank}) +
-                           ", which was taken for ended");
-  }
+  if (!belongs_[hello.rank]) return came_too_late(hello.rank);
   if (Member* other = members_[hello.rank]) {
     return Status::invalid_argument(name({hello.rank}) + " is here already, from " +
                                     other->where() +
@@ -66,6 +64,10 @@ bool World::is_empty() const {
 }
 
 void World::contribute(uint32_t rank, Contribution contribution) {
+  if (!belongs_[rank]) {
+    members_[rank]->tell(encode_error(Answer::kFailed, came_too_late(rank)));
+    return;
+  }
   if (failure_.is_ok() && (contribution.round != round_ || contributions_[rank])) {
     fail(Status::internal(name({rank}) + " is in round " + std::to_string(contribution.round) +
                           " of the rendezvous, the others in " + std::to_string(round_)));
@@ -81,6 +83,11 @@ void World::contribute(uint32_t rank, Contribution contribution) {
   note_ended();
 }
 
+Status World::came_too_late(uint32_t rank) const {
+  return Status::aborted("the survivors have met without " + name({rank}) +
+                         ", which did not come in time");
+}
+
 bool World::is_settled(uint32_t rank) const {
   if (!belongs_[rank] || contributions_[rank]) return true;
   return takes_census() && ended_.contains(launched(rank));
@@ -91,6 +98,10 @@ void World::end_round_if_all_are_here() {
   for (uint32_t rank = 0; rank < size_; ++rank) {
     if (!is_settled(rank)) return;
   }
+  end_round();
+}
+
+void World::end_round() {
   const bool is_census = takes_census();
   std::vector<std::string> all;
   for (uint32_t rank = 0; rank < size_; ++rank) {
@@ -102,7 +113,11 @@ void World::end_round_if_all_are_here() {
   }
   contributed_ = 0;
   ++round_;
-  tell_all(encode_gathered(all));
+  const std::string gathered = encode_gathered(all);
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    // Who is too late hears of it when it contributes.
+    if (members_[rank] != nullptr && belongs_[rank]) members_[rank]->tell(gathered);
+  }
 }
 
 void World::note_ended() {
@@ -116,7 +131,15 @@ void World::note_ended() {
   end_round_if_all_are_here();
 }
 
-void World::time_out(double seconds) {
+std::vector<uint32_t> World::time_out(double seconds) {
+  if (takes_census() && contributed_ >= least_) {
+    std::vector<uint32_t> left_out;
+    for (uint32_t rank = 0; rank < size_; ++rank) {
+      if (!is_settled(rank)) left_out.push_back(launched(rank));
+    }
+    end_round();
+    return left_out;
+  }
   std::vector<uint32_t> absent;
   std::vector<uint32_t> silent;
   for (uint32_t rank = 0; rank < size_; ++rank) {
@@ -127,16 +150,14 @@ void World::time_out(double seconds) {
   if (!absent.empty() && !silent.empty()) text += "; ";
   if (!silent.empty()) text += name(silent) + " came and then fell silent";
   fail(Status::timed_out(text + "; raise PERSEUS_START_TIMEOUT if they were only slow to start"));
+  return {};
 }
 
 void World::fail(Status why) {
   failure_ = std::move(why);
-  tell_all(encode_error(Answer::kFailed, failure_));
-}
-
-void World::tell_all(const std::string& payload) {
+  const std::string failed = encode_error(Answer::kFailed, failure_);
   for (Member* member : members_) {
-    if (member != nullptr) member->tell(payload);
+    if (member != nullptr) member->tell(failed);
   }
 }
 

@@ -25,8 +25,9 @@ class World {
     ~Member() = default;
   };
 
-  // `ended`: launched ranks whose processes have ended; outlives the world.
-  World(const Hello& first, const std::set<uint32_t>& ended);
+  // `ended`: launched ranks whose processes have ended; outlives the world. `least`: how many
+  // survivors are enough to go on.
+  World(const Hello& first, const std::set<uint32_t>& ended, uint32_t least);
 
   // Refuses a rank that is there already, that means another size, or without which the survivors
   // have met.
@@ -38,8 +39,9 @@ class World {
   void contribute(uint32_t rank, Contribution contribution);
   // Some have contributed to the current round and wait for others.
   bool is_waiting() const { return contributed_ > 0 && failure_.is_ok(); }
-  // The round's time is over: tells all who is missing.
-  void time_out(double seconds);
+  // The round's time is over: tells all who is missing. Survivors that are enough go on without
+  // them: gives the launched ranks that are so left out.
+  std::vector<uint32_t> time_out(double seconds);
   // Another process has ended: nobody need wait for it, or all wait in vain.
   void note_ended();
 
@@ -49,14 +51,16 @@ class World {
   uint32_t launched(uint32_t rank) const { return launched_.empty() ? rank : launched_[rank]; }
   // Its part of the round is here, or will never come.
   bool is_settled(uint32_t rank) const;
+  Status came_too_late(uint32_t rank) const;
   void end_round_if_all_are_here();
+  void end_round();
   void fail(Status why);
-  void tell_all(const std::string& payload);
   // "ranks 2, 5 and 7", by launched rank.
   std::string name(const std::vector<uint32_t>& ranks) const;
 
   const uint32_t size_;
   const bool survivors_;
+  const uint32_t least_;
   const std::vector<uint32_t> launched_;  // empty: rank r was launched as r
   const std::set<uint32_t>& ended_;
   std::vector<bool> belongs_;     // by rank; all, until the survivors are known

@@ -1,4 +1,7 @@
 // perseus.h: the rendezvous that a launcher serves.
+#include <algorithm>
+#include <vector>
+
 #include "bootstrap/rendezvous_server.h"
 #include "bootstrap/secret.h"
 #include "capi/process.h"
@@ -33,6 +36,23 @@ perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
   }
   rendezvous->server->note_ended(rank);
   return PERSEUS_OK;
+}
+
+perseus_status_t perseus_rendezvous_set_least(perseus_rendezvous_t* rendezvous, int32_t ranks) {
+  if (rendezvous == nullptr || ranks < 1) {
+    return to_c(Status::invalid_argument("no rendezvous, or less than one rank"));
+  }
+  rendezvous->server->set_least(ranks);
+  return PERSEUS_OK;
+}
+
+int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
+                                    int32_t capacity) {
+  if (rendezvous == nullptr) return -1;
+  const std::vector<int> left_out = rendezvous->server->left_out();
+  const auto count = static_cast<int32_t>(left_out.size());
+  std::copy_n(left_out.begin(), std::min(count, capacity), ranks);
+  return count;
 }
 
 void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous) { delete rendezvous; }

@@ -89,6 +89,14 @@ class Rendezvous {
 
   void note_ended(int32_t rank) { check(perseus_rendezvous_note_ended(rendezvous_, rank)); }
 
+  void set_least(int32_t ranks) { check(perseus_rendezvous_set_least(rendezvous_, ranks)); }
+
+  std::vector<int32_t> left_out() const {
+    std::vector<int32_t> ranks(std::max(0, perseus_rendezvous_left_out(rendezvous_, nullptr, 0)));
+    perseus_rendezvous_left_out(rendezvous_, ranks.data(), static_cast<int32_t>(ranks.size()));
+    return ranks;
+  }
+
   void stop() {
     perseus_rendezvous_t* rendezvous = std::exchange(rendezvous_, nullptr);
     if (!rendezvous) return;
@@ -148,6 +156,8 @@ void bind_process(py::module_& module) {
            py::arg("secret"), py::arg("address") = "", py::arg("port") = 0)
       .def_property_readonly("port", &Rendezvous::port)
       .def("note_ended", &Rendezvous::note_ended, py::arg("rank"))
+      .def("set_least", &Rendezvous::set_least, py::arg("ranks"))
+      .def("left_out", &Rendezvous::left_out)
       .def("stop", &Rendezvous::stop)
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](Rendezvous& self, const py::args&) { self.stop(); });

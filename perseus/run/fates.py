@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 
 
@@ -17,8 +18,8 @@ class Fates:
         self.least = least
         self._size = size
         self._statuses: dict[int, int] = {}  # of those that have exited
-        self._blames: dict[int, int] = {}  # whom ranks blame for their failure
-        self._given_up: set[int] = set()
+        self._blames: dict[int, int] = {}  # whom ranks blame for their failure, the last time
+        self._given_up_by: dict[int, set[int]] = defaultdict(set)
         self._failed: set[int] = set()
 
     @property
@@ -29,17 +30,20 @@ class Fates:
     def exited(self, rank: int, status: int) -> None:
         self._statuses[rank] = status
 
-    def blame(self, rank: int, culprit: int, *, is_lost: bool) -> bool:
+    def blame(self, rank: int, culprit: int, *, is_lost: bool, running: Collection[int]) -> bool:
         """`rank` cannot go on: `culprit` has left or, `is_lost`, is dead or silent for too long.
 
-        Whether it is to be ended if it still runs, since the others go on without it. Of two ranks
-        that cannot reach each other, the one that is blamed first has lost.
+        Whether the culprit is to be ended: the job goes on without it, and all others that run say
+        the same of it. Where they do not, hosts may be cut off from each other, and nobody can tell
+        who is right; those that cannot come to where survivors meet are left out there.
         """
         self._blames[rank] = culprit
-        if not is_lost or rank in self._given_up or rank in self._failed:
+        if not is_lost:
             return False
-        self._given_up.add(culprit)
-        return self.least is not None
+        self._given_up_by[culprit].add(rank)
+        others = set(running) - {culprit}
+        agree = all(self._blames.get(other) == culprit for other in others)
+        return self.least is not None and culprit in running and agree
 
     def fail(self, ranks: Collection[int]) -> bool:
         """Whether the job goes on without these."""
@@ -56,6 +60,11 @@ class Fates:
         ended = "is still running" if status is None else f"had ended before with code {status}"
         return f"for want of rank {culprit}, which {ended}"
 
-    def have_been_given_up(self, ranks: Collection[int]) -> bool:
-        """Whether others have given up every one of these."""
-        return set(ranks) <= self._given_up
+    def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:
+        """Whether others than these have given up every one of them.
+
+        left_out: ranks that did not come in time when the survivors met.
+        """
+        return all(
+            rank in left_out or self._given_up_by[rank] - set(ranks) for rank in ranks
+        )

@@ -26,6 +26,7 @@ from perseus.run.host_connection import (
 )
 from perseus.run.hosts import Slot, is_local
 from perseus.run.output import Output
+from perseus.run.rendezvous import Meeting
 
 # Once a rank has failed: how long the others may go on, to say what they saw of it; then SIGTERM,
 # and how long until SIGKILL; then how long until the agents are given up. Under 5 s in all.
@@ -39,12 +40,9 @@ class Job:
     command: Sequence[str]
     slots: Sequence[Slot]
     secret: str
-    # The rendezvous as the given host reaches it, "address:port"; None without one.
-    rendezvous: Callable[[str], str] | None = None
+    meeting: Meeting | None = None  # where the ranks find each other; None: elsewhere
     # The job goes on without ranks that fail as long as so many are left; None: it ends.
     least: int | None = None
-    # Told of each rank that has ended, where the job may go on without it.
-    note_ended: Callable[[int], None] | None = None
     # What the ranks of the given host are told of rank 0, for torch.distributed; None: nothing.
     master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings, for all ranks
@@ -133,8 +131,8 @@ class Launcher:
         environment = dict(os.environ) if is_local(host) else exported(os.environ)
         environment |= self._job.environment
         environment |= job_environment(self._job.secret)
-        if self._job.rendezvous:
-            environment["PERSEUS_RENDEZVOUS"] = self._job.rendezvous(host)
+        if self._job.meeting:
+            environment["PERSEUS_RENDEZVOUS"] = self._job.meeting.seen_from(host)
         if self._job.least is not None:
             environment["PERSEUS_SURVIVORS"] = "1"
         if self._job.master:
@@ -212,8 +210,8 @@ class Launcher:
             )
         elif frame.kind == agent.BLAME:
             culprit, how = frame.payload.split()[-2:]
-            is_out = self._fates.blame(frame.rank, int(culprit), is_lost=how == b"lost")
-            if is_out and int(culprit) in self._running:
+            lost = how == b"lost"
+            if self._fates.blame(frame.rank, int(culprit), is_lost=lost, running=self._running):
                 self._kill_at.setdefault(int(culprit), time.monotonic() + LAST_WORDS_SECONDS)
         elif frame.kind == agent.RESULT:
             self.results[frame.rank] += frame.payload
@@ -242,13 +240,20 @@ class Launcher:
 
     def _ended(self, rank: int) -> None:
         self._kill_at.pop(rank, None)
-        if self._job.note_ended:
-            self._job.note_ended(rank)
+        if self._job.meeting:
+            self._job.meeting.note_ended(rank)
 
     def _check_abandoned(self) -> None:
         """Nobody but ranks that others have given up is left: they may never end."""
         left = sorted(self._running)
-        if not left or self.failure or self._victim or not self._fates.have_been_given_up(left):
+        left_out = self._job.meeting.left_out() if self._job.meeting else ()
+        if not left or self.failure or self._victim:
+            return
+        if not self._fates.have_been_given_up(left, left_out):
+            return
+        if self._job.least is not None:
+            for rank in left:
+                self._kill(rank)
             return
         where = f"{name_ranks(left)} on host {self._running[left[0]].host}"
         self._fail(left[0], f"{where}: given up by all others, which have ended", 1)

@@ -31,21 +31,33 @@ def own_addresses(
 @dataclass(frozen=True)
 class Meeting:
     """seen_from: from a host to the rendezvous's "address:port" there. note_ended: for a rank whose
-    process has ended."""
+    process has ended. left_out: ranks without which the survivors have met."""
 
     seen_from: Callable[[str], str]
-    note_ended: Callable[[int], None]
+    note_ended: Callable[[int], None] = lambda _: None
+    left_out: Callable[[], Sequence[int]] = tuple
 
 
 @contextlib.contextmanager
-def serve_rendezvous(size: int, secret: str, addresses: Mapping[str, str]) -> Iterator[Meeting]:
-    """Serves until the context ends. `addresses` are those of this machine, by host."""
+def serve_rendezvous(
+    size: int, secret: str, addresses: Mapping[str, str], least: int | None = None
+) -> Iterator[Meeting]:
+    """Serves until the context ends. `addresses` are those of this machine, by host.
+
+    least: how many survivors are enough to go on.
+    """
     from perseus_core import Rendezvous
 
     only_here = all(map(is_local, addresses))
     listen_on = "127.0.0.1" if only_here else ""
     with Rendezvous(size, secret, listen_on) as rendezvous:
-        yield Meeting(lambda host: _join(addresses[host], rendezvous.port), rendezvous.note_ended)
+        if least is not None:
+            rendezvous.set_least(least)
+        yield Meeting(
+            lambda host: _join(addresses[host], rendezvous.port),
+            rendezvous.note_ended,
+            rendezvous.left_out,
+        )
 
 
 def call_back_address(

@@ -313,6 +313,13 @@ PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32
 /* The process of this rank has ended: with PERSEUS_SURVIVORS=1, the others meet without it. */
 PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
                                                            int32_t rank);
+/* So many survivors go on without the others; 1 unless set. Call it before any rank comes. */
+PERSEUS_API perseus_status_t perseus_rendezvous_set_least(perseus_rendezvous_t* rendezvous,
+                                                          int32_t ranks);
+/* Ranks without which survivors have gone on, since they did not come in time. Writes up to
+ * `capacity` of them and returns how many there are; -1 without a rendezvous. */
+PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
+                                                int32_t capacity);
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
 /* What could be found here: one line each for MPI, CUDA, NCCL, CPU features. */

@@ -65,6 +65,4 @@ class Fates:
 
         left_out: ranks that did not come in time when the survivors met.
         """
-        return all(
-            rank in left_out or self._given_up_by[rank] - set(ranks) for rank in ranks
-        )
+        return all(rank in left_out or self._given_up_by[rank] - set(ranks) for rank in ranks)

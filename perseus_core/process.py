@@ -64,7 +64,8 @@ def init(ranks: Sequence[int] | None = None) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job; operations under way, here and elsewhere, fail with AbortedError.
+    """Leaves the job. What all ranks have agreed on may still complete, for 2 s; other operations
+    under way, here and elsewhere, fail with AbortedError.
 
     Harmless when not initialized. init may be called again.
     """

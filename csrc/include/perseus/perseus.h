@@ -118,8 +118,9 @@ PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
  * the start time-out ends. A second call without shutdown between does nothing. options may be
  * NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
-/* Leaves. Operations under way, here and on the other ranks, end with PERSEUS_ABORTED.
- * perseus_init may be called again. Harmless when not initialised. */
+/* Leaves. What all ranks have agreed on may still complete, for 2 s; other operations under way,
+ * here and on the other ranks, end with PERSEUS_ABORTED. perseus_init may be called again. Harmless
+ * when not initialised. */
 PERSEUS_API perseus_status_t perseus_shutdown(void);
 PERSEUS_API int32_t perseus_is_initialized(void);
 

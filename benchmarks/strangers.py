@@ -100,7 +100,7 @@ def disturb(ports: list[int]) -> None:
                 if kind == "babble":
                     connection.send(secrets.token_bytes(4096))
                 if kind == "lie":
-                    connection.send(lie_to_rank() if turn % 2 else lie_to_launcher())
+                    connection.send(secrets.choice((lie_to_rank, lie_to_launcher))())
         time.sleep(max(0.0, min(due.values()) - time.monotonic()))
 
 

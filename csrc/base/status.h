@@ -34,8 +34,8 @@ std::string_view to_string(StatusCode code);
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message)
-      : error_(std::make_shared<const Error>(Error{code, std::move(message), -1})) {}
+  Status(StatusCode code, std::string message, int peer = -1)
+      : error_(std::make_shared<const Error>(Error{code, std::move(message), peer})) {}
 
   static Status ok() { return {}; }
   static Status invalid_argument(std::string m) {
@@ -47,9 +47,7 @@ class [[nodiscard]] Status {
   static Status aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
   // What needs the rank `peer` cannot go on: it is lost, or has left.
   static Status without(int peer, std::string m) {
-    Status status;
-    status.error_ = std::make_shared<const Error>(Error{StatusCode::kAborted, std::move(m), peer});
-    return status;
+    return {StatusCode::kAborted, std::move(m), peer};
   }
   static Status mismatch(std::string m) { return {StatusCode::kMismatch, std::move(m)}; }
   static Status duplicate_name(std::string m) { return {StatusCode::kDuplicateName, std::move(m)}; }
@@ -70,7 +68,7 @@ class [[nodiscard]] Status {
   struct Error {
     StatusCode code;
     std::string message;
-    int peer = -1;
+    int peer;
   };
   std::shared_ptr<const Error> error_;
 };

@@ -39,8 +39,8 @@ struct Leaving {
 // Operations cannot go on; passed on by everyone who had not heard.
 struct Broken {
   int32_t rank = -1;  // that has died, failed or left
-  bool has_left = false;
   std::string why;
+  bool has_left = false;
 
   std::vector<std::byte> write() const;
   static std::optional<Broken> read(ByteReader reader);

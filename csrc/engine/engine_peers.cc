@@ -25,11 +25,12 @@ Status shut_down_status() {
 }
 
 Broken left(int rank) {
-  return {rank, true,
+  return {rank,
           "rank " + std::to_string(rank) +
               " has shut down or ended, so operations with it cannot complete: look at what "
               "that rank printed, and let every rank submit the same operations before it "
-              "shuts down"};
+              "shuts down",
+          true};
 }
 
 }  // namespace
@@ -61,7 +62,7 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
     case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
     case ControlKind::kHere: return;
   }
-  break_world({from, false, "rank " + std::to_string(from) + " sent a malformed control message"});
+  break_world({from, "rank " + std::to_string(from) + " sent a malformed control message"});
 }
 
 void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> message) {
@@ -78,14 +79,14 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
   const size_t prefix = sizeof(ControlKind) + sizeof(id);
   const Status status = set->negotiator->receive(message.subspan(std::min(prefix, message.size())));
   if (!status.is_ok()) {
-    return break_world({from, false, status.message() + " from rank " + std::to_string(from)});
+    return break_world({from, status.message() + " from rank " + std::to_string(from)});
   }
   advance(*set);
 }
 
 void Engine::on_peer_lost(int peer, const Status& why) {
   if (closed_) return;
-  if (!left_.contains(peer)) return break_world({peer, false, why.message()});
+  if (!left_.contains(peer)) return break_world({peer, why.message()});
   // It ended before it had done what it still was to take part in.
   if (std::ranges::any_of(sets_, [&](const auto& entry) { return awaits(*entry.second, peer); })) {
     break_world(left(peer));
@@ -193,9 +194,11 @@ void Engine::close_when_idle() {
 // Other ranks may wait for what this one can no longer send.
 Status Engine::shard_failed(const Status& status) {
   const int peer = status.peer();
-  break_world(peer < 0                ? Broken{rank_, false, status.message()}
-              : mesh_->has_left(peer) ? left(peer)
-                                      : Broken{peer, false, status.message()});
+  if (peer >= 0 && mesh_->has_left(peer)) {
+    break_world(left(peer));
+  } else {
+    break_world({peer < 0 ? rank_ : peer, status.message()});
+  }
   return status.code() == StatusCode::kAborted ? broken_ : status;
 }
 
@@ -234,13 +237,12 @@ std::set<int> Engine::awaited_peers() const {
 void Engine::ask_whether_there(int rank) { send_word(rank, ControlKind::kAreYouThere); }
 
 void Engine::on_silent_peer(int rank) {
-  break_world({rank, false,
-               "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
-                   ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
-                   " s (PERSEUS_PEER_TIMEOUT), though its connections stand; its process is "
-                   "stopped, or gets no processor"});
+  break_world({rank, "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
+                         ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
+                         " s (PERSEUS_PEER_TIMEOUT), though its connections stand; its process is "
+                         "stopped, or gets no processor"});
 }
 
-void Engine::end_stalled(const Status& why) { break_world({rank_, false, why.message()}); }
+void Engine::end_stalled(const Status& why) { break_world({rank_, why.message()}); }
 
 }  // namespace perseus

@@ -86,7 +86,7 @@ void Engine::advance(ProcessSet& set) {
   const uint64_t described = set.negotiator->counters().descriptions_sent;
   set.negotiator->advance();
   if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
-    return break_world({rank_, false, failure.message()});
+    return break_world({rank_, failure.message()});
   }
   counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
   if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);

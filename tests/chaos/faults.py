@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -12,9 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
-BALLAST = Path("/dev/shm/perseus-chaos-ballast")
 #: Holds the ports that the system would give out.
 HOLDER = """
 import socket, time
@@ -119,16 +120,21 @@ def kill_the_launcher(job: Job) -> Expected:
 
 
 def fill_shm(job: Job) -> Expected:
-    job.undo.append(lambda: BALLAST.unlink(missing_ok=True))
-    fill()
+    """Leaves no room in the job's own /dev/shm, which goes with it."""
+    ballast = Path(f"/proc/{job.launcher}/root/dev/shm/ballast")
+    with suppress(FileNotFoundError), ballast.open("wb", buffering=0) as file:
+        while _writes(file, bytes(1 << 20)):
+            pass
     return WELL
 
 
-def fill() -> None:
-    """Leaves no room in /dev/shm."""
-    with suppress(OSError), BALLAST.open("wb") as file:
-        while True:
-            file.write(bytes(1 << 20))
+def _writes(file: BinaryIO, data: bytes) -> bool:
+    try:
+        return file.write(data) == len(data)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
 
 
 def take_all_ports(job: Job) -> Expected:

@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -335,32 +335,58 @@ class Watched:
 
 
 def _things_left() -> set[str]:
-    """Names in /dev/shm, and Perseus's sockets."""
-    unix = Path("/proc/net/unix").read_text().split()
-    return set(os.listdir("/dev/shm")) | {word for word in unix if word.startswith("@perseus")}
+    """Names in /dev/shm, and Perseus's sockets but for those of other jobs."""
+    left = set(os.listdir("/dev/shm"))
+    sockets = {}
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split(None, 7)
+        if len(fields) == 8 and fields[7].startswith("@perseus"):
+            sockets[f"socket:[{fields[6]}]"] = fields[7]
+    others = _of_other_jobs(sockets)
+    return left | {name for inode, name in sockets.items() if inode not in others}
+
+
+def _of_other_jobs(sockets: Collection[str]) -> set[str]:
+    """Those that a process has which is not of this campaign."""
+    found: set[str] = set()
+    for pid in _processes() if sockets else ():
+        with suppress(OSError):
+            if f"{MARK}={os.getpid()}-".encode() not in _environment_of(pid):
+                found |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return found.intersection(sockets)
 
 
 def _look_for_leftovers(run: Run, mark: str, before: set[str]) -> None:
     deadline = time.monotonic() + 5
-    while (left := _processes_marked(mark)) and time.monotonic() < deadline:
+    while processes := _processes_marked(mark):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.05)
-    if left:
-        run.problems.append(f"LEFT: processes {left}")
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    if things := _things_left() - before:
-        run.problems.append(f"LEFT: {things}")
+    while things := _things_left() - before:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run.problems += [f"LEFT: {left}" for left in (processes, things) if left]
 
 
 def _processes_marked(mark: str) -> list[int]:
     found = []
-    needle = f"{MARK}={mark}\0".encode()
-    for folder in Path("/proc").iterdir():
+    for pid in _processes():
         with suppress(OSError):
-            if folder.name.isdigit() and needle in (folder / "environ").read_bytes() + b"\0":
-                found.append(int(folder.name))
+            if f"{MARK}={mark}\0".encode() in _environment_of(pid):
+                found.append(pid)
     return found
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _environment_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
 
 
 def main() -> int:

@@ -68,45 +68,99 @@ def mixed(core: Any, np: Any, seconds: float) -> None:
         tell(core, np, "mixed operations", tenth, np.array(times))
 
 
+#: What is under way, and the arrays that it must give.
+Begun = tuple[Any, list[Any]]
+
+
+def summed(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    mine = np.full(elements, float(core.rank() + i), np.float32)
+    handle = core.allreduce_async(mine, core.ReduceOp.SUM, name=name)
+    return handle, [np.full(elements, total(core, i))]
+
+
+def greatest(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    mine = np.full(elements, float(core.rank() + i))
+    handle = core.allreduce_async(mine, core.ReduceOp.MAX, name=name, out=mine)
+    return handle, [np.full(elements, core.size() - 1 + i)]
+
+
+def encoded(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    mine = np.full(elements, float(core.rank() + i), np.float32)
+    codec = core.find_codec("fp16")
+    handle = core.allreduce_async(mine, core.ReduceOp.SUM, name=name, codec=codec)
+    return handle, [np.full(elements, total(core, i))]
+
+
+def grouped(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    lengths = [elements, 1, elements // 3]
+    mine = [np.full(length, core.rank() + i, np.int64) for length in lengths]
+    handle = core.grouped_allreduce_async(mine, core.ReduceOp.SUM, name=name)
+    return handle, [np.full(length, total(core, i)) for length in lengths]
+
+
+def broadcast(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    root = int(chance.integers(core.size()))
+    mine = np.full(elements, core.rank() + i, np.int32)
+    return core.broadcast_async(mine, root, name=name), [np.full(elements, root + i)]
+
+
+def gathered(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    lengths = [min(elements, 1 + rank) for rank in range(core.size())]
+    mine = np.full(lengths[core.rank()], core.rank() + i, np.float16)
+    handle = core.allgather_async(mine, name=name)
+    return handle, [np.repeat(np.arange(core.size()) + i, lengths)]
+
+
+def scattered(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    mine = np.full(elements, float(core.rank()), np.float32)
+    handle = core.reducescatter_async(mine, core.ReduceOp.SUM, name=name)
+    rows = elements // core.size() + (core.rank() < elements % core.size())
+    return handle, [np.full(rows, total(core, 0))]
+
+
+def exchanged(core: Any, np: Any, chance: Any, name: str, i: int, elements: int) -> Begun:
+    """Rank r sends rank s r + s + 1 rows."""
+    rank, size = core.rank(), core.size()
+    splits = [rank + to + 1 for to in range(size)]
+    mine = np.full((sum(splits), 1 + elements // 1000), rank + i, np.float32)
+    expected = np.repeat(np.arange(size) + i, splits)
+    columns = np.broadcast_to(expected[:, None], (len(expected), mine.shape[1]))
+    return core.alltoall_async(mine, splits, name=name), [columns, splits]
+
+
+KINDS = (summed, greatest, encoded, grouped, broadcast, gathered, scattered, exchanged)
+
+
+def total(core: Any, i: int) -> int:
+    """The sum of rank + i over all ranks."""
+    return sum(range(core.size())) + core.size() * i
+
+
 def mix(core: Any, np: Any, chance: Any) -> None:
     """A few operations at once; all ranks make the same ones."""
-    rank, size = core.rank(), core.size()
-    handles = []
+    begun = []
     for i in range(int(chance.integers(1, 12))):
+        kind = KINDS[int(chance.integers(len(KINDS)))]
         elements = int(2 ** chance.uniform(0, 18))
-        kind = int(chance.integers(5))
-        mine = np.full(elements, float(rank + i), np.float32)
-        name = f"mixed.{i}.{kind}"
-        total = sum(range(size)) + size * i
-        if kind == 0:
-            handle = core.allreduce_async(mine, core.ReduceOp.SUM, name=name)
-            expected = np.full(elements, total)
-        elif kind == 1:
-            handle = core.allreduce_async(mine, core.ReduceOp.MAX, name=name, out=mine)
-            expected = np.full(elements, size - 1 + i)
-        elif kind == 2:
-            root = int(chance.integers(size))
-            handle = core.broadcast_async(mine, root, name=name)
-            expected = np.full(elements, root + i)
-        elif kind == 3:
-            handle = core.allgather_async(mine[: 1 + rank], name=name)
-            lengths = [min(elements, 1 + r) for r in range(size)]
-            expected = np.repeat(np.arange(size) + i, lengths)
-        else:
-            handle = core.reducescatter_async(
-                np.full(elements, float(rank)), core.ReduceOp.SUM, name=name
-            )
-            rows = elements // size + (rank < elements % size)
-            expected = np.full(rows, sum(range(size)))
-        handles.append((handle, expected))
-    for handle, expected in handles:
-        np.testing.assert_array_equal(handle.wait(), expected)
-    if chance.random() < 0.002 and size > 2:
-        some = core.add_process_set([0, size - 1])
-        if rank in (0, size - 1):
-            within = core.allreduce(np.ones(3), core.ReduceOp.SUM, name="within", process_set=some)
-            assert (within == 2).all()
-        core.remove_process_set(some)
+        name = f"mixed.{i}.{kind.__name__}"
+        begun.append((kind, *kind(core, np, chance, name, i, elements)))
+    for kind, handle, expected in begun:
+        result = handle.wait()
+        found = result if kind in (grouped, exchanged) else [result]
+        for one, right in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, right, kind.__name__)
+    if chance.random() < 0.002 and core.size() > 2:
+        use_a_set(core, np)
+
+
+def use_a_set(core: Any, np: Any) -> None:
+    """Makes one, reduces within, and removes it."""
+    ends = [0, core.size() - 1]
+    some = core.add_process_set(ends)
+    if core.rank() in ends:
+        within = core.allreduce(np.ones(3), core.ReduceOp.SUM, name="within", process_set=some)
+        assert (within == 2).all()
+    core.remove_process_set(some)
 
 
 def tell(core: Any, np: Any, part: str, tenth: int, times: Any) -> None:

@@ -44,11 +44,12 @@ constexpr int kMostWarnings = 8;
 // Everything but the constructor and stop() runs on the service's own thread.
 class RendezvousServer::Service : private FdHandler {
  public:
-  Service(Socket listener, int size, std::string secret)
+  Service(Socket listener, int size, std::string secret, int least)
       : listener_(std::move(listener)),
         port_(listener_.local_port()),
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
+        least_(static_cast<uint32_t>(least)),
         loop_(std::chrono::microseconds(0)) {
     loop_.watch(listener_.fd(), EPOLLIN, this);
     thread_ = std::thread([this] { loop_.run(); });
@@ -61,11 +62,7 @@ class RendezvousServer::Service : private FdHandler {
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as the next two.
-  void set_least(uint32_t ranks) {
-    loop_.post([this, ranks] { least_ = ranks; });
-  }
-
+  // Any thread, as the next one.
   std::vector<int> left_out() const {
     std::lock_guard lock(left_out_mutex_);
     return {left_out_.begin(), left_out_.end()};
@@ -111,7 +108,7 @@ class RendezvousServer::Service : private FdHandler {
   const uint16_t port_;
   const uint32_t size_;
   const std::string secret_;
-  uint32_t least_ = 1;  // survivors that are enough
+  const uint32_t least_;  // survivors that are enough
   EventLoop loop_;
   Connections strangers_;  // oldest first
   Connections members_;
@@ -367,16 +364,21 @@ void RendezvousServer::Service::warn(const std::string& text) {
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(const std::string& address,
                                                                   uint16_t port, int size,
-                                                                  const std::string& secret) {
+                                                                  const std::string& secret,
+                                                                  int least) {
   if (size < 1) {
     return Status::invalid_argument("a rendezvous needs a job of at least one rank, not " +
                                     std::to_string(size));
   }
+  if (least < 1 || least > size) {
+    return Status::invalid_argument("of " + std::to_string(size) + " ranks, " +
+                                    std::to_string(least) + " cannot be the least that go on");
+  }
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
   Result<Socket> listener = Socket::listen(address, port);
   if (!listener.is_ok()) return listener.status();
-  return std::unique_ptr<RendezvousServer>(
-      new RendezvousServer(std::make_unique<Service>(std::move(listener).value(), size, secret)));
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(
+      std::make_unique<Service>(std::move(listener).value(), size, secret, least)));
 }
 
 RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
@@ -385,8 +387,6 @@ RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
 RendezvousServer::~RendezvousServer() = default;
 
 uint16_t RendezvousServer::port() const { return service_->port(); }
-
-void RendezvousServer::set_least(int ranks) { service_->set_least(static_cast<uint32_t>(ranks)); }
 
 std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
 

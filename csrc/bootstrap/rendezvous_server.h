@@ -17,16 +17,15 @@ namespace perseus {
 class RendezvousServer {
  public:
   // Serves a job of `size` ranks on `address` (empty: every interface) and `port` (0: any free
-  // one). `secret` is the job's, as bytes.
+  // one). `secret` is the job's, as bytes. So many survivors as `least` go on without the others.
   static Result<std::unique_ptr<RendezvousServer>> start(const std::string& address, uint16_t port,
-                                                         int size, const std::string& secret);
+                                                         int size, const std::string& secret,
+                                                         int least = 1);
   // Stops; clients that still wait see the connection close.
   ~RendezvousServer();
 
   uint16_t port() const;
 
-  // So many survivors go on without the others; 1 unless set. Before any rank comes.
-  void set_least(int ranks);
   // The process of this launched rank has ended: survivors need not wait for it.
   void note_ended(int rank);
   // Launched ranks without which survivors have gone on, for they did not come in time.

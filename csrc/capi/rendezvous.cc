@@ -16,14 +16,16 @@ struct perseus_rendezvous {
 extern "C" {
 
 perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
-                                          const char* secret, perseus_rendezvous_t** rendezvous) {
+                                          int32_t least, const char* secret,
+                                          perseus_rendezvous_t** rendezvous) {
   if (port == nullptr || rendezvous == nullptr || *port < 0 || *port > UINT16_MAX || size < 1) {
     return to_c(Status::invalid_argument("a rendezvous needs a port and at least one rank"));
   }
   const auto bytes = perseus::from_hex(secret == nullptr ? "" : secret);
   if (!bytes.is_ok()) return to_c(bytes.status());
   auto server = perseus::RendezvousServer::start(address == nullptr ? "" : address,
-                                                 static_cast<uint16_t>(*port), size, bytes.value());
+                                                 static_cast<uint16_t>(*port), size, bytes.value(),
+                                                 least);
   if (!server.is_ok()) return to_c(server.status());
   *port = server.value()->port();
   *rendezvous = new perseus_rendezvous{std::move(server).value()};
@@ -35,14 +37,6 @@ perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
     return to_c(Status::invalid_argument("no rendezvous, or a rank below 0"));
   }
   rendezvous->server->note_ended(rank);
-  return PERSEUS_OK;
-}
-
-perseus_status_t perseus_rendezvous_set_least(perseus_rendezvous_t* rendezvous, int32_t ranks) {
-  if (rendezvous == nullptr || ranks < 1) {
-    return to_c(Status::invalid_argument("no rendezvous, or less than one rank"));
-  }
-  rendezvous->server->set_least(ranks);
   return PERSEUS_OK;
 }
 

@@ -75,10 +75,12 @@ std::vector<perseus_process_set_t> process_sets() {
 // The exchange of addresses of a job, served by the launcher until stop() or the object's end.
 class Rendezvous {
  public:
-  Rendezvous(int32_t size, const std::string& secret, const std::string& address, int32_t port)
+  Rendezvous(int32_t size, const std::string& secret, const std::string& address, int32_t port,
+             int32_t least)
       : port_(port) {
     blocking([&] {
-      return perseus_rendezvous_start(address.c_str(), &port_, size, secret.c_str(), &rendezvous_);
+      return perseus_rendezvous_start(address.c_str(), &port_, size, least, secret.c_str(),
+                                      &rendezvous_);
     });
   }
   ~Rendezvous() { perseus_rendezvous_stop(rendezvous_); }
@@ -88,8 +90,6 @@ class Rendezvous {
   int32_t port() const { return port_; }
 
   void note_ended(int32_t rank) { check(perseus_rendezvous_note_ended(rendezvous_, rank)); }
-
-  void set_least(int32_t ranks) { check(perseus_rendezvous_set_least(rendezvous_, ranks)); }
 
   std::vector<int32_t> left_out() const {
     std::vector<int32_t> ranks(std::max(0, perseus_rendezvous_left_out(rendezvous_, nullptr, 0)));
@@ -152,11 +152,11 @@ void bind_process(py::module_& module) {
   module.def("process_sets", &process_sets);
 
   py::class_<Rendezvous>(module, "Rendezvous")
-      .def(py::init<int32_t, const std::string&, const std::string&, int32_t>(), py::arg("size"),
-           py::arg("secret"), py::arg("address") = "", py::arg("port") = 0)
+      .def(py::init<int32_t, const std::string&, const std::string&, int32_t, int32_t>(),
+           py::arg("size"), py::arg("secret"), py::arg("address") = "", py::arg("port") = 0,
+           py::arg("least") = 1)
       .def_property_readonly("port", &Rendezvous::port)
       .def("note_ended", &Rendezvous::note_ended, py::arg("rank"))
-      .def("set_least", &Rendezvous::set_least, py::arg("ranks"))
       .def("left_out", &Rendezvous::left_out)
       .def("stop", &Rendezvous::stop)
       .def("__enter__", [](py::object self) { return self; })

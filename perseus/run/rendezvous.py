@@ -50,9 +50,7 @@ def serve_rendezvous(
 
     only_here = all(map(is_local, addresses))
     listen_on = "127.0.0.1" if only_here else ""
-    with Rendezvous(size, secret, listen_on) as rendezvous:
-        if least is not None:
-            rendezvous.set_least(least)
+    with Rendezvous(size, secret, listen_on, least=least or 1) as rendezvous:
         yield Meeting(
             lambda host: _join(addresses[host], rendezvous.port),
             rendezvous.note_ended,

@@ -59,7 +59,7 @@ class World {
       children_.push_back(child);
     }
     int32_t port = 0;
-    ASSERT_EQ(perseus_rendezvous_start("127.0.0.1", &port, size_, kSecret, &rendezvous_),
+    ASSERT_EQ(perseus_rendezvous_start("127.0.0.1", &port, size_, 1, kSecret, &rendezvous_),
               PERSEUS_OK)
         << perseus_last_error();
     for (int rank = 0; rank < size_; ++rank) {

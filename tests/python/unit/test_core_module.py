@@ -534,6 +534,9 @@ def test_a_rendezvous_gives_its_port_and_stops():
     rendezvous.stop()
     with pytest.raises(errors.UnreachableError):
         perseus.Rendezvous(2, "00ff" * 8, "203.0.113.1", 1)
+    for least in (0, 3):
+        with pytest.raises(ValueError, match=f"of 2 ranks, {least} cannot be the least that go on"):
+            perseus.Rendezvous(2, "00ff" * 8, "127.0.0.1", least=least)
 
 
 def test_a_codec_of_c_functions_is_found_by_its_name():

@@ -93,6 +93,10 @@ void Engine::on_peer_lost(int peer, const Status& why) {
   }
 }
 
+void Engine::on_cut_off(const Status& why) {
+  if (!closed_) break_world({rank_, why.message()});
+}
+
 bool Engine::awaits(const ProcessSet& set, int peer) const {
   return set.has(peer) && (!set.pending.empty() || executor_->is_running_after(set.id, 0));
 }
@@ -237,10 +241,14 @@ std::set<int> Engine::awaited_peers() const {
 void Engine::ask_whether_there(int rank) { send_word(rank, ControlKind::kAreYouThere); }
 
 void Engine::on_silent_peer(int rank) {
+  const std::string cause = mesh_->is_connected(rank)
+                                ? "though its connections stand; its process is stopped, or gets "
+                                  "no processor"
+                                : "and does not connect; its process or host is stopped, or gets "
+                                  "no processor";
   break_world({rank, "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
                          ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
-                         " s (PERSEUS_PEER_TIMEOUT), though its connections stand; its process is "
-                         "stopped, or gets no processor"});
+                         " s (PERSEUS_PEER_TIMEOUT), " + cause});
 }
 
 void Engine::end_stalled(const Status& why) { break_world({rank_, why.message()}); }

@@ -11,6 +11,8 @@ namespace perseus {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
+// Who belongs to the job has proved it by then; where room is short, others must go.
+constexpr auto kPatienceWithoutDescriptors = std::chrono::milliseconds(500);
 constexpr size_t kMaxGuests = 4096;
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
@@ -48,12 +50,14 @@ class Acceptor::Guest final : public FdHandler {
  public:
   Guest(Acceptor& acceptor, FileDescriptor fd) : acceptor_(acceptor), fd_(std::move(fd)) {
     acceptor_.loop_.watch(fd_.get(), EPOLLIN, this);
-    timer_ = acceptor_.loop_.call_at(Clock::now() + kPatience, [this] { acceptor_.forget(this); });
+    timer_ = acceptor_.loop_.call_at(came_ + kPatience, [this] { acceptor_.forget(this); });
   }
   ~Guest() {
     acceptor_.loop_.cancel_timer(timer_);
     if (fd_) acceptor_.loop_.unwatch(fd_.get());
   }
+
+  Clock::time_point came() const { return came_; }
 
   void on_ready(uint32_t) override {
     if (!has_hello_) {
@@ -98,6 +102,7 @@ class Acceptor::Guest final : public FdHandler {
 
   Acceptor& acceptor_;
   FileDescriptor fd_;
+  const Clock::time_point came_ = Clock::now();
   EventLoop::TimerId timer_ = 0;
   MessageReader reader_;
   bool has_hello_ = false;
@@ -106,8 +111,9 @@ class Acceptor::Guest final : public FdHandler {
   Proof proof_;
 };
 
-Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, AcceptorOwner& owner)
-    : loop_(loop), credentials_(credentials), owner_(owner) {}
+Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+                   AcceptorOwner& owner)
+    : loop_(loop), credentials_(credentials), shortage_(shortage), owner_(owner) {}
 
 Acceptor::~Acceptor() { close(); }
 
@@ -135,21 +141,36 @@ void Acceptor::let_in(int listening_fd) {
   for (;;) {
     FileDescriptor fd(accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
+      shortage_.over();
       if (guests_.size() >= kMaxGuests) guests_.pop_front();
       guests_.push_back(std::make_unique<Guest>(*this, std::move(fd)));
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      PERSEUS_LOG(kWarning,
-                  "cannot accept a connection for want of file descriptors or memory; "
-                  "raise the limit on open files (ulimit -n)");
-      auto door = std::find_if(doors_.begin(), doors_.end(),
-                               [&](const auto& d) { return d->fd() == listening_fd; });
-      if (door != doors_.end()) (*door)->pause();
-    }
-    return;
+    const int error = errno;
+    if (!Shortage::is_one(error)) return;
+    if (make_room()) continue;
+    return pause(listening_fd, error);
   }
+}
+
+bool Acceptor::make_room() {
+  if (guests_.empty() || Clock::now() - guests_.front()->came() < kPatienceWithoutDescriptors) {
+    return false;
+  }
+  guests_.pop_front();
+  return true;
+}
+
+void Acceptor::pause(int listening_fd, int error) {
+  if (shortage_.felt(error)) {
+    PERSEUS_LOG(kWarning,
+                "cannot accept a connection for want of file descriptors or memory; raise the "
+                "limit on open files (ulimit -n)");
+  }
+  auto door = std::find_if(doors_.begin(), doors_.end(),
+                           [&](const auto& d) { return d->fd() == listening_fd; });
+  if (door != doors_.end()) (*door)->pause();
 }
 
 void Acceptor::forget(Guest* guest) {

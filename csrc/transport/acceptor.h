@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
+#include "transport/shortage.h"
 
 namespace perseus {
 
@@ -36,7 +37,8 @@ class AcceptorOwner {
 
 class Acceptor {
  public:
-  Acceptor(EventLoop& loop, const Credentials& credentials, AcceptorOwner& owner);
+  Acceptor(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+           AcceptorOwner& owner);
   ~Acceptor();
 
   // Begins to listen at once; connections are taken in from start() on.
@@ -50,10 +52,14 @@ class Acceptor {
   class Door;
   class Guest;
   void let_in(int listening_fd);
+  // Sends away who has been here longest, if that is long enough for those of the job.
+  bool make_room();
+  void pause(int listening_fd, int error);
   void forget(Guest* guest);
 
   EventLoop& loop_;
   const Credentials& credentials_;
+  Shortage& shortage_;
   AcceptorOwner& owner_;
   std::vector<std::unique_ptr<Door>> doors_;
   std::list<std::unique_ptr<Guest>> guests_;  // oldest first

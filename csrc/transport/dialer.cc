@@ -20,11 +20,12 @@ constexpr int kMaxRefusedRounds = 5;
 
 }  // namespace
 
-Dialer::Dialer(EventLoop& loop, const Credentials& credentials, std::vector<Endpoint> endpoints,
-               std::vector<Endpoint> sources, const Hello& hello, Clock::time_point deadline,
-               Done done)
+Dialer::Dialer(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+               std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
+               Clock::time_point deadline, Done done)
     : loop_(loop),
       credentials_(credentials),
+      shortage_(shortage),
       endpoints_(std::move(endpoints)),
       sources_(std::move(sources)),
       hello_(hello),
@@ -61,9 +62,12 @@ void Dialer::try_endpoint() {
   const Endpoint& to = endpoints_[current_];
   fd_ = FileDescriptor(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) {
-    next_endpoint(std::strerror(errno), false);
+    const int error = errno;
+    if (Shortage::is_one(error)) shortage_.felt(error);
+    next_endpoint(std::strerror(error), false);
     return;
   }
+  shortage_.over();
   if (!sources_.empty() && sources_[current_].length != 0) {
     const Endpoint& from = sources_[current_];
     if (bind(fd_.get(), from.get(), from.length) != 0) {

@@ -11,6 +11,7 @@
 #include "transport/acceptor.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
+#include "transport/shortage.h"
 
 namespace perseus {
 
@@ -21,8 +22,9 @@ class Dialer final : public FdHandler {
 
   // `endpoints` is not empty. `sources`: addresses to connect from, one for each endpoint (length
   // 0: any), or none at all. Job, nonce and rank of `hello` are filled in.
-  Dialer(EventLoop& loop, const Credentials& credentials, std::vector<Endpoint> endpoints,
-         std::vector<Endpoint> sources, const Hello& hello, Clock::time_point deadline, Done done);
+  Dialer(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+         std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
+         Clock::time_point deadline, Done done);
   ~Dialer();
   void start();
 
@@ -39,6 +41,7 @@ class Dialer final : public FdHandler {
 
   EventLoop& loop_;
   const Credentials& credentials_;
+  Shortage& shortage_;
   const std::vector<Endpoint> endpoints_, sources_;
   Hello hello_;
   const Clock::time_point deadline_;

@@ -1,7 +1,9 @@
 #include "transport/mesh.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "base/settings.h"
@@ -69,7 +71,10 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& list
                    counters_,
                    settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
                    settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
-                   static_cast<int>(settings.streams)} {}
+                   static_cast<int>(settings.streams)},
+      // Before others take this rank for dead, or this one them.
+      shortage_(std::chrono::milliseconds(std::min(start_timeout_, peer_timeout_)) / 2,
+                [this](int error) { shortage_lasts(error); }) {}
 
 MeshImpl::~MeshImpl() {
   loop_.cancel_timer(linger_timer_);
@@ -90,7 +95,7 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   credentials_.secret = bootstrap.secret();
   credentials_.rank = static_cast<uint32_t>(bootstrap.rank());
   AcceptorOwner& owner = *this;
-  acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, owner);
+  acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, shortage_, owner);
   if (bootstrap.size() > 1) {
     // An error goes onto the card, so that all ranks hear of it rather than wait.
     if (Status status = listen(settings, card); !status.is_ok()) card.error = status.message();
@@ -261,9 +266,9 @@ void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
   std::vector<Endpoint> sources = sources_for(endpoints);
   Hello addressed = hello;
   addressed.to = static_cast<uint32_t>(peer);
-  peers_[peer].dialers.push_back(
-      std::make_unique<Dialer>(loop_, credentials_, std::move(endpoints), std::move(sources),
-                               addressed, Clock::now() + start_timeout_, std::move(done)));
+  peers_[peer].dialers.push_back(std::make_unique<Dialer>(
+      loop_, credentials_, shortage_, std::move(endpoints), std::move(sources), addressed,
+      Clock::now() + start_timeout_, std::move(done)));
   peers_[peer].dialers.back()->start();
 }
 
@@ -333,6 +338,10 @@ void MeshImpl::entered(const Hello& hello, FileDescriptor fd) {
   if (!link.is_over()) attach(peer, hello.index, std::move(fd));
 }
 
+bool MeshImpl::is_connected(int peer) const {
+  return peers_[peer].link != nullptr && peers_[peer].link->is_connected();
+}
+
 bool MeshImpl::has_left(int peer) const {
   return peers_[peer].link != nullptr && peers_[peer].link->has_left();
 }
@@ -384,6 +393,13 @@ void MeshImpl::report_closed() {
   // It may destroy the mesh.
   const std::function<void()> closed = std::exchange(closed_, nullptr);
   closed();
+}
+
+void MeshImpl::shortage_lasts(int error) {
+  const Status why = Status::aborted(
+      name_of(topology_.rank) + " can neither make nor take connections: " + std::strerror(error) +
+      (error == EMFILE ? "; raise its limit on open files (ulimit -n)" : ""));
+  later([this, why] { listener_.on_cut_off(why); });
 }
 
 void MeshImpl::link_control(int peer, std::span<const std::byte> message) {

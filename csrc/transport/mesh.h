@@ -46,6 +46,8 @@ class MeshListener {
   virtual void on_peer_lost(int peer, const Status& why) = 0;
   // `peer` said goodbye: it has shut down in order, and sends nothing more.
   virtual void on_peer_left(int peer) = 0;
+  // This rank can make and take no connections, and so is of no use to the others.
+  virtual void on_cut_off(const Status& why) = 0;
 
  protected:
   ~MeshListener() = default;
@@ -69,6 +71,8 @@ class Mesh {
   // transfers end in error and on_peer_lost is called.
   virtual Link& link(int peer) = 0;
 
+  // Whether all connections to the peer have been made.
+  virtual bool is_connected(int peer) const = 0;
   // Whether the peer has said goodbye.
   virtual bool has_left(int peer) const = 0;
 

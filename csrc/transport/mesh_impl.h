@@ -20,6 +20,7 @@
 #include "transport/framed_link.h"
 #include "transport/mesh.h"
 #include "transport/shm/outbox.h"
+#include "transport/shortage.h"
 #include "transport/tcp/interfaces.h"
 
 namespace perseus {
@@ -36,6 +37,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   const Topology& topology() const override { return topology_; }
   Link& link(int peer) override { return framed_link(peer); }
+  bool is_connected(int peer) const override;
   bool has_left(int peer) const override;
   void send_control(int peer, std::span<const std::byte> message) override;
   void set_chunk(uint64_t bytes) override;
@@ -80,6 +82,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void link_lost(int peer, const Status& why) override;
   void link_left(int peer) override;
   void link_closed(int peer) override;
+  void shortage_lasts(int error);
   void finish_closing_if_done();
   void report_closed();
   // Runs in the loop's next turn, unless the mesh is gone by then: the listener may do anything,
@@ -104,6 +107,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   Outbox outbox_;
   LinkEnvironment environment_;
   std::unique_ptr<DataFabric> fabric_;
+  Shortage shortage_;
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Peer> peers_;
 

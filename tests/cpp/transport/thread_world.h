@@ -45,6 +45,7 @@ class TestListener : public MeshListener {
   std::deque<Message> controls;
   std::vector<Loss> lost;
   std::vector<int> left;
+  std::vector<Status> cut_off;
 
   struct News {
     TestListener& listener;
@@ -62,6 +63,10 @@ class TestListener : public MeshListener {
   }
   void on_peer_lost(int peer, const Status& why) override {
     lost.push_back({peer, why});
+    wake();
+  }
+  void on_cut_off(const Status& why) override {
+    cut_off.push_back(why);
     wake();
   }
   void on_peer_left(int peer) override {

@@ -202,7 +202,7 @@ class Campaign:
             MARK: mark,
             "CHAOS_LOT": json.dumps(lot),
             "PERSEUS_PEER_TIMEOUT": str(faults.PEER_TIMEOUT),
-            "PERSEUS_START_TIMEOUT": "20",
+            "PERSEUS_START_TIMEOUT": str(faults.START_TIMEOUT),
             "OMP_NUM_THREADS": "1",
         }
         return subprocess.Popen(

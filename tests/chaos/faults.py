@@ -27,8 +27,9 @@ for port in (61000, 61001):
     held.append(one)
 time.sleep(600)
 """
-#: Of the jobs: a rank that is silent for so long is lost.
+#: Of the jobs: a rank that is silent for so long is lost, and one that does not come to init.
 PEER_TIMEOUT = 3
+START_TIMEOUT = 20
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def stop_for_good(job: Job) -> Expected:
     victim = job.victim()
     _signal(victim.pid, signal.SIGSTOP)
     job.undo.append(lambda: _signal(victim.pid, signal.SIGCONT))
-    return lost(victim.rank, within=PEER_TIMEOUT + 15)
+    # Before init that times out for the others, twice if they meet anew.
+    return lost(victim.rank, within=2 * START_TIMEOUT + 15)
 
 
 def kill_the_launcher(job: Job) -> Expected:

@@ -125,15 +125,16 @@ def end_at(step: int) -> None:
 
 
 def train(steps: int, seed: int, pause: float, survives: bool) -> None:
-    meet()
-    step = 0
+    attempts = 5 if survives else 1
+    step = begin(0, attempts)
     while step < steps:
         try:
             take_step(seed, step)
         except perseus_core.HorovodInternalError as error:
             if not survives:
                 raise
-            step = begin_anew(step, error)
+            leave(step, error)
+            step = begin(step, attempts)
             continue
         if step == 0:
             say("ready", pid=os.getpid(), size=perseus_core.size())
@@ -143,19 +144,22 @@ def train(steps: int, seed: int, pause: float, survives: bool) -> None:
     perseus_core.shutdown()
 
 
-def begin_anew(step: int, error: Exception) -> int:
+def begin(step: int, attempts: int) -> int:
     """Meets who is left; the step to go on with, for some may have completed one more."""
-    for _ in range(4):
-        say("anew", step=step, text=str(error))
-        perseus_core.shutdown()
+    while True:
         try:
             meet()
-            step = int(perseus_core.allreduce(np.array(step), ReduceOp.MIN, name="step"))
-        except perseus_core.HorovodInternalError as next_error:
-            error = next_error  # another is lost
-            continue
-        return step
-    raise error
+            return int(perseus_core.allreduce(np.array(step), ReduceOp.MIN, name="step"))
+        except perseus_core.HorovodInternalError as error:
+            attempts -= 1
+            if attempts == 0:
+                raise
+            leave(step, error)
+
+
+def leave(step: int, error: Exception) -> None:
+    say("anew", step=step, text=str(error))
+    perseus_core.shutdown()
 
 
 def train_by_torch(steps: int, seed: int, pause: float) -> None:

@@ -30,6 +30,9 @@ time.sleep(600)
 #: Of the jobs: a rank that is silent for so long is lost, and one that does not come to init.
 PEER_TIMEOUT = 3
 START_TIMEOUT = 20
+#: Seconds in which a job has ended because of a rank's silence: twice it may wait in init, if those
+#: that are left meet anew.
+SILENCE_ENDS = 2 * START_TIMEOUT + 15
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,7 @@ def stop_for_good(job: Job) -> Expected:
     victim = job.victim()
     _signal(victim.pid, signal.SIGSTOP)
     job.undo.append(lambda: _signal(victim.pid, signal.SIGCONT))
-    # Before init that times out for the others, twice if they meet anew.
-    return lost(victim.rank, within=2 * START_TIMEOUT + 15)
+    return lost(victim.rank, within=SILENCE_ENDS)
 
 
 def kill_the_launcher(job: Job) -> Expected:
@@ -162,7 +164,7 @@ def cut_a_host_off(job: Job) -> Expected:
     _netlab("unplug", host)
     job.undo.append(lambda: _netlab("plug", host))
     # To those on the host, the others are lost.
-    return lost(*(place.rank for place in job.ranks), within=2 * PEER_TIMEOUT + 15)
+    return lost(*(place.rank for place in job.ranks), within=SILENCE_ENDS)
 
 
 def cut_a_host_off_for_a_moment(job: Job) -> Expected:

@@ -21,6 +21,11 @@ std::string_view to_string(StatusCode code) {
   return "unknown";
 }
 
+StatusCode error_code(uint32_t number) {
+  const bool is_known = number > 0 && number <= static_cast<uint32_t>(StatusCode::kNonFinite);
+  return is_known ? static_cast<StatusCode>(number) : StatusCode::kInternal;
+}
+
 const std::string& Status::message() const {
   static const std::string kEmpty;
   return error_ ? error_->message : kEmpty;

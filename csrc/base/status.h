@@ -2,6 +2,7 @@
 // Status, or a Result<T> that holds a T or the Status that took its place.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ enum class StatusCode : int {
 };
 
 std::string_view to_string(StatusCode code);
+// The code of an error that another rank told by number; kInternal for a number that is none.
+StatusCode error_code(uint32_t number);
 
 // Cheap to copy: an ok Status is one null pointer, an error is shared and immutable.
 // Thread-safe as a value: copies may be read from any thread.

@@ -158,10 +158,8 @@ bool decode(std::string_view payload, Decoded& decoded) {
     }
     case Answer::kRefused:
     case Answer::kFailed: {
-      const uint32_t code = reader.u32();
-      const bool known = code > 0 && code <= static_cast<uint32_t>(StatusCode::kInProgress);
-      decoded.error = Status(known ? static_cast<StatusCode>(code) : StatusCode::kInternal,
-                             std::string(reader.remainder()));
+      const StatusCode code = error_code(reader.u32());
+      decoded.error = Status(code, std::string(reader.remainder()));
       return reader.good;
     }
   }

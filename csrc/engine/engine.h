@@ -119,9 +119,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
 
   // Peers.
   void on_control(int from, std::span<const std::byte> message) override;
-  void on_peer_lost(int peer, const Status& why) override;
+  void on_rank_lost(int rank, const Status& why) override;
   void on_peer_left(int peer) override;
-  void on_cut_off(const Status& why) override;
   void on_ballot(int from, ByteReader reader, std::span<const std::byte> message);
   void on_leaving(const Leaving& leaving);
   void apply_leaving(ProcessSet& set, const Leaving& leaving);

@@ -84,17 +84,13 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
   advance(*set);
 }
 
-void Engine::on_peer_lost(int peer, const Status& why) {
+void Engine::on_rank_lost(int rank, const Status& why) {
   if (closed_) return;
-  if (!left_.contains(peer)) return break_world({peer, why.message()});
+  if (!left_.contains(rank)) return break_world({rank, why.message()});
   // It ended before it had done what it still was to take part in.
-  if (std::ranges::any_of(sets_, [&](const auto& entry) { return awaits(*entry.second, peer); })) {
-    break_world(left(peer));
+  if (std::ranges::any_of(sets_, [&](const auto& entry) { return awaits(*entry.second, rank); })) {
+    break_world(left(rank));
   }
-}
-
-void Engine::on_cut_off(const Status& why) {
-  if (!closed_) break_world({rank_, why.message()});
 }
 
 bool Engine::awaits(const ProcessSet& set, int peer) const {

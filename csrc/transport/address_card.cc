@@ -16,7 +16,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 2";
+constexpr std::string_view kFormat = "perseus card 3";
 constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
@@ -99,7 +99,8 @@ std::string AddressCard::pack() const {
   writer.put_string(kFormat);
   writer.put_string(version());
   writer.put_string(kBuildId);
-  writer.put_string(error);
+  writer.put<uint32_t>(static_cast<uint32_t>(error.code()));
+  writer.put_string(error.message());
   writer.put_string(host_name);
   writer.put_string(machine);
   writer.put(nonce);
@@ -128,7 +129,9 @@ Result<AddressCard> AddressCard::unpack(const std::string& packed) {
                             ") than this rank (" + kBuildId + ")" + kSameForAll);
   }
   AddressCard card;
-  card.error = reader.get_string();
+  const auto error = reader.get<uint32_t>();
+  const std::string why = reader.get_string();
+  if (error != 0) card.error = Status(error_code(error), why);
   card.host_name = reader.get_string();
   card.machine = reader.get_string();
   card.nonce = reader.get<Nonce>();
@@ -159,8 +162,8 @@ Result<std::vector<AddressCard>> unpack_cards(const std::vector<std::string>& pa
     cards.push_back(std::move(card).value());
   }
   for (size_t rank = 0; rank < cards.size(); ++rank) {
-    if (!cards[rank].error.empty()) {
-      return Status::invalid_argument(rank_text(rank, cards[rank]) + ": " + cards[rank].error);
+    if (const Status& error = cards[rank].error; !error.is_ok()) {
+      return Status(error.code(), rank_text(rank, cards[rank]) + ": " + error.message());
     }
     PERSEUS_RETURN_IF_ERROR(compare(rank, cards[rank], cards[0]));
   }

@@ -16,7 +16,7 @@ namespace perseus {
 struct Settings;
 
 struct AddressCard {
-  std::string error;      // why this rank cannot take part; empty: it can
+  Status error;           // why this rank cannot take part, if it cannot
   std::string host_name;  // the machine's, or PERSEUS_HOSTNAME, which makes hosts of one machine
   std::string machine;    // boot id and network namespace: ranks with the same can share memory
   Nonce nonce{};          // rank 0's names the job

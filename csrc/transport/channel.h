@@ -102,7 +102,8 @@ class FramePort {
   // Upper bound of header.length that arrived() accepts; a channel checks it before reading.
   virtual uint64_t max_length() const = 0;
 
-  // The channel broke; `why` names the cause only, the link adds rank and host. A channel that
+  // The channel broke; `why` names the cause only, the link adds rank and host. It is the peer's,
+  // or, if `why` is "out of memory", this rank's own want of memory or descriptors. A channel that
   // meets the end of the stream calls this too; after the peer's goodbye it is no error.
   virtual void failed(const Status& why) = 0;
 

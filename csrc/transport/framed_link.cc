@@ -352,7 +352,12 @@ void FramedLink::abort(const Status& why) {
 void FramedLink::fail(const Status& why) {
   if (is_over()) return;
   const bool was_closing = state_ == State::kClosing;
-  const Status status = Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
+  const bool is_own_want = why.code() == StatusCode::kOutOfMemory;
+  const Status status =
+      is_own_want ? Status::without(environment_.rank, environment_.rank_name +
+                                                           " cannot keep a connection to " +
+                                                           peer_name_ + ": " + why.message())
+                  : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
   end(State::kFailed, status);
   // Who is leaving anyway has no use for the news.
   if (was_closing) {

@@ -66,9 +66,11 @@ struct LinkEnvironment {
   BufferPool& buffers;
   LinkObserver& observer;
   TrafficCounters& counters;
-  uint64_t chunk_bytes;         // of the largest frame that may come
-  uint64_t frame_bytes;         // of the largest frame that is sent; at most chunk_bytes
-  int streams = INT_MAX;        // that carry data, of those that a link has
+  uint64_t chunk_bytes;   // of the largest frame that may come
+  uint64_t frame_bytes;   // of the largest frame that is sent; at most chunk_bytes
+  int streams = INT_MAX;  // that carry data, of those that a link has
+  int rank = -1;          // this one
+  std::string rank_name = "this rank";
   Precedence precedence{loop};  // among links of several channels
 };
 

@@ -84,7 +84,7 @@ MeshImpl::~MeshImpl() {
 void Mesh::decline(Bootstrap& bootstrap, const Status& why) {
   const Settings defaults;
   AddressCard card = AddressCard::of_this_process(defaults);
-  card.error = why.message();
+  card.error = why;
   // Whoever does not come to hear of it has an error of its own.
   [[maybe_unused]] const auto gathered =
       bootstrap.all_gather(card.pack(), std::chrono::seconds(defaults.start_timeout));
@@ -98,10 +98,11 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, shortage_, owner);
   if (bootstrap.size() > 1) {
     // An error goes onto the card, so that all ranks hear of it rather than wait.
-    if (Status status = listen(settings, card); !status.is_ok()) card.error = status.message();
+    if (Status status = listen(settings, card); !status.is_ok()) card.error = status;
   }
   if (transport_ == Transport::kMpi && mpi_fabric_maker == nullptr) {
-    card.error = "PERSEUS_TRANSPORT is mpi, and this build has no MPI transport";
+    card.error =
+        Status::invalid_argument("PERSEUS_TRANSPORT is mpi, and this build has no MPI transport");
   }
   Result<std::vector<std::string>> gathered = bootstrap.all_gather(card.pack(), start_timeout_);
   if (!gathered.is_ok()) return gathered.status();
@@ -145,6 +146,8 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   cards_ = std::move(cards).value();
   credentials_.job = cards_[0].nonce;
   topology_ = make_topology(bootstrap.rank(), cards_);
+  environment_.rank = topology_.rank;
+  environment_.rank_name = name_of(topology_.rank);
   peers_.resize(topology_.size);
   const bool several_hosts = topology_.host_names.size() > 1;
   if (transport_ == Transport::kShm && several_hosts) {
@@ -396,10 +399,11 @@ void MeshImpl::report_closed() {
 }
 
 void MeshImpl::shortage_lasts(int error) {
-  const Status why = Status::aborted(
-      name_of(topology_.rank) + " can neither make nor take connections: " + std::strerror(error) +
-      (error == EMFILE ? "; raise its limit on open files (ulimit -n)" : ""));
-  later([this, why] { listener_.on_cut_off(why); });
+  const Status why = Status::without(
+      topology_.rank, name_of(topology_.rank) +
+                          " can neither make nor take connections: " + std::strerror(error) +
+                          (error == EMFILE ? "; raise its limit on open files (ulimit -n)" : ""));
+  later([this, why] { listener_.on_rank_lost(why.peer(), why); });
 }
 
 void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
@@ -408,7 +412,7 @@ void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
 
 void MeshImpl::link_lost(int peer, const Status& why) {
   loop_.cancel_timer(peers_[peer].connect_timer);
-  later([this, peer, why] { listener_.on_peer_lost(peer, why); });
+  later([this, why] { listener_.on_rank_lost(why.peer(), why); });
 }
 
 void MeshImpl::link_left(int peer) {

@@ -42,12 +42,11 @@ class MeshListener {
  public:
   // A control message has arrived whole.
   virtual void on_control(int from, std::span<const std::byte> message) = 0;
-  // The connection to `peer` broke or the peer fell silent: its transfers have ended with `why`.
-  virtual void on_peer_lost(int peer, const Status& why) = 0;
+  // The connection to `rank` broke or the rank fell silent: its transfers have ended with `why`.
+  // This rank itself: it has no memory or descriptors for connections that are needed.
+  virtual void on_rank_lost(int rank, const Status& why) = 0;
   // `peer` said goodbye: it has shut down in order, and sends nothing more.
   virtual void on_peer_left(int peer) = 0;
-  // This rank can make and take no connections, and so is of no use to the others.
-  virtual void on_cut_off(const Status& why) = 0;
 
  protected:
   ~MeshListener() = default;
@@ -68,7 +67,7 @@ class Mesh {
   virtual const Topology& topology() const = 0;
 
   // The link to `peer`; it connects when it first has something to move. If connecting fails, its
-  // transfers end in error and on_peer_lost is called.
+  // transfers end in error and on_rank_lost is called.
   virtual Link& link(int peer) = 0;
 
   // Whether all connections to the peer have been made.

@@ -403,7 +403,7 @@ end:
   :: d_step { leaves(3) -> on_leaving(3) }
 #endif
   :: d_step { !dead[me] && !is_done(me) && !is_broken[me] && sees_death ->
-              break_world() } /* on_peer_lost */
+              break_world() } /* on_rank_lost */
 #if LEAVES > 0
   :: d_step { is_up && !is_broken[me] && leaves_begun < LEAVES -> begin_shutdown() }
   :: d_step { !dead[me] && closing[me] && running[me] != 0 && !is_broken[me] ->

@@ -125,6 +125,12 @@ void ShmChannel::receive_descriptors() {
     std::memcpy(fds, CMSG_DATA(header), count * sizeof(int));
     for (int i = 0; i < count; ++i) received[i] = FileDescriptor(fds[i]);
   }
+  if (n > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
+    port_.failed(Status::out_of_memory(
+        "shared memory cannot be taken in for want of file descriptors; raise the limit on open "
+        "files (ulimit -n)"));
+    return;
+  }
   if (count != (is_initiator_ ? 2 : 3)) {
     port_.failed(Status::aborted("it closed the connection before sharing memory"));
     return;

@@ -45,7 +45,6 @@ class TestListener : public MeshListener {
   std::deque<Message> controls;
   std::vector<Loss> lost;
   std::vector<int> left;
-  std::vector<Status> cut_off;
 
   struct News {
     TestListener& listener;
@@ -61,12 +60,8 @@ class TestListener : public MeshListener {
         {from, std::string(reinterpret_cast<const char*>(message.data()), message.size())});
     wake();
   }
-  void on_peer_lost(int peer, const Status& why) override {
-    lost.push_back({peer, why});
-    wake();
-  }
-  void on_cut_off(const Status& why) override {
-    cut_off.push_back(why);
+  void on_rank_lost(int rank, const Status& why) override {
+    lost.push_back({rank, why});
     wake();
   }
   void on_peer_left(int peer) override {

@@ -209,10 +209,10 @@ Status check_stall_times(const std::function<const char*(const char*)>& get,
     return Status::invalid_argument("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS" + text +
                                     "; it takes 0 (never) or at least as much");
   }
-  settings.stall_shutdown_time = settings.stall_check_time;
+  settings.stall_shutdown_time = 0;
   if (warnings != nullptr) {
     warnings->push_back("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" + text +
-                        "; the job is ended only after that");
+                        "; no stall ends the job, as with Horovod");
   }
   return {};
 }

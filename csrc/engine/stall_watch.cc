@@ -10,6 +10,12 @@ namespace {
 // What a rank needs to answer a question: far more than a busy engine's turn.
 constexpr std::chrono::milliseconds kAnswerTime{500};
 
+// "'allreduce.x' in process set 3"
+std::string shown(int32_t set, const std::string& key) {
+  const std::string text = "'" + display_name(key) + "'";
+  return set == ProcessSet::kWorld ? text : text + " in process set " + std::to_string(set);
+}
+
 }  // namespace
 
 StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
@@ -32,14 +38,14 @@ void StallWatch::watch(const ProcessSetPtr& set) {
 // One timer stands for all that is pending; it dies with the last of it, so that an idle engine
 // has none.
 void StallWatch::arm() {
-  const auto now = Clock::now();
-  auto due = now + report_after_;
+  auto due = Clock::now() + report_after_;
   for (const auto& [id, weak] : sets_) {
     const ProcessSetPtr set = weak.lock();
     if (set == nullptr) continue;
     for (const auto& [key, operation] : set->pending) {
+      // One that was late at the last check is looked at again after the same time.
       const auto its = operation->submitted_at + report_after_;
-      if (its > now) due = std::min(due, its);
+      due = std::min(due, its > checked_at_ ? its : checked_at_ + report_after_);
     }
   }
   alarm_.set(due, [this] { check(); });
@@ -53,7 +59,8 @@ bool StallWatch::has_pending() const {
 }
 
 void StallWatch::check() {
-  const auto now = Clock::now();
+  const auto now = checked_at_ = Clock::now();
+  bool has_asked = false;
   for (auto& [id, weak] : sets_) {
     const ProcessSetPtr set = weak.lock();
     if (set == nullptr) continue;
@@ -69,9 +76,10 @@ void StallWatch::check() {
     }
     std::ranges::sort(late, {}, &Operation::submitted_at);
     if (any_late) ask(*set, late);
+    has_asked |= any_late;
   }
   drop_settled();
-  if (has_pending() || !suspects_.empty()) {
+  if (has_asked) {
     alarm_.set(now + kAnswerTime, [this] { report(); });
   } else {
     report();
@@ -99,28 +107,33 @@ void StallWatch::ask(const ProcessSet& set, const std::vector<const Operation*>&
 void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set) {
   StallAnswer answer;
   answer.process_set = query.process_set;
-  answer.last_submitted = last_submitted_;
+  answer.last_submitted = last_submitted();
   const bool has_everything = set != nullptr && set->negotiator->has_joined();
   for (const std::string& key : query.keys) {
     if (has_everything) break;
     if (set == nullptr || !set->pending.contains(key)) answer.missing.push_back(key);
   }
   host_.send_to(from, answer.write());
-  if (!answer.missing.empty()) say_who_waits_for_us(from, answer.missing);
+  if (!answer.missing.empty()) say_who_waits_for_us(from, query.process_set, answer.missing);
 }
 
 // All who wait ask at about the same time; one line says enough.
-void StallWatch::say_who_waits_for_us(int asker, const std::vector<std::string>& keys) {
+void StallWatch::say_who_waits_for_us(int asker, int32_t set,
+                                      const std::vector<std::string>& keys) {
   const auto now = Clock::now();
   if (!enabled_ || now < said_at_ + report_after_ / 2) return;
   said_at_ = now;
   std::string text = "rank " + std::to_string(asker) + ", and perhaps others, has waited for " +
                      std::to_string(report_after_ / std::chrono::seconds(1)) +
-                     " s for this rank to submit '" + display_name(keys.front()) + "'";
+                     " s for this rank to submit " + shown(set, keys.front());
   if (keys.size() > 1) text += " and " + std::to_string(keys.size() - 1) + " more";
-  text += last_submitted_.empty() ? "; it has submitted nothing yet"
-                                  : "; what it submitted last is " + display_name(last_submitted_);
+  text += last_key_.empty() ? "; it has submitted nothing yet"
+                            : "; what it submitted last is " + last_submitted();
   PERSEUS_LOG(kWarning, text);
+}
+
+std::string StallWatch::last_submitted() const {
+  return last_key_.empty() ? "" : shown(last_set_, last_key_);
 }
 
 void StallWatch::on_answer(int from, const StallAnswer& answer) {
@@ -131,7 +144,7 @@ void StallWatch::on_answer(int from, const StallAnswer& answer) {
     if (!is_missing) {
       suspect.missing.erase(from);
     } else if (!answer.last_submitted.empty()) {
-      suspect.last_submitted[from] = display_name(answer.last_submitted);
+      suspect.last_submitted[from] = answer.last_submitted;
     }
   }
 }
@@ -149,7 +162,7 @@ std::vector<StallReporter::Waiting> StallWatch::waiting(std::vector<std::string>
   for (const auto& [which, suspect] : suspects_) {
     const auto set = sets_.at(which.first).lock();
     if (set == nullptr) continue;
-    names.push_back(display_name(which.second));
+    names.push_back(shown(which.first, which.second));
     StallReporter::Waiting entry;
     entry.name = names.back();
     entry.since = suspect.since;

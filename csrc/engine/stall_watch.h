@@ -41,7 +41,9 @@ class StallWatch {
   void on_answer(int from, const StallAnswer& answer);
   void note_submission(const Operation& operation) {
     const bool is_users = operation.name_id >= 0;
-    if (is_users) last_submitted_ = operation.key;
+    if (!is_users) return;
+    last_set_ = operation.process_set;
+    last_key_ = operation.key;
   }
 
  private:
@@ -60,7 +62,8 @@ class StallWatch {
   void drop_settled();
   // Suspects; `names` holds what they are called.
   std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
-  void say_who_waits_for_us(int asker, const std::vector<std::string>& keys);
+  void say_who_waits_for_us(int asker, int32_t set, const std::vector<std::string>& keys);
+  std::string last_submitted() const;
 
   const std::chrono::milliseconds report_after_;
   const bool enabled_;
@@ -69,9 +72,11 @@ class StallWatch {
   StallWatchHost& host_;
   StallReporter reporter_;
   Alarm alarm_;
+  StallReporter::TimePoint checked_at_;
   std::map<int32_t, std::weak_ptr<ProcessSet>> sets_;
   std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
-  std::string last_submitted_;
+  int32_t last_set_ = ProcessSet::kWorld;
+  std::string last_key_;              // of the user's operation that was submitted last
   StallReporter::TimePoint said_at_;  // that others wait for this rank
 };
 

@@ -23,8 +23,7 @@ std::string tensor_text(StallReporter::TimePoint now, const StallReporter::Waiti
   const auto ranks = [](const std::vector<int>& list) {
     return (list.size() == 1 ? "rank " : "ranks ") + rank_list(list);
   };
-  std::string text =
-      "'" + std::string(tensor.name) + "' (" + seconds_text(now - tensor.since) + ")";
+  std::string text = std::string(tensor.name) + " (" + seconds_text(now - tensor.since) + ")";
   if (!tensor.missing.empty()) text += ": missing on " + ranks(tensor.missing);
   if (!tensor.ready.empty()) {
     text += (tensor.missing.empty() ? ": ready on " : "; ready on ") + ranks(tensor.ready);
@@ -123,7 +122,7 @@ std::string StallReporter::clear(TimePoint now, std::span<const Waiting> waiting
       continue;
     }
     if (++cleared <= kMostNamed) {
-      names += (cleared == 1 ? " '" : ", '") + entry->first + "' (after " +
+      names += (cleared == 1 ? " " : ", ") + entry->first + " (after " +
                seconds_text(now - entry->second.since) + ")";
     }
     entry = reported_.erase(entry);

@@ -25,7 +25,7 @@ class StallReporter {
 
   // A tensor that some rank has submitted and not all have.
   struct Waiting {
-    std::string_view name;
+    std::string_view name;     // as it is to be shown, in quotes
     TimePoint since;           // since the first rank's submission was seen here
     std::vector<int> missing;  // ranks of the world, ascending
     std::vector<int> ready;

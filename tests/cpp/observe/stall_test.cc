@@ -19,7 +19,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-std::vector<Waiting> one_tensor() { return {{"layer1.weight", kStart, {1, 3}, {0, 2}}}; }
+std::vector<Waiting> one_tensor() { return {{"'layer1.weight'", kStart, {1, 3}, {0, 2}}}; }
 
 TEST(RankListTest, ShortensRuns) {
   EXPECT_EQ(rank_list(std::vector<int>{}), "");
@@ -60,7 +60,7 @@ TEST(StallReporterTest, RepeatsAfterEachInterval) {
 TEST(StallReporterTest, TensorsOfOneStepShareOneReport) {
   StallReporter reporter(seconds(30), seconds(0));
   std::vector<std::string> names;
-  for (int i = 0; i < 12; ++i) names.push_back("layer" + std::to_string(i));
+  for (int i = 0; i < 12; ++i) names.push_back("'layer" + std::to_string(i) + "'");
   std::vector<Waiting> waiting;
   for (int i = 0; i < 12; ++i)
     waiting.push_back({names[i], kStart + milliseconds(3 * i), {1}, {0}});
@@ -90,7 +90,7 @@ TEST(StallReporterTest, ATensorNeverReportedIsNotCleared) {
 TEST(StallReporterTest, ANewWaitUnderAnOldNameStartsAfresh) {
   StallReporter reporter(seconds(30), seconds(0));
   reporter.check(kStart + seconds(30), one_tensor());
-  std::vector<Waiting> next_step = {{"layer1.weight", kStart + seconds(40), {1}, {0}}};
+  std::vector<Waiting> next_step = {{"'layer1.weight'", kStart + seconds(40), {1}, {0}}};
   Report report = reporter.check(kStart + seconds(65), next_step);
   EXPECT_EQ(report.warning, "");
   EXPECT_TRUE(contains(report.cleared, "'layer1.weight'"));

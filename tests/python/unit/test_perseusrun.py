@@ -157,7 +157,7 @@ another.wait()
     assert result.returncode == 0, result.stderr
     reports = [line for line in result.stderr.splitlines() if "lonely" in line]
     assert any("2" in line for line in reports), result.stderr
-    assert "rank 2 last submitted allreduce.another" in result.stderr
+    assert "rank 2 last submitted 'allreduce.another'" in result.stderr
 
 
 @pytest.mark.parametrize(

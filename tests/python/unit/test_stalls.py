@@ -51,7 +51,7 @@ def test_every_rank_reports_who_is_missing_and_that_it_has_come(
         assert re.search(
             r"'allreduce.lonely.1' \(\d s\): missing on rank 2; ready on ranks 0, 1", text
         )
-        assert "rank 2 last submitted allreduce.another" in text
+        assert "rank 2 last submitted 'allreduce.another'" in text
         # As soon as it has come.
         found = re.search(r"no longer stalled: 'allreduce.lonely.0' \(after (\d) s\)", text)
         assert found, errors
@@ -60,7 +60,7 @@ def test_every_rank_reports_who_is_missing_and_that_it_has_come(
     assert any(
         re.search(
             r"rank [01], and perhaps others, has waited for 1 s for this rank to submit "
-            r"'allreduce.lonely.0' and 2 more; what it submitted last is allreduce.another",
+            r"'allreduce.lonely.0' and 2 more; what it submitted last is 'allreduce.another'",
             line,
         )
         for line in missing
@@ -93,3 +93,61 @@ def test_a_stall_ends_the_job_where_that_is_asked_for(run_ranks: RunRanks, prefi
     for line in told:
         assert "missing on rank 2; ready on ranks 0, 1" in line
         assert "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS" in line
+
+
+#: Rank 1 misses one of several operations, which the others submit one after the other.
+FIRST_STEP = """
+import os, threading, time, numpy
+import perseus_core as core
+core.init()
+began = time.monotonic()
+if core.rank() != 1:
+    early = core.allreduce_async(numpy.ones(1), name="early")
+    time.sleep(0.2)
+handle = core.allreduce_async(numpy.ones(1), name="both") if core.rank() != 1 else None
+if core.rank() == 1:
+    early = core.allreduce_async(numpy.ones(1), name="early")
+    time.sleep(3.2)
+    handle = core.allreduce_async(numpy.ones(1), name="both")
+early.wait()
+handle.wait()
+"""
+
+
+def test_the_first_report_comes_in_time(run_ranks: RunRanks) -> None:
+    """Also of what was submitted just after something that was never late."""
+    environment = {**os.environ, "PERSEUS_STALL_CHECK_TIME_SECONDS": "2"}
+    result = run_ranks(3, FIRST_STEP, environment=environment)
+    assert result.returncode == 0, result.stderr
+    found = re.findall(r"tensor waits for ranks .*, for (\d) s by now", result.stderr)
+    assert found == ["2", "2"], result.stderr
+
+
+SETS = """
+import os, time, numpy
+import perseus_core as core
+core.init()
+odd = core.add_process_set([1, 2])
+if core.rank() == 1:
+    core.allreduce(numpy.ones(1), name="x", process_set=odd)
+elif core.rank() == 2:
+    alone = core.allreduce_async(numpy.ones(1), name="alone", process_set=odd)
+    core.allreduce_async(numpy.ones(1), name="x", process_set=odd)
+    time.sleep(2.5)
+if core.rank() == 1:
+    time.sleep(2.5)
+    core.allreduce(numpy.ones(1), name="alone", process_set=odd)
+elif core.rank() == 2:
+    alone.wait()
+core.barrier()
+"""
+
+
+def test_a_report_names_the_process_set(run_ranks: RunRanks) -> None:
+    environment = {**os.environ, "PERSEUS_STALL_CHECK_TIME_SECONDS": "1"}
+    environment["PERSEUS_DYNAMIC_PROCESS_SETS"] = "1"
+    result = run_ranks(3, SETS, environment=environment)
+    assert result.returncode == 0, result.stderr
+    text = r"'allreduce.alone' in process set 1 \(\d s\): missing on rank 1; ready on rank 2"
+    assert re.search(text, result.stderr), result.stderr
+    assert "rank 1 last submitted 'allreduce.x' in process set 1" in result.stderr

@@ -1,10 +1,12 @@
 #include "engine/peer_watch.h"
 
+#include <algorithm>
+
 namespace perseus {
 
-void PeerWatch::arm() {
+void PeerWatch::arm(Clock::time_point when) {
   ticked_ = Clock::now();
-  alarm_.set(ticked_ + std::chrono::nanoseconds(silence_) / kTicks, [this] { tick(); });
+  alarm_.set(when, [this] { tick(); });
 }
 
 void PeerWatch::tick() {
@@ -13,16 +15,18 @@ void PeerWatch::tick() {
   // If this process itself was stopped, the others' answers have yet to be read.
   const bool has_slept = now - ticked_ > silence_ / 2;
   std::erase_if(heard_, [&](const auto& entry) { return !awaited.contains(entry.first); });
+  Clock::time_point next = now + silence_ / kTicks;
   for (const int peer : awaited) {
     auto [entry, is_new] = heard_.try_emplace(peer, now);
     if (has_slept) entry->second = now;
     if (now - entry->second >= silence_) return host_.on_silent_peer(peer);
     host_.ask_whether_there(peer);
+    next = std::min(next, entry->second + silence_);
   }
   if (awaited.empty()) {
     heard_.clear();
   } else {
-    arm();
+    arm(next);
   }
 }
 

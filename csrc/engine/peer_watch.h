@@ -30,12 +30,12 @@ class PeerWatchHost {
 
 class PeerWatch {
  public:
-  PeerWatch(EventLoop& loop, std::chrono::seconds silence, PeerWatchHost& host)
+  PeerWatch(EventLoop& loop, std::chrono::milliseconds silence, PeerWatchHost& host)
       : silence_(silence), host_(host), alarm_(loop) {}
 
   // Something is outstanding.
   void watch() {
-    if (!alarm_.is_set()) arm();
+    if (!alarm_.is_set()) arm(Clock::now() + silence_ / kTicks);
   }
   // A control message has come.
   void heard(int from) {
@@ -44,12 +44,12 @@ class PeerWatch {
 
  private:
   // How often neighbours are asked, in parts of the time-out.
-  static constexpr int kTicks = 8;
+  static constexpr int kTicks = 16;
 
-  void arm();
+  void arm(Clock::time_point when);
   void tick();
 
-  const std::chrono::seconds silence_;
+  const std::chrono::milliseconds silence_;
   PeerWatchHost& host_;
   Alarm alarm_;
   Clock::time_point ticked_;

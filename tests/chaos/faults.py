@@ -170,7 +170,7 @@ def cut_a_host_off(job: Job) -> Expected:
 def cut_a_host_off_for_a_moment(job: Job) -> Expected:
     host = job.random.randrange(job.hosts)
     _netlab("unplug", host)
-    time.sleep(job.random.uniform(0.05, 0.5))
+    time.sleep(job.random.uniform(0.05, 0.45 * PEER_TIMEOUT))
     _netlab("plug", host)
     return WELL
 

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kEnvironmentNames[] = {
     "PERSEUS_RANK",        "PERSEUS_SIZE",       "PERSEUS_LOCAL_RANK", "PERSEUS_LOCAL_SIZE",
     "PERSEUS_CROSS_RANK",  "PERSEUS_CROSS_SIZE", "PERSEUS_HOSTNAME",   "PERSEUS_RENDEZVOUS",
-    "PERSEUS_SECRET",      "PERSEUS_SURVIVORS",  "PERSEUS_BLAME_FD",   "PERSEUS_MASTER_ADDR",
+    "PERSEUS_SECRET",      "PERSEUS_SURVIVORS",  "PERSEUS_NEWS_FD",    "PERSEUS_MASTER_ADDR",
     "PERSEUS_MASTER_PORT", "PERSEUS_WITH_K8S"};
 
 // Levenshtein 1966: insertions, deletions and substitutions that make one the other.

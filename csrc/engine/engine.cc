@@ -107,6 +107,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   open_set(next_set_++, everyone);
   neighbours_ = find_set(kWorld)->neighbours();
   loop_.add_poller(this);
+  if (generation > 0) tell_launcher_who_met();
   return {};
 }
 
@@ -229,7 +230,7 @@ void Engine::complete(const OperationPtr& operation, Status status) {
 
 bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   (status.is_ok() ? counters_.operations_completed : counters_.operations_failed).add();
-  if (status.code() == StatusCode::kAborted && !closing_) tell_launcher();
+  if (status.code() == StatusCode::kAborted && !closing_) tell_launcher_who_is_to_blame();
   trace_complete(timeline_, *operation);
   operation->status = ended(*operation, std::move(status));
   if (operation->name_id >= 0) names_.give_back(operation->name_id);

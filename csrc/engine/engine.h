@@ -130,7 +130,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   void break_world(const Broken& broken);
   void end_operations(const Broken& news);
   void tell_neighbours(std::span<const std::byte> message);
-  void tell_launcher();
+  void tell_launcher_who_is_to_blame();
+  void tell_launcher_who_met();
   void send_word(int rank, ControlKind word);
 
   // ExecutorHost.

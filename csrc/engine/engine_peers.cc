@@ -24,6 +24,13 @@ Status shut_down_status() {
       "call init() again before any other");
 }
 
+void tell_launcher(const std::string& line) {
+  const char* fd = std::getenv("PERSEUS_NEWS_FD");
+  if (fd == nullptr) return;
+  // Nobody may be listening any more, and then nothing is lost.
+  [[maybe_unused]] const ssize_t n = write(std::atoi(fd), (line + "\n").data(), line.size() + 1);
+}
+
 Broken left(int rank) {
   return {rank,
           "rank " + std::to_string(rank) +
@@ -140,7 +147,7 @@ void Engine::break_world(const Broken& broken) {
   if (!broken.has_left) PERSEUS_LOG(kError, broken.why);
   blamed_ = broken.rank;
   blamed_has_left_ = broken.has_left;
-  tell_launcher();
+  tell_launcher_who_is_to_blame();
   {
     std::lock_guard lock(queue_mutex_);
     if (refusal_.is_ok()) refusal_ = broken_;
@@ -204,14 +211,16 @@ Status Engine::shard_failed(const Status& status) {
 
 // A rank that fails because another ended must not be taken for the culprit, though it may well be
 // the first to exit.
-void Engine::tell_launcher() {
+void Engine::tell_launcher_who_is_to_blame() {
   if (blamed_ < 0 || blamed_ == rank_ || std::exchange(blame_is_told_, true)) return;
-  const char* fd = std::getenv("PERSEUS_BLAME_FD");
-  if (fd == nullptr) return;
-  const std::string line =
-      std::to_string(launched_[blamed_]) + (blamed_has_left_ ? " left\n" : " lost\n");
-  // Nobody may be listening any more, and then nothing is lost.
-  [[maybe_unused]] const ssize_t n = write(std::atoi(fd), line.data(), line.size());
+  tell_launcher(std::to_string(launched_[blamed_]) + (blamed_has_left_ ? " left" : " lost"));
+}
+
+// What was said of any of them before is no longer so.
+void Engine::tell_launcher_who_met() {
+  std::string line = "met";
+  for (const int rank : launched_) line += " " + std::to_string(rank);
+  tell_launcher(line);
 }
 
 void Engine::send_to(int rank, std::span<const std::byte> message) {

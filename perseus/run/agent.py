@@ -32,11 +32,11 @@ from typing import IO, Any
 
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
-STDOUT, STDERR, RESULT, EXIT, ERROR, BLAME = range(6)
+STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS = range(6)
 TERMINATE, KILL = b"T", b"K"
 RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
-BLAME_FD = "PERSEUS_BLAME_FD"  # where the engine names the rank whose end made it fail
+NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine tells of other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
 CHALLENGE_BYTES = 16
 # Where MPI's launchers say which rank a process is: Open MPI, MVAPICH, MPICH and its family, PMIx.
@@ -107,15 +107,15 @@ class Agent:
 
     def _start_rank(self, number: int, environment: dict[str, str], payload: bytes) -> None:
         result_read, result_write = os.pipe()
-        blame_read, blame_write = os.pipe()
+        news_read, news_write = os.pipe()
         stdin = os.memfd_create("perseus-stdin")
         os.write(stdin, payload)
         os.lseek(stdin, 0, os.SEEK_SET)
         whole = {**os.environ, **self._job["environment"], **environment}
-        whole[BLAME_FD] = str(blame_write)
+        whole[NEWS_FD] = str(news_write)
         if payload:
             whole[RESULT_FD] = str(result_write)
-        kept = [blame_write, result_write] if payload else [blame_write]
+        kept = [news_write, result_write] if payload else [news_write]
         if whole.get("PMI_FD", "").isdecimal():
             kept.append(int(whole["PMI_FD"]))  # by which MPICH's launcher is spoken to
         try:
@@ -132,18 +132,18 @@ class Agent:
             )
         except OSError:
             os.close(result_read)
-            os.close(blame_read)
+            os.close(news_read)
             raise
         finally:
             os.close(stdin)
             os.close(result_write)
-            os.close(blame_write)
+            os.close(news_write)
         assert process.stdout and process.stderr
         pipes: dict[int, IO[bytes]] = {
             STDOUT: process.stdout,
             STDERR: process.stderr,
             RESULT: os.fdopen(result_read, "rb"),
-            BLAME: os.fdopen(blame_read, "rb"),
+            NEWS: os.fdopen(news_read, "rb"),
         }
         rank = self._ranks[process.pid] = Rank(number, process, pipes)
         for kind, pipe in pipes.items():

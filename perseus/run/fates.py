@@ -45,6 +45,12 @@ class Fates:
         agree = all(self._blames.get(other) == culprit for other in others)
         return self.least is not None and culprit in running and agree
 
+    def met(self, ranks: Collection[int]) -> None:
+        """These have come together in a new world: none of them is lost."""
+        for rank in ranks:
+            self._given_up_by.pop(rank, None)
+            self._blames.pop(rank, None)
+
     def fail(self, ranks: Collection[int]) -> bool:
         """Whether the job goes on without these."""
         self._failed |= set(ranks)

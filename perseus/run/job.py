@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -74,6 +75,7 @@ class Launcher:
         self._fates = Fates(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first to exit of those that blame others
         self._kill_at: dict[int, float] = {}  # ranks that others have given up
+        self._news: dict[int, bytes] = defaultdict(bytes)  # the beginning of a line
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
 
@@ -208,11 +210,10 @@ class Launcher:
             self._output.write(
                 frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
             )
-        elif frame.kind == agent.BLAME:
-            culprit, how = frame.payload.split()[-2:]
-            lost = how == b"lost"
-            if self._fates.blame(frame.rank, int(culprit), is_lost=lost, running=self._running):
-                self._kill_at.setdefault(int(culprit), time.monotonic() + LAST_WORDS_SECONDS)
+        elif frame.kind == agent.NEWS:
+            *lines, self._news[frame.rank] = (self._news[frame.rank] + frame.payload).split(b"\n")
+            for line in lines:
+                self._hear(frame.rank, line.split())
         elif frame.kind == agent.RESULT:
             self.results[frame.rank] += frame.payload
         elif frame.kind == agent.EXIT:
@@ -222,6 +223,18 @@ class Launcher:
             self._fail(
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
+
+    def _hear(self, rank: int, words: list[bytes]) -> None:
+        """What a rank's engine says of others: "3 lost", "3 left", or "met 0 1 2"."""
+        if words[0] == b"met":
+            members = [int(word) for word in words[1:]]
+            self._fates.met(members)
+            for member in members:
+                self._kill_at.pop(member, None)
+            return
+        culprit, lost = int(words[0]), words[1] == b"lost"
+        if self._fates.blame(rank, culprit, is_lost=lost, running=self._running):
+            self._kill_at.setdefault(culprit, time.monotonic() + LAST_WORDS_SECONDS)
 
     def _kill(self, rank: int) -> None:
         for host in self._hosts:

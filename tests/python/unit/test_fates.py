@@ -30,6 +30,22 @@ def test_without_the_option_nobody_is_ended() -> None:
     assert fates.have_been_given_up([1], left_out=[])
 
 
+def test_what_was_said_before_a_meeting_is_void_after_it() -> None:
+    fates = Fates(3, least=2)
+    assert not fates.blame(1, 2, is_lost=True, running={0, 1, 2})
+    fates.exited(1, -9)
+    assert fates.fail([1])
+    fates.met([0, 2])
+    fates.exited(0, 0)
+    assert not fates.have_been_given_up([2], left_out=[])
+    # What has not been said anew does not count with what is.
+    fates = Fates(3, least=2)
+    assert not fates.blame(0, 2, is_lost=True, running={0, 1, 2})
+    fates.met([0, 1, 2])
+    assert not fates.blame(1, 2, is_lost=True, running={0, 1, 2})
+    assert fates.blame(0, 2, is_lost=True, running={0, 1, 2})
+
+
 def test_who_has_left_is_not_ended() -> None:
     fates = Fates(2, least=1)
     assert not fates.blame(0, 1, is_lost=False, running=range(2))

@@ -285,9 +285,8 @@ class Watched:
         for said in self._said:
             if said["what"] == "wrong":
                 run.problems.append(f"WRONG RESULT: {said}")
-        lost_ranks = expected.error or frozenset()
         if run.story.survives and not expected.well:
-            if left := set(range(ranks)) - lost_ranks - done:
+            if left := set(range(ranks)) - expected.hurt - done:
                 run.problems.append(f"ranks {left} did not go on")
             return
         if len(done) == ranks:
@@ -296,11 +295,19 @@ class Watched:
             return
         if expected.error is None:
             run.problems.append("it failed, although nothing was lost")
+        self._look_for_silence(expected)
         for error in errors:
             named = {int(number) for number in re.findall(r"\brank (\d+)\b", str(error["text"]))}
-            is_victims_own = int(str(error["rank"])) in (expected.error or ())
+            is_victims_own = int(str(error["rank"])) in expected.hurt
             if expected.error and not named & expected.error and not is_victims_own:
                 run.problems.append(f"an error that names none of {set(expected.error)}: {error}")
+
+    def _look_for_silence(self, expected: Expected) -> None:
+        """Whoever had begun with the others, and was not hurt, must have said how it ended: where
+        one hangs or crashes the launcher ends it after a while, and nobody would know."""
+        unhurt = self._ranks_that_said("meets") - expected.hurt
+        if silent := unhurt - self._ranks_that_said("done") - self._ranks_that_said("error"):
+            self._run.problems.append(f"SILENT: ranks {silent} have not said how they ended")
 
     def _ranks_that_said(self, what: str) -> set[int]:
         return {int(str(said["rank"])) for said in self._said if said["what"] == what}

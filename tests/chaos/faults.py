@@ -55,6 +55,10 @@ class Job:
     #: What is to be undone at the end, whatever becomes of the job.
     undo: list[Callable[[], None]] = field(default_factory=list)
 
+    @property
+    def all_ranks(self) -> list[int]:
+        return [place.rank for place in self.ranks]
+
     def victim(self) -> Place:
         return self.random.choice(self.ranks)
 
@@ -64,11 +68,13 @@ class Expected:
     """What a job may come to.
 
     well: all ranks end well, with right results. error: the others' errors name one of these ranks;
-    None: it must not fail. within: seconds from the fault until the job has ended.
+    None: it must not fail. hurt: ranks that need not live to say what became of them; all others
+    must. within: seconds from the fault until the job has ended.
     """
 
     well: bool
     error: frozenset[int] | None
+    hurt: frozenset[int] = frozenset()
     within: float = 30
 
 
@@ -76,11 +82,11 @@ WELL = Expected(well=True, error=None)
 
 
 def lost(*ranks: int, within: float = 15) -> Expected:
-    return Expected(well=False, error=frozenset(ranks), within=within)
+    return Expected(well=False, error=frozenset(ranks), hurt=frozenset(ranks), within=within)
 
 
 def lost_or_well(*ranks: int, within: float = 30) -> Expected:
-    return Expected(well=True, error=frozenset(ranks), within=within)
+    return Expected(well=True, error=frozenset(ranks), hurt=frozenset(ranks), within=within)
 
 
 def kill(job: Job) -> Expected:
@@ -120,7 +126,7 @@ def stop_for_good(job: Job) -> Expected:
 
 def kill_the_launcher(job: Job) -> Expected:
     _signal(job.launcher, signal.SIGKILL)
-    return Expected(well=True, error=frozenset(place.rank for place in job.ranks))
+    return lost_or_well(*job.all_ranks)
 
 
 def fill_shm(job: Job) -> Expected:
@@ -156,7 +162,7 @@ def take_all_ports(job: Job) -> Expected:
         _at(host, "sysctl", "-qw", f"{path}=32768 60999")
 
     job.undo.append(undo)
-    return lost_or_well(*(place.rank for place in job.ranks))
+    return Expected(well=True, error=frozenset(job.all_ranks))
 
 
 def cut_a_host_off(job: Job) -> Expected:
@@ -164,7 +170,7 @@ def cut_a_host_off(job: Job) -> Expected:
     _netlab("unplug", host)
     job.undo.append(lambda: _netlab("plug", host))
     # To those on the host, the others are lost.
-    return lost(*(place.rank for place in job.ranks), within=SILENCE_ENDS)
+    return Expected(well=False, error=frozenset(job.all_ranks), within=SILENCE_ENDS)
 
 
 def cut_a_host_off_for_a_moment(job: Job) -> Expected:

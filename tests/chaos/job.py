@@ -63,6 +63,7 @@ launched: list[int] = []
 
 
 def meet() -> None:
+    say("meets")
     perseus_core.init()
     mine = np.array([int(os.environ["PERSEUS_RANK"])])
     launched[:] = map(int, perseus_core.allgather(mine, name="launched"))

@@ -149,18 +149,18 @@ def find_codec(name: str) -> int: ...
 class Rendezvous:
     """Serves the exchange of addresses of a job of `size` ranks, until stop().
 
-    `address` "" is every interface, `port` 0 any free one; `secret` is hexadecimal.
+    `address` "" is every interface, `port` 0 any free one; `secret` is hexadecimal. So many
+    survivors as `least` go on without others that do not come in time.
     """
 
-    def __init__(self, size: int, secret: str, address: str = "", port: int = 0) -> None: ...
+    def __init__(
+        self, size: int, secret: str, address: str = "", port: int = 0, least: int = 1
+    ) -> None: ...
     @property
     def port(self) -> int: ...
     def stop(self) -> None: ...
     def note_ended(self, rank: int) -> None:
         """The process of this launched rank has ended: survivors meet without it."""
-
-    def set_least(self, ranks: int) -> None:
-        """So many survivors go on without others that do not come in time; 1 unless set."""
 
     def left_out(self) -> list[int]:
         """Launched ranks without which survivors have gone on so."""

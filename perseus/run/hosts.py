@@ -44,11 +44,15 @@ def parse_hosts(text: str) -> list[Host]:
 def read_hostfile(path: str | Path) -> list[Host]:
     """Reads a file of lines `host slots=N` or `host:N`; # begins a comment. Raises ValueError."""
     try:
-        lines = Path(path).read_text().splitlines()
+        text = Path(path).read_text()
     except OSError as error:
         raise ValueError(f"cannot read hostfile {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ValueError(f"hostfile {path} is no text file; its lines are to be 'host slots=N'")
     hosts = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
         if not line:
             continue

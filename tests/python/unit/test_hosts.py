@@ -38,6 +38,14 @@ def test_malformed_hostfile_names_file_and_line(tmp_path: Path) -> None:
         read_hostfile(file)
 
 
+@pytest.mark.parametrize("content", [b"\x7fELF\x02\xff\xfe", b"node1\0\0 slots=2\n"])
+def test_a_hostfile_that_is_no_text_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"hostfile .*/hosts is no text file"):
+        read_hostfile(file)
+
+
 def test_missing_hostfile_is_named() -> None:
     with pytest.raises(ValueError, match="/nowhere/hosts: No such file"):
         read_hostfile("/nowhere/hosts")

@@ -145,6 +145,7 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, "RANK", "WORLD_SIZE", out));
   if (out.size == 1) return out;
   out.kind = LaunchEnvironment::Kind::kRendezvous;
+  out.rank_0_serves = true;
   out.serves = out.rank == 0;
   const std::string because = "RANK and WORLD_SIZE are";
   if (!is_set(get, "MASTER_ADDR")) return missing("MASTER_ADDR", because);
@@ -176,6 +177,7 @@ Result<LaunchEnvironment> read_srun(const Get& get) {
   PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, "SLURM_PROCID", size_name, out));
   if (out.size == 1) return out;
   out.kind = LaunchEnvironment::Kind::kRendezvous;
+  out.rank_0_serves = true;
   out.serves = out.rank == 0;
   Result<std::string> host = first_slurm_host(get("SLURM_STEP_NODELIST"));
   if (!host.is_ok()) {

@@ -29,8 +29,9 @@ struct LaunchEnvironment {
   bool secret_is_a_name = false;
   // The launcher lets the others go on when a process fails: they meet without it.
   bool survivors = false;
-  // This process is to serve the rendezvous, for nobody else does.
-  bool serves = false;
+  // No launcher serves the rendezvous: rank 0 does.
+  bool rank_0_serves = false;
+  bool serves = false;  // this process does
   // Of kMpi: how the ranks meet if MPI proves not to know of them. Null if nothing else tells.
   std::shared_ptr<const LaunchEnvironment> without_mpi;
 };

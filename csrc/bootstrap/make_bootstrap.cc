@@ -84,6 +84,7 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vec
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
   options.ranks = ranks;
   options.survivors = launch.survivors && ranks.empty();
+  options.rank_0_serves = launch.rank_0_serves;
   options.generation = generation;
   options.time_out = std::chrono::ceil<milliseconds>(deadline - Clock::now());
   Result<std::unique_ptr<Bootstrap>> bootstrap = RendezvousBootstrap::create(options);

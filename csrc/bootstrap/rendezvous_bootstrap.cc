@@ -23,6 +23,15 @@ std::string describe(const RendezvousBootstrap::Options& options) {
   return "the rendezvous at " + to_string(options.server);
 }
 
+// The connection to the server has failed.
+Status lost(const RendezvousBootstrap::Options& options, const Status& status) {
+  if (status.code() != StatusCode::kAborted || !options.rank_0_serves) {
+    return Status(status.code(), describe(options) + ": " + status.message());
+  }
+  return Status::aborted("rank 0, which serves " + describe(options) +
+                         ", has ended or closed it: " + status.message());
+}
+
 Result<Decoded> receive_answer(Socket& socket, size_t most, Clock::time_point deadline) {
   unsigned char head[4];
   PERSEUS_RETURN_IF_ERROR(
@@ -136,23 +145,19 @@ Result<std::vector<std::string>> RendezvousBootstrap::all_gather(
   contribution.round = round_++;
   contribution.time_out_ms = static_cast<uint32_t>((time_out - margin).count());
   contribution.bytes = mine;
-  Status status = socket_.send_all(frame(encode(contribution)), deadline);
-  if (status.is_ok()) {
-    Result<Decoded> answer =
-        receive_answer(socket_, max_answer_bytes(static_cast<uint32_t>(options_.size)), deadline);
-    status = answer.status();
-    if (status.is_ok()) {
-      Decoded& decoded = answer.value();
-      if (decoded.kind == Answer::kGathered &&
-          decoded.gathered.size() == static_cast<size_t>(options_.size)) {
-        return std::move(decoded.gathered);
-      }
-      status = decoded.kind == Answer::kFailed ? decoded.error
-                                               : Status::internal("it answered out of turn");
-    }
+  const Status sent = socket_.send_all(frame(encode(contribution)), deadline);
+  if (!sent.is_ok()) return failure_ = lost(options_, sent);
+  Result<Decoded> answer =
+      receive_answer(socket_, max_answer_bytes(static_cast<uint32_t>(options_.size)), deadline);
+  if (!answer.is_ok()) return failure_ = lost(options_, answer.status());
+  Decoded& decoded = answer.value();
+  if (decoded.kind == Answer::kGathered &&
+      decoded.gathered.size() == static_cast<size_t>(options_.size)) {
+    return std::move(decoded.gathered);
   }
-  failure_ = Status(status.code(), describe(options_) + ": " + status.message());
-  return failure_;
+  const Status status =
+      decoded.kind == Answer::kFailed ? decoded.error : Status::internal("it answered out of turn");
+  return failure_ = Status(status.code(), describe(options_) + ": " + status.message());
 }
 
 }  // namespace perseus

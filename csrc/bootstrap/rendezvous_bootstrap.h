@@ -23,6 +23,8 @@ class RendezvousBootstrap : public Bootstrap {
     std::vector<int> ranks;
     // Of all, those that have not ended: rank and size above are as launched, and change.
     bool survivors = false;
+    // Else the launcher does. For error texts.
+    bool rank_0_serves = false;
     int generation = 0;
     // For connecting, which is tried until it ends: the server may start after its clients.
     std::chrono::milliseconds time_out{30000};

@@ -119,5 +119,24 @@ TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
   }
 }
 
+TEST(MakeBootstrap, UnderTorchrunTheEndOfRankZeroIsNamed) {
+  auto server = RendezvousServer::start("127.0.0.1", 0, 2, "\x01\x02");
+  ASSERT_TRUE(server.is_ok());
+  const std::string port = std::to_string(server.value()->port());
+  ScopedLaunch launch({{"RANK", "1"},
+                       {"WORLD_SIZE", "2"},
+                       {"MASTER_ADDR", "127.0.0.1"},
+                       {"PERSEUS_MASTER_PORT", port},
+                       {"PERSEUS_SECRET", "0102"}});
+  auto bootstrap = make_bootstrap(Settings(), {}, 0);
+  ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+  server.value().reset();
+  const Status status = bootstrap.value()->all_gather("b", std::chrono::seconds(10)).status();
+  EXPECT_EQ(status.code(), StatusCode::kAborted);
+  EXPECT_TRUE(status.message().starts_with(
+      "rank 0, which serves the rendezvous at 127.0.0.1:" + port + ", has ended or closed it: "))
+      << status.message();
+}
+
 }  // namespace
 }  // namespace perseus

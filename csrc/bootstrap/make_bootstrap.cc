@@ -6,6 +6,7 @@
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
+#include "bootstrap/listen_addresses.h"
 #include "bootstrap/local_secret.h"
 #include "bootstrap/mpi/mpi_bootstrap.h"
 #include "bootstrap/mpi/mpi_library.h"
@@ -28,17 +29,15 @@ Result<std::unique_ptr<Bootstrap>> single(const Mpi* mpi = nullptr) {
 }
 
 // Serves the rendezvous from this process until it exits: ranks that init again come back to it.
-Status serve_for_the_process(const LaunchEnvironment& launch) {
+Status serve_for_the_process(const LaunchEnvironment& launch, const std::string& interfaces) {
   static std::mutex mutex;
   static auto* servers = new std::map<uint16_t, std::unique_ptr<RendezvousServer>>;
   std::lock_guard lock(mutex);
   std::unique_ptr<RendezvousServer>& server = (*servers)[launch.rendezvous.port];
   if (server != nullptr) return Status::ok();
-  // A loopback address keeps a job of one host to that host.
-  const std::string& host = launch.rendezvous.host;
-  const bool local = host == "localhost" || host == "::1" || host.starts_with("127.");
-  Result<std::unique_ptr<RendezvousServer>> started = RendezvousServer::start(
-      local ? host : "", launch.rendezvous.port, launch.size, launch.secret);
+  Result<std::unique_ptr<RendezvousServer>> started =
+      RendezvousServer::start(listen_addresses(launch.rendezvous.host, interfaces),
+                              launch.rendezvous.port, launch.size, launch.secret);
   if (!started.is_ok()) {
     return Status(started.status().code(),
                   "rank 0 serves the rendezvous of the others, but " + started.status().message() +
@@ -61,8 +60,9 @@ Result<std::string> local_secret(const LaunchEnvironment& launch, Clock::time_po
   return secret;
 }
 
-Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vector<int>& ranks,
-                                        int generation, milliseconds time_out) {
+Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const Settings& settings,
+                                        const std::vector<int>& ranks, int generation) {
+  const milliseconds time_out = seconds(settings.start_timeout);
   const Clock::time_point deadline = Clock::now() + time_out;
   if (launch.secret_is_a_name) {
     Result<std::string> secret = local_secret(launch, deadline);
@@ -73,7 +73,9 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vec
     }
     launch.secret = std::move(secret).value();
   }
-  if (launch.serves) PERSEUS_RETURN_IF_ERROR(serve_for_the_process(launch));
+  if (launch.serves) {
+    PERSEUS_RETURN_IF_ERROR(serve_for_the_process(launch, settings.interfaces));
+  }
   Result<int> place = place_in_world(ranks, launch.rank, launch.size);
   if (!place.is_ok()) return place.status();
   if (place.value() < 0) return single();
@@ -97,11 +99,11 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const std::vec
 }
 
 Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
-                                               const std::string& library,
-                                               const std::vector<int>& ranks, int generation,
-                                               milliseconds time_out) {
+                                               const Settings& settings,
+                                               const std::vector<int>& ranks, int generation) {
+  const milliseconds time_out = seconds(settings.start_timeout);
   const std::string launched_as = launch.source + " says that an MPI launcher started this process";
-  Result<Mpi*> mpi = load_mpi(library);
+  Result<Mpi*> mpi = load_mpi(settings.mpi_library);
   if (!mpi.is_ok()) {
     return Status(mpi.status().code(), launched_as + ", but " + mpi.status().message());
   }
@@ -116,7 +118,7 @@ Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
                                       std::to_string(rank) + " of " + std::to_string(size);
     if (launch.without_mpi != nullptr) {
       PERSEUS_LOG(kInfo, launched_as << ", but " << as_mpi_has_it << "; meeting without MPI");
-      return meet(*launch.without_mpi, ranks, generation, time_out);
+      return meet(*launch.without_mpi, settings, ranks, generation);
     }
     const std::string of = launch.size == 0 ? "" : " of " + std::to_string(launch.size);
     return Status::invalid_argument(
@@ -133,16 +135,15 @@ Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
 
 Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
                                                   const std::vector<int>& ranks, int generation) {
-  const milliseconds time_out = seconds(settings.start_timeout);
   Result<LaunchEnvironment> launch =
       read_launch_environment([](const char* name) -> const char* { return std::getenv(name); },
                               [&] { return load_mpi(settings.mpi_library).is_ok(); });
   if (!launch.is_ok()) return launch.status();
   switch (launch.value().kind) {
     case LaunchEnvironment::Kind::kRendezvous:
-      return meet(launch.value(), ranks, generation, time_out);
+      return meet(launch.value(), settings, ranks, generation);
     case LaunchEnvironment::Kind::kMpi:
-      return meet_by_mpi(launch.value(), settings.mpi_library, ranks, generation, time_out);
+      return meet_by_mpi(launch.value(), settings, ranks, generation);
     case LaunchEnvironment::Kind::kSingle: break;
   }
   Result<int> place = place_in_world(ranks, 0, 1);

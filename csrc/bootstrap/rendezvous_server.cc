@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -44,14 +45,15 @@ constexpr int kMostWarnings = 8;
 // Everything but the constructor and stop() runs on the service's own thread.
 class RendezvousServer::Service : private FdHandler {
  public:
-  Service(Socket listener, int size, std::string secret, int least)
-      : listener_(std::move(listener)),
-        port_(listener_.local_port()),
+  // At least one listener, all at one port.
+  Service(std::vector<Socket> listeners, int size, std::string secret, int least)
+      : listeners_(std::move(listeners)),
+        port_(listeners_[0].local_port()),
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
         least_(static_cast<uint32_t>(least)),
         loop_(std::chrono::microseconds(0)) {
-    loop_.watch(listener_.fd(), EPOLLIN, this);
+    watch_listeners();
     thread_ = std::thread([this] { loop_.run(); });
   }
 
@@ -92,8 +94,10 @@ class RendezvousServer::Service : private FdHandler {
   };
   using Worlds = std::map<WorldKey, MeetingPlace>;
 
-  void on_ready(uint32_t) override { accept_all(); }
-  void accept_all();
+  void on_ready(uint32_t) override;
+  void watch_listeners();
+  // False if descriptors have run out.
+  bool accept_all(const Socket& listener);
   Status check(const Hello& hello) const;
   Status admit(const Hello& hello, Connection* connection, Worlds::iterator& world);
   void contribute(Worlds::iterator world, uint32_t rank, Contribution contribution);
@@ -104,7 +108,7 @@ class RendezvousServer::Service : private FdHandler {
   void drop(Connections::iterator connection);
   void warn(const std::string& text);
 
-  Socket listener_;
+  const std::vector<Socket> listeners_;
   const uint16_t port_;
   const uint32_t size_;
   const std::string secret_;
@@ -264,18 +268,27 @@ class RendezvousServer::Service::Connection : public FdHandler, public World::Me
   size_t sent_ = 0;  // of the front of outgoing_
 };
 
-void RendezvousServer::Service::accept_all() {
+void RendezvousServer::Service::watch_listeners() {
+  for (const Socket& listener : listeners_) loop_.watch(listener.fd(), EPOLLIN, this);
+}
+
+void RendezvousServer::Service::on_ready(uint32_t) {
+  if (std::ranges::all_of(listeners_, [this](const Socket& one) { return accept_all(one); })) {
+    return;
+  }
+  for (const Socket& listener : listeners_) loop_.unwatch(listener.fd());
+  loop_.call_at(Clock::now() + kAcceptPause, [this] { watch_listeners(); });
+}
+
+bool RendezvousServer::Service::accept_all(const Socket& listener) {
   while (true) {
-    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
       warn(std::string("the rendezvous cannot accept connections: ") + std::strerror(errno));
-      loop_.unwatch(listener_.fd());
-      loop_.call_at(Clock::now() + kAcceptPause,
-                    [this] { loop_.watch(listener_.fd(), EPOLLIN, this); });
-      return;
+      return false;
     }
     if (!socket) {
-      if (errno == EAGAIN) return;
+      if (errno == EAGAIN) return true;
       continue;  // this one connection failed before it was accepted
     }
     const int on = 1;
@@ -362,10 +375,9 @@ void RendezvousServer::Service::warn(const std::string& text) {
   if (warnings_++ < kMostWarnings) PERSEUS_LOG(kWarning, "rendezvous: " << text);
 }
 
-Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(const std::string& address,
-                                                                  uint16_t port, int size,
-                                                                  const std::string& secret,
-                                                                  int least) {
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
+    const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
+    int least) {
   if (size < 1) {
     return Status::invalid_argument("a rendezvous needs a job of at least one rank, not " +
                                     std::to_string(size));
@@ -375,10 +387,15 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(const std::str
                                     std::to_string(least) + " cannot be the least that go on");
   }
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
-  Result<Socket> listener = Socket::listen(address, port);
-  if (!listener.is_ok()) return listener.status();
-  return std::unique_ptr<RendezvousServer>(new RendezvousServer(
-      std::make_unique<Service>(std::move(listener).value(), size, secret, least)));
+  std::vector<Socket> listeners;
+  for (const std::string& address : addresses) {
+    Result<Socket> listener = Socket::listen(address, port);
+    if (!listener.is_ok()) return listener.status();
+    port = listener.value().local_port();
+    listeners.push_back(std::move(listener).value());
+  }
+  return std::unique_ptr<RendezvousServer>(
+      new RendezvousServer(std::make_unique<Service>(std::move(listeners), size, secret, least)));
 }
 
 RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)

@@ -16,11 +16,17 @@ namespace perseus {
 // Any thread.
 class RendezvousServer {
  public:
-  // Serves a job of `size` ranks on `address` (empty: every interface) and `port` (0: any free
-  // one). `secret` is the job's, as bytes. So many survivors as `least` go on without the others.
+  // Serves a job of `size` ranks on all of `addresses` (an empty one: every interface) and `port`
+  // (0: any free one). `secret` is the job's, as bytes. So many survivors as `least` go on without
+  // the others.
+  static Result<std::unique_ptr<RendezvousServer>> start(const std::vector<std::string>& addresses,
+                                                         uint16_t port, int size,
+                                                         const std::string& secret, int least = 1);
   static Result<std::unique_ptr<RendezvousServer>> start(const std::string& address, uint16_t port,
                                                          int size, const std::string& secret,
-                                                         int least = 1);
+                                                         int least = 1) {
+    return start(std::vector{address}, port, size, secret, least);
+  }
   // Stops; clients that still wait see the connection close.
   ~RendezvousServer();
 

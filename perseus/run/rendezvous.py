@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perseus.run.environment import first_set
@@ -25,7 +25,11 @@ def own_addresses(
     without a route to us.
     """
     interfaces = named_interfaces(environment)
-    return {host: _address(host, interfaces, remote_shell) for host in dict.fromkeys(hosts)}
+    places = dict.fromkeys(hosts)
+    away = {host: _address(host, interfaces, remote_shell) for host in places if not is_local(host)}
+    # Ranks here go by what all others do, so that there is one address to listen on.
+    here = _only_one(away.values()) or "127.0.0.1"
+    return {host: away.get(host, here) for host in places}
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,14 @@ class Meeting:
 def serve_rendezvous(
     size: int, secret: str, addresses: Mapping[str, str], least: int | None = None
 ) -> Iterator[Meeting]:
-    """Serves until the context ends. `addresses` are those of this machine, by host.
+    """Serves until the context ends. `addresses` are those of this machine, by host: if all are
+    one, nothing listens on another.
 
     least: how many survivors are enough to go on.
     """
     from perseus_core import Rendezvous
 
-    only_here = all(map(is_local, addresses))
-    listen_on = "127.0.0.1" if only_here else ""
+    listen_on = _only_one(addresses.values())
     with Rendezvous(size, secret, listen_on, least=least or 1) as rendezvous:
         yield Meeting(
             lambda host: _join(addresses[host], rendezvous.port),
@@ -61,16 +65,21 @@ def serve_rendezvous(
 def call_back_address(
     hosts: Sequence[str], environment: Mapping[str, str], remote_shell: RemoteShell
 ) -> tuple[str, str]:
-    """Where the agents that mpirun starts reach us, and what to listen on for them.
+    """Where the agents that mpirun starts reach us, and what to listen on for them: the same, or
+    empty for every interface.
 
     Raises ValueError if a host has no route to us.
     """
+    interfaces = named_interfaces(environment)
     remote = next((host for host in hosts if not is_local(host)), None)
+    address = "127.0.0.1"
     if remote is not None:
-        return _address(remote, named_interfaces(environment), remote_shell), ""
-    if first_set(environment, *_ALLOCATIONS):
-        return socket.gethostname(), ""  # mpirun knows other hosts than this one
-    return "127.0.0.1", "127.0.0.1"
+        address = _address(remote, interfaces, remote_shell)
+    elif first_set(environment, *_ALLOCATIONS):  # mpirun knows other hosts than this one
+        if not interfaces:
+            return socket.gethostname(), ""
+        address = address_of_interface(interfaces)
+    return address, address
 
 
 def named_interfaces(environment: Mapping[str, str]) -> list[str]:
@@ -80,11 +89,16 @@ def named_interfaces(environment: Mapping[str, str]) -> list[str]:
 
 
 def _address(host: str, interfaces: Sequence[str], remote_shell: RemoteShell) -> str:
-    if is_local(host):
-        return "127.0.0.1"
+    """The one under which another host reaches us."""
     if interfaces:
         return address_of_interface(interfaces)
     return address_toward(remote_shell.name_on_network(host))
+
+
+def _only_one(addresses: Iterable[str]) -> str:
+    """The address that all of these are; empty if they differ or there is none."""
+    distinct = set(addresses)
+    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _join(address: str, port: int) -> str:

@@ -350,6 +350,23 @@ TEST(RendezvousServer, NamesAnAddressThatItCannotServe) {
       << second.status().message();
 }
 
+TEST(RendezvousServer, ServesAtEachOfItsAddressesAndNoOther) {
+  auto server =
+      RendezvousServer::start(std::vector<std::string>{"127.0.0.1", "127.0.0.2"}, 0, 2, kSecret);
+  ASSERT_TRUE(server.is_ok()) << server.status().message();
+  on_threads(2, [&](int rank) {
+    auto options = options_for(*server.value(), rank, 2);
+    options.server.host = rank == 0 ? "127.0.0.1" : "127.0.0.2";
+    auto bootstrap = RendezvousBootstrap::create(options);
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 1, "each");
+  });
+  auto options = options_for(*server.value(), 0, 2);
+  options.server.host = "127.0.0.3";
+  options.time_out = milliseconds(100);
+  EXPECT_EQ(RendezvousBootstrap::create(options).status().code(), StatusCode::kUnreachable);
+}
+
 TEST(HostPort, ReadsNamesAndAddresses) {
   EXPECT_EQ(parse_host_port("node7:4711").value().host, "node7");
   EXPECT_EQ(parse_host_port("[fe80::1]:80").value().host, "fe80::1");

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
+from perseus.run import rendezvous
 from perseus.run.environment import start_timeout
 from perseus.run.host_connection import RemoteShell
-from perseus.run.rendezvous import own_addresses, serve_rendezvous
+from perseus.run.rendezvous import call_back_address, own_addresses, serve_rendezvous
 
 RSH = "PERSEUSRUN_RSH"
 
@@ -65,6 +67,54 @@ def test_the_interface_that_the_ranks_are_given_is_the_one_they_are_called_over(
         addresses = own_addresses(["192.0.2.1"], {variable: "no0, lo"}, shell)
         with serve_rendezvous(1, "5ec4e7", addresses) as meeting:
             assert meeting.seen_from("192.0.2.1").startswith("127.0.0.1:")
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Of hosts other than this: to the address of ours by which each reaches us."""
+    routes: dict[str, str] = {}
+    monkeypatch.setattr(rendezvous, "address_toward", routes.__getitem__)
+    monkeypatch.setattr(rendezvous, "is_local", lambda host: host not in routes)
+    return routes
+
+
+def test_the_rendezvous_listens_on_the_one_address_that_all_hosts_reach(
+    routes: dict[str, str],
+) -> None:
+    routes |= {"a": "127.0.0.2", "b": "127.0.0.2"}
+    addresses = own_addresses([*routes, "localhost"], {}, RemoteShell(command=["no-shell"]))
+    with serve_rendezvous(3, "5ec4e7", addresses) as meeting:
+        places = {meeting.seen_from(host) for host in addresses}
+        assert len(places) == 1
+        address, _, port = places.pop().rpartition(":")
+        assert address == "127.0.0.2"
+        socket.create_connection((address, int(port)), timeout=5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+
+
+def test_the_rendezvous_is_reached_by_hosts_in_several_networks(routes: dict[str, str]) -> None:
+    routes |= {"a": "127.0.0.2", "b": "127.0.0.3"}
+    addresses = own_addresses([*routes, "localhost"], {}, RemoteShell(command=["no-shell"]))
+    with serve_rendezvous(3, "5ec4e7", addresses) as meeting:
+        for host, seen_as in {**routes, "localhost": "127.0.0.1"}.items():
+            address, _, port = meeting.seen_from(host).rpartition(":")
+            assert address == seen_as
+            socket.create_connection((address, int(port)), timeout=5).close()
+
+
+def test_the_agents_of_mpirun_are_listened_for_where_they_are_told_to_call(
+    routes: dict[str, str],
+) -> None:
+    routes["a"] = "198.51.100.7"
+    shell = RemoteShell(command=["no-shell"])
+    hosts = ["localhost", "a"]
+    assert call_back_address(hosts, {}, shell) == ("198.51.100.7", "198.51.100.7")
+    on_lo = {"PERSEUS_INTERFACES": "lo"}
+    allocated = {"SLURM_JOB_ID": "1"}
+    assert call_back_address(hosts, on_lo, shell) == ("127.0.0.1", "127.0.0.1")
+    assert call_back_address([], on_lo | allocated, shell) == ("127.0.0.1", "127.0.0.1")
+    assert call_back_address([], allocated, shell) == (socket.gethostname(), "")
 
 
 @pytest.mark.parametrize(

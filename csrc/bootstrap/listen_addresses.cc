@@ -1,0 +1,104 @@
+#include "bootstrap/listen_addresses.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace perseus {
+namespace {
+
+struct OwnAddress {
+  std::string interface;
+  std::string text;
+};
+
+socklen_t length_of(int family) {
+  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+}
+
+bool is_link_local(const sockaddr* address) {
+  return address->sa_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+std::string text_of(const sockaddr* address) {
+  char host[NI_MAXHOST] = "";
+  getnameinfo(address, length_of(address->sa_family), host, sizeof(host), nullptr, 0,
+              NI_NUMERICHOST);
+  return host;
+}
+
+// As far as the system tells.
+std::vector<OwnAddress> own_addresses() {
+  std::vector<OwnAddress> own;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return own;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> guard(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const sockaddr* address = entry->ifa_addr;
+    if (address == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    if (address->sa_family != AF_INET && address->sa_family != AF_INET6) continue;
+    if (is_link_local(address)) continue;  // peers would have to know an interface of theirs
+    own.push_back({entry->ifa_name, text_of(address)});
+  }
+  return own;
+}
+
+bool is_loopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.");
+}
+
+// Empty if the name is not known (yet). `flags` are getaddrinfo's.
+std::vector<std::string> resolve(const std::string& host, int flags = 0) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  std::vector<std::string> addresses;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return addresses;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> guard(found, freeaddrinfo);
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    const std::string address = text_of(a->ai_addr);
+    if (std::ranges::find(addresses, address) == addresses.end()) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+bool is_named(const std::string& interface, const std::string& interfaces) {
+  return ("," + interfaces + ",").find("," + interface + ",") != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<std::string> listen_addresses(const std::string& told, const std::string& interfaces) {
+  if (told == "localhost" || is_loopback(told)) return {told};
+  const std::vector<OwnAddress> own = own_addresses();
+  const auto is_own = [&](const std::string& address) {
+    return is_loopback(address) || std::ranges::find(own, address, &OwnAddress::text) != own.end();
+  };
+  if (const std::vector<std::string> literal = resolve(told, AI_NUMERICHOST);
+      !literal.empty() && is_own(literal[0])) {
+    return literal;
+  }
+  std::vector<std::string> chosen;
+  for (const OwnAddress& address : own) {
+    // Two interfaces may have one address.
+    const bool is_new = std::ranges::find(chosen, address.text) == chosen.end();
+    if (is_new && is_named(address.interface, interfaces)) chosen.push_back(address.text);
+  }
+  // An interface that is not there is for the transports to complain of, on every rank.
+  if (chosen.empty()) return {""};
+  std::vector<std::string> here = resolve(told);
+  std::erase_if(here, [&](const std::string& address) { return !is_own(address); });
+  const bool met = std::ranges::any_of(here, [&](const std::string& address) {
+    return std::ranges::find(chosen, address) != chosen.end();
+  });
+  if (!met) chosen.insert(chosen.end(), here.begin(), here.end());
+  return chosen;
+}
+
+}  // namespace perseus

@@ -1,6 +1,7 @@
 #include "transport/acceptor.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,9 +13,17 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
 // Who belongs to the job has proved it by then; where room is short, others must go.
-constexpr auto kPatienceWithoutDescriptors = std::chrono::milliseconds(500);
-constexpr size_t kMaxGuests = 4096;
+constexpr auto kPatienceInACrowd = std::chrono::milliseconds(100);
+constexpr size_t kMostGuests = 4096;
+constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+
+// Strangers must leave the script the descriptors that it needs.
+size_t most_guests() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return std::clamp<size_t>(limit.rlim_cur / 8, 16, kMostGuests);
+}
 
 }  // namespace
 
@@ -28,12 +37,13 @@ class Acceptor::Door final : public FdHandler {
     acceptor_.loop_.cancel_timer(pause_);
   }
   void open() { acceptor_.loop_.watch(fd_.get(), EPOLLIN, this); }
-  void on_ready(uint32_t) override { acceptor_.let_in(fd_.get()); }
+  void on_ready(uint32_t) override { acceptor_.let_in(*this); }
 
-  // Without a descriptor to spare the socket stays readable; looking again at once would spin.
-  void pause() {
+  // Without a descriptor or a place to spare the socket stays readable; looking again at once would
+  // spin.
+  void pause(Clock::duration pause) {
     acceptor_.loop_.unwatch(fd_.get());
-    pause_ = acceptor_.loop_.call_at(Clock::now() + kPauseWithoutDescriptors, [this] { open(); });
+    pause_ = acceptor_.loop_.call_at(Clock::now() + pause, [this] { open(); });
   }
   int fd() const { return fd_.get(); }
   const Endpoint& where() const { return where_; }
@@ -113,7 +123,11 @@ class Acceptor::Guest final : public FdHandler {
 
 Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
                    AcceptorOwner& owner)
-    : loop_(loop), credentials_(credentials), shortage_(shortage), owner_(owner) {}
+    : loop_(loop),
+      credentials_(credentials),
+      shortage_(shortage),
+      owner_(owner),
+      most_guests_(most_guests()) {}
 
 Acceptor::~Acceptor() { close(); }
 
@@ -137,12 +151,12 @@ void Acceptor::close() {
   guests_.clear();
 }
 
-void Acceptor::let_in(int listening_fd) {
+void Acceptor::let_in(Door& door) {
   for (;;) {
-    FileDescriptor fd(accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (guests_.size() >= most_guests_ && !make_room()) return door.pause(kPauseInACrowd);
+    FileDescriptor fd(accept4(door.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       shortage_.over();
-      if (guests_.size() >= kMaxGuests) guests_.pop_front();
       guests_.push_back(std::make_unique<Guest>(*this, std::move(fd)));
       continue;
     }
@@ -150,27 +164,21 @@ void Acceptor::let_in(int listening_fd) {
     const int error = errno;
     if (!Shortage::is_one(error)) return;
     if (make_room()) continue;
-    return pause(listening_fd, error);
+    if (shortage_.felt(error)) {
+      PERSEUS_LOG(kWarning,
+                  "cannot accept a connection for want of file descriptors or memory; raise the "
+                  "limit on open files (ulimit -n)");
+    }
+    return door.pause(kPauseWithoutDescriptors);
   }
 }
 
 bool Acceptor::make_room() {
-  if (guests_.empty() || Clock::now() - guests_.front()->came() < kPatienceWithoutDescriptors) {
+  if (guests_.empty() || Clock::now() - guests_.front()->came() < kPatienceInACrowd) {
     return false;
   }
   guests_.pop_front();
   return true;
-}
-
-void Acceptor::pause(int listening_fd, int error) {
-  if (shortage_.felt(error)) {
-    PERSEUS_LOG(kWarning,
-                "cannot accept a connection for want of file descriptors or memory; raise the "
-                "limit on open files (ulimit -n)");
-  }
-  auto door = std::find_if(doors_.begin(), doors_.end(),
-                           [&](const auto& d) { return d->fd() == listening_fd; });
-  if (door != doors_.end()) (*door)->pause();
 }
 
 void Acceptor::forget(Guest* guest) {

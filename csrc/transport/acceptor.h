@@ -51,10 +51,9 @@ class Acceptor {
  private:
   class Door;
   class Guest;
-  void let_in(int listening_fd);
+  void let_in(Door& door);
   // Sends away who has been here longest, if that is long enough for those of the job.
   bool make_room();
-  void pause(int listening_fd, int error);
   void forget(Guest* guest);
 
   EventLoop& loop_;
@@ -62,6 +61,7 @@ class Acceptor {
   Shortage& shortage_;
   AcceptorOwner& owner_;
   std::vector<std::unique_ptr<Door>> doors_;
+  const size_t most_guests_;
   std::list<std::unique_ptr<Guest>> guests_;  // oldest first
 };
 

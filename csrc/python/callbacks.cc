@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "python/gil.h"
+
 namespace py = pybind11;
 
 namespace perseus::python {
@@ -74,7 +76,7 @@ void dispatch_callbacks() {
   for (;;) {
     std::vector<Completion> completions;
     {
-      py::gil_scoped_release unlocked;
+      Unlocked unlocked;
       completions = queue().pop_all();
     }
     if (completions.empty()) return;

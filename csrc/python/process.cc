@@ -11,6 +11,7 @@
 
 #include "perseus/perseus.h"
 #include "python/errors.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 
@@ -18,9 +19,8 @@ namespace perseus::python {
 namespace {
 
 // Whether a signal's handler has raised, as that of Ctrl-C does; what it has raised stays set.
-int has_signal_raised(void*) {
-  py::gil_scoped_acquire locked;
-  return PyErr_CheckSignals() != 0;
+int has_signal_raised(void* unlocked) {
+  return static_cast<Unlocked*>(unlocked)->with_lock([] { return PyErr_CheckSignals() != 0; });
 }
 
 // Runs a call that may block without the GIL; its message is fetched on the same thread after.
@@ -28,8 +28,8 @@ template <class Call>
 void blocking(const Call& call) {
   perseus_status_t status;
   {
-    py::gil_scoped_release unlocked;
-    perseus_set_interruption_check(has_signal_raised, nullptr);
+    Unlocked unlocked;
+    perseus_set_interruption_check(has_signal_raised, &unlocked);
     status = call();
     perseus_set_interruption_check(nullptr, nullptr);
   }
@@ -100,7 +100,7 @@ class Rendezvous {
   void stop() {
     perseus_rendezvous_t* rendezvous = std::exchange(rendezvous_, nullptr);
     if (!rendezvous) return;
-    py::gil_scoped_release unlocked;
+    Unlocked unlocked;
     perseus_rendezvous_stop(rendezvous);
   }
 

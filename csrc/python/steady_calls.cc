@@ -13,6 +13,7 @@
 
 #include "perseus/perseus.h"
 #include "python/errors.h"
+#include "python/gil.h"
 #include "python/operations.h"
 
 namespace py = pybind11;
@@ -143,7 +144,7 @@ bool wait_slice(perseus_handle_t handle, int64_t time_out_ms) {
   perseus_status_t status;
   std::string message;
   {
-    py::gil_scoped_release unlocked;
+    Unlocked unlocked;
     status = perseus_wait(handle, time_out_ms);
     if (status != PERSEUS_OK && status != PERSEUS_IN_PROGRESS) message = perseus_last_error();
   }

@@ -182,6 +182,51 @@ def test_forks_after_init(run_ranks: RunRanks) -> None:
     all_well(run_ranks(3, FORKS), 3)
 
 
+#: A daemon thread waits in Perseus, WAIT is for what, and comes back while the interpreter ends.
+ENDS_AMONG_WAITERS = """
+import atexit, os, threading, time, numpy
+import perseus_core as core
+from perseus_core import process
+core.init()
+atexit.unregister(process._leave)  # the wait is not to end before
+launched = int(os.environ["PERSEUS_RANK"])
+reached = threading.Event()
+
+def wait_for_an_operation():
+    reached.set()
+    core.allreduce(numpy.ones(3), name=f"never {launched}")
+
+def wait_for_a_callback():
+    core.allreduce_async(numpy.ones(3), name="first", callback=lambda handle: reached.set())
+
+def wait_for_ranks():
+    core.shutdown()
+    reached.set()
+    if launched == 0: core.init()
+
+wait = {"operation": wait_for_an_operation, "callback": wait_for_a_callback,
+        "init": wait_for_ranks}[os.environ["WAIT"]]
+threading.Thread(target=wait, daemon=True).start()
+reached.wait()
+
+class Lingers:
+    # Gives up the GIL once Python has begun to end, for longer than a wait goes without it.
+    def __del__(self, sleep=time.sleep, close=core._engine.close_callbacks):
+        close()
+        sleep(0.6)
+
+lingers = Lingers()
+print("well", flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["operation", "callback", "init"])
+def test_an_exit_while_a_daemon_thread_waits(run_ranks: RunRanks, wait: str) -> None:
+    result = run_ranks(2, ENDS_AMONG_WAITERS, environment={**os.environ, "WAIT": wait})
+    all_well(result, 2)
+    assert "terminate" not in result.stderr
+
+
 THREADS = """
 import threading, numpy
 import perseus_core as core

@@ -42,8 +42,16 @@ class Handle(Generic[T]):
         self._number = number
 
     def poll(self) -> bool:
-        """Whether the operation is complete, so that wait() would not block."""
-        return self._ended or _engine.poll(self._number) != 0
+        """Whether the operation is complete, so that wait() would not block.
+
+        Raises NotInitializedError in a child that was forked meanwhile.
+        """
+        if self._ended:
+            return True
+        state = _engine.poll(self._number)
+        if state < 0 and not self._ended:
+            _engine.wait(self._number)  # raises: the engine has no such operation
+        return state != 0
 
     def wait(self, timeout: float | None = None) -> T:
         """Waits and gives the operation's result; the same one however often it is called.
@@ -52,11 +60,14 @@ class Handle(Generic[T]):
           timeout: seconds; None waits without bound. TimeoutError when it ends first; the
             operation goes on.
 
-        Raises HorovodInternalError, on every rank that takes part, if the operation failed.
+        Raises HorovodInternalError, on every rank that takes part, if the operation failed; at
+        once, in a child that was forked meanwhile.
         """
         if not self._ended:
-            if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-                raise TimeoutError(f"the operation is not complete after {timeout} s")
+            if not self._lock.acquire(blocking=False):
+                self.poll()  # in a forked child, the thread that has the lock is not there
+                if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+                    raise TimeoutError(f"the operation is not complete after {timeout} s")
             try:
                 if not self._ended:
                     self._end(timeout)

@@ -38,7 +38,21 @@ Process::Process() {
                  [] { instance().after_fork_in_child(); });
 }
 
+void Process::before_fork() {
+  engine_mutex_.lock();
+  names.before_fork();
+  handles.before_fork();
+}
+
+void Process::after_fork_in_parent() {
+  handles.after_fork_in_parent();
+  names.after_fork_in_parent();
+  engine_mutex_.unlock();
+}
+
 void Process::after_fork_in_child() {
+  handles.after_fork_in_child();
+  names.after_fork_in_child();
   // Its destructor would wait for a thread that is not here.
   new std::shared_ptr<Engine>(std::move(engine_));
   engine_ = nullptr;

@@ -36,10 +36,10 @@ class Process {
  private:
   Process();
 
-  // A forked child has no engine thread: it starts without an engine, and leaves the parent's
-  // alone.
-  void before_fork() { engine_mutex_.lock(); }
-  void after_fork_in_parent() { engine_mutex_.unlock(); }
+  // A forked child has no engine thread: it starts without an engine or handles, and leaves the
+  // parent's alone.
+  void before_fork();
+  void after_fork_in_parent();
   void after_fork_in_child();
 
   std::mutex lifecycle_;  // one init or shutdown at a time

@@ -1,10 +1,12 @@
 // Handles of operations: numbers that are never used twice, so that a stale one is an error and not
-// somebody else's result. They outlive the engine that made them. Any thread.
+// somebody else's result. They outlive the engine that made them, and its process's forks know
+// them, to say whose they are. Any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -30,12 +32,32 @@ class Handles {
     std::lock_guard lock(mutex_);
     return has(handle) ? slot_of(handle) : nullptr;
   }
+  // The same for a handle of the process that this one was forked from. Only the key of such an
+  // operation may be looked at: an engine's thread may have been at work on the rest.
+  const Operation* find_inherited(int64_t handle) const {
+    std::lock_guard lock(mutex_);
+    const auto found = inherited_.find(handle);
+    return found == inherited_.end() ? nullptr : found->second;
+  }
   void remove(int64_t handle) {
     OperationPtr last_owner;  // recycled after the lock
     std::lock_guard lock(mutex_);
     if (!has(handle)) return;
     last_owner = std::move(slot_of(handle));
     --count_;
+  }
+
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  // The numbers go on, so that the child's own handles are no inherited ones.
+  void after_fork_in_child() {
+    // Never destroyed: they are in the hands of an engine that is not here.
+    for (OperationPtr& operation : *new std::vector<OperationPtr>(std::move(slots_))) {
+      if (operation != nullptr) inherited_.emplace(operation->handle, operation.get());
+    }
+    slots_ = std::vector<OperationPtr>(kInitialCapacity);
+    count_ = 0;
+    mutex_.unlock();
   }
 
  private:
@@ -63,6 +85,8 @@ class Handles {
   size_t count_ = 0;
   // By the low bits of the handle; a power of two of them, at most half of them in use.
   std::vector<OperationPtr> slots_ = std::vector<OperationPtr>(kInitialCapacity);
+  // In a forked child: what its parents had not released.
+  std::unordered_map<int64_t, const Operation*> inherited_;
 };
 
 }  // namespace perseus

@@ -35,4 +35,9 @@ bool Names::is_in_flight(int32_t id) const {
   return slots_[id].in_flight;
 }
 
+void Names::after_fork_in_child() {
+  for (Slot& slot : slots_) slot.in_flight = false;
+  mutex_.unlock();
+}
+
 }  // namespace perseus

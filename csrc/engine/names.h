@@ -32,6 +32,11 @@ class Names {
   void give_back(int32_t id);
   bool is_in_flight(int32_t id) const;
 
+  void before_fork() { mutex_.lock(); }
+  void after_fork_in_parent() { mutex_.unlock(); }
+  // In the child nothing is in flight.
+  void after_fork_in_child();
+
  private:
   struct Slot {
     Entry entry;

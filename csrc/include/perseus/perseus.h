@@ -224,7 +224,9 @@ PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submissi
  * failed, as if perseus_submit had refused it. The other ranks are told the reason, a sentence of
  * at most 1024 bytes. PERSEUS_DUPLICATE_NAME, and nothing is told, while the name is in flight. */
 PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
-/* Whether the operation is complete: 1, 0, or -1 for an unknown handle. */
+/* Whether the operation is complete: 1, 0, or -1 for an unknown handle. To a forked child the
+ * handles of its parent are unknown; what returns a status says PERSEUS_NOT_INITIALIZED for them.
+ */
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
 /* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it ends
  * first the result is PERSEUS_IN_PROGRESS and the operation goes on. */

@@ -48,11 +48,15 @@ def _copied_back(handle: int) -> torch.Tensor:
 def poll(handle: int) -> bool:
     """Whether the operation is complete, so that synchronize would not block.
 
-    ValueError for a handle that was not created or has been synchronized.
+    ValueError for a handle that was not created or has been synchronized, HorovodInternalError for
+    one of the process that this one was forked from.
     """
     if _checked(handle) not in _pending:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    return _engine.poll(handle) != 0
+    state = _engine.poll(handle)
+    if state < 0:
+        _engine.wait(handle)  # raises: the engine has no such operation
+    return state != 0
 
 
 @eager

@@ -182,6 +182,69 @@ def test_forks_after_init(run_ranks: RunRanks) -> None:
     all_well(run_ranks(3, FORKS), 3)
 
 
+#: Handles of every kind, one of them with a thread that waits for it, and a child that has them.
+INHERITS = """
+import os, threading, time, numpy, torch
+import perseus.torch.horovod as hvd
+import perseus_core as core
+hvd.init()
+complete = core.allreduce_async(numpy.ones(3), name="complete")
+gathered = core.allgather_async(numpy.ones(3), name="gathered")
+hvd.barrier()
+while not (complete.poll() and gathered.poll()): time.sleep(0.001)
+if hvd.rank() == 0:
+    late = core.allreduce_async(numpy.ones(3), name="late")
+    numbered = hvd.allreduce_async(torch.ones(3), name="numbered")
+    awaited = core.allreduce_async(numpy.ones(3), name="awaited")
+    waiter = threading.Thread(target=awaited.wait, daemon=True)
+    waiter.start()
+    while not awaited._lock.locked(): time.sleep(0.001)
+    pid = os.fork()
+    if pid == 0:
+        calls = {
+            "late": [late.poll, late.wait, lambda: late.wait(5), late.wait],
+            "complete": [complete.poll, complete.wait],
+            "gathered": [gathered.wait],
+            "numbered": [lambda: hvd.poll(numbered), lambda: hvd.synchronize(numbered)],
+            "awaited": [awaited.poll, awaited.wait, lambda: awaited.wait(5)],
+        }
+        began, wrong = time.monotonic(), []
+        for name, ways in calls.items():
+            for way in ways:
+                try:
+                    wrong.append((name, way()))
+                except core.NotInitializedError as error:
+                    if f".{name}': it is an operation of the process" not in str(error):
+                        wrong.append((name, error))
+        taken = time.monotonic() - began
+        del late, complete, gathered, awaited, calls, ways, way  # their ends are quiet
+        print("child:", wrong, f"after {taken:.1f} s", flush=True)
+        os._exit(0 if not wrong and taken < 2 else 1)
+    began = time.monotonic()
+    status = None
+    while status is None and time.monotonic() - began < 10:
+        ended, code = os.waitpid(pid, os.WNOHANG)
+        status = code if ended else None
+        time.sleep(0.01)
+    if status is None: os.kill(pid, 9)
+    assert status == 0, status
+hvd.barrier()
+if hvd.rank() != 0:
+    late, awaited = (core.allreduce_async(numpy.ones(3), name=n) for n in ("late", "awaited"))
+    numbered = hvd.allreduce_async(torch.ones(3), name="numbered")
+assert (complete.wait() == 1).all() and gathered.wait().size == 3 * hvd.size()
+assert (late.wait() == 1).all() and (awaited.wait() == 1).all()
+assert (hvd.synchronize(numbered) == 1).all()
+print("well", flush=True)
+"""
+
+
+def test_a_forked_child_is_told_of_its_parent_s_handles(run_ranks: RunRanks) -> None:
+    result = run_ranks(2, INHERITS)
+    all_well(result, 2)
+    assert "Exception ignored" not in result.stderr
+
+
 #: A daemon thread waits in Perseus, WAIT is for what, and comes back while the interpreter ends.
 ENDS_AMONG_WAITERS = """
 import atexit, os, threading, time, numpy

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from perseus_core import _engine
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
@@ -118,23 +119,32 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
     """`func(state, ...)`, begun again from the last commit whenever ranks are lost or join.
 
     A HorovodInternalError puts the state back, a HostsUpdatedInterrupt keeps it; any other
-    exception goes through. `reset` leaves the job and joins it anew.
+    exception goes through. `reset` leaves the job and joins it anew; ranks that are lost in it, or
+    while states are synced, lead to another one. A loss takes a rank at least, so when as many of
+    these as there were ranks have failed in a row, the last error goes through.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        skip_sync = False
+        skip_sync = needs_reset = False
+        losses_left = _engine.size()
         while True:
-            if not skip_sync:
-                state.sync()
             try:
+                if needs_reset:
+                    reset()
+                    state.on_reset()
+                if not skip_sync:
+                    state.sync()
+                losses_left = max(1, _engine.size())
                 return func(state, *args, **kwargs)
             except HorovodInternalError:
+                if losses_left <= 0:
+                    raise
+                losses_left -= 1
                 state.restore()
                 skip_sync = False
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
-            reset()
-            state.on_reset()
+            needs_reset = True
 
     return wrapper

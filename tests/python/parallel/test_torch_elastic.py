@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import perseus.torch.horovod as hvd
-from perseus.common.elastic import HostUpdateResult
+from perseus.common.elastic import HostUpdateResult, run_fn
 from perseus.common.exceptions import HostsUpdatedInterrupt
 from perseus.torch.horovod.elastic.state import (
     ModelStateHandler,
@@ -73,6 +73,50 @@ def test_other_exceptions_go_through() -> None:
 
     with pytest.raises(KeyError):
         train(hvd.elastic.TorchState())
+
+
+def test_resets_that_fail_in_a_row_end_in_their_error() -> None:
+    calls: list[str] = []
+
+    def reset() -> None:
+        calls.append("reset")
+        if len(calls) > 1:
+            raise hvd.HorovodInternalError(f"reset {len(calls)} failed")
+
+    def train(state: hvd.elastic.TorchState) -> None:
+        raise hvd.HorovodInternalError("a rank was lost")
+
+    last = 1 + hvd.size()
+    with pytest.raises(hvd.HorovodInternalError, match=f"reset {last} failed"):
+        run_fn(train, reset)(hvd.elastic.TorchState())
+    assert len(calls) == last
+
+
+def test_a_sync_that_fails_leaves_what_was_saved() -> None:
+    class Lost:
+        pass
+
+    class LostHandler(StateHandler[Lost]):
+        def save(self) -> None:
+            pass
+
+        def restore(self) -> None:
+            pass
+
+        def sync(self) -> None:
+            raise hvd.HorovodInternalError("a rank was lost")
+
+    before = get_handler_registry()
+    set_handler_registry([*before, (Lost, LostHandler)])
+    try:
+        state = hvd.elastic.TorchState(model_of(hvd.rank()), step=hvd.rank(), lost=Lost())
+    finally:
+        set_handler_registry(before)
+    with pytest.raises(hvd.HorovodInternalError):
+        state.sync()
+    state.restore()
+    assert state.step == hvd.rank()
+    torch.testing.assert_close(state.model.weight, model_of(hvd.rank()).weight, rtol=0, atol=0)
 
 
 def test_sync_gives_rank_0_s_model_and_saved_attributes() -> None:

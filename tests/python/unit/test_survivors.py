@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
+from pathlib import Path
 
 import pytest
 from conftest import RunRanks
@@ -47,6 +49,37 @@ while step < 30:
 core.shutdown()
 print(f"well, {losses} losses", flush=True)
 """
+
+#: What docs/reliability.md says; the first of LOST is lost in a step, the others start again.
+RECIPE = """
+import os, signal, numpy, perseus_core as hvd
+launched, steps = int(os.environ["PERSEUS_RANK"]), 20
+lost = [int(rank) for rank in os.environ["LOST"].split()]
+starts, saved = 0, 0
+
+def train(step):
+    global saved
+    if step == 7 and launched == lost[0]: os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce(numpy.array(step), name="step")
+    saved = step + 1
+
+def start_again_from_the_last_checkpoint():
+    global starts
+    starts += 1
+    hvd.barrier()
+    if starts < len(lost) and launched == lost[starts]: os.kill(os.getpid(), signal.SIGKILL)
+    return int(hvd.allreduce(numpy.array(saved), hvd.ReduceOp.MIN, name="last checkpoint"))
+
+RECIPE
+print("well", hvd.size(), step, starts, flush=True)
+"""
+
+
+def recipe() -> str:
+    page = Path(__file__).parents[3] / "docs" / "reliability.md"
+    section = page.read_text().partition("## Going on without a rank")[2]
+    return textwrap.dedent(re.search(r"\n\n((?:    .*\n)+)", section)[1])
+
 
 ELASTIC = """
 import os, torch
@@ -104,6 +137,14 @@ def test_several_are_lost_at_once_and_one_later(run_ranks: RunRanks) -> None:
     assert len(lines(result.stdout, "of 2 rank")) == 2
 
 
+def test_the_recipe_goes_on_after_losses_in_recovery(run_ranks: RunRanks) -> None:
+    program = RECIPE.replace("RECIPE", recipe())
+    environment = {**os.environ, "LOST": "1 2 0"}
+    result = run_ranks(5, program, options=("--min-np", "2"), environment=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(lines(result.stdout, "well 2 20 3")) == 2, result.stdout
+
+
 def test_too_few_are_left(run_ranks: RunRanks) -> None:
     environment = {**os.environ, "HOW": "exits", "LOST": "1 2"}
     result = run_ranks(LAUNCHED, TRAINING, options=("--min-np", "3"), environment=environment)
@@ -124,6 +165,67 @@ def test_elastic_training_goes_on(run_ranks: RunRanks) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     ended = [line.partition(":")[2] for line in lines(result.stdout, "ended")]
     assert ended == ["ended 2 20 [[-10.0, -10.0, -10.0]]"] * 2
+
+
+#: The first of LOST is lost in training, the others each in the next recovery, WHERE in it.
+LOST_IN_RECOVERY = """
+import os, signal, time, torch
+import perseus.torch.horovod as hvd
+launched = int(os.environ["PERSEUS_RANK"])
+lost = [int(rank) for rank in os.environ["LOST"].split()]
+where = os.environ["WHERE"]
+hvd.init()
+recoveries = 0
+
+def die(place):
+    if place == where and recoveries < len(lost) and launched == lost[recoveries]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class State(hvd.elastic.TorchState):
+    def restore(self):
+        global recoveries
+        super().restore()
+        recoveries += 1
+    def on_reset(self):
+        die("init")  # others may be in it
+        super().on_reset()
+    def sync(self):
+        if recoveries: hvd.barrier()
+        die("sync")
+        super().sync()
+
+model = torch.nn.Linear(3, 1, bias=False)
+torch.nn.init.zeros_(model.weight)
+sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 20:
+        if state.step == 7 and launched == lost[0]: os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        state.step += 1
+        state.commit()
+    return hvd.size()
+
+state = State(model=model, optimizer=optimizer, step=0)
+size = train(state)
+print("ended", size, state.step, model.weight.tolist(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("where", "lost"), [("init", "1 2"), ("sync", "1 2 0")])
+def test_elastic_training_goes_on_after_losses_in_recovery(
+    run_ranks: RunRanks, where: str, lost: str
+) -> None:
+    environment = {**os.environ, "WHERE": where, "LOST": lost}
+    result = run_ranks(5, LOST_IN_RECOVERY, options=("--min-np", "2"), environment=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
+    left = 5 - len(lost.split())
+    ended = [line.partition(":")[2] for line in lines(result.stdout, "ended")]
+    assert ended == [f"ended {left} 20 [[-10.0, -10.0, -10.0]]"] * left
 
 
 ABANDONED = """

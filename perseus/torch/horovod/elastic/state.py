@@ -70,7 +70,6 @@ class ModelStateHandler(_StateDictHandler[torch.nn.Module]):
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), root_rank=0)
-        self.save()
 
 
 class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
@@ -79,7 +78,6 @@ class OptimizerStateHandler(_StateDictHandler[torch.optim.Optimizer]):
 
     def sync(self) -> None:
         broadcast_optimizer_state(self.value, root_rank=0)
-        self.save()
 
 
 class SamplerStateHandler(_StateDictHandler[ElasticSampler]):
@@ -88,7 +86,6 @@ class SamplerStateHandler(_StateDictHandler[ElasticSampler]):
 
     def sync(self) -> None:
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
-        self.save()
 
 
 #: Kinds of values and their handlers; the first that fits is taken.
@@ -148,6 +145,10 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
+        # Not before all are synced: if a rank is lost in between, restore must not give a state
+        # that is one rank's in part.
+        for handler in self._handlers.values():
+            handler.save()
 
     def reset(self) -> None:
         for handler in self._handlers.values():

@@ -137,3 +137,36 @@ print("well", flush=True)
 def test_a_crowd_of_strangers_changes_no_result(run_ranks: RunRanks, ranks: int) -> None:
     environment = {**os.environ, "PERSEUS_TRANSPORT": "tcp"}
     all_well(run_ranks(ranks, CROWD, environment=environment), ranks)
+
+
+#: Rank 1 holds 400 connections without a word to rank 0, which may have 256 descriptors.
+HOLDS = f"""
+import resource
+if os.environ["PERSEUS_RANK"] == "0": resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+{LISTENING}
+import socket, time
+ports = [int(port, 16) for address, port in listening("tcp") if address == "0100007F"]
+port = int(core.broadcast(numpy.array(ports[0]), 0, name="port"))
+held = []
+most = 0
+for _ in range(20):
+    for _ in range(20 * core.rank()):
+        held.append(socket.create_connection(("127.0.0.1", port)))
+    assert core.allreduce(numpy.ones(1000), core.ReduceOp.SUM, name="x")[0] == 2
+    if core.rank() == 0:
+        for _ in range(20):
+            with open("/dev/null"): pass
+            most = max(most, len(os.listdir("/proc/self/fd")))
+            time.sleep(0.005)
+print("rank", core.rank(), "had", most, flush=True)
+"""
+
+
+def test_strangers_leave_the_script_its_descriptors(run_ranks: RunRanks) -> None:
+    environment = {**os.environ, "PERSEUS_TRANSPORT": "tcp"}
+    result = run_ranks(2, "import os\n" + HOLDS, environment=environment)
+    assert result.returncode == 0, result.stderr
+    found = re.search(r"rank 0 had (\d+)", result.stdout)
+    assert found
+    # An eighth of 256, and the rank's own.
+    assert 32 <= int(found[1]) < 100, result.stdout

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import sys
+import textwrap
+import threading
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -199,8 +203,25 @@ def _at_exit() -> None:
     if not _leaves_at_exit:
         _leaves_at_exit = True
         atexit.register(_leave)
+        # Python waits for threads first, which may wait for this rank's next operation.
+        if before_threads := getattr(threading, "_register_atexit", None):
+            with contextlib.suppress(RuntimeError):  # the end has begun
+                before_threads(_leave_if_failed)
 
 
 def _leave() -> None:
-    shutdown()
+    _engine.shutdown(_failure())
     callbacks.stop()
+
+
+def _leave_if_failed() -> None:
+    if failure := _failure():
+        _engine.shutdown(failure)
+
+
+def _failure() -> str:
+    """The exception that ends the script, in a line; empty if none does."""
+    error = getattr(sys, "last_value", None)
+    if error is None or hasattr(sys, "ps1"):  # at a prompt it has not ended anything
+        return ""
+    return textwrap.shorten("".join(traceback.format_exception_only(type(error), error)), 300)

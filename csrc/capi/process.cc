@@ -96,7 +96,7 @@ Status Process::init(const std::vector<int>& ranks) {
   return {};
 }
 
-Status Process::shutdown() {
+Status Process::shutdown(const std::string& why) {
   std::shared_ptr<Engine> leaving = engine();
   if (leaving == nullptr) return {};
   if (leaving->is_engine_thread()) {
@@ -108,7 +108,7 @@ Status Process::shutdown() {
     leaving = std::exchange(engine_, nullptr);
   }
   if (leaving == nullptr) return {};
-  leaving->shutdown();
+  leaving->shutdown(why);
   timeline.stop();
   return {};
 }
@@ -167,7 +167,11 @@ perseus_status_t perseus_init(const perseus_init_options_t* options) {
   return perseus::to_c(Process::instance().init(ranks));
 }
 
-perseus_status_t perseus_shutdown(void) { return perseus::to_c(Process::instance().shutdown()); }
+perseus_status_t perseus_shutdown(void) { return perseus_shutdown_because(nullptr); }
+
+perseus_status_t perseus_shutdown_because(const char* why) {
+  return perseus::to_c(Process::instance().shutdown(why == nullptr ? "" : why));
+}
 
 int32_t perseus_is_initialized(void) { return Process::instance().engine() != nullptr; }
 

@@ -24,7 +24,7 @@ class Process {
   std::shared_ptr<Engine> engine() const;
 
   Status init(const std::vector<int>& ranks);
-  Status shutdown();
+  Status shutdown(const std::string& why);
 
   Names names;
   Handles handles;

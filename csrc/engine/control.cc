@@ -28,6 +28,7 @@ std::vector<std::byte> Leaving::write() const {
   ByteWriter writer;
   writer.put(ControlKind::kLeaving);
   writer.put(rank);
+  writer.put_string(why);
   writer.put<uint32_t>(static_cast<uint32_t>(rounds.size()));
   for (const auto& [set, round] : rounds) {
     writer.put(set);
@@ -39,6 +40,7 @@ std::vector<std::byte> Leaving::write() const {
 std::optional<Leaving> Leaving::read(ByteReader reader) {
   Leaving message;
   message.rank = reader.get<int32_t>();
+  message.why = reader.get_string();
   const auto count = reader.get<uint32_t>();
   if (!reader.can_hold(count, sizeof(int32_t) + sizeof(uint64_t))) return {};
   for (uint32_t i = 0; i < count; ++i) {

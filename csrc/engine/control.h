@@ -27,6 +27,7 @@ enum class ControlKind : uint8_t {
 // these rounds it still takes part in, and in nothing after.
 struct Leaving {
   int32_t rank = -1;
+  std::string why;                                   // empty: it shut down in order
   std::vector<std::pair<int32_t, uint64_t>> rounds;  // the last round ended there, by process set
 
   // 0: the rank knows of no such set.

@@ -128,9 +128,9 @@ void Engine::run_thread() {
 
 Engine::~Engine() { shutdown(); }
 
-void Engine::shutdown() {
+void Engine::shutdown(const std::string& why) {
   if (!thread_.joinable()) return;
-  loop_.post([this] { begin_shutdown(); });
+  loop_.post([this, why] { begin_shutdown(why); });
   thread_.join();
   loop_.remove_poller(this);
   // What was submitted while the thread came to its end.

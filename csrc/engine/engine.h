@@ -74,7 +74,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
 
   // Lets what has been agreed on end, for 2 s, and all else end with kAborted; tells the other
   // ranks, and ends the engine's thread.
-  void shutdown();
+  // `why`: for the other ranks, if it is no shutdown in order.
+  void shutdown(const std::string& why = "");
   bool is_engine_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
@@ -153,7 +154,9 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   void ask_whether_there(int rank) override;
   void on_silent_peer(int rank) override;
 
-  void begin_shutdown();
+  void begin_shutdown(const std::string& why);
+  // What is said of a rank that has left.
+  Broken left(int rank) const;
   void stop_taking_part();
   void close_when_idle();
   // Why no operation begins here any more; ok: some may.
@@ -199,6 +202,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   // Ballots of sets that others have heard of sooner.
   std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_ballots_;
   std::map<int, Leaving> left_;  // by rank
+  std::string why_leaving_;      // this one, if not in order
   std::vector<int> neighbours_;
   std::vector<int> launched_;     // what the launcher calls each rank
   int blamed_ = -1;               // the rank whose end made operations fail here

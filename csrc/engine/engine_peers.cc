@@ -31,16 +31,21 @@ void tell_launcher(const std::string& line) {
   [[maybe_unused]] const ssize_t n = write(std::atoi(fd), (line + "\n").data(), line.size() + 1);
 }
 
-Broken left(int rank) {
+}  // namespace
+
+Broken Engine::left(int rank) const {
+  const auto leaving = left_.find(rank);
+  std::string why = rank == rank_ ? why_leaving_ : "";
+  if (leaving != left_.end()) why = leaving->second.why;
+  const std::string name = "rank " + std::to_string(rank) + " on " + topology().host_name(rank);
+  if (!why.empty()) return {rank, name + " has ended: " + why, true};
   return {rank,
-          "rank " + std::to_string(rank) +
+          name +
               " has shut down or ended, so operations with it cannot complete: look at what "
               "that rank printed, and let every rank submit the same operations before it "
               "shuts down",
           true};
 }
-
-}  // namespace
 
 void Engine::tell_neighbours(std::span<const std::byte> message) {
   for (int peer : neighbours_) mesh_->send_control(peer, message);
@@ -164,8 +169,9 @@ void Engine::end_operations(const Broken& news) {
   for (const auto& [id, set] : sets_) fail_pending(*set, broken_);
 }
 
-void Engine::begin_shutdown() {
+void Engine::begin_shutdown(const std::string& why) {
   closing_ = true;
+  why_leaving_ = why;
   {
     std::lock_guard lock(queue_mutex_);
     if (refusal_.is_ok()) refusal_ = shut_down_status();
@@ -173,6 +179,7 @@ void Engine::begin_shutdown() {
   if (broken_.is_ok()) {
     Leaving leaving;
     leaving.rank = rank_;
+    leaving.why = why;
     for (const auto& [id, set] : sets_) {
       if (set->negotiator) leaving.rounds.emplace_back(id, set->negotiator->completed_rounds());
     }

@@ -114,7 +114,12 @@ class Rendezvous {
 void bind_process(py::module_& module) {
   module.def("version", &perseus_version);
   module.def("init", &init, py::arg("ranks") = py::none());
-  module.def("shutdown", [] { blocking(perseus_shutdown); });
+  module.def(
+      "shutdown",
+      [](const std::string& why) {
+        blocking([&] { return perseus_shutdown_because(why.c_str()); });
+      },
+      py::arg("why") = "");
   module.def("is_initialized", [] { return perseus_is_initialized() != 0; });
   module.def("prefer_huge_pages", [](uintptr_t memory, size_t bytes) {
     perseus_prefer_huge_pages(reinterpret_cast<void*>(memory), bytes);

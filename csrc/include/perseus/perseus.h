@@ -122,6 +122,8 @@ PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options)
  * here and on the other ranks, end with PERSEUS_ABORTED. perseus_init may be called again. Harmless
  * when not initialised. */
 PERSEUS_API perseus_status_t perseus_shutdown(void);
+/* The same for a program that fails: `why`, a few words, is in the errors of the other ranks. */
+PERSEUS_API perseus_status_t perseus_shutdown_because(const char* why);
 PERSEUS_API int32_t perseus_is_initialized(void);
 
 /* -1 when not initialised. cross: among the ranks with this local rank, one a host. */

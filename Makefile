@@ -66,7 +66,7 @@ wheel: env-build ## build dist/perseus-*.whl
 wheel-test: env-build ## install into environments with and without torch, and use it from Python, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
 
-model: ## have spin look at all runs of the agreement's model; MODEL=--whole takes an hour
+model: ## have spin look at all runs of the agreement's model; MODEL=--whole takes ten minutes
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
 
 fuzz: env-build env-fuzz ## feed every parser what nobody would send, with libFuzzer; SECONDS=10 of each

@@ -1,6 +1,6 @@
 """model_check.py [--whole]: has spin look at every run of tests/model/agreement.pml.
 
-Without --whole in seconds, for CI; with it in an hour, up to what memory bears. A model with a
+Without --whole in seconds, for CI; with it in ten minutes, up to what memory bears. A model with a
 fault in it must be found out, or the check itself is at fault.
 """
 

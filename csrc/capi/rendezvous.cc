@@ -23,9 +23,8 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
   }
   const auto bytes = perseus::from_hex(secret == nullptr ? "" : secret);
   if (!bytes.is_ok()) return to_c(bytes.status());
-  auto server = perseus::RendezvousServer::start(address == nullptr ? "" : address,
-                                                 static_cast<uint16_t>(*port), size, bytes.value(),
-                                                 least);
+  auto server = perseus::RendezvousServer::start(
+      address == nullptr ? "" : address, static_cast<uint16_t>(*port), size, bytes.value(), least);
   if (!server.is_ok()) return to_c(server.status());
   *port = server.value()->port();
   *rendezvous = new perseus_rendezvous{std::move(server).value()};

@@ -213,7 +213,7 @@ class Launcher:
         elif frame.kind == agent.NEWS:
             *lines, self._news[frame.rank] = (self._news[frame.rank] + frame.payload).split(b"\n")
             for line in lines:
-                self._hear(frame.rank, line.split())
+                self._take_news(frame.rank, line.split())
         elif frame.kind == agent.RESULT:
             self.results[frame.rank] += frame.payload
         elif frame.kind == agent.EXIT:
@@ -224,7 +224,7 @@ class Launcher:
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
 
-    def _hear(self, rank: int, words: list[bytes]) -> None:
+    def _take_news(self, rank: int, words: list[bytes]) -> None:
         """What a rank's engine says of others: "3 lost", "3 left", or "met 0 1 2"."""
         if words[0] == b"met":
             members = [int(word) for word in words[1:]]

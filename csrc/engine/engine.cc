@@ -89,7 +89,6 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   mesh_ = std::move(mesh).value();
   rank_ = topology().rank;
   size_ = topology().size;
-  for (int r = 0; r < size_; ++r) launched_.push_back(bootstrap.value()->launched_rank(r));
   configure_log(static_cast<LogLevel>(settings_.log_level), settings_.log_hide_time, rank_);
 
   executor_ = std::make_unique<Executor>(

@@ -204,7 +204,6 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   std::map<int, Leaving> left_;  // by rank
   std::string why_leaving_;      // this one, if not in order
   std::vector<int> neighbours_;
-  std::vector<int> launched_;     // what the launcher calls each rank
   int blamed_ = -1;               // the rank whose end made operations fail here
   bool blamed_has_left_ = false;  // in order; else it was lost
   bool blame_is_told_ = false;    // to the launcher

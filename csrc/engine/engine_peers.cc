@@ -37,7 +37,7 @@ Broken Engine::left(int rank) const {
   const auto leaving = left_.find(rank);
   std::string why = rank == rank_ ? why_leaving_ : "";
   if (leaving != left_.end()) why = leaving->second.why;
-  const std::string name = "rank " + std::to_string(rank) + " on " + topology().host_name(rank);
+  const std::string name = topology().name(rank);
   if (!why.empty()) return {rank, name + " has ended: " + why, true};
   return {rank,
           name +
@@ -220,13 +220,14 @@ Status Engine::shard_failed(const Status& status) {
 // the first to exit.
 void Engine::tell_launcher_who_is_to_blame() {
   if (blamed_ < 0 || blamed_ == rank_ || std::exchange(blame_is_told_, true)) return;
-  tell_launcher(std::to_string(launched_[blamed_]) + (blamed_has_left_ ? " left" : " lost"));
+  tell_launcher(std::to_string(topology().launched[blamed_]) +
+                (blamed_has_left_ ? " left" : " lost"));
 }
 
 // What was said of any of them before is no longer so.
 void Engine::tell_launcher_who_met() {
   std::string line = "met";
-  for (const int rank : launched_) line += " " + std::to_string(rank);
+  for (const int rank : topology().launched) line += " " + std::to_string(rank);
   tell_launcher(line);
 }
 
@@ -258,9 +259,9 @@ void Engine::on_silent_peer(int rank) {
                                   "no processor"
                                 : "and does not connect; its process or host is stopped, or gets "
                                   "no processor";
-  break_world({rank, "lost rank " + std::to_string(rank) + " on " + topology().host_name(rank) +
-                         ": it has said nothing for " + std::to_string(settings_.peer_timeout) +
-                         " s (PERSEUS_PEER_TIMEOUT), " + cause});
+  break_world({rank, "lost " + topology().name(rank) + ": it has said nothing for " +
+                         std::to_string(settings_.peer_timeout) + " s (PERSEUS_PEER_TIMEOUT), " +
+                         cause});
 }
 
 void Engine::end_stalled(const Status& why) { break_world({rank_, why.message()}); }

@@ -146,8 +146,11 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   cards_ = std::move(cards).value();
   credentials_.job = cards_[0].nonce;
   topology_ = make_topology(bootstrap.rank(), cards_);
+  for (int rank = 0; rank < topology_.size; ++rank) {
+    topology_.launched.push_back(bootstrap.launched_rank(rank));
+  }
   environment_.rank = topology_.rank;
-  environment_.rank_name = name_of(topology_.rank);
+  environment_.rank_name = topology_.name(topology_.rank);
   peers_.resize(topology_.size);
   const bool several_hosts = topology_.host_names.size() > 1;
   if (transport_ == Transport::kShm && several_hosts) {
@@ -157,7 +160,8 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   }
   for (int rank = 0; rank < topology_.size; ++rank) {
     if (several_hosts && cards_[rank].tcp.empty()) {
-      return Status::unreachable(name_of(rank) + " has no network address; see PERSEUS_INTERFACES");
+      return Status::unreachable(topology_.name(rank) +
+                                 " has no network address; see PERSEUS_INTERFACES");
     }
   }
   if (!several_hosts) close_to_other_hosts();
@@ -186,7 +190,7 @@ void MeshImpl::link_wanted(int peer) {
 
 FramedLink& MeshImpl::make_link(int peer) {
   auto& link = peers_[peer].link;
-  link = std::make_unique<FramedLink>(environment_, peer, name_of(peer), uses_shm(peer),
+  link = std::make_unique<FramedLink>(environment_, peer, topology_.name(peer), uses_shm(peer),
                                       control_channels(peer), fabric_ != nullptr);
   if (peer == topology_.rank) {
     link->abort(Status::internal("rank " + std::to_string(peer) + " has no link to itself"));
@@ -227,10 +231,6 @@ bool MeshImpl::uses_shm(int peer) const {
 int MeshImpl::control_channels(int peer) const {
   // With MPI only control goes over the connection.
   return uses_shm(peer) ? 1 : 1 + connections_;
-}
-
-std::string MeshImpl::name_of(int peer) const {
-  return "rank " + std::to_string(peer) + " on " + cards_[peer].host_name;
 }
 
 void MeshImpl::dial_channel(int peer, int index) {
@@ -400,7 +400,7 @@ void MeshImpl::report_closed() {
 
 void MeshImpl::shortage_lasts(int error) {
   const Status why = Status::without(
-      topology_.rank, name_of(topology_.rank) +
+      topology_.rank, topology_.name(topology_.rank) +
                           " can neither make nor take connections: " + std::strerror(error) +
                           (error == EMFILE ? "; raise its limit on open files (ulimit -n)" : ""));
   later([this, why] { listener_.on_rank_lost(why.peer(), why); });

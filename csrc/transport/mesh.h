@@ -27,8 +27,10 @@ struct Topology {
   int size = 1;
   std::vector<int> host_of;  // host number of each rank
   std::vector<std::string> host_names;
+  std::vector<int> launched;  // what the launcher calls each rank
 
-  const std::string& host_name(int of_rank) const { return host_names[host_of[of_rank]]; }
+  // For messages: "rank 3 on host7", or "rank 3 (launched as rank 4) on host7".
+  std::string name(int of_rank) const;
 
   int local_rank() const;
   int local_size() const;

@@ -66,7 +66,6 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   int control_channels(int peer) const;
   // Whether this rank connects channel `index`, or the peer.
   bool dials(int peer, int index) const;
-  std::string name_of(int peer) const;
   void dial_channel(int peer, int index);
   void knock(int peer);
   void dial(int peer, const Hello& hello, std::function<void(Result<FileDescriptor>)> done);

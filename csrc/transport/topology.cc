@@ -17,6 +17,14 @@ int ranks_on_host(const Topology& topology, int host) {
 
 }  // namespace
 
+std::string Topology::name(int of_rank) const {
+  std::string text = "rank " + std::to_string(of_rank);
+  if (launched[of_rank] != of_rank) {
+    text += " (launched as rank " + std::to_string(launched[of_rank]) + ")";
+  }
+  return text + " on " + host_names[host_of[of_rank]];
+}
+
 int Topology::local_rank() const { return position_on_host(*this, rank); }
 
 int Topology::local_size() const { return ranks_on_host(*this, host_of[rank]); }

@@ -305,6 +305,13 @@ TEST(TopologyTest, OneNameOnTwoMachinesIsTwoHosts) {
   EXPECT_EQ(make_topology(0, cards).host_names.size(), 2u);
 }
 
+TEST(TopologyTest, NamesARankWithWhatTheLauncherCallsIt) {
+  Topology topology{
+      .rank = 0, .size = 2, .host_of = {0, 1}, .host_names = {"a", "b"}, .launched = {0, 3}};
+  EXPECT_EQ(topology.name(0), "rank 0 on a");
+  EXPECT_EQ(topology.name(1), "rank 1 (launched as rank 3) on b");
+}
+
 TEST(AddressCardTest, NamesARankOfAnotherVersionOrBuild) {
   const std::string packed = AddressCard::of_this_process(Settings()).pack();
   const std::string version = std::to_string(PERSEUS_VERSION_MAJOR) + "." +

@@ -1,12 +1,11 @@
 #include "bootstrap/listen_addresses.h"
 
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <memory>
+
+#include "base/interfaces.h"
 
 namespace perseus {
 namespace {
@@ -16,18 +15,9 @@ struct OwnAddress {
   std::string text;
 };
 
-socklen_t length_of(int family) {
-  return family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
-bool is_link_local(const sockaddr* address) {
-  return address->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-}
-
 std::string text_of(const sockaddr* address) {
   char host[NI_MAXHOST] = "";
-  getnameinfo(address, length_of(address->sa_family), host, sizeof(host), nullptr, 0,
+  getnameinfo(address, address_length(address->sa_family), host, sizeof(host), nullptr, 0,
               NI_NUMERICHOST);
   return host;
 }
@@ -35,15 +25,10 @@ std::string text_of(const sockaddr* address) {
 // As far as the system tells.
 std::vector<OwnAddress> own_addresses() {
   std::vector<OwnAddress> own;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return own;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> guard(list, freeifaddrs);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const sockaddr* address = entry->ifa_addr;
-    if (address == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    if (address->sa_family != AF_INET && address->sa_family != AF_INET6) continue;
-    if (is_link_local(address)) continue;  // peers would have to know an interface of theirs
-    own.push_back({entry->ifa_name, text_of(address)});
+  const Result<Interfaces> found = Interfaces::list();
+  if (!found.is_ok()) return own;
+  for (const InterfaceAddress& one : found.value().addresses) {
+    own.push_back({one.interface, text_of(reinterpret_cast<const sockaddr*>(&one.address))});
   }
   return own;
 }

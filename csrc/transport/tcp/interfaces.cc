@@ -1,37 +1,23 @@
 #include "transport/tcp/interfaces.h"
 
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <memory>
 #include <set>
 #include <sstream>
+
+#include "base/interfaces.h"
 
 namespace perseus {
 namespace {
 
-socklen_t length_of(int family) {
-  if (family == AF_INET) return sizeof(sockaddr_in);
-  return family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
-}
-
-Endpoint copy_of(const sockaddr* address, socklen_t length) {
+Endpoint endpoint_of(const sockaddr_storage& address) {
   Endpoint endpoint;
-  if (address == nullptr) return endpoint;
-  std::memcpy(&endpoint.address, address, length);
-  endpoint.length = length;
+  if (address.ss_family == AF_UNSPEC) return endpoint;
+  endpoint.length = address_length(address.ss_family);
+  std::memcpy(&endpoint.address, &address, endpoint.length);
   return endpoint;
-}
-
-bool is_usable(const ifaddrs& entry) {
-  if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0) return false;
-  const int family = entry.ifa_addr->sa_family;
-  if (family != AF_INET6) return family == AF_INET;
-  return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
 }
 
 std::string join(const std::set<std::string>& names) {
@@ -62,21 +48,11 @@ bool LocalAddress::is_on_link(const Endpoint& other) const {
 }
 
 Result<std::vector<LocalAddress>> local_addresses(const std::string& interfaces) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
-    return Status::unreachable(std::string("cannot list the network interfaces: ") +
-                               std::strerror(errno));
-  }
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> guard(list, freeifaddrs);
-
+  const Result<Interfaces> found = Interfaces::list();
+  if (!found.is_ok()) return found.status();
   std::vector<LocalAddress> all;
-  std::set<std::string> present;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    present.insert(entry->ifa_name);
-    if (!is_usable(*entry)) continue;
-    const socklen_t length = length_of(entry->ifa_addr->sa_family);
-    all.push_back(
-        {entry->ifa_name, copy_of(entry->ifa_addr, length), copy_of(entry->ifa_netmask, length)});
+  for (const InterfaceAddress& one : found.value().addresses) {
+    all.push_back({one.interface, endpoint_of(one.address), endpoint_of(one.netmask)});
     all.back().address.set_port(0);
   }
   if (interfaces.empty()) return all;
@@ -91,8 +67,8 @@ Result<std::vector<LocalAddress>> local_addresses(const std::string& interfaces)
     if (chosen.size() != before) continue;
     return Status::invalid_argument(
         "PERSEUS_INTERFACES names '" + name + "', which " +
-        (present.count(name) != 0 ? "is not up or has no address" : "does not exist") +
-        " here; interfaces present: " + join(present));
+        (found.value().names.contains(name) ? "is not up or has no address" : "does not exist") +
+        " here; interfaces present: " + join(found.value().names));
   }
   return chosen;
 }

@@ -11,6 +11,10 @@
 namespace perseus {
 namespace {
 
+// From the port of torchrun's own store to that of the rendezvous. torchrun may have taken a port
+// that was free: Linux then gives the next one to connections, and this one hardly ever.
+constexpr int kPortsOn = 2;
+
 using Get = std::function<const char*(const char*)>;
 
 constexpr int kMostRanks = 1 << 24;
@@ -152,9 +156,9 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   int port = 0;
   if (!is_set(get, "PERSEUS_MASTER_PORT")) {
     if (!is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
-    Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65534);
+    Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65535 - kPortsOn);
     if (!of_store.is_ok()) return of_store.status();
-    port = of_store.value() + 1;  // torchrun's own store listens on MASTER_PORT
+    port = of_store.value() + kPortsOn;
   }
   const bool one_host = is_set(get, "LOCAL_WORLD_SIZE") &&
                         get("LOCAL_WORLD_SIZE") == std::string_view(get("WORLD_SIZE"));

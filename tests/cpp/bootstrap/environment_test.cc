@@ -120,7 +120,7 @@ TEST(LaunchEnvironment, UnderTorchrunRankZeroServesBesideTorchrunsStore) {
   EXPECT_EQ(zero.value().kind, Kind::kRendezvous);
   EXPECT_TRUE(zero.value().serves);
   EXPECT_EQ(zero.value().rendezvous.host, "node7");
-  EXPECT_EQ(zero.value().rendezvous.port, 29501);
+  EXPECT_EQ(zero.value().rendezvous.port, 29502);
   const auto one = read(with(kTorchrun, {{"RANK", "1"}}));
   EXPECT_FALSE(one.value().serves);
   EXPECT_EQ(one.value().secret, zero.value().secret);

@@ -81,11 +81,8 @@ def recipe() -> str:
     return textwrap.dedent(re.search(r"\n\n((?:    .*\n)+)", section)[1])
 
 
-ELASTIC = """
-import os, torch
-import perseus.torch.horovod as hvd
-launched = int(os.environ["PERSEUS_RANK"])
-hvd.init()
+#: What elastic scripts end with, once they have a State and die_in_training.
+ELASTIC_TRAINING = """
 model = torch.nn.Linear(3, 1, bias=False)
 torch.nn.init.zeros_(model.weight)
 sgd = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -94,7 +91,7 @@ optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameter
 @hvd.elastic.run
 def train(state):
     while state.step < 20:
-        if state.step == 7 and launched == 1: os._exit(1)
+        if state.step == 7: die_in_training()
         optimizer.zero_grad()
         model(torch.ones(1, 3)).sum().backward()
         optimizer.step()
@@ -102,9 +99,20 @@ def train(state):
         state.commit()
     return hvd.size()
 
-state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+state = State(model=model, optimizer=optimizer, step=0)
 size = train(state)
 print("ended", size, state.step, model.weight.tolist(), flush=True)
+"""
+
+ELASTIC = """
+import os, torch
+import perseus.torch.horovod as hvd
+launched = int(os.environ["PERSEUS_RANK"])
+hvd.init()
+State = hvd.elastic.TorchState
+
+def die_in_training():
+    if launched == 1: os._exit(1)
 """
 
 
@@ -161,7 +169,7 @@ def test_without_the_option_the_job_ends(run_ranks: RunRanks) -> None:
 
 
 def test_elastic_training_goes_on(run_ranks: RunRanks) -> None:
-    result = run_ranks(3, ELASTIC, options=("--min-np", "2"))
+    result = run_ranks(3, ELASTIC + ELASTIC_TRAINING, options=("--min-np", "2"))
     assert result.returncode == 0, result.stdout + result.stderr
     ended = [line.partition(":")[2] for line in lines(result.stdout, "ended")]
     assert ended == ["ended 2 20 [[-10.0, -10.0, -10.0]]"] * 2
@@ -194,25 +202,8 @@ class State(hvd.elastic.TorchState):
         die("sync")
         super().sync()
 
-model = torch.nn.Linear(3, 1, bias=False)
-torch.nn.init.zeros_(model.weight)
-sgd = torch.optim.SGD(model.parameters(), lr=0.5)
-optimizer = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters())
-
-@hvd.elastic.run
-def train(state):
-    while state.step < 20:
-        if state.step == 7 and launched == lost[0]: os.kill(os.getpid(), signal.SIGKILL)
-        optimizer.zero_grad()
-        model(torch.ones(1, 3)).sum().backward()
-        optimizer.step()
-        state.step += 1
-        state.commit()
-    return hvd.size()
-
-state = State(model=model, optimizer=optimizer, step=0)
-size = train(state)
-print("ended", size, state.step, model.weight.tolist(), flush=True)
+def die_in_training():
+    if launched == lost[0]: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -221,7 +212,12 @@ def test_elastic_training_goes_on_after_losses_in_recovery(
     run_ranks: RunRanks, where: str, lost: str
 ) -> None:
     environment = {**os.environ, "WHERE": where, "LOST": lost}
-    result = run_ranks(5, LOST_IN_RECOVERY, options=("--min-np", "2"), environment=environment)
+    result = run_ranks(
+        5,
+        LOST_IN_RECOVERY + ELASTIC_TRAINING,
+        options=("--min-np", "2"),
+        environment=environment,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     left = 5 - len(lost.split())
     ended = [line.partition(":")[2] for line in lines(result.stdout, "ended")]

@@ -150,17 +150,25 @@ class Rendezvous:
     """Serves the exchange of addresses of a job of `size` ranks, until stop().
 
     `address` "" is every interface, `port` 0 any free one; `secret` is hexadecimal. So many
-    survivors as `least` go on without others that do not come in time.
+    survivors as `least` go on without others that do not come in time. `hosts`: of each rank,
+    for errors.
     """
 
     def __init__(
-        self, size: int, secret: str, address: str = "", port: int = 0, least: int = 1
+        self,
+        size: int,
+        secret: str,
+        address: str = "",
+        port: int = 0,
+        least: int = 1,
+        hosts: Sequence[str] = (),
     ) -> None: ...
     @property
     def port(self) -> int: ...
     def stop(self) -> None: ...
-    def note_ended(self, rank: int) -> None:
-        """The process of this launched rank has ended: survivors meet without it."""
+    def note_ended(self, rank: int, how: str = "") -> None:
+        """The process of this launched rank has ended, "exited with code 1": survivors meet
+        without it, and others do not wait in vain."""
 
     def left_out(self) -> list[int]:
         """Launched ranks without which survivors have gone on so."""

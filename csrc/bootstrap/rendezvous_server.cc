@@ -46,12 +46,12 @@ constexpr int kMostWarnings = 8;
 class RendezvousServer::Service : private FdHandler {
  public:
   // At least one listener, all at one port.
-  Service(std::vector<Socket> listeners, int size, std::string secret, int least)
+  Service(std::vector<Socket> listeners, int size, std::string secret, Launched launched)
       : listeners_(std::move(listeners)),
         port_(listeners_[0].local_port()),
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
-        least_(static_cast<uint32_t>(least)),
+        launched_(std::move(launched)),
         loop_(std::chrono::microseconds(0)) {
     watch_listeners();
     thread_ = std::thread([this] { loop_.run(); });
@@ -70,9 +70,9 @@ class RendezvousServer::Service : private FdHandler {
     return {left_out_.begin(), left_out_.end()};
   }
 
-  void note_ended(uint32_t rank) {
-    loop_.post([this, rank] {
-      ended_.insert(rank);
+  void note_ended(uint32_t rank, std::string how) {
+    loop_.post([this, rank, how = std::move(how)]() mutable {
+      launched_.ended.try_emplace(rank, std::move(how));
       for (auto& [key, place] : worlds_) {
         place.world.note_ended();
         settle(place);
@@ -86,8 +86,7 @@ class RendezvousServer::Service : private FdHandler {
   // Generation, whether it is one of survivors, launched ranks.
   using WorldKey = std::tuple<uint32_t, bool, std::vector<uint32_t>>;
   struct MeetingPlace {
-    MeetingPlace(const Hello& first, const std::set<uint32_t>& ended, uint32_t least)
-        : world(first, ended, least) {}
+    MeetingPlace(const Hello& first, const Launched& launched) : world(first, launched) {}
     World world;
     EventLoop::TimerId timer = 0;  // 0: none is set
     Clock::time_point began;
@@ -112,11 +111,10 @@ class RendezvousServer::Service : private FdHandler {
   const uint16_t port_;
   const uint32_t size_;
   const std::string secret_;
-  const uint32_t least_;  // survivors that are enough
   EventLoop loop_;
   Connections strangers_;  // oldest first
   Connections members_;
-  std::set<uint32_t> ended_;  // launched ranks
+  Launched launched_;
   mutable std::mutex left_out_mutex_;
   std::set<int> left_out_;  // launched ranks
   Worlds worlds_;
@@ -325,7 +323,7 @@ Status RendezvousServer::Service::admit(const Hello& hello, Connection* connecti
                                         Worlds::iterator& world) {
   PERSEUS_RETURN_IF_ERROR(check(hello));
   const WorldKey key(hello.generation, hello.survivors, hello.ranks);
-  world = worlds_.try_emplace(key, hello, ended_, least_).first;
+  world = worlds_.try_emplace(key, hello, launched_).first;
   return world->second.world.join(hello, connection);
 }
 
@@ -377,7 +375,7 @@ void RendezvousServer::Service::warn(const std::string& text) {
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
     const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
-    int least) {
+    int least, std::vector<std::string> hosts) {
   if (size < 1) {
     return Status::invalid_argument("a rendezvous needs a job of at least one rank, not " +
                                     std::to_string(size));
@@ -385,6 +383,10 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
   if (least < 1 || least > size) {
     return Status::invalid_argument("of " + std::to_string(size) + " ranks, " +
                                     std::to_string(least) + " cannot be the least that go on");
+  }
+  if (!hosts.empty() && hosts.size() != static_cast<size_t>(size)) {
+    return Status::invalid_argument("a rendezvous of " + std::to_string(size) +
+                                    " ranks was given " + std::to_string(hosts.size()) + " hosts");
   }
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
   std::vector<Socket> listeners;
@@ -394,8 +396,9 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
     port = listener.value().local_port();
     listeners.push_back(std::move(listener).value());
   }
-  return std::unique_ptr<RendezvousServer>(
-      new RendezvousServer(std::make_unique<Service>(std::move(listeners), size, secret, least)));
+  Launched launched{static_cast<uint32_t>(least), std::move(hosts), {}};
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(
+      std::make_unique<Service>(std::move(listeners), size, secret, std::move(launched))));
 }
 
 RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
@@ -407,6 +410,8 @@ uint16_t RendezvousServer::port() const { return service_->port(); }
 
 std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
 
-void RendezvousServer::note_ended(int rank) { service_->note_ended(static_cast<uint32_t>(rank)); }
+void RendezvousServer::note_ended(int rank, std::string how) {
+  service_->note_ended(static_cast<uint32_t>(rank), std::move(how));
+}
 
 }  // namespace perseus

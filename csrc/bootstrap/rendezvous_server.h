@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -18,22 +19,25 @@ class RendezvousServer {
  public:
   // Serves a job of `size` ranks on all of `addresses` (an empty one: every interface) and `port`
   // (0: any free one). `secret` is the job's, as bytes. So many survivors as `least` go on without
-  // the others.
+  // the others. `hosts`: of each rank, for errors, or none.
   static Result<std::unique_ptr<RendezvousServer>> start(const std::vector<std::string>& addresses,
                                                          uint16_t port, int size,
-                                                         const std::string& secret, int least = 1);
+                                                         const std::string& secret, int least = 1,
+                                                         std::vector<std::string> hosts = {});
   static Result<std::unique_ptr<RendezvousServer>> start(const std::string& address, uint16_t port,
                                                          int size, const std::string& secret,
-                                                         int least = 1) {
-    return start(std::vector{address}, port, size, secret, least);
+                                                         int least = 1,
+                                                         std::vector<std::string> hosts = {}) {
+    return start(std::vector{address}, port, size, secret, least, std::move(hosts));
   }
   // Stops; clients that still wait see the connection close.
   ~RendezvousServer();
 
   uint16_t port() const;
 
-  // The process of this launched rank has ended: survivors need not wait for it.
-  void note_ended(int rank);
+  // The process of this launched rank has ended: survivors need not wait for it, and all others
+  // need not either. `how` goes into errors: "exited with code 1".
+  void note_ended(int rank, std::string how);
   // Launched ranks without which survivors have gone on, for they did not come in time.
   std::vector<int> left_out() const;
 

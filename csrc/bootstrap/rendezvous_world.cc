@@ -17,12 +17,11 @@ std::string format_seconds(double seconds) {
 
 }  // namespace
 
-World::World(const Hello& first, const std::set<uint32_t>& ended, uint32_t least)
+World::World(const Hello& first, const Launched& launched)
     : size_(first.size),
       survivors_(first.survivors),
-      least_(least),
-      launched_(first.ranks),
-      ended_(ended),
+      ranks_(first.ranks),
+      launched_(launched),
       belongs_(size_, true),
       members_(size_),
       contributions_(size_) {}
@@ -90,7 +89,7 @@ Status World::came_too_late(uint32_t rank) const {
 
 bool World::is_settled(uint32_t rank) const {
   if (!belongs_[rank] || contributions_[rank]) return true;
-  return takes_census() && ended_.contains(launched(rank));
+  return takes_census() && launched_.ended.contains(launched(rank));
 }
 
 void World::end_round_if_all_are_here() {
@@ -124,15 +123,17 @@ void World::note_ended() {
   if (!is_waiting()) return;
   for (uint32_t rank = 0; rank < size_ && !takes_census(); ++rank) {
     const bool is_missing = belongs_[rank] && members_[rank] == nullptr;
-    if (is_missing && ended_.contains(launched(rank))) {
-      return fail(Status::aborted(name({rank}) + " has ended, and the ranks cannot meet without"));
+    const auto ended = launched_.ended.find(launched(rank));
+    if (is_missing && ended != launched_.ended.end()) {
+      return fail(Status::aborted(name({rank}) + " " + ended->second +
+                                  ", and the ranks cannot meet without"));
     }
   }
   end_round_if_all_are_here();
 }
 
 std::vector<uint32_t> World::time_out(double seconds) {
-  if (takes_census() && contributed_ >= least_) {
+  if (takes_census() && contributed_ >= launched_.least) {
     std::vector<uint32_t> left_out;
     for (uint32_t rank = 0; rank < size_; ++rank) {
       if (!is_settled(rank)) left_out.push_back(launched(rank));
@@ -145,8 +146,9 @@ std::vector<uint32_t> World::time_out(double seconds) {
   for (uint32_t rank = 0; rank < size_; ++rank) {
     if (!is_settled(rank)) (members_[rank] ? silent : absent).push_back(rank);
   }
-  std::string text = "the ranks did not all meet within " + format_seconds(seconds) + ": ";
-  if (!absent.empty()) text += name(absent) + " of " + std::to_string(size_) + " never came";
+  std::string text = "the " + std::to_string(size_) + " ranks did not all meet within " +
+                     format_seconds(seconds) + ": ";
+  if (!absent.empty()) text += name(absent) + " never came";
   if (!absent.empty() && !silent.empty()) text += "; ";
   if (!silent.empty()) text += name(silent) + " came and then fell silent";
   fail(Status::timed_out(text + "; raise PERSEUS_START_TIMEOUT if they were only slow to start"));
@@ -163,10 +165,14 @@ void World::fail(Status why) {
 
 std::string World::name(const std::vector<uint32_t>& ranks) const {
   std::vector<int> names;
+  std::vector<std::string> hosts;
   for (const uint32_t rank : ranks) {
     names.push_back(static_cast<int>(launched(rank)));
+    if (launched_.hosts.empty()) continue;
+    const std::string& host = launched_.hosts[launched(rank)];
+    if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   }
-  return name_ranks(names);
+  return name_ranks(names) + (hosts.empty() ? "" : " on " + enumerate(hosts));
 }
 
 }  // namespace perseus::rendezvous

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +12,13 @@
 #include "bootstrap/rendezvous_protocol.h"
 
 namespace perseus::rendezvous {
+
+// What the launcher says of its ranks.
+struct Launched {
+  uint32_t least = 1;                     // survivors that are enough to go on
+  std::vector<std::string> hosts;         // by rank; empty: not known
+  std::map<uint32_t, std::string> ended;  // whose processes have, and how: "exited with code 1"
+};
 
 class World {
  public:
@@ -25,9 +32,8 @@ class World {
     ~Member() = default;
   };
 
-  // `ended`: launched ranks whose processes have ended; outlives the world. `least`: how many
-  // survivors are enough to go on.
-  World(const Hello& first, const std::set<uint32_t>& ended, uint32_t least);
+  // `launched` outlives the world.
+  World(const Hello& first, const Launched& launched);
 
   // Refuses a rank that is there already, that means another size, or without which the survivors
   // have met.
@@ -48,21 +54,20 @@ class World {
  private:
   // The first round of survivors is under way.
   bool takes_census() const { return survivors_ && round_ == 0; }
-  uint32_t launched(uint32_t rank) const { return launched_.empty() ? rank : launched_[rank]; }
+  uint32_t launched(uint32_t rank) const { return ranks_.empty() ? rank : ranks_[rank]; }
   // Its part of the round is here, or will never come.
   bool is_settled(uint32_t rank) const;
   Status came_too_late(uint32_t rank) const;
   void end_round_if_all_are_here();
   void end_round();
   void fail(Status why);
-  // "ranks 2, 5 and 7", by launched rank.
+  // "ranks 2, 5 and 7 on h1 and h3", by launched rank.
   std::string name(const std::vector<uint32_t>& ranks) const;
 
   const uint32_t size_;
   const bool survivors_;
-  const uint32_t least_;
-  const std::vector<uint32_t> launched_;  // empty: rank r was launched as r
-  const std::set<uint32_t>& ended_;
+  const std::vector<uint32_t> ranks_;  // as launched; empty: rank r as r
+  const Launched& launched_;
   std::vector<bool> belongs_;     // by rank; all, until the survivors are known
   std::vector<Member*> members_;  // by rank; null: not here
   std::vector<std::optional<std::string>> contributions_;

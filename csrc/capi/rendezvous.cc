@@ -1,5 +1,7 @@
 // perseus.h: the rendezvous that a launcher serves.
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/rendezvous_server.h"
@@ -17,25 +19,31 @@ extern "C" {
 
 perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
                                           int32_t least, const char* secret,
+                                          const char* const* hosts,
                                           perseus_rendezvous_t** rendezvous) {
   if (port == nullptr || rendezvous == nullptr || *port < 0 || *port > UINT16_MAX || size < 1) {
     return to_c(Status::invalid_argument("a rendezvous needs a port and at least one rank"));
   }
   const auto bytes = perseus::from_hex(secret == nullptr ? "" : secret);
   if (!bytes.is_ok()) return to_c(bytes.status());
-  auto server = perseus::RendezvousServer::start(
-      address == nullptr ? "" : address, static_cast<uint16_t>(*port), size, bytes.value(), least);
+  std::vector<std::string> named;
+  if (hosts != nullptr) named.assign(hosts, hosts + size);
+  auto server = perseus::RendezvousServer::start(address == nullptr ? "" : address,
+                                                 static_cast<uint16_t>(*port), size, bytes.value(),
+                                                 least, std::move(named));
   if (!server.is_ok()) return to_c(server.status());
   *port = server.value()->port();
   *rendezvous = new perseus_rendezvous{std::move(server).value()};
   return PERSEUS_OK;
 }
 
-perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous, int32_t rank) {
+perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous, int32_t rank,
+                                               const char* how) {
   if (rendezvous == nullptr || rank < 0) {
     return to_c(Status::invalid_argument("no rendezvous, or a rank below 0"));
   }
-  rendezvous->server->note_ended(rank);
+  const bool is_said = how != nullptr && *how != '\0';
+  rendezvous->server->note_ended(rank, is_said ? how : "has ended");
   return PERSEUS_OK;
 }
 

@@ -242,19 +242,19 @@ class Launcher:
                 self._say(f"rank {rank} on host {host.host} is given up by the others; killing it")
                 host.kill(rank)
 
-    def _goes_on_without(self, ranks: Sequence[int], message: str) -> bool:
+    def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
         """Whether enough ranks are left after these have failed; says so."""
         if not self._fates.fail(ranks) or self.failure:
             return False
         for rank in ranks:
-            self._ended(rank)
+            self._ended(rank, how)
         self._say(f"{message}; the other {self._fates.left} go on")
         return True
 
-    def _ended(self, rank: int) -> None:
+    def _ended(self, rank: int, how: str) -> None:
         self._kill_at.pop(rank, None)
         if self._job.meeting:
-            self._job.meeting.note_ended(rank)
+            self._job.meeting.note_ended(rank, how)
 
     def _check_abandoned(self) -> None:
         """Nobody but ranks that others have given up is left: they may never end."""
@@ -275,16 +275,16 @@ class Launcher:
         self._output.finish(rank)
         self._running.pop(rank, None)
         self._fates.exited(rank, status)
+        how, code = how_it_ended(status)
         if status == 0:
-            self._ended(rank)
+            self._ended(rank, how)
             self._check_abandoned()
             return
-        how, code = how_it_ended(status)
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
-        if self._goes_on_without([rank], failure.message):
+        if self._goes_on_without([rank], how, failure.message):
             return
         if self._job.least is None:
-            self._ended(rank)  # who waits for it in init hears why it waits in vain
+            self._ended(rank, how)  # who waits for it in init hears why it waits in vain
         elif not self.failure:
             enough = f"of at least {self._job.least} ranks {self._fates.left} are left"
             self._fail(rank, f"{failure.message}, and {enough}", failure.exit_code)
@@ -314,7 +314,7 @@ class Launcher:
         if not host.ready:
             return self._fail(None, f"no rank could be started on {where}: {words}", 1)
         message = f"the connection to {where} ended: {words}"
-        if not self._goes_on_without(lost, message):
+        if not self._goes_on_without(lost, "lost its connection to the launcher", message):
             self._fail(None, message, 1)
 
     def _read_complaint(self, host: HostConnection) -> None:

@@ -35,26 +35,26 @@ def own_addresses(
 @dataclass(frozen=True)
 class Meeting:
     """seen_from: from a host to the rendezvous's "address:port" there. note_ended: for a rank whose
-    process has ended. left_out: ranks without which the survivors have met."""
+    process has ended, and how. left_out: ranks without which the survivors have met."""
 
     seen_from: Callable[[str], str]
-    note_ended: Callable[[int], None] = lambda _: None
+    note_ended: Callable[[int, str], None] = lambda *_: None
     left_out: Callable[[], Sequence[int]] = tuple
 
 
 @contextlib.contextmanager
 def serve_rendezvous(
-    size: int, secret: str, addresses: Mapping[str, str], least: int | None = None
+    hosts: Sequence[str], secret: str, addresses: Mapping[str, str], least: int | None = None
 ) -> Iterator[Meeting]:
-    """Serves until the context ends. `addresses` are those of this machine, by host: if all are
-    one, nothing listens on another.
+    """Serves until the context ends.
 
-    least: how many survivors are enough to go on.
+    hosts: of each rank. addresses: this machine's, by host; if all are one, nothing listens on
+    another. least: how many survivors are enough to go on.
     """
     from perseus_core import Rendezvous
 
     listen_on = _only_one(addresses.values())
-    with Rendezvous(size, secret, listen_on, least=least or 1) as rendezvous:
+    with Rendezvous(len(hosts), secret, listen_on, least=least or 1, hosts=hosts) as rendezvous:
         yield Meeting(
             lambda host: _join(addresses[host], rendezvous.port),
             rendezvous.note_ended,

@@ -74,7 +74,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         return _run(_mpi_launcher(request, job, output, environment))
     names = [slot.host for slot in slots]
     addresses = own_addresses(names, environment, shell)
-    with serve_rendezvous(request.size, job.secret, addresses, job.least) as job.meeting:
+    with serve_rendezvous(names, job.secret, addresses, job.least) as job.meeting:
         with _master(slots, addresses, environment, shell) as job.master:
             return _run(Launcher(job, output))
 

@@ -312,14 +312,16 @@ PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
 typedef struct perseus_rendezvous perseus_rendezvous_t;
 /* Serves the exchange of addresses of a job of `size` ranks on `address` ("" for every interface)
  * and *port (0: any free one, written back). `secret` is the job's, in hexadecimal. With
- * PERSEUS_SURVIVORS=1, so many ranks as `least` (1 to `size`) go on without the others. */
+ * PERSEUS_SURVIVORS=1, so many ranks as `least` (1 to `size`) go on without the others.
+ * `hosts`: the host of each rank, to be named in errors; NULL: not known. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
-                                                      const char* secret,
+                                                      const char* secret, const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
-/* The process of this rank has ended: survivors meet without it. */
+/* The process of this rank has ended: survivors meet without it, and others do not wait in vain.
+ * `how`, which may be NULL, goes into their error: "exited with code 1". */
 PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
-                                                           int32_t rank);
+                                                           int32_t rank, const char* how);
 /* Ranks without which survivors have gone on, since they did not come in time. Writes up to
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,

@@ -141,7 +141,7 @@ TEST(Rendezvous, WaitingRanksAreToldWhoNeverCame) {
     auto all = bootstrap.value()->all_gather("here", milliseconds(1000));
     EXPECT_LE(std::chrono::steady_clock::now() - began, milliseconds(1100));
     EXPECT_EQ(all.status().code(), StatusCode::kTimedOut);
-    EXPECT_NE(all.status().message().find("ranks 1 and 3 of 4 never came"), std::string::npos)
+    EXPECT_NE(all.status().message().find("ranks 1 and 3 never came"), std::string::npos)
         << all.status().message();
   });
 }
@@ -153,7 +153,7 @@ TEST(Rendezvous, MissingRanksOfASubsetAreNamedAsLaunched) {
   auto bootstrap = RendezvousBootstrap::create(options);
   ASSERT_TRUE(bootstrap.is_ok());
   auto all = bootstrap.value()->all_gather("here", milliseconds(300));
-  EXPECT_NE(all.status().message().find("rank 6 of 2 never came"), std::string::npos)
+  EXPECT_NE(all.status().message().find("rank 6 never came"), std::string::npos)
       << all.status().message();
 }
 

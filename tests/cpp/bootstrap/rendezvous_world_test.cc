@@ -56,16 +56,16 @@ class Survivors : public testing::Test {
     EXPECT_NE(told->error.message().find(text), std::string::npos) << told->error.message();
   }
 
-  std::set<uint32_t> ended_;
+  Launched launched_{2, {"a", "b", "b"}, {}};
   std::array<FakeMember, 3> members_;
-  World world_{hello(0), ended_, 2};
+  World world_{hello(0), launched_};
 };
 
 TEST_F(Survivors, MeetOnceTheOthersHaveEnded) {
   come(0);
   come(2);
   EXPECT_FALSE(members_[0].told());
-  ended_.insert(1);
+  launched_.ended.emplace(1, "exited with code 1");
   world_.note_ended();
   for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
 }
@@ -75,7 +75,7 @@ TEST_F(Survivors, GoOnWithoutWhoDoesNotComeInTime) {
   come(2);
   EXPECT_EQ(world_.time_out(5), Ranks{1});
   for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
-  EXPECT_NE(join(1).message().find("without rank 1"), std::string::npos);
+  EXPECT_NE(join(1).message().find("without rank 1 on b"), std::string::npos);
   for (const uint32_t rank : {0, 2}) contribute(rank, 1);
   for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "of 2"});
 }
@@ -87,7 +87,7 @@ TEST_F(Survivors, GoOnWithoutWhoComesAndSaysNothing) {
   EXPECT_EQ(world_.time_out(5), Ranks{1});
   for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
   contribute(1, 0);
-  expect_failure(1, "without rank 1, which did not come in time");
+  expect_failure(1, "without rank 1 on b, which did not come in time");
   for (const uint32_t rank : {0, 2}) contribute(rank, 1);
   for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "of 2"});
 }
@@ -95,7 +95,8 @@ TEST_F(Survivors, GoOnWithoutWhoComesAndSaysNothing) {
 TEST_F(Survivors, FailWhereTooFewCome) {
   come(2);
   EXPECT_EQ(world_.time_out(5), Ranks{});
-  expect_failure(2, "ranks 0 and 1 of 3 never came");
+  expect_failure(2,
+                 "the 3 ranks did not all meet within 5.0 s: ranks 0 and 1 on a and b never came");
 }
 
 }  // namespace

@@ -537,6 +537,8 @@ def test_a_rendezvous_gives_its_port_and_stops():
     for least in (0, 3):
         with pytest.raises(ValueError, match=f"of 2 ranks, {least} cannot be the least that go on"):
             perseus.Rendezvous(2, "00ff" * 8, "127.0.0.1", least=least)
+    with pytest.raises(ValueError, match="the host of each rank, or none"):
+        perseus.Rendezvous(2, "00ff" * 8, "127.0.0.1", hosts=["one"])
 
 
 def test_a_codec_of_c_functions_is_found_by_its_name():

@@ -169,6 +169,16 @@ def test_a_rank_that_dies_before_it_comes_ends_the_job(run_ranks: RunRanks) -> N
     began = time.monotonic()
     result = run_ranks(3, IN_INIT)
     assert result.returncode == 5
-    assert "rank 2 on host localhost exited with code 5" in result.stderr
-    assert result.stdout.count("rank 2 has ended, and the ranks cannot meet without") == 2
+    how = "exited with code 5"
+    assert f"rank 2 on host localhost {how}" in result.stderr
+    assert result.stdout.count(f"rank 2 on localhost {how}, and the ranks cannot meet without") == 2
     assert time.monotonic() - began < 10
+
+
+NEVER_COMES = IN_INIT.replace("time.sleep(1)\n    os._exit(5)", "time.sleep(20)")
+
+
+def test_a_rank_that_never_comes_is_named_with_its_host(run_ranks: RunRanks) -> None:
+    result = run_ranks(3, NEVER_COMES, environment={**os.environ, "PERSEUS_START_TIMEOUT": "2"})
+    assert result.stdout.count("s: rank 2 on localhost never came") == 2, result.stdout
+    assert result.returncode == 1

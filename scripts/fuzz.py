@@ -79,11 +79,12 @@ def fuzz(name: str, seconds: int) -> bool:
         "-print_final_stats=1",
     ]
     began = time.monotonic()
-    result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     log = BUILD / f"{name}.log"
-    log.write_text(result.stderr)
-    runs = re.search(r"number_of_executed_units: (\d+)", result.stderr)
-    coverage = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", result.stderr)
+    with log.open("wb") as output:  # atheris writes the traceback to stdout
+        result = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
+    said = log.read_text(errors="replace")
+    runs = re.search(r"number_of_executed_units: (\d+)", said)
+    coverage = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", said)
     covered, features, inputs = coverage[-1] if coverage else ("?",) * 3
     text = "nothing" if result.returncode == 0 else f"FOUND: see {log} and {findings}"
     print(

@@ -45,6 +45,7 @@ def process_sets() -> list[int]: ...
 def register(process_set: int, operation: int, name: str, /) -> int: ...
 def submit_allreduce(
     id: int,
+    keep: object,
     input: int,
     output: int,
     shape: tuple[int, ...],
@@ -61,6 +62,7 @@ def submit_allreduce(
 
 def submit(
     id: int,
+    keep: object,
     tensors: Sequence[_Tensor],
     *,
     reduce_op: int = 1,
@@ -72,7 +74,8 @@ def submit(
     codec: int = 0,
     callback: Callable[[int, int, str], object] | None = None,
 ) -> int:
-    """`callback(handle, status, message)` runs on the thread in dispatch_callbacks."""
+    """`keep`, which owns what the tensors' addresses point at, lives until the handle is released.
+    `callback(handle, status, message)` runs on the thread in dispatch_callbacks."""
 
 def refuse(id: int, reason: str) -> None:
     """This rank's call of the name has failed before it was submitted; tells the others why."""
@@ -86,6 +89,9 @@ def finish(handle: int, /) -> None:
     """wait without bound, then release, also where the operation failed."""
 
 def last_rank(handle: int) -> int: ...
+def error(handle: int, /) -> Exception | None:
+    """What a complete operation failed with; None if it succeeded."""
+
 def release(handle: int, /) -> None: ...
 
 @final

@@ -6,12 +6,23 @@ started with the first callback, takes the GIL and calls.
 
 from __future__ import annotations
 
+import os
 import threading
 
 from perseus_core import _engine
 
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
+
+
+def _forget() -> None:
+    """In a forked child: the thread is its parent's."""
+    global _lock, _thread
+    _lock = threading.Lock()
+    _thread = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def start() -> None:

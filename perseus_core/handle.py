@@ -12,30 +12,29 @@ __all__ = ["Handle", "poll", "wait"]
 
 T = TypeVar("T")
 
-# Arrays of operations whose Handle was dropped too early: the engine still works on them.
-_abandoned: dict[int, object] = {}
+# Operations whose Handle was dropped too early: the engine is still at work on them.
+_abandoned: set[int] = set()
 
 
 class Handle(Generic[T]):
     """An operation under way. Any thread may call its methods.
 
-    It keeps the operation's arrays alive, even where it is dropped before the end.
+    The operation's arrays live until its end, even where the Handle is dropped before.
     """
 
     __slots__ = (
-        *("_arrays", "_ended", "_error", "_finish", "_lock", "_number", "_value"),
+        *("_ended", "_error", "_finish", "_lock", "_number", "_value"),
         *("__dict__", "__weakref__"),  # as users may have come to expect
     )
 
-    def __init__(self, arrays: object, finish: Callable[[int], T]) -> None:
-        """`finish` makes the result, once, from the number of the complete operation."""
-        self._number = 0
-        self._arrays = arrays
+    def __init__(self, finish: Callable[[int], T]) -> None:
+        """`finish` makes the result from the number of the complete operation."""
         self._finish = finish
         self._lock = threading.Lock()
         self._ended = False
         self._value: T | None = None
         self._error: Exception | None = None
+        self._number = 0  # the last, as __del__ expects
 
     def submitted(self, number: int) -> None:
         """Tells the engine's number for the operation."""
@@ -81,22 +80,24 @@ class Handle(Generic[T]):
         try:
             if not _engine.wait(self._number, -1 if timeout is None else int(timeout * 1000)):
                 raise TimeoutError(f"the operation is not complete after {timeout} s")
-            self._value = self._finish(self._number)
-        except Exception as error:
-            if _engine.poll(self._number) == 0:  # interrupted: the operation goes on
+        except Exception as raised:
+            # It may be what a signal's handler has raised: the operation goes on, or is well.
+            error = _engine.error(self._number) if _engine.poll(self._number) != 0 else None
+            if error is None:
                 raise
-            self._error = error
+            self._error = raised if type(raised) is type(error) else error
+        else:
+            self._value = self._finish(self._number)
         self._ended = True
-        self._arrays = None
         _engine.release(self._number)
 
     def __del__(self) -> None:
         if _abandoned:
             _release_abandoned()
-        if self._ended or self._number == 0:
+        if getattr(self, "_number", 0) == 0 or self._ended:  # __init__ may have been interrupted
             return
         if _engine.poll(self._number) == 0:
-            _abandoned[self._number] = self._arrays
+            _abandoned.add(self._number)
         else:
             _engine.release(self._number)
 
@@ -119,5 +120,6 @@ def _checked(handle: Handle[T]) -> Handle[T]:
 
 def _release_abandoned() -> None:
     for number in list(_abandoned):
-        if _engine.poll(number) != 0 and _abandoned.pop(number, None) is not None:
+        if _engine.poll(number) != 0:
+            _abandoned.discard(number)
             _engine.release(number)

@@ -63,13 +63,15 @@ def submit(
     prefix: str,
     name: str | None,
     process_set: int,
+    keep: object,
     send: Callable[..., int],
     *arguments: Any,
     **options: Any,
 ) -> int:
-    """Registers ``<prefix>.<name>`` and returns the handle that send(id, ...) gives.
+    """Registers ``<prefix>.<name>`` and returns the handle that send(id, keep, ...) gives.
 
-    Where `send` raises what the engine does not know of, the other ranks are told.
+    `keep` owns the memory that the operation works on. Where `send` raises what the engine does not
+    know of, the other ranks are told.
     """
     if name is not None:
         text = f"{prefix}.{plain_text('name', name)}"
@@ -77,7 +79,7 @@ def submit(
         text = _next_unnamed(prefix, process_set)
     id = _engine.register(process_set, kind, text)
     try:
-        handle = send(id, *arguments, **options)
+        handle = send(id, keep, *arguments, **options)
     except Exception as error:
         refuse(id, kind, text, error)
         raise

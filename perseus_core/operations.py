@@ -107,7 +107,7 @@ def allreduce_async(
             whole_number("priority", priority),
             whole_number("codec", codec),
         )
-        handle = Handle(pair, pair.finish)
+        handle = Handle(pair.finish)
         complete = None if callback is None else _completion(handle, callback)
         process_set = whole_number("process_set", process_set)
     except Exception as error:
@@ -119,6 +119,7 @@ def allreduce_async(
             "allreduce",
             name,
             process_set,
+            pair,
             _engine.submit_allreduce,
             *work,
             complete,
@@ -168,7 +169,8 @@ def grouped_allreduce_async(
         "grouped_allreduce",
         name,
         process_set,
-        Handle(pairs, lambda number: [pair.finish(number) for pair in pairs]),
+        pairs,
+        lambda number: [pair.finish(number) for pair in pairs],
         [pair.described() for pair in pairs],
         callback,
         **options,
@@ -209,7 +211,8 @@ def broadcast_async(
         "broadcast",
         name,
         process_set,
-        Handle(pair, pair.finish),
+        pair,
+        pair.finish,
         [pair.described()],
         callback,
         root=root,
@@ -236,7 +239,8 @@ def allgather_async(
         "allgather",
         name,
         process_set,
-        Handle(source, lambda number: from_result(_engine.Result(number), source.dtype)),
+        source,
+        lambda number: from_result(_engine.Result(number), source.dtype),
         [_described(source)],
         callback,
     )
@@ -280,7 +284,8 @@ def alltoall_async(
         "alltoall",
         name,
         process_set,
-        Handle(source, finish),
+        source,
+        finish,
         [_described(source)],
         callback,
         splits=rows,
@@ -331,7 +336,8 @@ def reducescatter_async(
         "reducescatter",
         name,
         process_set,
-        Handle(source, lambda number: from_result(_engine.Result(number), source.dtype)),
+        source,
+        lambda number: from_result(_engine.Result(number), source.dtype),
         [_described(source)],
         callback,
         **options,
@@ -342,7 +348,7 @@ def barrier(*, process_set: int = WORLD) -> None:
     """Returns once all ranks of the set have called it."""
     process_set = whole_number("process_set", process_set)
     number = _engine.register(process_set, OperationKind.BARRIER, "barrier.noname")
-    _engine.finish(_engine.submit(number, []))
+    _engine.finish(_engine.submit(number, None, []))
 
 
 def join() -> int:
@@ -353,7 +359,7 @@ def join() -> int:
     from it fails. Returns the rank that joined last, the same on all ranks.
     """
     handles = [
-        _engine.submit(_engine.register(number, OperationKind.JOIN, "join.noname"), [])
+        _engine.submit(_engine.register(number, OperationKind.JOIN, "join.noname"), None, [])
         for number in (WORLD, *_own_sets())
     ]
     try:
@@ -435,17 +441,19 @@ def _submit(
     prefix: str,
     name: str | None,
     process_set: int,
-    handle: Handle[T],
+    keep: object,
+    finish: Callable[[int], T],
     tensors: list[tuple[int, int, tuple[int, ...], int]],
     callback: Callback | None,
     **options: Any,
 ) -> Handle[T]:
     process_set = whole_number("process_set", process_set)
+    handle = Handle(finish)
     if callback is not None:
         with names.refusing(kind, prefix, name, process_set):
             options["callback"] = _completion(handle, callback)
     handle.submitted(
-        names.submit(kind, prefix, name, process_set, _engine.submit, tensors, **options)
+        names.submit(kind, prefix, name, process_set, keep, _engine.submit, tensors, **options)
     )
     return handle
 

@@ -41,8 +41,9 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
                                                int generation, Names& names, Timeline& timeline,
                                                Counters& counters);
   // For a process that cannot start, say for a malformed setting: the others fail with the reason
-  // instead of waiting for it.
-  static void decline(const Status& why, const std::vector<int>& ranks, int generation);
+  // instead of waiting for it. `patience`: to reach them.
+  static void decline(const Status& why, const std::vector<int>& ranks, int generation,
+                      std::optional<std::chrono::seconds> patience = {});
   ~Engine();  // shuts down
 
   // ---- Any thread.
@@ -86,6 +87,10 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   static OperationPtr own_operation(OperationKind kind, std::string_view name,
                                     std::vector<int32_t> ranks);
   Status run(const OperationPtr& operation, std::optional<std::chrono::seconds> time_out = {});
+  Status wait_for(Operation& operation, std::optional<std::chrono::seconds> time_out = {});
+  // Adds or removes a set: one call at a time, and `check` first.
+  Result<OperationPtr> administer(OperationKind kind, std::vector<int32_t> ranks,
+                                  const Status& check);
   // Sorts them.
   Status check_ranks(std::vector<int32_t>& ranks) const;
   void run_thread();
@@ -129,6 +134,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   // Whether something is under way here that the peer takes part in.
   bool awaits(const ProcessSet& set, int peer) const;
   void break_world(const Broken& broken);
+  // This rank itself is the one that cannot go on.
+  Broken failed_here(const Status& why) const;
   void end_operations(const Broken& news);
   void tell_neighbours(std::span<const std::byte> message);
   void tell_launcher_who_is_to_blame();
@@ -155,6 +162,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   void on_silent_peer(int rank) override;
 
   void begin_shutdown(const std::string& why);
+  // Breaks the world for all, at its start, and shuts down when they have had time to hear why.
+  void end_with_news(const Status& why);
   // What is said of a rank that has left.
   Broken left(int rank) const;
   void stop_taking_part();
@@ -189,7 +198,8 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   std::vector<Refused> refused_;
   Status refusal_;  // why nothing more is accepted; ok while it is
   std::atomic<bool> has_submissions_{false};
-  std::mutex admin_mutex_;
+  std::timed_mutex admin_mutex_;
+  OperationPtr last_admin_;  // by administer; it may be under way, its call interrupted
   mutable std::mutex sets_mutex_;
   std::map<int32_t, Ranks> set_ranks_;  // as of the last agreement
 

@@ -86,7 +86,7 @@ void Engine::advance(ProcessSet& set) {
   const uint64_t described = set.negotiator->counters().descriptions_sent;
   set.negotiator->advance();
   if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
-    return break_world({rank_, failure.message()});
+    return break_world(failed_here(failure));
   }
   counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
   if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
@@ -191,15 +191,19 @@ OperationPtr Engine::own_operation(OperationKind kind, std::string_view name,
 
 Status Engine::run(const OperationPtr& operation, std::optional<std::chrono::seconds> time_out) {
   PERSEUS_RETURN_IF_ERROR(submit(operation));
+  return wait_for(*operation, time_out);
+}
+
+Status Engine::wait_for(Operation& operation, std::optional<std::chrono::seconds> time_out) {
   const auto deadline = time_out ? Clock::now() + *time_out : Clock::time_point::max();
-  while (!operation->done.wait(kInterruptionCheck)) {
+  while (!operation.done.wait(kInterruptionCheck)) {
     if (is_interrupted()) return interrupted_status();
     if (Clock::now() < deadline) continue;
     return Status::timed_out("not all of the " + std::to_string(size_) +
                              " ranks completed init within " + std::to_string(time_out->count()) +
                              " s (PERSEUS_START_TIMEOUT)");
   }
-  return operation->status;
+  return operation.status;
 }
 
 Status Engine::check_ranks(std::vector<int32_t>& ranks) const {
@@ -214,20 +218,39 @@ Status Engine::check_ranks(std::vector<int32_t>& ranks) const {
 }
 
 Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
-  const Status status = check_ranks(ranks);
-  if (!status.is_ok()) {
-    refuse(kWorld, operation_key(OperationKind::kAddProcessSet, kAdmin), status.message());
-    return status;
-  }
-  std::lock_guard lock(admin_mutex_);
-  const auto operation = own_operation(OperationKind::kAddProcessSet, kAdmin, std::move(ranks));
-  PERSEUS_RETURN_IF_ERROR(run(operation));
-  return operation->new_set;
+  const Status check = check_ranks(ranks);
+  const auto added = administer(OperationKind::kAddProcessSet, std::move(ranks), check);
+  if (!added.is_ok()) return added.status();
+  return added.value()->new_set;
 }
 
 Status Engine::remove_process_set(int32_t set) {
-  std::lock_guard lock(admin_mutex_);
-  return run(own_operation(OperationKind::kRemoveProcessSet, kAdmin, {set}));
+  return administer(OperationKind::kRemoveProcessSet, {set}, Status::ok()).status();
+}
+
+Result<OperationPtr> Engine::administer(OperationKind kind, std::vector<int32_t> ranks,
+                                        const Status& check) {
+  std::unique_lock lock(admin_mutex_, std::defer_lock);
+  while (!lock.try_lock_for(kInterruptionCheck)) {
+    if (is_interrupted()) return interrupted_status();
+  }
+  if (last_admin_ != nullptr && !last_admin_->done.is_set()) {
+    const Description& last = last_admin_->description;
+    if (!check.is_ok() || last.kind != kind || last.ranks != ranks) {
+      return Status::duplicate_name(
+          "the last add_process_set or remove_process_set, which was interrupted, is still under "
+          "way; make the same call again to wait for it");
+    }
+  } else if (!check.is_ok()) {
+    refuse(kWorld, operation_key(kind, kAdmin), check.message());
+    return check;
+  } else {
+    const OperationPtr operation = own_operation(kind, kAdmin, std::move(ranks));
+    PERSEUS_RETURN_IF_ERROR(submit(operation));
+    last_admin_ = operation;
+  }
+  PERSEUS_RETURN_IF_ERROR(wait_for(*last_admin_));
+  return last_admin_;
 }
 
 // Ranks learn of a removal and of what was agreed in the set at different moments. What is under

@@ -1,5 +1,8 @@
 #include "python/callbacks.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -56,10 +59,18 @@ class CompletionQueue {
   bool closed_ = false;
 };
 
-// Never destroyed: an engine thread may still push while the process ends.
+// Never destroyed: an engine thread may still push while the process ends. A forked child has one
+// of its own, for its parent's threads may be waiting in theirs.
+std::atomic<CompletionQueue*> current_queue;
+
+void begin_queue() { current_queue = new CompletionQueue; }
+
 CompletionQueue& queue() {
-  static auto* queue = new CompletionQueue;
-  return *queue;
+  [[maybe_unused]] static const bool begun = [] {
+    begin_queue();
+    return pthread_atfork(nullptr, nullptr, begin_queue) == 0;
+  }();
+  return *current_queue;
 }
 
 void run(const Completion& completion) {

@@ -1,5 +1,5 @@
-// Submission of any kind. Nothing here converts or copies a tensor: Python gives addresses, and
-// keeps what they point at alive until the operation is complete.
+// Submission of any kind. Nothing here converts or copies a tensor: Python gives addresses, and the
+// object to keep alive as long as they are used.
 
 #include "python/operations.h"
 
@@ -11,6 +11,7 @@
 #include "perseus/perseus.h"
 #include "python/callbacks.h"
 #include "python/errors.h"
+#include "python/kept.h"
 
 namespace py = pybind11;
 
@@ -29,7 +30,7 @@ int32_t append_shape(const py::tuple& shape, std::vector<int64_t>& extents) {
 }
 
 // `tensors`: (input address, output address or 0, shape, dtype) each.
-perseus_handle_t submit(int32_t id, const std::vector<py::tuple>& tensors,
+perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py::tuple>& tensors,
                         perseus_reduce_op_t reduce_op, int32_t root, double prescale,
                         double postscale, const std::optional<std::vector<int64_t>>& splits,
                         int32_t priority, int32_t codec, const py::object& callback) {
@@ -62,7 +63,7 @@ perseus_handle_t submit(int32_t id, const std::vector<py::tuple>& tensors,
   }
   submission.priority = priority;
   submission.codec = codec;
-  return send(submission, callback);
+  return send(submission, keep, callback);
 }
 
 int32_t last_rank(perseus_handle_t handle) {
@@ -74,7 +75,7 @@ int32_t last_rank(perseus_handle_t handle) {
 
 }  // namespace
 
-perseus_handle_t send(perseus_submission_t& submission, py::handle callback) {
+perseus_handle_t send(perseus_submission_t& submission, py::handle keep, py::handle callback) {
   if (!callback.is_none()) {
     submission.callback = queue_completion;
     submission.user = callback.inc_ref().ptr();
@@ -83,11 +84,12 @@ perseus_handle_t send(perseus_submission_t& submission, py::handle callback) {
   const perseus_status_t status = perseus_submit(&submission, &handle);
   if (status != PERSEUS_OK && !callback.is_none()) callback.dec_ref();
   check(status);
+  Kept::instance().keep(handle, keep);
   return handle;
 }
 
 void bind_operations(py::module_& module) {
-  module.def("submit", &submit, py::arg("id"), py::arg("tensors"), py::kw_only(),
+  module.def("submit", &submit, py::arg("id"), py::arg("keep"), py::arg("tensors"), py::kw_only(),
              py::arg("reduce_op") = perseus_reduce_op_t{PERSEUS_SUM}, py::arg("root") = 0,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(),
              py::arg("priority") = 0, py::arg("codec") = 0, py::arg("callback") = py::none());

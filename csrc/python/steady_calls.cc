@@ -14,6 +14,7 @@
 #include "perseus/perseus.h"
 #include "python/errors.h"
 #include "python/gil.h"
+#include "python/kept.h"
 #include "python/operations.h"
 
 namespace py = pybind11;
@@ -94,28 +95,29 @@ PyObject* register_name(const Arguments& arguments) {
   return PyLong_FromLong(id);
 }
 
-// submit_allreduce(id, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale = 1.0,
-// priority = 0, codec = 0, callback = None) -> handle. The way of a gradient: one tensor.
+// submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale
+// = 1.0, priority = 0, codec = 0, callback = None) -> handle. The way of a gradient: one tensor.
 PyObject* submit_allreduce(const Arguments& arguments) {
-  arguments.expect(6, 11);
+  arguments.expect(7, 12);
   int64_t extents[kMaxRank];
   perseus_tensor_t tensor{};
-  tensor.input = arguments.address(1);
-  tensor.output = arguments.address(2);
+  tensor.input = arguments.address(2);
+  tensor.output = arguments.address(3);
   tensor.shape = extents;
-  tensor.rank = arguments.shape(3, extents);
-  tensor.dtype = static_cast<perseus_dtype_t>(arguments.int32(4));
+  tensor.rank = arguments.shape(4, extents);
+  tensor.dtype = static_cast<perseus_dtype_t>(arguments.int32(5));
   perseus_submission_t submission{};
   submission.struct_size = sizeof submission;
   submission.id = arguments.int32(0);
   submission.tensor_count = 1;
   submission.tensors = &tensor;
-  submission.reduce_op = static_cast<perseus_reduce_op_t>(arguments.int32(5));
-  submission.prescale = arguments.has(6) ? arguments.real(6) : 1.0;
-  submission.postscale = arguments.has(7) ? arguments.real(7) : 1.0;
-  if (arguments.has(8)) submission.priority = arguments.int32(8);
-  if (arguments.has(9)) submission.codec = arguments.int32(9);
-  return PyLong_FromLongLong(send(submission, arguments.has(10) ? arguments.object(10) : Py_None));
+  submission.reduce_op = static_cast<perseus_reduce_op_t>(arguments.int32(6));
+  submission.prescale = arguments.has(7) ? arguments.real(7) : 1.0;
+  submission.postscale = arguments.has(8) ? arguments.real(8) : 1.0;
+  if (arguments.has(9)) submission.priority = arguments.int32(9);
+  if (arguments.has(10)) submission.codec = arguments.int32(10);
+  return PyLong_FromLongLong(
+      send(submission, arguments.object(1), arguments.has(11) ? arguments.object(11) : Py_None));
 }
 
 // array_address(array) -> where a numpy.ndarray's elements are, for which NumPy's own attributes
@@ -133,9 +135,26 @@ PyObject* poll(const Arguments& arguments) {
   return PyLong_FromLong(perseus_poll(arguments.int64(0)));
 }
 
+void let_go(perseus_handle_t handle) {
+  const bool is_under_way = perseus_poll(handle) == 0;
+  perseus_release(handle);
+  if (!is_under_way) Kept::instance().let_go(handle);
+}
+
 PyObject* release(const Arguments& arguments) {
   arguments.expect(1, 1);
-  perseus_release(arguments.int64(0));
+  let_go(arguments.int64(0));
+  return none();
+}
+
+// error(handle) -> the exception that a complete operation failed with, or None
+PyObject* error(const Arguments& arguments) {
+  arguments.expect(1, 1);
+  try {
+    check(perseus_wait(arguments.int64(0), 0));
+  } catch (py::error_already_set& failed) {
+    return py::object(failed.value()).release().ptr();
+  }
   return none();
 }
 
@@ -189,10 +208,10 @@ PyObject* finish(const Arguments& arguments) {
   try {
     wait_for(handle, -1);
   } catch (...) {
-    if (perseus_poll(handle) == 1) perseus_release(handle);
+    if (perseus_poll(handle) == 1) let_go(handle);
     throw;
   }
-  perseus_release(handle);
+  let_go(handle);
   return none();
 }
 
@@ -226,6 +245,7 @@ void bind_steady_calls(py::module_& module) {
       method<poll>("poll"),
       method<wait>("wait"),
       method<finish>("finish"),
+      method<error>("error"),
       method<release>("release"),
       {nullptr, nullptr, 0, nullptr},
   };

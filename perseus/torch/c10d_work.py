@@ -148,9 +148,11 @@ def start(
                 prefix,
                 None,
                 process_set,
-                lambda id, call=call, ended=ended: _engine.submit(
-                    id, call.tensors, **call.options, callback=ended
-                ),
+                None,  # the work has it, and the engine the callback
+                _engine.submit,
+                call.tensors,
+                **call.options,
+                callback=ended,
             )
         except Exception as error:
             names.refuse_unnamed(kind, prefix, len(calls) - index - 1, process_set, error)

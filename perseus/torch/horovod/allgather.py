@@ -34,7 +34,7 @@ def allgather_async(
     with names.refusing(OperationKind.ALLGATHER, "allgather", name, set_number):
         source = contiguous(tensor)
     handle = _submit([source], "allgather", name, set_number)
-    return handles.track(handle, source, take_result)
+    return handles.track(handle, None, take_result)
 
 
 @eager
@@ -62,7 +62,7 @@ def grouped_allgather_async(
         sources = contiguous_list(tensors)
     handle = _submit(sources, "grouped_allgather", name, set_number)
     return handles.track(
-        handle, sources, lambda done: tuple(take_result(done, i) for i in range(len(sources)))
+        handle, None, lambda done: tuple(take_result(done, i) for i in range(len(sources)))
     )
 
 
@@ -85,7 +85,9 @@ def _submit(sources: Sequence[torch.Tensor], prefix: str, name: str | None, set_
         prefix,
         name,
         set_number,
-        lambda id: _engine.submit(id, tensors),
+        sources,
+        _engine.submit,
+        tensors,
     )
 
 

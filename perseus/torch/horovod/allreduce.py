@@ -129,7 +129,7 @@ def grouped_allreduce_async(
         sources = contiguous_list(tensors)
         outputs = [empty_like(source) for source in sources]
     handle = _submit_group(sources, outputs, name, op, scales, set_number)
-    return handles.track(handle, sources, output=outputs)
+    return handles.track(handle, outputs)
 
 
 @eager
@@ -156,7 +156,7 @@ def grouped_allreduce_async_(
             copied_back(buffer, tensor)
         return tensors
 
-    return handles.track(handle, buffers, finish)
+    return handles.track(handle, tensors, finish)
 
 
 @eager
@@ -232,11 +232,17 @@ def _start(
         names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
     handle = names.submit(
-        OperationKind.ALLREDUCE, "allreduce", name, set_number, _engine.submit_allreduce, *work
+        OperationKind.ALLREDUCE,
+        "allreduce",
+        name,
+        set_number,
+        source if in_place else (source, target),
+        _engine.submit_allreduce,
+        *work,
     )
     if in_place:
         return handles.track_in_place(handle, source, tensor)
-    return handles.track(handle, source, output=target)
+    return handles.track(handle, target)
 
 
 def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
@@ -247,7 +253,7 @@ def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
 def _described(
     source: torch.Tensor, target: torch.Tensor, op: int, prescale: float, postscale: float
 ) -> tuple[Any, ...]:
-    """What _engine.submit_allreduce takes after the id."""
+    """What _engine.submit_allreduce takes after what it is to keep."""
     return (*described(source, target), op, *checked_scales(prescale, postscale))
 
 
@@ -266,6 +272,7 @@ def _submit_group(
         "grouped_allreduce",
         name,
         set_number,
+        (sources, targets),
         _engine.submit,
         pairs,
         reduce_op=op,

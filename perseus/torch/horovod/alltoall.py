@@ -27,13 +27,15 @@ def alltoall_async(
     with names.refusing(OperationKind.ALLTOALL, "alltoall", name, set_number):
         source = contiguous(tensor)
         rows = None if splits is None else _as_rows(splits)
-    described_source = [described(source)]
     handle = names.submit(
         OperationKind.ALLTOALL,
         "alltoall",
         name,
         set_number,
-        lambda id: _engine.submit(id, described_source, splits=rows),
+        source,
+        _engine.submit,
+        [described(source)],
+        splits=rows,
     )
 
     def finish(done: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,7 +43,7 @@ def alltoall_async(
         received = torch.tensor(result.received_splits, dtype=torch.int32)
         return from_result(result), received
 
-    return handles.track(handle, source, finish)
+    return handles.track(handle, None, finish)
 
 
 @eager

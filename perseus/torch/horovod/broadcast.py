@@ -36,7 +36,7 @@ def broadcast_async(
         source = contiguous(tensor)
         output = empty_like(source)
     handle = _submit(source, output, root_rank, name, set_number)
-    return handles.track(handle, source, output=output)
+    return handles.track(handle, output)
 
 
 @eager
@@ -84,13 +84,15 @@ def _submit(
     name: str | None,
     set_number: int,
 ) -> int:
-    tensors = [described(source, target)]
     return names.submit(
         OperationKind.BROADCAST,
         "broadcast",
         name,
         set_number,
-        lambda id: _engine.submit(id, tensors, root=root_rank),
+        (source, target),
+        _engine.submit,
+        [described(source, target)],
+        root=root_rank,
     )
 
 

@@ -426,11 +426,11 @@ class DenseReduction(Reduction):
             buffer, self._ctx = _compressed(grad, self._compression)
             self._buffer = buffer
         address = buffer.data_ptr()
+        memory = buffer.untyped_storage()  # which stays, whatever becomes of the gradient
         self.handle = _engine.submit_allreduce(
-            self._id, address, address, buffer.shape, dtype_number(buffer), *self._options
+            self._id, memory, address, address, buffer.shape, dtype_number(buffer), *self._options
         )
-        # The memory stays, whatever becomes of the gradient.
-        handles.track(self.handle, buffer.untyped_storage())
+        handles.track(self.handle, memory)
         self._address = address
         self._grad = grad
         self._version = grad._version
@@ -469,16 +469,18 @@ class GroupReduction(Reduction):
             reduced = [self._buffers.get(i, (grad,))[0] for i, grad in enumerate(grads)]
         tensors = [described(tensor, tensor) for tensor in reduced]
         op, prescale, postscale, priority = self._options
+        # Which stays, whatever becomes of the gradients.
+        memory = [tensor.untyped_storage() for tensor in reduced]
         self.handle = _engine.submit(
             self._id,
+            memory,
             tensors,
             reduce_op=op,
             prescale=prescale,
             postscale=postscale,
             priority=priority,
         )
-        # The memory stays, whatever becomes of the gradients.
-        handles.track(self.handle, [tensor.untyped_storage() for tensor in reduced])
+        handles.track(self.handle, memory)
         self._addresses = [address for address, *_ in tensors]
         self._grads = grads
         self._versions = [grad._version for grad in grads]

@@ -1,4 +1,4 @@
-"""Operations under way: ints for the user, and here what must live until they are complete."""
+"""Operations under way: ints for the user, and here what becomes of them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,20 @@ from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import copied_back
 from perseus_core import _engine
 
-# By handle: the tensors that the engine works on; the output, if it is not they; and what makes it
-# or brings it up to date. Three tables, for with thousands of operations under way a tuple and a
-# closure for each have Python's garbage collector go through everything again and again.
-_pending: dict[int, Any] = {}
+# By handle: the output, or where there is none yet what makes it or brings it up to date. Two
+# tables, for with thousands of operations under way a closure for each has Python's garbage
+# collector go through everything again and again.
 _outputs: dict[int, Any] = {}
 _finishers: dict[int, Callable[[int], Any]] = {}
 
 
-def track(
-    handle: int, tensors: Any, finish: Callable[[int], Any] | None = None, *, output: Any = None
-) -> int:
-    """Keeps `tensors` alive until the handle is synchronized; gives the handle back.
+def track(handle: int, output: Any, finish: Callable[[int], Any] | None = None) -> int:
+    """Keeps what synchronize is to give; gives the handle back.
 
-    `finish` is called once, with the handle, when the operation has succeeded, and gives its
-    output. Without it, that is `output`, or else `tensors`.
+    `finish` is called with the handle when the operation has succeeded, and gives the output
+    instead.
     """
-    _pending[handle] = tensors
-    if output is not None:
-        _outputs[handle] = output
+    _outputs[handle] = output
     if finish is not None:
         _finishers[handle] = finish
     return handle
@@ -37,11 +32,9 @@ def track(
 
 def track_in_place(handle: int, buffer: torch.Tensor, tensor: torch.Tensor) -> int:
     """track for what is to be in `tensor`, and is made in `buffer`: a copy, or the same memory."""
-    return track(handle, buffer, _copied_back, output=tensor)
-
-
-def _copied_back(handle: int) -> torch.Tensor:
-    return copied_back(_pending[handle], _outputs[handle])
+    if buffer is tensor:
+        return track(handle, tensor)
+    return track(handle, tensor, lambda _: copied_back(buffer, tensor))
 
 
 @eager
@@ -51,7 +44,7 @@ def poll(handle: int) -> bool:
     ValueError for a handle that was not created or has been synchronized, HorovodInternalError for
     one of the process that this one was forked from.
     """
-    if _checked(handle) not in _pending:
+    if _checked(handle) not in _outputs:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
     state = _engine.poll(handle)
     if state < 0:
@@ -71,27 +64,25 @@ def synchronize(handle: int) -> Any:
 
 def finish(handle: int) -> Any:
     """synchronize, for our own calls."""
-    output = _pending.get(handle)
-    if output is None:
+    if handle not in _outputs:
         return None
     try:
         _engine.wait(handle)
-        if handle in _finishers:
-            output = _finishers[handle](handle)
-        elif handle in _outputs:
-            output = _outputs[handle]
     except BaseException:
-        # After Ctrl-C the engine may still be at work on the tensors.
-        if _engine.poll(handle) != 0:
+        # After Ctrl-C it is still under way, or well.
+        if _engine.poll(handle) != 0 and _engine.error(handle):
             _forget(handle)
         raise
+    output = _outputs[handle]
+    if handle in _finishers:
+        output = _finishers[handle](handle)
     _forget(handle)
     return output
 
 
 def reset() -> None:
     """Forgets the operations of an engine that has shut down."""
-    for handle in list(_pending):
+    for handle in list(_outputs):
         _forget(handle)
 
 
@@ -103,6 +94,6 @@ def _checked(handle: int) -> int:
 
 def _forget(handle: int) -> None:
     _finishers.pop(handle, None)
-    _outputs.pop(handle, None)
-    if _pending.pop(handle, None) is not None:
+    if handle in _outputs:
+        del _outputs[handle]
         _engine.release(handle)

@@ -46,7 +46,7 @@ def reducescatter_async(
         scales = checked_scales(prescale_factor, postscale_factor)
         source = _scatterable(contiguous(tensor))
     handle = _submit([source], "reducescatter", name, set_number, op, scales)
-    return handles.track(handle, source, take_result)
+    return handles.track(handle, None, take_result)
 
 
 @eager
@@ -85,7 +85,7 @@ def grouped_reducescatter_async(
         sources = [_scatterable(source) for source in contiguous_list(tensors)]
     handle = _submit(sources, "grouped_reducescatter", name, set_number, op, scales)
     return handles.track(
-        handle, sources, lambda done: [take_result(done, i) for i in range(len(sources))]
+        handle, None, lambda done: [take_result(done, i) for i in range(len(sources))]
     )
 
 
@@ -134,9 +134,12 @@ def _submit(
         prefix,
         name,
         set_number,
-        lambda id: _engine.submit(
-            id, tensors, reduce_op=op, prescale=prescale, postscale=postscale
-        ),
+        sources,
+        _engine.submit,
+        tensors,
+        reduce_op=op,
+        prescale=prescale,
+        postscale=postscale,
     )
 
 

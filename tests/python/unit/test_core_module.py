@@ -56,7 +56,7 @@ class TestErrors:
         with pytest.raises(ValueError, match="name must hold 1 to 4096 bytes"):
             _engine.register(0, 0, "")
         with pytest.raises(errors.NotInitializedError):
-            _engine.submit_allreduce(_engine.register(0, 0, "x"), 0, 0, (0,), 7, 1)
+            _engine.submit_allreduce(_engine.register(0, 0, "x"), None, 0, 0, (0,), 7, 1)
 
     @pytest.mark.parametrize(
         "call, error, message",
@@ -65,10 +65,18 @@ class TestErrors:
             (lambda: _engine.register(0, 0, b"x"), TypeError, "must be a str"),
             (lambda: _engine.register(2**40, 0, "x"), TypeError, "32 bits"),
             (lambda: _engine.register(0, 0, "\udc80"), UnicodeEncodeError, "surrogates"),
-            (lambda: _engine.submit_allreduce(1, 0, 0, [1], 7, 1), TypeError, "a tuple"),
-            (lambda: _engine.submit_allreduce(1, 0, 0, ("1",), 7, 1), TypeError, "int"),
-            (lambda: _engine.submit_allreduce(1, 0, 0, (1,) * 65, 7, 1), ValueError, "64 dim"),
-            (lambda: _engine.submit_allreduce(1, 0, 0, (), 7, 1, "2"), TypeError, "real number"),
+            (lambda: _engine.submit_allreduce(1, None, 0, 0, [1], 7, 1), TypeError, "a tuple"),
+            (lambda: _engine.submit_allreduce(1, None, 0, 0, ("1",), 7, 1), TypeError, "int"),
+            (
+                lambda: _engine.submit_allreduce(1, None, 0, 0, (1,) * 65, 7, 1),
+                ValueError,
+                "64 dim",
+            ),
+            (
+                lambda: _engine.submit_allreduce(1, None, 0, 0, (), 7, 1, "2"),
+                TypeError,
+                "real number",
+            ),
             (lambda: _engine.array_address([1.0]), TypeError, "ndarray"),
             (lambda: _engine.wait("1"), TypeError, "int"),
             (lambda: _engine.wait(2**62), ValueError, "never given out"),
@@ -143,7 +151,7 @@ class TestResults:
     def gathered(array: np.ndarray) -> _engine.Result:
         number = _engine.register(0, perseus.OperationKind.ALLGATHER, f"result.{array.dtype}")
         tensor = (array.ctypes.data, 0, array.shape, arrays.dtype_number(array.dtype))
-        handle = _engine.submit(number, [tensor])
+        handle = _engine.submit(number, array, [tensor])
         _engine.wait(handle)
         result = _engine.Result(handle)
         with pytest.raises(ValueError, match="taken already"):
@@ -207,8 +215,8 @@ def engine(monkeypatch):
 ALLREDUCE = perseus.OperationKind.ALLREDUCE
 
 
-def submit(prefix="allreduce", name=None, process_set=0, send=lambda id: 7):
-    return names.submit(ALLREDUCE, prefix, name, process_set, send)
+def submit(prefix="allreduce", name=None, process_set=0, send=lambda id, keep: 7):
+    return names.submit(ALLREDUCE, prefix, name, process_set, None, send)
 
 
 class TestNames:
@@ -240,7 +248,7 @@ class TestNames:
     def test_when_all_have_joined_counting_starts_anew_but_waits_for_what_is_in_flight(
         self, engine
     ):
-        submit(send=lambda id: 7)
+        submit(send=lambda id, keep: 7)
         names.all_have_joined()
         waited = []
         engine.poll = lambda handle: 0
@@ -259,7 +267,7 @@ class TestNames:
 
 
 def raising(error):
-    def send(id):
+    def send(id, keep):
         raise error
 
     return send

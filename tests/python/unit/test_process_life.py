@@ -182,6 +182,32 @@ def test_forks_after_init(run_ranks: RunRanks) -> None:
     all_well(run_ranks(3, FORKS), 3)
 
 
+#: The thread for callbacks is the parent's; a child that has an engine of its own needs its own.
+CALLS_IN_A_CHILD = """
+import os, threading, numpy
+import perseus_core as core
+
+def call():
+    called = threading.Event()
+    core.init()
+    core.allreduce_async(numpy.ones(3), name="x", callback=lambda _: called.set())
+    assert called.wait(20)
+
+call()
+pid = os.fork()
+if pid == 0:
+    call()
+    core.shutdown()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+print("well", flush=True)
+"""
+
+
+def test_callbacks_in_a_forked_child_that_has_called_init(run_ranks: RunRanks) -> None:
+    all_well(run_ranks(1, CALLS_IN_A_CHILD), 1)
+
+
 #: Handles of every kind, one of them with a thread that waits for it, and a child that has them.
 INHERITS = """
 import os, threading, time, numpy, torch

@@ -22,10 +22,8 @@
 namespace perseus {
 namespace {
 
-// A loop that cannot have its two file descriptors cannot report anything either.
 [[noreturn]] void die(const char* what) {
-  std::fprintf(stderr, "perseus: %s failed: %s; raise the limit on open files (ulimit -n)\n", what,
-               std::strerror(errno));
+  std::fprintf(stderr, "perseus: %s failed: %s\n", what, std::strerror(errno));
   std::abort();
 }
 
@@ -38,19 +36,19 @@ constexpr int kEventsPerWait = 64;
 
 struct EventLoop::Impl {
   explicit Impl(std::chrono::microseconds spin_time) : spin(spin_time) {
-    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (epoll_fd < 0) die("epoll_create1");
-    doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (doorbell < 0) die("eventfd");
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = kDoorbellKey;
-    if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, doorbell, &event) != 0) die("epoll_ctl");
+    if (epoll_fd < 0 || doorbell < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, doorbell, &event) != 0) {
+      status = Status::out_of_memory(std::string("an event loop lacks descriptors: ") +
+                                     std::strerror(errno) +
+                                     "; raise the limit on open files (ulimit -n)");
+    }
   }
 
   ~Impl() {
-    close(doorbell);
-    close(epoll_fd);
+    if (doorbell >= 0) close(doorbell);
+    if (epoll_fd >= 0) close(epoll_fd);
   }
 
   // An epoll event's key: the descriptor and, above it, the number of its registration, so that an
@@ -184,8 +182,9 @@ struct EventLoop::Impl {
   }
 
   const std::chrono::microseconds spin;
-  int epoll_fd = -1;
-  int doorbell = -1;
+  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  const int doorbell = epoll_fd < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  Status status;
 
   std::mutex mutex;  // guards `posted`
   std::vector<std::function<void()>> posted;
@@ -209,6 +208,8 @@ struct EventLoop::Impl {
 EventLoop::EventLoop(std::chrono::microseconds spin) : impl_(std::make_unique<Impl>(spin)) {}
 
 EventLoop::~EventLoop() = default;
+
+const Status& EventLoop::status() const { return impl_->status; }
 
 void EventLoop::run() {
   Impl& loop = *impl_;

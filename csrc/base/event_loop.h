@@ -9,6 +9,8 @@
 #include <functional>
 #include <memory>
 
+#include "base/status.h"
+
 namespace perseus {
 
 using Clock = std::chrono::steady_clock;
@@ -45,6 +47,9 @@ class EventLoop {
   explicit EventLoop(std::chrono::microseconds spin = std::chrono::microseconds(20));
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
+
+  // Whether it could have its two descriptors; it cannot run without.
+  const Status& status() const;
 
   // Runs until stop(). The calling thread is the loop thread from then on.
   void run();

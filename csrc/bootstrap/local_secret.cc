@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/interruption.h"
+#include "base/start_thread.h"
 #include "bootstrap/secret.h"
 
 namespace perseus {
@@ -68,7 +69,11 @@ Result<std::string> serve_local_secret(const std::string& name) {
                                "; set PERSEUS_SECRET to one of your own, the same for all ranks");
   }
   const std::string secret = random_bytes(kSecretBytes);
-  std::thread(serve, std::move(listener), secret).detach();
+  std::thread server;
+  PERSEUS_RETURN_IF_ERROR(start_thread(
+      server, "offering the job's secret",
+      [listener = std::move(listener), secret]() mutable { serve(std::move(listener), secret); }));
+  server.detach();
   return secret;
 }
 

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/event_loop.h"
+#include "base/start_thread.h"
 #include "bootstrap/hmac.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_world.h"
@@ -52,12 +53,16 @@ class RendezvousServer::Service : private FdHandler {
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
         launched_(std::move(launched)),
-        loop_(std::chrono::microseconds(0)) {
+        loop_(std::chrono::microseconds(0)) {}
+
+  Status start() {
+    PERSEUS_RETURN_IF_ERROR(loop_.status());
     watch_listeners();
-    thread_ = std::thread([this] { loop_.run(); });
+    return start_thread(thread_, "the rendezvous", [this] { loop_.run(); });
   }
 
   ~Service() {
+    if (!thread_.joinable()) return;
     loop_.stop();
     thread_.join();
   }
@@ -83,8 +88,10 @@ class RendezvousServer::Service : private FdHandler {
  private:
   class Connection;
   using Connections = std::list<std::unique_ptr<Connection>>;
-  // Generation, whether it is one of survivors, launched ranks.
-  using WorldKey = std::tuple<uint32_t, bool, std::vector<uint32_t>>;
+  // Who is to meet: whether survivors, launched ranks.
+  using Circle = std::pair<bool, std::vector<uint32_t>>;
+  // And which of their worlds: its generation, and how many meetings have timed out before it.
+  using WorldKey = std::tuple<Circle, uint32_t, uint32_t>;
   struct MeetingPlace {
     MeetingPlace(const Hello& first, const Launched& launched) : world(first, launched) {}
     World world;
@@ -103,7 +110,7 @@ class RendezvousServer::Service : private FdHandler {
   void leave(Worlds::iterator world, uint32_t rank);
   // The round may have ended.
   void settle(MeetingPlace& place);
-  void time_out(MeetingPlace& place);
+  void time_out(Worlds::iterator world);
   void drop(Connections::iterator connection);
   void warn(const std::string& text);
 
@@ -115,6 +122,13 @@ class RendezvousServer::Service : private FdHandler {
   Connections strangers_;  // oldest first
   Connections members_;
   Launched launched_;
+  // By circle, and there by launched rank: meetings that timed out before all had come. To a rank
+  // each was a generation, but others may not have been there.
+  struct TimedOut {
+    uint32_t meetings = 0;
+    std::map<uint32_t, uint32_t> of_rank;
+  };
+  std::map<Circle, TimedOut> timed_out_;
   mutable std::mutex left_out_mutex_;
   std::set<int> left_out_;  // launched ranks
   Worlds worlds_;
@@ -322,7 +336,10 @@ Status RendezvousServer::Service::check(const Hello& hello) const {
 Status RendezvousServer::Service::admit(const Hello& hello, Connection* connection,
                                         Worlds::iterator& world) {
   PERSEUS_RETURN_IF_ERROR(check(hello));
-  const WorldKey key(hello.generation, hello.survivors, hello.ranks);
+  const Circle circle(hello.survivors, hello.ranks);
+  TimedOut& before = timed_out_[circle];
+  const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
+  const WorldKey key(circle, hello.generation - before.of_rank[launched], before.meetings);
   world = worlds_.try_emplace(key, hello, launched_).first;
   return world->second.world.join(hello, connection);
 }
@@ -336,7 +353,7 @@ void RendezvousServer::Service::contribute(Worlds::iterator world, uint32_t rank
   place.world.contribute(rank, std::move(contribution));
   // The first rank's time-out counts: it started first, and all end together.
   if (place.world.is_waiting() && place.timer == 0) {
-    place.timer = loop_.call_at(deadline, [this, &place] { time_out(place); });
+    place.timer = loop_.call_at(deadline, [this, world] { time_out(world); });
   }
   settle(place);
 }
@@ -347,10 +364,16 @@ void RendezvousServer::Service::settle(MeetingPlace& place) {
   }
 }
 
-void RendezvousServer::Service::time_out(MeetingPlace& place) {
+void RendezvousServer::Service::time_out(Worlds::iterator world) {
+  MeetingPlace& place = world->second;
   place.timer = 0;
   const std::chrono::duration<double> waited = Clock::now() - place.began;
   const std::vector<uint32_t> left_out = place.world.time_out(waited.count());
+  if (!place.world.has_met()) {
+    TimedOut& timed_out = timed_out_[std::get<Circle>(world->first)];
+    timed_out.meetings += 1;
+    for (const uint32_t rank : place.world.members()) timed_out.of_rank[rank] += 1;
+  }
   std::lock_guard lock(left_out_mutex_);
   left_out_.insert(left_out.begin(), left_out.end());
 }
@@ -397,8 +420,9 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
     listeners.push_back(std::move(listener).value());
   }
   Launched launched{static_cast<uint32_t>(least), std::move(hosts), {}};
-  return std::unique_ptr<RendezvousServer>(new RendezvousServer(
-      std::make_unique<Service>(std::move(listeners), size, secret, std::move(launched))));
+  auto service = std::make_unique<Service>(std::move(listeners), size, secret, std::move(launched));
+  PERSEUS_RETURN_IF_ERROR(service->start());
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(service)));
 }
 
 RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)

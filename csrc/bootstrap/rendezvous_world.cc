@@ -62,6 +62,14 @@ bool World::is_empty() const {
   return std::all_of(members_.begin(), members_.end(), [](Member* m) { return m == nullptr; });
 }
 
+std::vector<uint32_t> World::members() const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if (members_[rank] != nullptr) ranks.push_back(launched(rank));
+  }
+  return ranks;
+}
+
 void World::contribute(uint32_t rank, Contribution contribution) {
   if (!belongs_[rank]) {
     members_[rank]->tell(encode_error(Answer::kFailed, came_too_late(rank)));

@@ -41,6 +41,10 @@ class World {
   // A member's connection has closed.
   void leave(uint32_t rank);
   bool is_empty() const;
+  // Launched ranks that are here.
+  std::vector<uint32_t> members() const;
+  // A round has come to its end.
+  bool has_met() const { return round_ > 0; }
 
   void contribute(uint32_t rank, Contribution contribution);
   // Some have contributed to the current round and wait for others.

@@ -89,10 +89,6 @@ std::string to_string(const HostPort& where) {
   return (bracket ? "[" + where.host + "]" : where.host) + ":" + std::to_string(where.port);
 }
 
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Result<Socket> Socket::listen(const std::string& address, uint16_t port) {
   Result<AddressList> list = resolve(address, port, AI_PASSIVE);
   if (!list.is_ok()) return list.status();
@@ -132,19 +128,19 @@ Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline
 }
 
 int Socket::connect_to(const addrinfo& address, Clock::time_point deadline) {
-  if (::connect(fd_, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (::connect(fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS && errno != EINTR) return errno;
   if (!wait_for(POLLOUT, deadline).is_ok()) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof(error);
-  getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+  getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   return error;
 }
 
 uint16_t Socket::local_port() const {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (getsockname(fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
@@ -154,7 +150,7 @@ std::string Socket::peer_name() const {
   socklen_t size = sizeof(address);
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
-  if (getpeername(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+  if (getpeername(fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
       getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), port,
                   sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "?";
@@ -171,7 +167,7 @@ Status Socket::wait_for(short poll_events, Clock::time_point deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return Status::timed_out("the time-out ended");
     if (is_interrupted()) return interrupted_status();
-    pollfd entry{fd_, poll_events, 0};
+    pollfd entry{fd(), poll_events, 0};
     const int64_t most = can_be_interrupted() ? kInterruptionCheck.count() : INT_MAX;
     const int count = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, most)));
     if (count > 0) return Status::ok();
@@ -181,7 +177,7 @@ Status Socket::wait_for(short poll_events, Clock::time_point deadline) {
 
 Status Socket::send_all(std::string_view bytes, Clock::time_point deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(sent);
     } else if (errno == EAGAIN) {
@@ -195,7 +191,7 @@ Status Socket::send_all(std::string_view bytes, Clock::time_point deadline) {
 
 Status Socket::receive_exactly(char* bytes, size_t count, Clock::time_point deadline) {
   while (count > 0) {
-    const ssize_t received = recv(fd_, bytes, count, 0);
+    const ssize_t received = recv(fd(), bytes, count, 0);
     if (received > 0) {
       bytes += received;
       count -= received;

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "base/file_descriptor.h"
 #include "base/status.h"
 
 struct addrinfo;
@@ -23,19 +23,13 @@ struct HostPort {
 Result<HostPort> parse_host_port(std::string_view text);
 std::string to_string(const HostPort& where);
 
-// Owns a file descriptor. One thread at a time.
+// One thread at a time.
 class Socket {
  public:
   using Clock = std::chrono::steady_clock;
 
   Socket() = default;
   explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket();
 
   // Listens without blocking; `address` empty means every interface, `port` 0 any free one.
   static Result<Socket> listen(const std::string& address, uint16_t port);
@@ -44,8 +38,8 @@ class Socket {
   static Result<Socket> connect(const HostPort& where, Clock::time_point deadline,
                                 bool* final = nullptr);
 
-  int fd() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
+  int fd() const { return fd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
   uint16_t local_port() const;
   // "10.0.0.1:4711", or "?" once the connection is gone.
   std::string peer_name() const;
@@ -60,7 +54,7 @@ class Socket {
   int connect_to(const addrinfo& address, Clock::time_point deadline);
   Status wait_for(short poll_events, Clock::time_point deadline);
 
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 }  // namespace perseus

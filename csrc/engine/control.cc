@@ -78,6 +78,7 @@ std::vector<std::byte> StallQuery::write() const {
   ByteWriter writer;
   writer.put(ControlKind::kStallQuery);
   writer.put(process_set);
+  writer.put(rounds);
   write_strings(writer, keys);
   return copy(writer);
 }
@@ -85,6 +86,7 @@ std::vector<std::byte> StallQuery::write() const {
 std::optional<StallQuery> StallQuery::read(ByteReader reader) {
   StallQuery message;
   message.process_set = reader.get<int32_t>();
+  message.rounds = reader.get<uint64_t>();
   if (!read_strings(reader, message.keys)) return {};
   return message;
 }

@@ -50,6 +50,7 @@ struct Broken {
 // Which of these does the receiver not have pending?
 struct StallQuery {
   int32_t process_set = 0;
+  uint64_t rounds = 0;  // of the set, that the sender has completed
   std::vector<std::string> keys;
 
   std::vector<std::byte> write() const;

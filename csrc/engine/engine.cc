@@ -6,6 +6,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "base/start_thread.h"
 #include "bootstrap/bootstrap.h"
 #include "engine/trace.h"
 #include "observe/log.h"
@@ -14,6 +15,9 @@ namespace perseus {
 namespace {
 
 constexpr std::string_view kInitBarrier = "perseus.init";
+
+// Who lacks descriptors tries for so long to tell the others.
+constexpr std::chrono::seconds kPatienceInWant{2};
 
 // The end of the job is one reason for all that is outstanding; each error says what of.
 Status ended(const Operation& operation, Status why) {
@@ -62,8 +66,20 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(settings), names, timeline, counters));
   engine->processors_ = std::move(affinity).value();
+  if (const Status lacking = engine->loop_.status(); !lacking.is_ok()) {
+    engine.reset();  // what it has may do to tell the others
+    decline(lacking, ranks, generation, kPatienceInWant);
+    return lacking;
+  }
   PERSEUS_RETURN_IF_ERROR(engine->connect(ranks, generation));
-  engine->thread_ = std::thread([raw = engine.get()] { raw->run_thread(); });
+  const Status started =
+      start_thread(engine->thread_, "the engine", [raw = engine.get()] { raw->run_thread(); });
+  if (!started.is_ok()) {
+    // This thread tells the others.
+    engine->loop_.post([&] { engine->end_with_news(started); });
+    engine->loop_.run();
+    return started;
+  }
   // Everyone is there and can be reached, or init says who is not.
   const Status status = engine->run(own_operation(OperationKind::kBarrier, kInitBarrier, {}),
                                     std::chrono::seconds(engine->settings_.start_timeout));
@@ -74,8 +90,11 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   return engine;
 }
 
-void Engine::decline(const Status& why, const std::vector<int>& ranks, int generation) {
-  auto bootstrap = make_bootstrap(Settings(), ranks, generation);
+void Engine::decline(const Status& why, const std::vector<int>& ranks, int generation,
+                     std::optional<std::chrono::seconds> patience) {
+  Settings settings;
+  if (patience) settings.start_timeout = static_cast<int>(patience->count());
+  auto bootstrap = make_bootstrap(settings, ranks, generation);
   if (bootstrap.is_ok()) Mesh::decline(*bootstrap.value(), why);
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 // How long bad news may take to leave.
 constexpr std::chrono::milliseconds kNewsTime{100};
+// What links need to be made, as a rule.
+constexpr std::chrono::milliseconds kConnectTime{500};
 // How long shutdown waits for what has been agreed on to end, and then for other ranks to take what
 // was sent to them.
 constexpr std::chrono::milliseconds kLinger{2000};
@@ -74,7 +76,7 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
     case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
     case ControlKind::kHere: return;
   }
-  break_world({from, "rank " + std::to_string(from) + " sent a malformed control message"});
+  break_world({from, topology().name(from) + " sent a malformed control message"});
 }
 
 void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> message) {
@@ -91,7 +93,7 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
   const size_t prefix = sizeof(ControlKind) + sizeof(id);
   const Status status = set->negotiator->receive(message.subspan(std::min(prefix, message.size())));
   if (!status.is_ok()) {
-    return break_world({from, status.message() + " from rank " + std::to_string(from)});
+    return break_world({from, status.message() + " from " + topology().name(from)});
   }
   advance(*set);
 }
@@ -190,6 +192,13 @@ void Engine::begin_shutdown(const std::string& why) {
   close_when_idle();
 }
 
+void Engine::end_with_news(const Status& why) {
+  // The links of a world that has just met are still being made.
+  const auto connected = Clock::now() + kConnectTime;
+  loop_.call_at(connected, [this, why] { break_world(failed_here(why)); });
+  loop_.call_at(connected + 2 * kNewsTime, [this] { begin_shutdown(""); });
+}
+
 // Of what had been agreed on when shutdown began, something has not come to its end since.
 void Engine::stop_taking_part() {
   if (closed_ || !broken_.is_ok()) return;
@@ -205,13 +214,17 @@ void Engine::close_when_idle() {
   mesh_->close(kLinger, [this] { loop_.stop(); });
 }
 
+Broken Engine::failed_here(const Status& why) const {
+  return {rank_, topology().name(rank_) + " cannot go on: " + why.message()};
+}
+
 // Other ranks may wait for what this one can no longer send.
 Status Engine::shard_failed(const Status& status) {
   const int peer = status.peer();
   if (peer >= 0 && mesh_->has_left(peer)) {
     break_world(left(peer));
   } else {
-    break_world({peer < 0 ? rank_ : peer, status.message()});
+    break_world(peer < 0 ? failed_here(status) : Broken{peer, status.message()});
   }
   return status.code() == StatusCode::kAborted ? broken_ : status;
 }

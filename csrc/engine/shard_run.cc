@@ -81,6 +81,11 @@ void unpack_pieces(const ShardRun& run, const RunContext& context, double factor
   const TracedStep step(context.timeline, run, "UNPACK");
   const size_t element = size_of(run.shard.dtype);
   const bool is_checked = check != nullptr && check->is_on();
+  if (is_checked && factor != 1.0) {
+    // Unpacking looks at what it reads, and the factor may be what makes it infinite.
+    scale(buffer, buffer, run.shard.elements(), run.shard.dtype, factor);
+    factor = 1.0;
+  }
   for (size_t i = 0; i < run.shard.pieces.size(); ++i) {
     const Segment segment = segment_of(run, run.shard.pieces[i]);
     if (segment.target != nullptr) {

@@ -89,6 +89,7 @@ void StallWatch::check() {
 void StallWatch::ask(const ProcessSet& set, const std::vector<const Operation*>& late) {
   StallQuery query;
   query.process_set = set.id;
+  query.rounds = set.negotiator->completed_rounds();
   for (const Operation* operation : late) {
     query.keys.push_back(operation->key);
     Suspect& suspect = suspects_[{set.id, operation->key}];
@@ -111,7 +112,10 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
   const bool has_everything = set != nullptr && set->negotiator->has_joined();
   for (const std::string& key : query.keys) {
     if (has_everything) break;
-    if (set == nullptr || !set->pending.contains(key)) answer.missing.push_back(key);
+    const bool is_there = set != nullptr && (set->pending.contains(key) ||
+                                             // The asker is about to hear so.
+                                             set->negotiator->has_agreed_since(key, query.rounds));
+    if (!is_there) answer.missing.push_back(key);
   }
   host_.send_to(from, answer.write());
   if (!answer.missing.empty()) say_who_waits_for_us(from, query.process_set, answer.missing);
@@ -143,7 +147,7 @@ void StallWatch::on_answer(int from, const StallAnswer& answer) {
                             answer.missing.end();
     if (!is_missing) {
       suspect.missing.erase(from);
-    } else if (!answer.last_submitted.empty()) {
+    } else {
       suspect.last_submitted[from] = answer.last_submitted;
     }
   }
@@ -193,7 +197,8 @@ void StallWatch::report() {
   if (!report.warning.empty()) {
     std::string text = report.warning;
     for (const auto& [rank, name] : last_submitted) {
-      text += "\n  rank " + std::to_string(rank) + " last submitted " + name;
+      text += "\n  rank " + std::to_string(rank);
+      text += name.empty() ? " has submitted nothing yet" : " last submitted " + name;
     }
     counters_.stall_warnings.add(report.tensors);
     PERSEUS_LOG(kWarning, text);

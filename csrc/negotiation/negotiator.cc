@@ -294,6 +294,11 @@ uint32_t Negotiator::learn(const std::string& key, const Description& descriptio
   return id;
 }
 
+bool Negotiator::has_agreed_since(const std::string& key, uint64_t round) const {
+  const uint32_t id = find(key);
+  return id != kNoId && known_[id].last_used > round;
+}
+
 Agreement::Ready Negotiator::ready(uint32_t id) const {
   const auto& operation = known_[id].operation;
   return {id, operation->description.priority, operation};

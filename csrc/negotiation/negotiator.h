@@ -119,6 +119,8 @@ class Negotiator : private KnownOperations {
   bool is_exhausted() const { return completed_rounds_ >= last_round_; }
   uint64_t completed_rounds() const { return completed_rounds_; }
 
+  // Whether the name was agreed on after that round.
+  bool has_agreed_since(const std::string& key, uint64_t round) const;
   // Whether this rank now has everything ready that others submit.
   bool has_joined() const { return joined_; }
 

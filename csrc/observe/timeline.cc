@@ -6,10 +6,10 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/start_thread.h"
 #include "observe/log.h"
 #include "observe/timeline_file.h"
 
@@ -102,13 +102,11 @@ Status Timeline::start(const std::string& path, bool mark_cycles) {
   marks_cycles_.store(mark_cycles, std::memory_order_relaxed);
   // Before the writer, which takes it back when it cannot write.
   enabled_.store(true, std::memory_order_relaxed);
-  try {
-    impl_->writer = std::thread([this] { impl_->write_until_stopped(*impl_->file, enabled_); });
-  } catch (const std::system_error& error) {
-    enabled_.store(false, std::memory_order_relaxed);
-    return Status::internal(std::string("no thread to write the timeline: ") + error.what());
-  }
-  return {};
+  const Status started = start_thread(impl_->writer, "writing the timeline", [this] {
+    impl_->write_until_stopped(*impl_->file, enabled_);
+  });
+  if (!started.is_ok()) enabled_.store(false, std::memory_order_relaxed);
+  return started;
 }
 
 void Timeline::stop() {

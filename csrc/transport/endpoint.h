@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/file_descriptor.h"
 #include "base/status.h"
-#include "transport/file_descriptor.h"
 
 namespace perseus {
 

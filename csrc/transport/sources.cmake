@@ -1,4 +1,4 @@
-set(SOURCES acceptor.cc address_card.cc dialer.cc endpoint.cc file_descriptor.cc framed_link.cc
+set(SOURCES acceptor.cc address_card.cc dialer.cc endpoint.cc framed_link.cc
     handshake.cc inbox.cc mesh.cc send_queue.cc topology.cc
     mpi/mpi_fabric.cc
     shm/outbox.cc shm/ring.cc shm/shared_memory.cc shm/shm_channel.cc

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/file_descriptor.h"
 #include "base/status.h"
-#include "transport/file_descriptor.h"
 
 namespace perseus {
 

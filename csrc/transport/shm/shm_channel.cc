@@ -22,7 +22,9 @@ constexpr int kFramesPerTurn = 16;
 // A shorter payload is cheaper to copy than to look up in another place.
 constexpr uint32_t kOutboxPayload = 8 << 10;
 
+// What is sent while a channel opens: how many descriptors come along, and if none do, why.
 constexpr int kMaxDescriptors = 3;
+constexpr size_t kMostBytes = 256;
 union DescriptorSpace {
   cmsghdr align;
   char bytes[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
@@ -64,7 +66,15 @@ ShmChannel::~ShmChannel() { close(); }
 void ShmChannel::start() {
   loop_.watch(socket_.get(), EPOLLIN, this);
   if (!is_initiator_) return;
-  if (Status status = offer_memory(); !status.is_ok()) port_.failed(status);
+  if (Status status = offer_memory(); !status.is_ok()) give_up(status);
+}
+
+// The peer would else take this rank for dead.
+void ShmChannel::give_up(const Status& why) {
+  const std::string text = '\0' + why.message();
+  [[maybe_unused]] const ssize_t sent = send(
+      socket_.get(), text.data(), std::min(text.size(), kMostBytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+  port_.failed(why);
 }
 
 void ShmChannel::close() {
@@ -106,8 +116,8 @@ void ShmChannel::attach_rings() {
 }
 
 void ShmChannel::receive_descriptors() {
-  char byte = 0;
-  iovec piece{&byte, 1};
+  char bytes[kMostBytes] = {};
+  iovec piece{bytes, sizeof bytes};
   DescriptorSpace space{};
   msghdr message{};
   message.msg_iov = &piece;
@@ -126,20 +136,22 @@ void ShmChannel::receive_descriptors() {
     for (int i = 0; i < count; ++i) received[i] = FileDescriptor(fds[i]);
   }
   if (n > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
-    port_.failed(Status::out_of_memory(
+    give_up(Status::out_of_memory(
         "shared memory cannot be taken in for want of file descriptors; raise the limit on open "
         "files (ulimit -n)"));
     return;
   }
   if (count != (is_initiator_ ? 2 : 3)) {
-    port_.failed(Status::aborted("it closed the connection before sharing memory"));
+    const std::string reason(bytes + 1, n > 1 ? n - 1 : 0);
+    port_.failed(Status::aborted(reason.empty() ? "it closed the connection before sharing memory"
+                                                : "it could not share memory: " + reason));
     return;
   }
   Status status = peer_outbox_.map(std::move(received[0]));
   peer_doorbell_ = std::move(received[1]);
   if (status.is_ok() && !is_initiator_) status = accept_memory(std::move(received[2]));
   if (!status.is_ok()) {
-    port_.failed(status);
+    give_up(status);
     return;
   }
   state_ = State::kOpen;

@@ -11,8 +11,8 @@
 #include <cstdint>
 
 #include "base/event_loop.h"
+#include "base/file_descriptor.h"
 #include "transport/channel.h"
-#include "transport/file_descriptor.h"
 #include "transport/shm/outbox.h"
 #include "transport/shm/ring.h"
 #include "transport/shm/shared_memory.h"
@@ -34,6 +34,7 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
  private:
   enum class State { kOpening, kOpen, kClosed };
 
+  void give_up(const Status& why);
   Status offer_memory();
   void receive_descriptors();
   Status accept_memory(FileDescriptor rings);

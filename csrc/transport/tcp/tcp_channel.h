@@ -12,8 +12,8 @@
 
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
+#include "base/file_descriptor.h"
 #include "transport/channel.h"
-#include "transport/file_descriptor.h"
 
 namespace perseus {
 

@@ -151,3 +151,22 @@ def test_a_report_names_the_process_set(run_ranks: RunRanks) -> None:
     text = r"'allreduce.alone' in process set 1 \(\d s\): missing on rank 1; ready on rank 2"
     assert re.search(text, result.stderr), result.stderr
     assert "rank 1 last submitted 'allreduce.x' in process set 1" in result.stderr
+
+
+#: Rank 1 comes late, and has submitted nothing.
+SILENT = """
+import time, numpy
+import perseus_core as core
+core.init()
+if core.rank() == 1:
+    time.sleep(2.5)
+core.allreduce(numpy.ones(1), name="first")
+"""
+
+
+def test_a_rank_that_has_submitted_nothing_is_said_to_have(run_ranks: RunRanks) -> None:
+    environment = {**os.environ, "PERSEUS_STALL_CHECK_TIME_SECONDS": "1"}
+    result = run_ranks(2, SILENT, environment=environment)
+    assert result.returncode == 0, result.stderr
+    assert "  rank 1 has submitted nothing yet" in result.stderr
+    assert "it has submitted nothing yet" in result.stderr  # to rank 1 itself

@@ -1,4 +1,4 @@
-#include "transport/file_descriptor.h"
+#include "base/file_descriptor.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -126,6 +126,17 @@ def test_a_sum_out_of_range_is_nobodys_fault(elements: int) -> None:
 
 
 @pytest.mark.usefixtures("raising")
+@pytest.mark.parametrize("elements", SIZES)
+@pytest.mark.parametrize(
+    "codec, op", [("", "SUM"), ("fp16", "SUM"), ("bf16", "SUM"), ("", "ADASUM")]
+)
+def test_what_the_postscale_makes_infinite_is_found(elements: int, codec: str, op: str) -> None:
+    number = core.find_codec(codec) if codec else 0
+    with pytest.raises(core.NonFiniteError, match=r"of finite values made infinity .*element 0"):
+        core.allreduce(ones(elements), ReduceOp[op], postscale=1e39, codec=number)
+
+
+@pytest.mark.usefixtures("raising")
 def test_a_group_says_which_of_its_tensors() -> None:
     arrays = [ones(10), ones(20, bad={3: -np.inf}), ones(30, bad={0: np.nan})]
     with pytest.raises(core.NonFiniteError, match=r"infinity .*first at element 3 of tensor 1$"):

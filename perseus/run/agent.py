@@ -10,7 +10,13 @@ One thread. Ranks lead sessions of their own; the agent adopts what they leave b
 can find and end it.
 
 `agent.py --call-back` is started by mpirun, once for each rank. It connects to the launcher whose
-address and key are in PERSEUSRUN_CALL_BACK, and then does the same over that connection.
+address and key are in PERSEUSRUN_CALL_BACK, and then does the same over that connection. Before,
+each proves to the other that it knows the key, which is never sent:
+
+    launcher  Greeting  a random challenge
+    agent     Hello     its rank, a challenge of its own and its host's name; and its proof, the
+                        HMAC over its role, the launcher's challenge and the hello
+    launcher  Welcome   its proof, over its own role and the same
 """
 
 from __future__ import annotations
@@ -38,7 +44,11 @@ RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine tells of other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
+CALL_BACK_SECONDS = 30.0  # until the launcher must have proved itself
 CHALLENGE_BYTES = 16
+HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, host; Linux's names end there
+PROOF_BYTES = 32
+AS_AGENT, AS_LAUNCHER = b"perseusrun agent", b"perseusrun launcher"
 # Where MPI's launchers say which rank a process is: Open MPI, MVAPICH, MPICH and its family, PMIx.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
@@ -275,12 +285,12 @@ def _receive(length: int) -> bytes:
     return data
 
 
-def proof(key: str, challenge: bytes, rank: int) -> bytes:
-    """What only an agent of the job can answer."""
+def proof(key: str, role: bytes, challenge: bytes, hello: bytes) -> bytes:
+    """What only those of the job can say: AS_AGENT or AS_LAUNCHER, to this challenge and hello."""
     import hashlib
     import hmac
 
-    return hmac.new(bytes.fromhex(key), challenge + b"%d" % rank, hashlib.sha256).digest()
+    return hmac.new(bytes.fromhex(key), role + challenge + hello, hashlib.sha256).digest()
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -291,17 +301,50 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def _call_back() -> None:
-    """Makes a connection to the launcher our stdin and stdout, and tells it which rank is here."""
+    """Makes a connection to the launcher, once that has proved itself, our stdin and stdout."""
     host, port, key = os.environ.pop(CALL_BACK).split()
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.settimeout(None)
-        keep_alive(connection)
-        for standard in (sys.stdin, sys.stdout):
-            os.dup2(connection.fileno(), standard.fileno())
-    answer = proof(key, _receive(CHALLENGE_BYTES), rank)
-    name = socket.gethostname().encode()
-    os.write(sys.stdout.fileno(), HEADER.pack(STDOUT, rank, len(answer + name)) + answer + name)
+    launcher = f"perseusrun at {host} port {port}"
+    deadline = time.monotonic() + CALL_BACK_SECONDS
+    try:
+        with socket.create_connection((host, int(port)), _seconds_until(deadline)) as connection:
+            if not _is_launcher(connection, key, rank, deadline):
+                sys.exit(f"rank {rank} is not started: {launcher} does not know the job's key")
+            connection.settimeout(None)
+            keep_alive(connection)
+            for standard in (sys.stdin, sys.stdout):
+                os.dup2(connection.fileno(), standard.fileno())
+    except OSError as error:
+        sys.exit(f"rank {rank} is not started: {launcher} cannot be reached: {error}")
+
+
+def _is_launcher(connection: socket.socket, key: str, rank: int, deadline: float) -> bool:
+    """Whether who is there knows the key, as we show that we do."""
+    import hmac
+
+    challenge = _take(connection, CHALLENGE_BYTES, deadline)
+    hello = HELLO.pack(rank, os.urandom(CHALLENGE_BYTES), socket.gethostname().encode())
+    connection.sendall(hello + proof(key, AS_AGENT, challenge, hello))
+    expected = proof(key, AS_LAUNCHER, challenge, hello)
+    return hmac.compare_digest(_take(connection, PROOF_BYTES, deadline), expected)
+
+
+def _take(connection: socket.socket, length: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < length:
+        connection.settimeout(_seconds_until(deadline))
+        piece = connection.recv(length - len(data))
+        if not piece:
+            raise ConnectionResetError("it has hung up")
+        data += piece
+    return data
+
+
+def _seconds_until(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
 
 
 def main() -> None:

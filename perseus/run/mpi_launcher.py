@@ -31,8 +31,6 @@ from perseus.run.output import Output
 
 # How long mpirun may take to end once all ranks have.
 MPIRUN_SECONDS = 10.0
-# An answer to the challenge is shorter: a proof and a host's name.
-_LONGEST_ANSWER = 1024
 
 
 @dataclass
@@ -136,11 +134,7 @@ class MpiLauncher(Launcher):
 
     def _hear(self, caller: _Caller) -> None:
         """Reads a caller's answer, no further: what follows is the agent's to say."""
-        length = agent.HEADER.size
-        rank = -1
-        if len(caller.answer) >= length:
-            _, rank, payload = agent.HEADER.unpack_from(caller.answer)
-            length += min(payload, _LONGEST_ANSWER)
+        length = agent.HELLO.size + agent.PROOF_BYTES
         try:
             data = caller.connection.recv(length - len(caller.answer))
         except BlockingIOError:
@@ -148,24 +142,27 @@ class MpiLauncher(Launcher):
         except OSError:
             data = b""
         caller.answer += data
-        if data and (len(caller.answer) < length or length == agent.HEADER.size):
+        if data and len(caller.answer) < length:
             return
         self._selector.unregister(caller.connection)
-        if not (data and self._answered(caller, rank)):
+        if not (data and self._answered(caller)):
             caller.connection.close()
 
-    def _answered(self, caller: _Caller, rank: int) -> bool:
+    def _answered(self, caller: _Caller) -> bool:
         """Whether it is the agent of a rank that we wait for."""
-        expected = agent.proof(self._key, caller.challenge, rank)
-        answer = caller.answer[agent.HEADER.size :]
-        if rank not in self._uncalled or not hmac.compare_digest(answer[: len(expected)], expected):
+        hello, proved = caller.answer[: agent.HELLO.size], caller.answer[agent.HELLO.size :]
+        rank, _, name = agent.HELLO.unpack(hello)
+        expected = agent.proof(self._key, agent.AS_AGENT, caller.challenge, hello)
+        if rank not in self._uncalled or not hmac.compare_digest(proved, expected):
             return False
         try:
             address = str(caller.connection.getpeername()[0])
+            welcome = agent.proof(self._key, agent.AS_LAUNCHER, caller.challenge, hello)
+            caller.connection.send(welcome)
         except OSError:
             return False  # it is gone again
         self._uncalled.remove(rank)
-        host = answer[len(expected) :].decode(errors="replace")
+        host = name.rstrip(b"\0").decode(errors="replace")
         self._log(f"rank {rank} is on host {host}")
         self._called[rank] = _Agent(caller.connection, address, host)
         if not self._uncalled:

@@ -1,0 +1,96 @@
+"""Agents that mpirun starts: whom they call back, and what they do for strangers there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perseus.run import agent
+from perseus.run.host_connection import AGENT
+
+KEY = "ab" * 32
+CHALLENGE = b"c" * agent.CHALLENGE_BYTES
+Prove = Callable[[bytes, bytes], bytes]
+
+
+def as_launcher(key: str, rank: int = 1) -> Prove:
+    def prove(hello: bytes, _: bytes) -> bytes:
+        _, *others = agent.HELLO.unpack(hello)
+        return agent.proof(key, agent.AS_LAUNCHER, CHALLENGE, agent.HELLO.pack(rank, *others))
+
+    return prove
+
+
+def with_another_challenge(hello: bytes, _: bytes) -> bytes:
+    return agent.proof(KEY, agent.AS_LAUNCHER, bytes(agent.CHALLENGE_BYTES), hello)
+
+
+def what_the_agent_said(_: bytes, proof: bytes) -> bytes:
+    return proof
+
+
+class CalledBack:
+    """What rank 1's agent did that was told to make a file, by who proves itself so."""
+
+    def __init__(self, folder: Path, prove: Prove):
+        job = {
+            "command": ["touch", str(folder / "made")],
+            "directory": str(folder),
+            "environment": {},
+            "grace": 1,
+            "ranks": [{"rank": 1, "environment": {}}],
+            "stdin": "",
+        }
+        text = json.dumps(job).encode()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            call_back = f"127.0.0.1 {listener.getsockname()[1]} {KEY}"
+            called = subprocess.Popen(
+                [*AGENT, "--call-back"],
+                env={**os.environ, agent.CALL_BACK: call_back, "OMPI_COMM_WORLD_RANK": "1"},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as said:
+            connection.sendall(CHALLENGE)
+            hello, proof = said.read(agent.HELLO.size), said.read(agent.PROOF_BYTES)
+            assert proof == agent.proof(KEY, agent.AS_AGENT, CHALLENGE, hello)
+            connection.sendall(prove(hello, proof) + struct.pack("!I", len(text)) + text)
+            _, self.errors = called.communicate(timeout=30)
+        self.status = called.returncode
+        self.ran = (folder / "made").exists()
+
+
+def test_it_does_what_the_launcher_says(tmp_path: Path) -> None:
+    call = CalledBack(tmp_path, as_launcher(KEY))
+    assert (call.status, call.ran, call.errors) == (0, True, "")
+
+
+@pytest.mark.parametrize(
+    "prove",
+    [as_launcher("00" * 32), as_launcher(KEY, rank=0), with_another_challenge, what_the_agent_said],
+    ids=["another key", "another rank", "another challenge", "its own proof"],
+)
+def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
+    call = CalledBack(tmp_path, prove)
+    assert (call.status, call.ran) == (1, False)
+    assert call.errors.startswith("rank 1 is not started: perseusrun at 127.0.0.1 port ")
+    assert call.errors.endswith(" does not know the job's key\n")
+
+
+def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "CALL_BACK_SECONDS", 0.2)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv(agent.CALL_BACK, f"127.0.0.1 {silent.getsockname()[1]} {KEY}")
+        monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
+        with pytest.raises(SystemExit, match=r"rank 1 is not started: .* timed out"):
+            agent.main()

@@ -45,6 +45,7 @@ RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine tells of other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
 CALL_BACK_SECONDS = 30.0  # until the launcher must have proved itself
+PAUSE_BETWEEN_CALLS_SECONDS = 0.1
 CHALLENGE_BYTES = 16
 HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, host; Linux's names end there
 PROOF_BYTES = 32
@@ -304,18 +305,29 @@ def _call_back() -> None:
     """Makes a connection to the launcher, once that has proved itself, our stdin and stdout."""
     host, port, key = os.environ.pop(CALL_BACK).split()
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
-    launcher = f"perseusrun at {host} port {port}"
     deadline = time.monotonic() + CALL_BACK_SECONDS
     try:
-        with socket.create_connection((host, int(port)), _seconds_until(deadline)) as connection:
+        while not _is_let_in((host, int(port)), key, rank, deadline):
+            time.sleep(PAUSE_BETWEEN_CALLS_SECONDS)
+    except OSError as error:
+        launcher = f"perseusrun at {host} port {port}"
+        reason = error.strerror or error
+        sys.exit(f"rank {rank} is not started: {launcher} cannot be reached: {reason}")
+
+
+def _is_let_in(address: tuple[str, int], key: str, rank: int, deadline: float) -> bool:
+    """In a crowd of strangers the launcher sends away who is slow, and may be called again."""
+    try:
+        with socket.create_connection(address, _seconds_until(deadline)) as connection:
             if not _is_launcher(connection, key, rank, deadline):
-                sys.exit(f"rank {rank} is not started: {launcher} does not know the job's key")
+                raise PermissionError("who answers there does not know the job's key")
             connection.settimeout(None)
             keep_alive(connection)
             for standard in (sys.stdin, sys.stdout):
                 os.dup2(connection.fileno(), standard.fileno())
-    except OSError as error:
-        sys.exit(f"rank {rank} is not started: {launcher} cannot be reached: {error}")
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
 
 
 def _is_launcher(connection: socket.socket, key: str, rank: int, deadline: float) -> bool:
@@ -335,7 +347,7 @@ def _take(connection: socket.socket, length: int, deadline: float) -> bytes:
         connection.settimeout(_seconds_until(deadline))
         piece = connection.recv(length - len(data))
         if not piece:
-            raise ConnectionResetError("it has hung up")
+            raise ConnectionResetError
         data += piece
     return data
 

@@ -156,19 +156,22 @@ class Launcher:
             while self._signals:
                 self._interrupted(self._signals.pop(0))
             now = time.monotonic()
-            if now >= self._start_deadline:
-                self._start_deadline = float("inf")
-                self._check_started()
-            for rank in [rank for rank, moment in self._kill_at.items() if now >= moment]:
-                del self._kill_at[rank]
-                self._kill(rank)
-            if self._terminate_at is not None and now >= self._terminate_at:
-                self._terminate_at = None
-                self._convict_victim()
-                self._terminate()
+            self._heed_deadlines(now)
             if self._give_up_at is not None and now >= self._give_up_at:
                 break
         self._convict_victim()
+
+    def _heed_deadlines(self, now: float) -> None:
+        if now >= self._start_deadline:
+            self._start_deadline = float("inf")
+            self._check_started()
+        for rank in [rank for rank, moment in self._kill_at.items() if now >= moment]:
+            del self._kill_at[rank]
+            self._kill(rank)
+        if self._terminate_at is not None and now >= self._terminate_at:
+            self._terminate_at = None
+            self._convict_victim()
+            self._terminate()
 
     def _terminate(self) -> None:
         for host in self._hosts:
@@ -179,14 +182,17 @@ class Launcher:
                     self._running.pop(rank, None)
 
     def _seconds_left(self) -> float | None:
+        soonest = self._next_deadline()
+        return None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
+
+    def _next_deadline(self) -> float:
         deadlines = [
             self._start_deadline,
             self._terminate_at,
             self._give_up_at,
             *self._kill_at.values(),
         ]
-        soonest = min(deadline for deadline in deadlines if deadline is not None)
-        return None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
+        return min(deadline for deadline in deadlines if deadline is not None)
 
     def _check_started(self) -> None:
         silent = [host.host for host in self._hosts if not host.ready]

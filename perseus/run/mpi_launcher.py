@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hmac
 import os
 import secrets
 import selectors
@@ -19,9 +18,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from perseus.run import agent
+from perseus.run.acceptor import Acceptor
 from perseus.run.environment import torch_environment
 from perseus.run.host_connection import AGENT, AgentConnection
 from perseus.run.hosts import is_local
@@ -31,15 +31,6 @@ from perseus.run.output import Output
 
 # How long mpirun may take to end once all ranks have.
 MPIRUN_SECONDS = 10.0
-
-
-@dataclass
-class _Caller:
-    """Somebody who has called, and has yet to prove that it is an agent of the job."""
-
-    connection: socket.socket
-    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(agent.CHALLENGE_BYTES))
-    answer: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -76,15 +67,13 @@ class MpiLauncher(Launcher):
         self._master: Master | None = None
 
     def _start(self) -> None:
-        family = socket.AF_INET6 if ":" in self._listen_on else socket.AF_INET
-        self._listener = socket.create_server((self._listen_on, 0), family=family, backlog=1024)
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        port = self._listener.getsockname()[1]
+        self._acceptor = Acceptor(
+            self._selector, self._listen_on, self._key, self._uncalled, self._entered
+        )
         command = list(self._mpirun_command([*AGENT, "--call-back"]))
         self._log(shlex.join(command))
         environment = {**os.environ, **self._job.environment}
-        environment[agent.CALL_BACK] = f"{self._address} {port} {self._key}"
+        environment[agent.CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
         for name, value in self._mpirun_environment.items():
             environment.pop(name, None)  # so that it comes last
             environment[name] = value
@@ -123,52 +112,13 @@ class MpiLauncher(Launcher):
             sys.stderr.flush()
         return True
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # the caller may be gone already
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            agent.keep_alive(connection)
-            caller = _Caller(connection)
-            connection.send(caller.challenge)
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(caller))
-
-    def _hear(self, caller: _Caller) -> None:
-        """Reads a caller's answer, no further: what follows is the agent's to say."""
-        length = agent.HELLO.size + agent.PROOF_BYTES
-        try:
-            data = caller.connection.recv(length - len(caller.answer))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        caller.answer += data
-        if data and len(caller.answer) < length:
-            return
-        self._selector.unregister(caller.connection)
-        if not (data and self._answered(caller)):
-            caller.connection.close()
-
-    def _answered(self, caller: _Caller) -> bool:
-        """Whether it is the agent of a rank that we wait for."""
-        hello, proved = caller.answer[: agent.HELLO.size], caller.answer[agent.HELLO.size :]
-        rank, _, name = agent.HELLO.unpack(hello)
-        expected = agent.proof(self._key, agent.AS_AGENT, caller.challenge, hello)
-        if rank not in self._uncalled or not hmac.compare_digest(proved, expected):
-            return False
-        try:
-            address = str(caller.connection.getpeername()[0])
-            welcome = agent.proof(self._key, agent.AS_LAUNCHER, caller.challenge, hello)
-            caller.connection.send(welcome)
-        except OSError:
-            return False  # it is gone again
+    def _entered(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
         self._uncalled.remove(rank)
-        host = name.rstrip(b"\0").decode(errors="replace")
         self._log(f"rank {rank} is on host {host}")
-        self._called[rank] = _Agent(caller.connection, address, host)
+        self._called[rank] = _Agent(connection, address, host)
         if not self._uncalled:
-            self._stop_listening()
+            self._acceptor.close()
             self._begin()
-        return True
 
     def _begin(self) -> None:
         """Only now is it known where rank 0 is, and who shares a host."""
@@ -196,11 +146,6 @@ class MpiLauncher(Launcher):
             called.host, [rank], stdin, stdout, self._description_of(rank, place)
         )
 
-    def _stop_listening(self) -> None:
-        if self._listener.fileno() >= 0:
-            self._selector.unregister(self._listener)
-            self._listener.close()
-
     def _description_of(self, rank: int, place: dict[str, str]) -> dict[str, object]:
         return {
             "command": list(self._job.command),
@@ -219,6 +164,13 @@ class MpiLauncher(Launcher):
         # Agents that have called say by themselves how their ranks ended.
         how, code = how_it_ended(status)
         self._give_up_uncalled(f"mpirun {how} before it had started", code or 1)
+
+    def _next_deadline(self) -> float:
+        return min(super()._next_deadline(), self._acceptor.next_deadline())
+
+    def _heed_deadlines(self, now: float) -> None:
+        super()._heed_deadlines(now)
+        self._acceptor.look_after(now)
 
     def _check_started(self) -> None:
         self._give_up_uncalled(
@@ -239,7 +191,7 @@ class MpiLauncher(Launcher):
             called.connection.close()
         self._called.clear()
         self._uncalled.clear()
-        self._stop_listening()
+        self._acceptor.close()
 
     def _terminate(self) -> None:
         super()._terminate()
@@ -249,7 +201,7 @@ class MpiLauncher(Launcher):
 
     def _stop(self) -> None:
         super()._stop()
-        self._stop_listening()
+        self._acceptor.close()
         if self._master:
             self._master.close()
         os.close(self._mpirun_fd)

@@ -38,9 +38,10 @@ def what_the_agent_said(_: bytes, proof: bytes) -> bytes:
 
 
 class CalledBack:
-    """What rank 1's agent did that was told to make a file, by who proves itself so."""
+    """What rank 1's agent did that was told to make a file, by who proves itself so, once it had
+    been sent away so often."""
 
-    def __init__(self, folder: Path, prove: Prove):
+    def __init__(self, folder: Path, prove: Prove, *, sent_away: int = 0):
         job = {
             "command": ["touch", str(folder / "made")],
             "directory": str(folder),
@@ -58,6 +59,8 @@ class CalledBack:
                 stderr=subprocess.PIPE,
                 text=True,
             )
+            for _ in range(sent_away):
+                listener.accept()[0].close()
             connection, _ = listener.accept()
         with connection, connection.makefile("rb") as said:
             connection.sendall(CHALLENGE)
@@ -74,6 +77,20 @@ def test_it_does_what_the_launcher_says(tmp_path: Path) -> None:
     assert (call.status, call.ran, call.errors) == (0, True, "")
 
 
+def test_it_calls_again_when_it_is_sent_away_in_a_crowd(tmp_path: Path) -> None:
+    call = CalledBack(tmp_path, as_launcher(KEY), sent_away=2)
+    assert (call.status, call.ran, call.errors) == (0, True, "")
+
+
+def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        monkeypatch.setenv(agent.CALL_BACK, f"127.0.0.1 {closed.getsockname()[1]} {KEY}")
+    monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
+    with pytest.raises(SystemExit, match=r"rank 1 is not started: .*: Connection refused"):
+        agent.main()
+
+
 @pytest.mark.parametrize(
     "prove",
     [as_launcher("00" * 32), as_launcher(KEY, rank=0), with_another_challenge, what_the_agent_said],
@@ -83,7 +100,7 @@ def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
     call = CalledBack(tmp_path, prove)
     assert (call.status, call.ran) == (1, False)
     assert call.errors.startswith("rank 1 is not started: perseusrun at 127.0.0.1 port ")
-    assert call.errors.endswith(" does not know the job's key\n")
+    assert call.errors.endswith(" who answers there does not know the job's key\n")
 
 
 def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

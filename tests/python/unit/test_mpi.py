@@ -255,3 +255,20 @@ def test_an_ended_launcher_leaves_nothing_behind(
             time.sleep(0.01)
         launcher.communicate(timeout=10)
         assert launcher.returncode == (-number if number == signal.SIGKILL else 128 + number)
+
+
+# Before it starts anything, more strangers call the launcher than that has descriptors.
+CROWD = """
+import resource, socket
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+host, port, _ = os.environ["PERSEUSRUN_CALL_BACK"].split()
+strangers = [socket.create_connection((host, int(port))) for _ in range(400)]
+"""
+
+
+def test_silent_strangers_keep_no_job_from_starting(with_mpirun: PerseusrunMpi) -> None:
+    command = with_mpirun("-np", "2", sys.executable, "-c", "print('well')", body=CROWD)
+    result = run(["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command])
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:well", "[1]<stdout>:well"]

@@ -1,0 +1,165 @@
+"""Where agents that mpirun has started call the launcher back, and prove what they are."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import resource
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+
+from perseus.run import agent
+
+PATIENCE_SECONDS = 5.0
+# Agents of the job have proved it by then; where room is short, others must go.
+PATIENCE_IN_A_CROWD_SECONDS = 0.1
+PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
+MOST_CALLERS = 256
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+# Called with the connection, the rank, and its host's address and name.
+Entered = Callable[[socket.socket, int, str, str], None]
+
+
+@dataclass(eq=False)
+class _Caller:
+    """Somebody who has called, and has yet to prove that it is an agent of the job."""
+
+    connection: socket.socket
+    address: str
+    came: float = field(default_factory=time.monotonic)
+    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(agent.CHALLENGE_BYTES))
+    answer: bytes = b""
+
+
+class Acceptor:
+    """Lets in the agents of ranks that are awaited. Strangers get five seconds, never more than a
+    bounded number of them at once. Never blocks, and lives by its owner's selector, whose keys'
+    data are called, and by `look_after`. Not thread-safe."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        listen_on: str,
+        key: str,
+        awaited: Container[int],
+        entered: Entered,
+    ):
+        """`listen_on` is an address; empty: all. `entered` gets the connection for its own."""
+        self._selector = selector
+        self._key = key
+        self._awaited = awaited
+        self._entered = entered
+        self._callers: list[_Caller] = []  # oldest first
+        # Strangers must leave the launcher the descriptors that it needs.
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_callers = max(1, min(MOST_CALLERS, limit // 8))
+        family = socket.AF_INET6 if ":" in listen_on else socket.AF_INET
+        self._listener = socket.create_server((listen_on, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._listen_at = float("inf")  # while it rests: until when
+        self._listen()
+
+    def close(self) -> None:
+        """Hears nobody any more who has not entered."""
+        for caller in list(self._callers):
+            self._forget(caller)
+        with contextlib.suppress(KeyError, ValueError):  # it rests, or is closed already
+            self._selector.unregister(self._listener)
+        self._listener.close()
+        self._listen_at = float("inf")
+
+    def next_deadline(self) -> float:
+        """When `look_after` is to be called again."""
+        oldest = self._callers[0].came if self._callers else float("inf")
+        return min(oldest + PATIENCE_SECONDS, self._listen_at)
+
+    def look_after(self, now: float) -> None:
+        while self._callers and now >= self._callers[0].came + PATIENCE_SECONDS:
+            self._forget(self._callers[0])
+        if now >= self._listen_at:
+            self._listen_at = float("inf")
+            self._listen()
+
+    def _listen(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _rest_until(self, moment: float) -> None:
+        """The listener stays readable; looking again at once would spin."""
+        self._selector.unregister(self._listener)
+        self._listen_at = moment
+
+    def _accept(self) -> None:
+        now = time.monotonic()
+        if len(self._callers) >= self._most_callers and not self._make_room(now):
+            self._rest_until(self._callers[0].came + PATIENCE_IN_A_CROWD_SECONDS)
+            return
+        try:
+            connection, address = self._listener.accept()
+        except OSError as error:  # else the caller is gone already
+            if error.errno in _SHORTAGES and not self._make_room(now):
+                self._rest_until(now + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
+            return
+        connection.setblocking(False)
+        caller = _Caller(connection, str(address[0]))
+        try:
+            agent.keep_alive(connection)
+            connection.send(caller.challenge)
+        except OSError:
+            connection.close()
+            return
+        self._callers.append(caller)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(caller))
+
+    def _make_room(self, now: float) -> bool:
+        """Sends away who has been here longest, if that is long enough for those of the job."""
+        if not self._callers or now < self._callers[0].came + PATIENCE_IN_A_CROWD_SECONDS:
+            return False
+        self._forget(self._callers[0])
+        return True
+
+    def _forget(self, caller: _Caller) -> None:
+        self._let_go(caller)
+        caller.connection.close()
+
+    def _let_go(self, caller: _Caller) -> None:
+        self._callers.remove(caller)
+        self._selector.unregister(caller.connection)
+
+    def _hear(self, caller: _Caller) -> None:
+        """Reads a caller's answer, no further: what follows is the agent's to say."""
+        if caller not in self._callers:
+            return  # forgotten since the selector saw it
+        length = agent.HELLO.size + agent.PROOF_BYTES
+        try:
+            data = caller.connection.recv(length - len(caller.answer))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        caller.answer += data
+        if not data:
+            self._forget(caller)
+        elif len(caller.answer) == length:
+            self._decide(caller)
+
+    def _decide(self, caller: _Caller) -> None:
+        hello, proof = caller.answer[: agent.HELLO.size], caller.answer[agent.HELLO.size :]
+        rank, _, name = agent.HELLO.unpack(hello)
+        expected = agent.proof(self._key, agent.AS_AGENT, caller.challenge, hello)
+        if not hmac.compare_digest(proof, expected) or rank not in self._awaited:
+            return self._forget(caller)
+        welcome = agent.proof(self._key, agent.AS_LAUNCHER, caller.challenge, hello)
+        try:
+            caller.connection.send(welcome)
+        except OSError:
+            return self._forget(caller)  # it is gone again
+        self._let_go(caller)
+        host = name.rstrip(b"\0").decode(errors="replace")
+        self._entered(caller.connection, rank, caller.address, host)

@@ -1,0 +1,213 @@
+"""Whom the launcher lets in that mpirun's agents call back, and how long it bears with others."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from perseus.run import acceptor, agent
+from perseus.run.acceptor import Acceptor
+
+KEY = "ab" * 32
+
+
+class House:
+    """An acceptor for the agents of ranks 0 and 1, and those who call."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.entered: list[tuple[int, str]] = []
+        self.awaited = {0, 1}
+        self.acceptor = Acceptor(self.selector, "127.0.0.1", KEY, self.awaited, self._enter)
+        self.sockets: list[socket.socket] = []
+
+    def _enter(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
+        self.sockets.append(connection)
+        self.awaited.remove(rank)
+        self.entered.append((rank, host))
+
+    def call(self) -> socket.socket:
+        caller = socket.create_connection(("127.0.0.1", self.acceptor.port), timeout=10)
+        self.sockets.append(caller)
+        return caller
+
+    def attend(self, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not until():
+            assert time.monotonic() < deadline
+            for key, _ in self.selector.select(0.01):
+                key.data()
+
+    def challenge(self, caller: socket.socket) -> bytes:
+        self.attend(lambda: is_greeted(caller))
+        return caller.recv(agent.CHALLENGE_BYTES)
+
+    def close(self) -> None:
+        self.acceptor.close()
+        self.selector.close()
+        for one in self.sockets:
+            one.close()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    house = House()
+    yield house
+    house.close()
+
+
+@contextmanager
+def descriptors(limit: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def answer(challenge: bytes, claimed: int = 0, proved: int = 0, key: str = KEY) -> bytes:
+    """Of who claims to be one rank's agent, and has the proof for another, or with another key."""
+    own = bytes(agent.CHALLENGE_BYTES)
+    hello = agent.HELLO.pack(proved, own, b"h1")
+    proof = agent.proof(key, agent.AS_AGENT, challenge, hello)
+    return agent.HELLO.pack(claimed, own, b"h1") + proof
+
+
+def is_greeted(caller: socket.socket) -> bool:
+    return _has_come(caller, select.POLLIN)
+
+
+def is_sent_away(caller: socket.socket) -> bool:
+    return _has_come(caller, select.POLLRDHUP)
+
+
+def _has_come(caller: socket.socket, event: int) -> bool:
+    poll = select.poll()
+    poll.register(caller, event)
+    return bool(poll.poll(0))
+
+
+def test_an_agent_enters_and_is_answered(house: House) -> None:
+    caller = house.call()
+    challenge = house.challenge(caller)
+    said = answer(challenge)
+    for piece in (said[:10], said[10:]):
+        caller.send(piece)
+    house.attend(lambda: bool(house.entered))
+    assert house.entered == [(0, "h1")]
+    expected = agent.proof(KEY, agent.AS_LAUNCHER, challenge, said[: agent.HELLO.size])
+    assert caller.recv(4096) == expected
+    house.acceptor.look_after(time.monotonic() + 100)
+    assert not is_sent_away(caller)
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda challenge: answer(challenge, key="00" * 32),
+        lambda challenge: answer(challenge, claimed=1),
+        lambda challenge: answer(bytes(len(challenge))),
+        lambda challenge: answer(challenge, claimed=2, proved=2),
+    ],
+    ids=["another key", "another rank", "another challenge", "a rank that nobody awaits"],
+)
+def test_who_proves_something_else_is_sent_away(
+    house: House, say: Callable[[bytes], bytes]
+) -> None:
+    caller = house.call()
+    caller.send(say(house.challenge(caller)))
+    house.attend(lambda: is_sent_away(caller))
+    assert house.entered == []
+
+
+def test_a_rank_enters_once(house: House) -> None:
+    first, second = house.call(), house.call()
+    first.send(answer(house.challenge(first)))
+    house.attend(lambda: bool(house.entered))
+    second.send(answer(house.challenge(second)))
+    house.attend(lambda: is_sent_away(second))
+    assert house.entered == [(0, "h1")]
+    assert not is_sent_away(first)
+
+
+def test_who_says_nothing_is_sent_away_after_five_seconds(house: House) -> None:
+    before = time.monotonic()
+    caller = house.call()
+    house.challenge(caller)
+    assert before + 5 <= house.acceptor.next_deadline() <= time.monotonic() + 5
+    house.acceptor.look_after(before + 4.9)
+    assert not is_sent_away(caller)
+    house.acceptor.look_after(house.acceptor.next_deadline())
+    house.attend(lambda: is_sent_away(caller))
+    assert house.acceptor.next_deadline() == float("inf")
+
+
+def test_a_crowd_gets_an_eighth_of_the_descriptors_until_the_first_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "PATIENCE_IN_A_CROWD_SECONDS", 2.0)
+    with descriptors(160):
+        house = House()
+    callers = [house.call() for _ in range(30)]
+
+    def sent_away() -> list[bool]:
+        return [is_sent_away(caller) for caller in callers]
+
+    before = time.monotonic()
+    house.attend(lambda: house.acceptor.next_deadline() < before + 4)  # nobody more has room
+    assert [is_greeted(caller) for caller in callers] == [True] * 20 + [False] * 10
+    assert not any(sent_away())
+    monkeypatch.setattr(acceptor, "PATIENCE_IN_A_CROWD_SECONDS", 0.0)
+    house.acceptor.look_after(house.acceptor.next_deadline())
+    house.attend(lambda: is_greeted(callers[-1]) and sum(sent_away()) >= 10)
+    assert sent_away() == [True] * 10 + [False] * 20
+    house.close()
+
+
+def test_many_descriptors_make_the_crowd_no_larger_than_its_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "PATIENCE_IN_A_CROWD_SECONDS", 2.0)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("there are too few descriptors here")
+    with descriptors(4096):
+        house = House()
+        callers = [house.call() for _ in range(300)]
+        before = time.monotonic()
+        house.attend(lambda: house.acceptor.next_deadline() < before + 4)
+        assert len(house.selector.get_map()) == 256
+        assert not is_greeted(callers[-1])
+        house.close()
+
+
+def test_without_descriptors_it_rests_and_then_goes_on(house: House) -> None:
+    caller = house.call()
+    free = os.dup(0)
+    os.close(free)
+    before = time.monotonic()
+    with descriptors(free):
+        house.attend(lambda: house.acceptor.next_deadline() < float("inf"))
+        assert before + 0.1 <= house.acceptor.next_deadline() <= time.monotonic() + 0.1
+        assert not house.selector.select(0)
+    house.acceptor.look_after(house.acceptor.next_deadline())
+    assert len(house.challenge(caller)) == agent.CHALLENGE_BYTES
+
+
+def test_when_it_closes_those_who_are_left_are_sent_away(house: House) -> None:
+    callers = [house.call() for _ in range(3)]
+    house.attend(lambda: all(map(is_greeted, callers)))
+    house.acceptor.close()
+    house.attend(lambda: all(map(is_sent_away, callers)))
+    assert not house.selector.get_map()
+    with pytest.raises(ConnectionRefusedError):
+        house.call()

@@ -31,14 +31,17 @@ class PerseusWork(Work):
 
     def __init__(
         self,
+        what: str,
         operations: int,
         finish: Callable[[list[int]], None],
         result: list[torch.Tensor],
         timeout: timedelta,
     ) -> None:
-        """`finish` puts results where they belong: it runs once, with the engine's handles, when
-        all operations have succeeded. Until then it keeps alive what they work on."""
+        """`what` names it in errors. `finish` puts results where they belong: it runs once, with
+        the engine's handles, when all operations have succeeded. Until then it keeps alive what
+        they work on."""
         super().__init__()
+        self._what = what
         self._handles = [0] * operations
         self._left = operations
         self._finish: Callable[[list[int]], None] | None = finish
@@ -89,7 +92,10 @@ class PerseusWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         limit = timeout if timeout is not None and timeout > timedelta() else self._timeout
         if not self._done.wait(limit.total_seconds()):
-            raise RuntimeError(f"the operation is not complete after {limit}")
+            raise RuntimeError(
+                f"{self._what} is not complete after {limit}; the stall report "
+                "(PERSEUS_STALL_CHECK_TIME_SECONDS) says which ranks it waits for"
+            )
         if self._error is not None:
             raise self._error
         return True
@@ -139,7 +145,7 @@ def start(
 ) -> PerseusWork:
     """Begins unnamed operations of a prefix, to be waited for as one; see PerseusWork."""
     callbacks.start()
-    work = PerseusWork(len(calls), finish, result, timeout)
+    work = PerseusWork(prefix, len(calls), finish, result, timeout)
     for index, call in enumerate(calls):
         ended = functools.partial(work.ended, index)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,6 +21,7 @@ from torch_groups import (
 )
 
 import perseus.torch.horovod as hvd
+import perseus_core as core
 from perseus.torch.c10d import NAME, PerseusProcessGroup
 
 __all__ = ["group"]  # which every test uses
@@ -224,6 +227,22 @@ MISTAKES = [
     ("all_to_all", lambda: {"wrong": {1: [elsewhere(2)] * size()}}, "on meta"),
     ("all_to_all_single", lambda: {"wrong": {1: elsewhere(size())}}, "on meta"),
 ]
+
+
+def test_a_wait_that_times_out_says_what_for() -> None:
+    if size() == 1:
+        pytest.skip("needs a rank to wait for")
+    tensor = torch.ones(2)
+    if rank() == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        with pytest.raises(RuntimeError, match=r"^c10d\.allreduce is not complete after 0:00:00"):
+            work.wait(timedelta(milliseconds=50))
+        core.barrier()
+        work.wait()
+    else:
+        core.barrier()
+        dist.all_reduce(tensor)
+    assert tensor.tolist() == [size()] * 2
 
 
 @pytest.mark.timeout(60)

@@ -2,11 +2,11 @@
  * csrc/engine/engine_peers.cc have them: names here are the names there.
  *
  * A rank submits any of NAMES operations, each when it likes and in any order. As many as LEAVES
- * ranks shut down, at any moment, and as many as CRASHES die, at any moment. Messages arrive in any order; of what
- * a dead rank has sent, any part may be lost. Only the next living rank is sure to see a death: the
- * others learn of it by what that one tells its neighbours. Data are one message for each
- * operation and pair of ranks; nobody learns from the data that do not come that a rank has left,
- * since in a ring one may wait for another that waits for the leaver.
+ * ranks shut down, at any moment, and as many as CRASHES die, at any moment. Messages arrive in any
+ * order; to each rank all arrives that a dead one had under way to it, or nothing. Only the next
+ * living rank is sure to see a death: the others learn of it by what that one tells its neighbours.
+ * Data are one message for each operation and pair of ranks; nobody learns from the data that do
+ * not come that a rank has left, since in a ring one may wait for another that waits for the leaver.
  *
  * Checked:
  *   - two ranks that complete a round have the same plan
@@ -322,7 +322,24 @@ inline stop_taking_part() {
   end_operations()
 }
 
-/* To each rank all arrives that was under way, or nothing. */
+/* But for news that another has under way to it, too: who knows tells all that do not. */
+inline lose_news_to(rank) {
+  h = 0; /* bits: ranks that others know to have left */
+  yes = false;
+  k = 0;
+  do
+  :: k < N ->
+     if
+     :: k != me && !dead[k] -> h = h | left_[k]; yes = yes || is_broken[k]
+     :: else
+     fi;
+     k++
+  :: else -> break
+  od;
+  wire[rank].leaving = wire[rank].leaving & h;
+  wire[rank].broken = wire[rank].broken && yes
+}
+
 inline die() {
   deaths++;
   dead[me] = true;
@@ -351,7 +368,8 @@ inline die() {
            fi;
            j++
         :: else -> break
-        od
+        od;
+        lose_news_to(i)
      :: else
      fi;
      i++

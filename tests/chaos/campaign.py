@@ -4,7 +4,8 @@ python tests/chaos/campaign.py [--runs 500] [--seed 1] [--only K] [--json FILE]
 
 Every run must end with the right numbers, or with the right error in bounded time, and leave no
 process, shared memory or socket behind. Run K of a seed is the same whenever it is run: the job,
-the fault, and when it comes. As root also over hosts, in network namespaces.
+the fault, and when it comes. As root also over hosts, in network namespaces, and with a /dev/shm of
+the campaign's own.
 """
 
 from __future__ import annotations
@@ -20,20 +21,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import faults
-from faults import WELL, Expected, Job, Place, lost, lost_or_well
+from faults import WELL, Expected, Job, Place, lost, short_or_well
 
 HERE = Path(__file__).parent
 MARK = "CHAOS_RUN"
 TAG = re.compile(r"\[(\d+)\]<std(out|err)>:(.*)", re.DOTALL)
+KILLED = re.compile(r"perseusrun: rank (\d+) on host \S+ was killed by (\w+)")
+EXITED = re.compile(r"perseusrun: rank (\d+) on host \S+ exited with code")
+RAISED = re.compile(r"Traceback \(most recent call last\)|MemoryError|OSError")
+CRASHED = re.compile(r"\[\d+\]<stderr>:(terminate called|Fatal Python error)")
+#: What faults, and the launcher, end ranks with.
+KILLS = ("SIGKILL", "SIGTERM")
+#: That a campaign may be ended by.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: A job that nothing happens to takes a tenth of that.
 LONGEST = 90
 HOSTS = 4
+#: Bytes of the campaign's own /dev/shm.
+SHM = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -62,24 +73,24 @@ def _late(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected
 
 
 def _few_descriptors(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
-    return {"rank": rank, "descriptors": chance.randrange(40)}, lost_or_well(rank)
+    return {"rank": rank, "descriptors": chance.randrange(40)}, short_or_well(rank)
 
 
 def _little_memory(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
-    return {"rank": rank, "megabytes": chance.randrange(120)}, lost_or_well(rank)
+    return {"rank": rank, "megabytes": chance.randrange(120)}, short_or_well(rank)
 
 
 def _runs_out_of_descriptors(
     chance: random.Random, rank: int
 ) -> tuple[dict[str, object], Expected]:
     step = chance.randrange(1, 20)
-    return {"rank": rank, "descriptors": 0, "short_at": step}, lost_or_well(rank)
+    return {"rank": rank, "descriptors": 0, "short_at": step}, short_or_well(rank)
 
 
 def _runs_out_of_memory(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
     step = chance.randrange(1, 20)
     megabytes = chance.randrange(12)
-    return {"rank": rank, "megabytes": megabytes, "short_at": step}, lost_or_well(rank)
+    return {"rank": rank, "megabytes": megabytes, "short_at": step}, short_or_well(rank)
 
 
 def _exits(chance: random.Random, rank: int) -> tuple[dict[str, object], Expected]:
@@ -113,6 +124,12 @@ STORIES = (
     Story("a rank is stopped, the others go on", faults.stop_for_good, survives=True),
     Story("a rank exits, the others go on", lot=_exits, survives=True),
     Story("a host is cut off", faults.cut_a_host_off, hosts=True),
+    Story(
+        "a host is cut off, the others go on",
+        faults.cut_a_host_off_and_go_on,
+        hosts=True,
+        survives=True,
+    ),
     Story("a host is cut off for a moment", faults.cut_a_host_off_for_a_moment, hosts=True),
     Story("a host's link is slow", faults.slow_a_host_down, hosts=True),
 )
@@ -159,60 +176,61 @@ def drawn(number: int, seed: int, as_root: bool) -> Run:
     )
 
 
-class Campaign:
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = dict(environment)
+def carry_out(run: Run) -> None:
+    """Fills in what came of it."""
+    chance = random.Random(f"{run.seed}/{run.number}/faults")
+    victim = chance.randrange(run.ranks)
+    lot, expected = run.story.lot(chance, victim) if run.story.lot else ({}, WELL)
+    before = _things_left()
+    mark = f"{os.getpid()}-{run.number}"
+    began = time.monotonic()
+    watched = Watched(_start(run, mark, lot), run)
+    try:
+        if run.story.act is not None:
+            expected = watched.act(run.story.act, chance, run.moment)
+        watched.wait(expected)
+    finally:
+        watched.end()
+    run.seconds = time.monotonic() - began
+    watched.judge(expected)
+    _look_for_leftovers(run, mark, before)
 
-    def run(self, run: Run) -> None:
-        """Fills in what came of it."""
-        chance = random.Random(f"{run.seed}/{run.number}/faults")
-        victim = chance.randrange(run.ranks)
-        lot, expected = run.story.lot(chance, victim) if run.story.lot else ({}, WELL)
-        before = _things_left()
-        mark = f"{os.getpid()}-{run.number}"
-        began = time.monotonic()
-        watched = Watched(self._start(run, mark, lot), run)
-        try:
-            if run.story.act is not None:
-                expected = watched.act(run.story.act, chance, run.moment)
-            watched.wait(expected)
-        finally:
-            watched.end()
-        run.seconds = time.monotonic() - began
-        watched.judge(expected)
-        _look_for_leftovers(run, mark, before)
 
-    def _start(self, run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]:
-        job = [sys.executable, str(HERE / "job.py"), "--steps", "40", "--seed", str(run.job_seed)]
-        if run.torch:
-            job.append("--torch")
-        launcher = [sys.executable, "-m", "perseus.run", "-np", str(run.ranks)]
-        if run.story.survives:
-            job.append("--survive")
-            launcher += ["--min-np", "1"]
-        if run.hosts > 1:
-            places = ",".join(f"10.86.0.{host + 1}:1" for host in range(run.hosts))
-            launcher = [str(faults.NETLAB), "at", "0", *launcher, "-H", places]
-        if run.story.shm is not None:
-            mount = f'mount -t tmpfs -o size={run.story.shm} tmpfs /dev/shm && exec "$@"'
-            launcher = ["unshare", "--mount", "sh", "-c", mount, "sh", *launcher]
-        environment = {
-            **os.environ,
-            **self._environment,
-            MARK: mark,
-            "CHAOS_LOT": json.dumps(lot),
-            "PERSEUS_PEER_TIMEOUT": str(faults.PEER_TIMEOUT),
-            "PERSEUS_START_TIMEOUT": str(faults.START_TIMEOUT),
-            "OMP_NUM_THREADS": "1",
-        }
-        return subprocess.Popen(
-            [*launcher, *job],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+def _start(run: Run, mark: str, lot: dict[str, object]) -> subprocess.Popen[str]:
+    job = [sys.executable, str(HERE / "job.py"), "--steps", "40", "--seed", str(run.job_seed)]
+    if run.torch:
+        job.append("--torch")
+    launcher = [sys.executable, "-m", "perseus.run", "-np", str(run.ranks)]
+    if run.story.survives:
+        job.append("--survive")
+        launcher += ["--min-np", "1"]
+    if run.hosts > 1:
+        places = ",".join(f"10.86.0.{host + 1}:1" for host in range(run.hosts))
+        launcher = [str(faults.NETLAB), "at", "0", *launcher, "-H", places]
+    if run.story.shm is not None:
+        launcher = _with_own_shm(run.story.shm, launcher)
+    environment = {
+        **os.environ,
+        MARK: mark,
+        "PERSEUSRUN_RSH": f"{faults.NETLAB} rsh",
+        "CHAOS_LOT": json.dumps(lot),
+        "PERSEUS_PEER_TIMEOUT": str(faults.PEER_TIMEOUT),
+        "PERSEUS_START_TIMEOUT": str(faults.START_TIMEOUT),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        [*launcher, *job],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _with_own_shm(size: int, command: list[str]) -> list[str]:
+    mount = f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
 
 
 class Watched:
@@ -249,9 +267,9 @@ class Watched:
             expected = act(job)
         finally:
             self._undo += job.undo
-        # Who has ended by then cannot be hurt.
+        # Who has ended by then cannot be hurt, but at most be killed before it has exited.
         if len(self._ranks_that_said("done")) == self._run.ranks:
-            return WELL
+            return replace(WELL, hurt=expected.hurt)
         return expected
 
     def wait(self, expected: Expected) -> None:
@@ -285,6 +303,8 @@ class Watched:
         for said in self._said:
             if said["what"] == "wrong":
                 run.problems.append(f"WRONG RESULT: {said}")
+        self._look_for_crashes(expected)
+        self._look_at_errors(expected)
         if run.story.survives and not expected.well:
             if left := set(range(ranks)) - expected.hurt - done:
                 run.problems.append(f"ranks {left} did not go on")
@@ -296,18 +316,41 @@ class Watched:
         if expected.error is None:
             run.problems.append("it failed, although nothing was lost")
         self._look_for_silence(expected)
-        for error in errors:
-            named = {int(number) for number in re.findall(r"\brank (\d+)\b", str(error["text"]))}
-            is_victims_own = int(str(error["rank"])) in expected.hurt
-            if expected.error and not named & expected.error and not is_victims_own:
-                run.problems.append(f"an error that names none of {set(expected.error)}: {error}")
+
+    def _look_for_crashes(self, expected: Expected) -> None:
+        """Of several the launcher tells the first; what Python or C++ cries tells of the others."""
+        for line in self._output:
+            killed = KILLED.match(line)
+            by_fault = killed and int(killed[1]) in expected.hurt and killed[2] in KILLS
+            if (killed and not by_fault) or CRASHED.match(line):
+                self._run.problems.append(f"CRASH: {line.strip()}")
+
+    def _look_at_errors(self, expected: Expected) -> None:
+        """That they name whoever was lost; what somebody who was hurt says is his own."""
+        if expected.error is None:
+            return
+        for said in self._said:
+            if said["what"] not in ("error", "anew"):
+                continue
+            named = {int(number) for number in re.findall(r"\brank (\d+)\b", str(said["text"]))}
+            is_victims_own = int(str(said["rank"])) in expected.hurt | expected.short
+            if not named & expected.error and not is_victims_own:
+                self._run.problems.append(f"names none of {set(expected.error)}: {said}")
 
     def _look_for_silence(self, expected: Expected) -> None:
         """Whoever had begun with the others, and was not hurt, must have said how it ended: where
         one hangs or crashes the launcher ends it after a while, and nobody would know."""
-        unhurt = self._ranks_that_said("meets") - expected.hurt
-        if silent := unhurt - self._ranks_that_said("done") - self._ranks_that_said("error"):
+        begun = self._ranks_that_said("meets") - expected.hurt
+        short = self._ranks_that_said("started") & expected.short
+        told = self._ranks_that_said("done") | self._ranks_that_said("error")
+        told |= self._ranks_that_raised() & expected.short
+        if silent := (begun | short) - told:
             self._run.problems.append(f"SILENT: ranks {silent} have not said how they ended")
+
+    def _ranks_that_raised(self) -> set[int]:
+        tagged = [match for line in self._output if (match := TAG.match(line))]
+        raised = {int(tag[1]) for tag in tagged if tag[2] == "err" and RAISED.match(tag[3])}
+        return raised | {int(found[1]) for line in self._output if (found := EXITED.match(line))}
 
     def _ranks_that_said(self, what: str) -> set[int]:
         return {int(str(said["rank"])) for said in self._said if said["what"] == what}
@@ -396,6 +439,30 @@ def _environment_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
 
 
+def _lab() -> str:
+    """The lab's name, which no other campaign has: this process keeps its number when it executes
+    itself again. The names of links are made of it, and may have 15 characters; the letter at the
+    end tells the campaign's number from the host's."""
+    return f"c{os.getpid()}h"
+
+
+def _end_orderly() -> None:
+    """Lets signals end the campaign by an exception, so that its lab is taken down."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, end)
+
+
+def _take_down() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    subprocess.run([str(faults.NETLAB), "down"], check=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=int, default=500)
@@ -403,25 +470,27 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="K", help="run K alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each")
     args = parser.parse_args()
-    environment = {"NETLAB": "chaos", "PERSEUSRUN_RSH": f"{faults.NETLAB} rsh"}
-    os.environ["NETLAB"] = "chaos"
     as_root = os.geteuid() == 0
-    if as_root:
-        subprocess.run([str(faults.NETLAB), "down"], check=True)
-        subprocess.run([str(faults.NETLAB), "up", str(HOSTS)], check=True)
+    if as_root and os.environ.get("NETLAB") != _lab():
+        os.environ["NETLAB"] = _lab()
+        again = _with_own_shm(SHM, [sys.executable, *sys.orig_argv[1:]])
+        os.execvp(again[0], again)
+    _end_orderly()
     numbers = range(args.runs) if args.only is None else [args.only]
-    campaign, runs = Campaign(environment), []
+    runs = []
     try:
+        if as_root:
+            subprocess.run([str(faults.NETLAB), "up", str(HOSTS)], check=True)
         for number in numbers:
             run = drawn(number, args.seed, as_root)
-            campaign.run(run)
+            carry_out(run)
             runs.append(run)
             print(f"{run.text():75} {run.seconds:5.1f} s  {run.outcome}", flush=True)
             for problem in run.problems:
                 print(f"    {problem}", flush=True)
     finally:
         if as_root:
-            subprocess.run([str(faults.NETLAB), "down"], check=True)
+            _take_down()
     bad = [run for run in runs if run.problems]
     by_story = collections.Counter(run.story.name for run in runs)
     for name, count in sorted(by_story.items()):

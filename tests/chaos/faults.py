@@ -69,12 +69,14 @@ class Expected:
 
     well: all ranks end well, with right results. error: the others' errors name one of these ranks;
     None: it must not fail. hurt: ranks that need not live to say what became of them; all others
-    must. within: seconds from the fault until the job has ended.
+    must. short: ranks that lack something, and may end with an exception of Python's. within:
+    seconds from the fault until the job has ended.
     """
 
     well: bool
     error: frozenset[int] | None
     hurt: frozenset[int] = frozenset()
+    short: frozenset[int] = frozenset()
     within: float = 30
 
 
@@ -85,8 +87,8 @@ def lost(*ranks: int, within: float = 15) -> Expected:
     return Expected(well=False, error=frozenset(ranks), hurt=frozenset(ranks), within=within)
 
 
-def lost_or_well(*ranks: int, within: float = 30) -> Expected:
-    return Expected(well=True, error=frozenset(ranks), hurt=frozenset(ranks), within=within)
+def short_or_well(rank: int) -> Expected:
+    return Expected(well=True, error=frozenset([rank]), short=frozenset([rank]))
 
 
 def kill(job: Job) -> Expected:
@@ -126,7 +128,8 @@ def stop_for_good(job: Job) -> Expected:
 
 def kill_the_launcher(job: Job) -> Expected:
     _signal(job.launcher, signal.SIGKILL)
-    return lost_or_well(*job.all_ranks)
+    everyone = frozenset(job.all_ranks)
+    return Expected(well=True, error=everyone, hurt=everyone)
 
 
 def fill_shm(job: Job) -> Expected:
@@ -171,6 +174,16 @@ def cut_a_host_off(job: Job) -> Expected:
     job.undo.append(lambda: _netlab("plug", host))
     # To those on the host, the others are lost.
     return Expected(well=False, error=frozenset(job.all_ranks), within=SILENCE_ENDS)
+
+
+def cut_a_host_off_and_go_on(job: Job) -> Expected:
+    """Those go on that reach the launcher's host, 0."""
+    host = job.random.randrange(job.hosts)
+    _netlab("unplug", host)
+    job.undo.append(lambda: _netlab("plug", host))
+    others = [place.rank for place in job.ranks if place.host != host]
+    cut_off = [place.rank for place in job.ranks if place.host == host]
+    return lost(*(others if host == 0 else cut_off), within=SILENCE_ENDS)
 
 
 def cut_a_host_off_for_a_moment(job: Job) -> Expected:

@@ -30,7 +30,8 @@ class Handle(Generic[T]):
     def __init__(self, finish: Callable[[int], T]) -> None:
         """`finish` makes the result from the number of the complete operation."""
         self._finish = finish
-        self._lock = threading.Lock()
+        # An interrupt that comes as wait() takes it leaves it to this thread, which may wait again.
+        self._lock = threading.RLock()
         self._ended = False
         self._value: T | None = None
         self._error: Exception | None = None

@@ -224,7 +224,9 @@ if hvd.rank() == 0:
     awaited = core.allreduce_async(numpy.ones(3), name="awaited")
     waiter = threading.Thread(target=awaited.wait, daemon=True)
     waiter.start()
-    while not awaited._lock.locked(): time.sleep(0.001)
+    while awaited._lock.acquire(blocking=False):
+        awaited._lock.release()
+        time.sleep(0.001)
     pid = os.fork()
     if pid == 0:
         calls = {

@@ -188,6 +188,8 @@ def carry_out(run: Run) -> None:
     try:
         if run.story.act is not None:
             expected = watched.act(run.story.act, chance, run.moment)
+        else:
+            watched.have_all_said("ready")
         watched.wait(expected)
     finally:
         watched.end()
@@ -251,11 +253,8 @@ class Watched:
 
     def act(self, act: Callable[[Job], Expected], chance: random.Random, moment: float) -> Expected:
         """Lets it happen, at its moment; what must come of it."""
-        awaited = "started" if moment < 0 else "ready"
-        deadline = time.monotonic() + LONGEST
-        while len(self._ranks_that_said(awaited)) < self._run.ranks:
-            if not self._listen(deadline):
-                return WELL  # it has ended before
+        if not self.have_all_said("started" if moment < 0 else "ready"):
+            return WELL  # it has ended before
         self._listen_for(moment + 0.5 if moment < 0 else moment)
         per_host = self._run.ranks // self._run.hosts
         places = [
@@ -271,6 +270,14 @@ class Watched:
         if len(self._ranks_that_said("done")) == self._run.ranks:
             return replace(WELL, hurt=expected.hurt)
         return expected
+
+    def have_all_said(self, what: str) -> bool:
+        """Waits until they have; False if they never do."""
+        deadline = time.monotonic() + LONGEST
+        while len(self._ranks_that_said(what)) < self._run.ranks:
+            if not self._listen(deadline):
+                return False
+        return True
 
     def wait(self, expected: Expected) -> None:
         deadline = time.monotonic() + expected.within
@@ -457,6 +464,16 @@ def _end_orderly() -> None:
             signal.signal(number, end)
 
 
+def _put_up() -> None:
+    """The hosts, which are hidden from others: whoever lists all namespaces would stumble on those
+    that are mounted for this campaign alone."""
+    namespaces = Path("/run/netns")
+    namespaces.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(namespaces)], check=True)
+    for command in (["down"], ["up", str(HOSTS)]):
+        subprocess.run([str(faults.NETLAB), *command], check=True)
+
+
 def _take_down() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -480,7 +497,7 @@ def main() -> int:
     runs = []
     try:
         if as_root:
-            subprocess.run([str(faults.NETLAB), "up", str(HOSTS)], check=True)
+            _put_up()
         for number in numbers:
             run = drawn(number, args.seed, as_root)
             carry_out(run)

@@ -109,6 +109,7 @@ STORIES = (
     Story("a rank is stopped for a moment", faults.stop_for_a_moment),
     Story("a rank is stopped for good", faults.stop_for_good),
     Story("the launcher is killed", faults.kill_the_launcher),
+    Story("a rank is interrupted", faults.interrupt),
     Story("a rank is late", lot=_late),
     Story("a rank has few descriptors", lot=_few_descriptors),
     Story("a rank has little memory", lot=_little_memory),

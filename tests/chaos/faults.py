@@ -111,6 +111,14 @@ def kill_two(job: Job) -> Expected:
     return lost(first.rank, second.rank)
 
 
+def interrupt(job: Job) -> Expected:
+    victim = job.victim()
+    for _ in range(job.random.randrange(1, 100)):
+        _signal(victim.pid, signal.SIGINT)
+        time.sleep(job.random.expovariate(100))
+    return WELL
+
+
 def stop_for_a_moment(job: Job) -> Expected:
     victim = job.victim()
     _signal(victim.pid, signal.SIGSTOP)

@@ -3,10 +3,12 @@
 python job.py --steps 40 --seed 7 [--torch] [--survive]
 
 Each step computes for a moment, reduces gradients of several sizes, and checks every element of
-every result against what all ranks have given, which each knows by seed, rank and step. Says as
-lines of JSON what campaign.py waits for: "ready" with the process's number after the first step,
-then "done", or "error" with the text of what was raised. Exit status 0, or 3 after such an error; a
-wrong result is 4. With --survive those that are left meet anew and go on.
+every result against what all ranks have given, which each knows by seed, rank and step. A SIGINT
+interrupts a wait, which begins anew. At the end ranks join, one after the other.
+
+Says as lines of JSON what campaign.py waits for: "ready" with the process's number after the first
+step, then "done", or "error" with the text of what was raised. Exit status 0, or 3 after such an
+error; a wrong result is 4. With --survive those that are left meet anew and go on.
 """
 
 from __future__ import annotations
@@ -15,17 +17,19 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 import perseus_core
-from perseus_core import ReduceOp
 
 #: Elements of each gradient: merged, whole, and in shards.
 SIZES = (1, 17, 1000, 40_000, 300_000, 700_000)
+SUM, MIN = perseus_core.ReduceOp.SUM, perseus_core.ReduceOp.MIN
 ERROR, WRONG = 3, 4
 
 
@@ -58,15 +62,43 @@ def say(what: str, **more: object) -> None:
     print(json.dumps({"what": what, "rank": os.environ.get("PERSEUS_RANK"), **more}), flush=True)
 
 
+is_waiting = False
+
+
+def interrupt(*_: object) -> None:
+    global is_waiting
+    if is_waiting:
+        is_waiting = False
+        raise KeyboardInterrupt
+
+
+def wait(handle: perseus_core.Handle[np.ndarray]) -> np.ndarray:
+    global is_waiting
+    while True:
+        try:
+            is_waiting = True
+            try:
+                return handle.wait()
+            finally:
+                is_waiting = False
+        except KeyboardInterrupt:
+            pass
+
+
 #: What the launcher calls the ranks that there are, which is what they compute by.
 launched: list[int] = []
+#: The process set of every other rank.
+half = 0
 
 
 def meet() -> None:
+    global half
     say("meets")
     perseus_core.init()
     mine = np.array([int(os.environ["PERSEUS_RANK"])])
     launched[:] = map(int, perseus_core.allgather(mine, name="launched"))
+    members = range(0, perseus_core.size(), 2)
+    half = perseus_core.add_process_set(members) if perseus_core.size() > 1 else 0
 
 
 def own() -> int:
@@ -79,8 +111,8 @@ def gradient(seed: int, rank: int, step: int, index: int) -> np.ndarray:
     return ((np.arange(SIZES[index], dtype=np.int64) + start) % 1000).astype(np.float32)
 
 
-def summed(seed: int, step: int, index: int) -> np.ndarray:
-    return sum(gradient(seed, rank, step, index) for rank in launched)
+def summed(seed: int, step: int, index: int, ranks: Sequence[int] = launched) -> np.ndarray:
+    return sum(gradient(seed, rank, step, index) for rank in ranks)
 
 
 def check(found: np.ndarray, expected: np.ndarray, what: str) -> None:
@@ -98,22 +130,25 @@ def take_step(seed: int, step: int) -> None:
     handles = {
         index: perseus_core.allreduce_async(
             gradient(seed, rank, step, index),
-            ReduceOp.SUM,
+            SUM,
             name=f"gradient.{index}",
             priority=-index,
         )
         for index in map(int, order)
     }
     for index, handle in handles.items():
-        check(handle.wait(), summed(seed, step, index), f"gradient.{index} of step {step}")
+        check(wait(handle), summed(seed, step, index), f"gradient.{index} of step {step}")
     if step % 5 == 0:
-        rows = perseus_core.allgather(np.full((rank + 1, 3), step), name="rows")
+        rows = wait(perseus_core.allgather_async(np.full((rank + 1, 3), step), name="rows"))
         expected = np.full((sum(launched) + size, 3), step)
         check(rows, expected, f"rows of step {step}")
         root = step % size
         mine = gradient(seed, rank, step, 4)
-        sent = perseus_core.broadcast(mine, root, name="parameters")
+        sent = wait(perseus_core.broadcast_async(mine, root, name="parameters"))
         check(sent, gradient(seed, launched[root], step, 4), f"parameters of step {step}")
+        if rank in launched[::2]:
+            handle = perseus_core.allreduce_async(mine, SUM, name="half", process_set=half)
+            check(wait(handle), summed(seed, step, 4, launched[::2]), f"half of step {step}")
 
 
 def end_at(step: int) -> None:
@@ -141,8 +176,17 @@ def train(steps: int, seed: int, pause: float, survives: bool) -> None:
             say("ready", pid=os.getpid(), size=perseus_core.size())
         step += 1
         time.sleep(pause)
-    perseus_core.barrier()
+    join(seed)
     perseus_core.shutdown()
+
+
+def join(seed: int) -> None:
+    """Each rank makes as many steps more as its number says; the others have joined by then."""
+    for step in range(own()):
+        total = perseus_core.allreduce(gradient(seed, own(), step, 2), SUM, name="late")
+        late = [rank for rank in launched if rank > step]
+        check(total, summed(seed, step, 2, late), f"late of step {step}")
+    perseus_core.join()
 
 
 def begin(step: int, attempts: int) -> int:
@@ -150,7 +194,7 @@ def begin(step: int, attempts: int) -> int:
     while True:
         try:
             meet()
-            return int(perseus_core.allreduce(np.array(step), ReduceOp.MIN, name="step"))
+            return int(perseus_core.allreduce(np.array(step), MIN, name="step"))
         except perseus_core.HorovodInternalError as error:
             attempts -= 1
             if attempts == 0:
@@ -200,6 +244,7 @@ def main() -> None:
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--survive", action="store_true", help="go on without ranks that are lost")
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, interrupt)
     say("started", pid=os.getpid())
     suffer()
     began = time.monotonic()
@@ -212,6 +257,7 @@ def main() -> None:
         kind = type(error).__name__
         say("error", kind=kind, text=str(error), seconds=time.monotonic() - began)
         sys.exit(ERROR)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python takes its handlers away at its end
     say("done")
 
 

@@ -183,6 +183,18 @@ class TestResults:
         gc.collect()
         assert tensor.sum() == 1000
 
+    def test_a_wait_that_was_interrupted_as_it_began_can_begin_anew(self):
+        def interrupt(frame, event, called):
+            if event == "c_return" and called.__name__ == "acquire":
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+        handle = perseus.allreduce_async(np.ones(3), name="interrupted")
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            handle.wait()
+        assert (handle.wait(5) == 1).all()
+
 
 class FakeEngine(types.SimpleNamespace):
     """What perseus_core.names asks of the engine; `names` and `refused` tell what came."""

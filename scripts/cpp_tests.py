@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import toolchain
-from debian import ROOT
+from debian import ROOT, skipped
 
 # A finding must end the program: a test that goes on after one may pass.
 SANITIZER_OPTIONS = {
@@ -23,12 +23,8 @@ SANITIZER_OPTIONS = {
 def run(sanitizer: str) -> int:
     found = toolchain.load()
     if not found.googletest:
-        print(
-            "make: C++ tests SKIPPED: GoogleTest is missing and could not be fetched.\n"
-            "make: on Debian or Ubuntu: apt-get install libgtest-dev",
-            flush=True,
-        )
-        return 0
+        why = "GoogleTest could not be fetched; on Debian or Ubuntu: apt-get install libgtest-dev"
+        return skipped("C++ tests", why)
     bin_dir = Path(sys.executable).parent
     build = ROOT / "build" / (sanitizer or "dev")
     configure = [str(bin_dir / "cmake"), f"-S{ROOT}", f"-B{build}", "-GNinja", *found.cmake_args]

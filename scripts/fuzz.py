@@ -114,18 +114,19 @@ def main() -> int:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     names = args.names or every
     os.environ["PYTHONPATH"] = str(debian.ROOT)  # for the programs in Python
+    status = 0
     compiled = [name for name in names if not is_python(name)]
     cxx = compiler() if compiled else None
     if cxx is not None:
         build(cxx, compiled)
     elif compiled:
-        print("make: fuzzing of C++ SKIPPED: clang++ with libFuzzer is not there, nor to be had")
+        status = debian.skipped("fuzzing of C++", "clang++ with libFuzzer is not to be had")
         names = [name for name in names if is_python(name)]
     if args.merge:
         for name in names:
             merge(name)
         return 0
-    return 0 if all([fuzz(name, args.seconds) for name in names]) else 1
+    return status if all([fuzz(name, args.seconds) for name in names]) else 1
 
 
 if __name__ == "__main__":

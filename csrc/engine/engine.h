@@ -198,7 +198,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   std::vector<Refused> refused_;
   Status refusal_;  // why nothing more is accepted; ok while it is
   std::atomic<bool> has_submissions_{false};
-  std::timed_mutex admin_mutex_;
+  std::mutex admin_mutex_;
   OperationPtr last_admin_;  // by administer; it may be under way, its call interrupted
   mutable std::mutex sets_mutex_;
   std::map<int32_t, Ranks> set_ranks_;  // as of the last agreement

@@ -230,9 +230,12 @@ Status Engine::remove_process_set(int32_t set) {
 
 Result<OperationPtr> Engine::administer(OperationKind kind, std::vector<int32_t> ranks,
                                         const Status& check) {
-  std::unique_lock lock(admin_mutex_, std::defer_lock);
-  while (!lock.try_lock_for(kInterruptionCheck)) {
+  // Not a timed mutex, which ThreadSanitizer of older compilers does not know.
+  std::unique_lock lock(admin_mutex_, std::try_to_lock);
+  while (!lock.owns_lock()) {
     if (is_interrupted()) return interrupted_status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.try_lock();
   }
   if (last_admin_ != nullptr && !last_admin_->done.is_set()) {
     const Description& last = last_admin_->description;

@@ -159,7 +159,8 @@ struct EventLoop::Impl {
     for (size_t i = 0; i < asked; ++i) {
       if (pollers[i] != nullptr) pollers[i]->awake();
     }
-    forget_removed_pollers();
+    // A socket's end says that a process is gone. What others had to say before comes first.
+    run_pollers();
     dispatch(events, count);
     run_timers();
   }

@@ -100,7 +100,12 @@ void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> m
 
 void Engine::on_rank_lost(int rank, const Status& why) {
   if (closed_) return;
-  if (!left_.contains(rank)) return break_world({rank, why.message()});
+  if (!left_.contains(rank)) {
+    // Who ended with an error before is to blame: others end because of it, and may be gone sooner.
+    const auto first = left_.find(blamed_);
+    const bool is_consequence = first != left_.end() && !first->second.why.empty();
+    return break_world(is_consequence ? left(blamed_) : Broken{rank, why.message()});
+  }
   // It ended before it had done what it still was to take part in.
   if (std::ranges::any_of(sets_, [&](const auto& entry) { return awaits(*entry.second, rank); })) {
     break_world(left(rank));

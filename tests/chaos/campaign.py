@@ -485,7 +485,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, metavar="K", help="leave out those before")
+    parser.add_argument("--first", type=int, default=0, metavar="K", help="begin with run K")
     parser.add_argument("--only", type=int, metavar="K", help="run K alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each")
     args = parser.parse_args()

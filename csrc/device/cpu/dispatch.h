@@ -23,6 +23,7 @@ using ReduceKernel = void (*)(void* accumulator, const void* arriving, size_t el
 using ScaleKernel = void (*)(void* target, const void* source, size_t elements, double factor);
 using FindKernel = size_t (*)(const void* data, size_t elements);
 using CopyFiniteKernel = bool (*)(void* target, const void* source, size_t elements);
+using CopyKernel = void (*)(void* target, const void* source, size_t bytes);
 using ProductsKernel = void (*)(const void* a, const void* b, size_t elements, double* products);
 using CombineKernel = void (*)(void* a, const void* b, size_t elements, double factor_a,
                                double factor_b);
@@ -36,6 +37,7 @@ struct KernelTable {
   ScaleKernel scale_integer[kDataTypeCount];                        // null for floating types
   FindKernel find_non_finite[kKernelFloatCount];
   CopyFiniteKernel copy_finite[kKernelFloatCount];
+  CopyKernel copy;
   ProductsKernel add_products[2];  // float32, float64
   CombineKernel combine[2];        // float32, float64
 };

@@ -214,11 +214,15 @@ size_t find_non_finite(const void* data, size_t elements, DataType type) {
   return kernels().find_non_finite[kernel_float(type)](data, elements);
 }
 
+void copy_tensor(void* target, const void* source, size_t elements, DataType type) {
+  kernels().copy(target, source, elements * size_of(type));
+}
+
 bool copy_finite(void* target, const void* source, size_t elements, DataType type) {
   if (is_floating(type)) {
     return kernels().copy_finite[kernel_float(type)](target, source, elements);
   }
-  std::memcpy(target, source, elements * size_of(type));
+  copy_tensor(target, source, elements, type);
   return true;
 }
 

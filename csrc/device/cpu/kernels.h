@@ -40,7 +40,9 @@ void fill_identity(void* target, size_t elements, DataType type, ReduceOp op);
 
 // Index of the first NaN or infinity, or `elements` if there is none (always, for integers).
 size_t find_non_finite(const void* data, size_t elements, DataType type);
-// Copies, to memory that does not overlap the source; whether all of it is finite (integers are).
+// memcpy, for tensors that come from memory, or go there: faster than the C library's.
+void copy_tensor(void* target, const void* source, size_t elements, DataType type);
+// The same; whether all of it is finite (integers are).
 bool copy_finite(void* target, const void* source, size_t elements, DataType type);
 
 // For float32 and float64, computed in float64. products[0..2] += the sums of a[i] * b[i],

@@ -10,10 +10,23 @@ namespace {
 // Elements moved before the same elements are searched, while they are in the first-level cache.
 constexpr size_t kTile = 2048;
 
+bool is_copy(const void* target, DataType to, const void* source, DataType from, double factor) {
+  return to == from && factor == 1.0 && target != source;
+}
+
+void move_unchecked(void* target, DataType to, const void* source, DataType from, size_t elements,
+                    double factor) {
+  if (is_copy(target, to, source, from, factor)) {
+    copy_tensor(target, source, elements, from);
+  } else {
+    scale_convert(target, to, source, from, elements, factor);
+  }
+}
+
 // Moves one segment; gives the index of the first NaN or infinity in `source`, or `elements`.
 size_t move_checked(void* target, DataType to, const void* source, DataType from, size_t elements,
                     double factor) {
-  if (to == from && factor == 1.0 && target != source) {
+  if (is_copy(target, to, source, from, factor)) {
     const bool is_finite = copy_finite(target, source, elements, from);
     return is_finite ? elements : find_non_finite(source, elements, from);
   }
@@ -34,7 +47,7 @@ size_t move_checked(void* target, DataType to, const void* source, DataType from
 void move_segment(void* target, DataType to, const void* source, DataType from, size_t index,
                   size_t elements, double factor, bool check_finite, PackResult& result) {
   if (!check_finite || !result.is_finite || !is_floating(from)) {
-    scale_convert(target, to, source, from, elements, factor);
+    move_unchecked(target, to, source, from, elements, factor);
     return;
   }
   const size_t first = move_checked(target, to, source, from, elements, factor);

@@ -313,6 +313,18 @@ TEST_P(Kernels, FindNonFiniteGivesTheFirstOne) {
   }
 }
 
+TEST_P(Kernels, CopyTensorCopiesAllAndNoMore) {
+  for (DataType type : kAllTypes) {
+    for (size_t size : kSizes) {
+      const Elements values(type, size, 14, 1);
+      Elements copied(type, size, 15);
+      copy_tensor(copied.data(), values.data(), size, type);
+      ASSERT_EQ(copied.bytes(), values.bytes()) << to_string(type);
+      ASSERT_TRUE(copied.guards_intact());
+    }
+  }
+}
+
 TEST_P(Kernels, CopyFiniteCopiesAllAndSeesEveryPlace) {
   for (DataType type : kAllTypes) {
     for (size_t size : kSizes) {

@@ -75,6 +75,7 @@ class Launcher:
         self._fates = Fates(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first to exit of those that blame others
         self._kill_at: dict[int, float] = {}  # ranks that others have given up
+        self._check_abandoned_at = float("inf")
         self._news: dict[int, bytes] = defaultdict(bytes)  # the beginning of a line
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
@@ -168,6 +169,9 @@ class Launcher:
         for rank in [rank for rank, moment in self._kill_at.items() if now >= moment]:
             del self._kill_at[rank]
             self._kill(rank)
+        if now >= self._check_abandoned_at:
+            self._check_abandoned_at = float("inf")
+            self._check_abandoned()
         if self._terminate_at is not None and now >= self._terminate_at:
             self._terminate_at = None
             self._convict_victim()
@@ -191,6 +195,7 @@ class Launcher:
             self._terminate_at,
             self._give_up_at,
             *self._kill_at.values(),
+            self._check_abandoned_at,
         ]
         return min(deadline for deadline in deadlines if deadline is not None)
 
@@ -284,7 +289,8 @@ class Launcher:
         how, code = how_it_ended(status)
         if status == 0:
             self._ended(rank, how)
-            self._check_abandoned()
+            # One that the others have lost may just be ending, like them.
+            self._check_abandoned_at = time.monotonic() + LAST_WORDS_SECONDS
             return
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
         if self._goes_on_without([rank], how, failure.message):

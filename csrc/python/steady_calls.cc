@@ -238,8 +238,8 @@ PyMethodDef method(const char* name) {
 }  // namespace
 
 void bind_steady_calls(py::module_& module) {
-  // pybind11 asks NumPy for its interface at the first use and gives up the GIL for that, by a guard
-  // of its own: see gil.h.
+  // pybind11 asks NumPy for its interface at the first use and gives up the GIL for that, by a
+  // guard of its own: see gil.h.
   [[maybe_unused]] const bool has_numpy = py::isinstance<py::array>(py::none());
   static PyMethodDef methods[] = {
       method<register_name>("register"),

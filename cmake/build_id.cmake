@@ -1,6 +1,6 @@
 # cmake -DROOT=... -DOUT=... -P build_id.cmake: a header with the hash of all sources of the engine. Ranks
 # of different hashes may mean different things by the same bytes.
-file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.h ${ROOT}/*.cc ${ROOT}/*.inc)
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.h ${ROOT}/*.cc ${ROOT}/*.inc ${ROOT}/*.cu)
 list(FILTER files EXCLUDE REGEX "^python/")
 list(SORT files)
 set(hashes "")

@@ -29,6 +29,7 @@ def run(sanitizer: str) -> int:
     build = ROOT / "build" / (sanitizer or "dev")
     configure = [str(bin_dir / "cmake"), f"-S{ROOT}", f"-B{build}", "-GNinja", *found.cmake_args]
     configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", "-DPERSEUS_BUILD_TESTS=ON"]
+    configure += [f"-DPython_EXECUTABLE={sys.executable}"]
     if sanitizer:
         # -O1 -g1 builds in half the time and keeps line numbers.
         configure += [f"-DSANITIZE={sanitizer}", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1"]

@@ -10,6 +10,7 @@
 #include <coroutine>
 #include <cstddef>
 #include <exception>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -104,6 +105,26 @@ class [[nodiscard]] Task {
   friend class AllTasks;
   explicit Task(Handle handle) : handle_(handle) {}
   Handle handle_;
+};
+
+// What may have been done at once, and else is a Task to be awaited: without a frame where nothing
+// has to be waited for.
+class [[nodiscard]] Step {
+ public:
+  Step(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
+  Step(Task task) : task_(std::move(task)) {}          // NOLINT: implicit by intent
+
+  bool await_ready() const noexcept { return !task_; }
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) noexcept {
+    awaiter_ = std::move(*task_).operator co_await();
+    return awaiter_->await_suspend(caller);
+  }
+  Status await_resume() { return task_ ? awaiter_->await_resume() : std::move(status_); }
+
+ private:
+  Status status_;
+  std::optional<Task> task_;
+  std::optional<Task::Awaiter> awaiter_;
 };
 
 // Runs the tasks side by side; ends when all have, with the first error if there was one:

@@ -34,6 +34,9 @@ enum class ReduceOp : uint8_t {
   kProduct = 5
 };
 
+// Where tensors live. The numbers are those of perseus_device_t and go over the wire.
+enum class DeviceKind : uint8_t { kCpu = 0, kCuda = 1 };
+
 constexpr size_t size_of(DataType type) {
   switch (type) {
     case DataType::kUint8:
@@ -71,6 +74,10 @@ constexpr std::string_view to_string(DataType type) {
     case DataType::kBfloat16: return "bfloat16";
   }
   return "unknown";
+}
+
+constexpr std::string_view to_string(DeviceKind device) {
+  return device == DeviceKind::kCuda ? "a GPU" : "the CPU";
 }
 
 constexpr std::string_view to_string(ReduceOp op) {

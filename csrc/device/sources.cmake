@@ -1,5 +1,7 @@
-set(SOURCES cpu/kernels.cc cpu/kernels_generic.cc cpu/pack.cc)
-set(NEEDS base)
+set(SOURCES cpu/kernels.cc cpu/kernels_generic.cc cpu/pack.cc
+    cuda/cuda_error.cc cuda/gpu.cc cuda/gpu_thread.cc cuda/kernels_image.cc cuda/libraries.cc
+    cuda/move_launch.cc cuda/nccl_comm.cc)
+set(NEEDS base observe)
 
 # kernels_impl.inc is compiled once for each instruction set. -O3 because at -O2 gcc vectorises no
 # loop of unknown length; no contraction, so that every variant gives the same bits.

@@ -1,0 +1,95 @@
+# Compiles the kernels for NVIDIA's GPUs and puts them into libperseus, if there is an nvcc: what
+# CUDACXX (variable or environment) names, then the first of PATH, CUDA_HOME, CUDA_PATH,
+# /usr/local/cuda, and the wheel nvidia-cuda-nvcc beside Python_EXECUTABLE. CUDACXX=OFF builds
+# without. Looked for each time CMake runs, so that it may come and go.
+set(PERSEUS_MOVES_ROOM ${PROJECT_SOURCE_DIR}/csrc/device/cuda)
+# Where this nvcc knows them. Code for x.y runs on all of x, from x.y on; 8.6 and 8.9 can do more at
+# a time than 8.0.
+set(PERSEUS_GPU_ARCHITECTURES 75 80 86 89 90 100 120)
+
+function(perseus_find_nvcc result)
+  set(wanted "${CUDACXX}")
+  if(NOT DEFINED CUDACXX)
+    set(wanted "$ENV{CUDACXX}")
+  endif()
+  unset(nvcc)
+  if(wanted MATCHES "^(OFF|off|NO|no|0)$")
+    set(why "CUDACXX is ${wanted}")
+  elseif(wanted)
+    find_program(nvcc NAMES ${wanted} NO_CACHE)
+    if(NOT nvcc)
+      message(FATAL_ERROR "CUDACXX is ${wanted}, which is no program")
+    endif()
+  else()
+    set(why "no nvcc")
+    set(beside_python "")
+    if(Python_EXECUTABLE)
+      get_filename_component(environment ${Python_EXECUTABLE} DIRECTORY)
+      file(GLOB beside_python ${environment}/../lib/python3*/site-packages/nvidia/*/bin)
+    endif()
+    set(folders "")
+    foreach(home "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" /usr/local/cuda)
+      if(home)
+        list(APPEND folders ${home}/bin)
+      endif()
+    endforeach()
+    find_program(nvcc nvcc PATHS ENV PATH NO_CACHE NO_DEFAULT_PATH)
+    find_program(nvcc nvcc PATHS ${folders} ${beside_python} NO_CACHE NO_DEFAULT_PATH)
+  endif()
+  if(NOT nvcc)
+    message(STATUS "CUDA kernels: ${why}, so tensors on GPUs cannot be packed there; "
+                   "for nvcc, see CUDA_HOME, PATH, or `make env-nvcc`")
+    set(nvcc "")
+  endif()
+  set(${result} "${nvcc}" PARENT_SCOPE)
+endfunction()
+
+# What to pass to nvcc for real code of all architectures, and PTX of the newest for those to come.
+function(perseus_gpu_options nvcc result)
+  execute_process(
+    COMMAND ${nvcc} --list-gpu-arch
+    OUTPUT_VARIABLE listed ERROR_VARIABLE message RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    message(FATAL_ERROR "${nvcc} --list-gpu-arch failed (${status}): ${message}")
+  endif()
+  string(REGEX MATCHALL "[0-9]+" known "${listed}")
+  set(options "")
+  set(names "")
+  foreach(architecture ${PERSEUS_GPU_ARCHITECTURES})
+    if(architecture IN_LIST known)
+      list(APPEND options -gencode=arch=compute_${architecture},code=sm_${architecture})
+      list(APPEND names ${architecture})
+      set(newest ${architecture})
+    endif()
+  endforeach()
+  if(NOT names)
+    message(FATAL_ERROR "${nvcc} knows none of the architectures ${PERSEUS_GPU_ARCHITECTURES}")
+  endif()
+  list(APPEND options -gencode=arch=compute_${newest},code=compute_${newest})
+  list(JOIN names " " names)
+  message(STATUS "CUDA kernels: ${nvcc}, for sm ${names}")
+  set(${result} ${options} PARENT_SCOPE)
+endfunction()
+
+perseus_find_nvcc(nvcc)
+if(nvcc)
+  perseus_gpu_options(${nvcc} gpu_options)
+  set(image ${CMAKE_CURRENT_BINARY_DIR}/generated/kernels.fatbin)
+  set(kernels ${PERSEUS_MOVES_ROOM}/kernels.cu)
+  # The host's compiler only preprocesses here, so any version will do. Without contraction the
+  # arithmetic is the CPU's. Compressed it is a sixth: nvcc by itself only compresses the PTX.
+  add_custom_command(
+    OUTPUT ${image}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/generated
+    COMMAND ${nvcc} -fatbin -std=c++17 -O3 -fmad=false --expt-relaxed-constexpr --threads 0
+            -Xfatbin=-compress-all
+            -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler ${gpu_options}
+            -I ${PROJECT_SOURCE_DIR}/csrc -o ${image} ${kernels}
+    DEPENDS ${kernels} ${PERSEUS_MOVES_ROOM}/moves_kernels.inc ${PERSEUS_MOVES_ROOM}/moves.h ${nvcc}
+    COMMENT "Compiling the CUDA kernels"
+    VERBATIM)
+  set(holder ${PERSEUS_MOVES_ROOM}/kernels_image.cc)
+  target_sources(perseus_device PRIVATE ${image})
+  set_source_files_properties(${holder} PROPERTIES
+    COMPILE_DEFINITIONS "PERSEUS_KERNELS_IMAGE=\"${image}\"" OBJECT_DEPENDS ${image})
+endif()

@@ -1,0 +1,265 @@
+#include "device/cuda/gpu.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/kernels_image.h"
+#include "observe/log.h"
+
+namespace perseus {
+namespace {
+
+// To pin a page takes about as long as to pin a few.
+constexpr size_t kLeastBuffer = 64 << 10;
+
+// Of the process. Never destroyed, as threads of the host program may have tensors to the very end.
+struct Registry {
+  std::mutex mutex;
+  std::map<int, Gpu*> gpus;               // by ordinal
+  std::map<const void*, Gpu*> allocated;  // by Gpu::allocate
+  std::atomic<bool> has_allocated{false};
+};
+
+Registry& registry() {
+  static auto& the_one = *new Registry;
+  return the_one;
+}
+
+// Of the GPU on which the memory is; -1 if it is on none.
+int ordinal_of(const CudaDriver& driver, const void* pointer) {
+  const auto address = reinterpret_cast<CuPointer>(pointer);
+  unsigned type = 0;
+  int ordinal = -1;
+  const bool is_known =
+      driver.pointer_attribute(&type, kCuPointerMemoryType, address) == kCuSuccess &&
+      driver.pointer_attribute(&ordinal, kCuPointerDeviceOrdinal, address) == kCuSuccess;
+  return is_known && type == kCuMemoryTypeDevice ? ordinal : -1;
+}
+
+}  // namespace
+
+CurrentContext::CurrentContext(const Gpu& gpu)
+    : driver_(gpu.driver_),
+      status_(cuda_status(driver_, driver_.push_context(gpu.context_), "using the GPU's context")) {
+}
+
+CurrentContext::~CurrentContext() {
+  CuContext popped = nullptr;
+  if (status_.is_ok()) driver_.pop_context(&popped);
+}
+
+GpuEvent::~GpuEvent() {
+  if (place_ == nullptr || place_->owners.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  place_->gpu->give_back(place_);
+}
+
+GpuBuffer::~GpuBuffer() {
+  if (gpu_ != nullptr) gpu_->give_back(std::move(*this));
+}
+
+Result<Gpu*> Gpu::get(const std::string& folders, int ordinal) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  if (const auto found = all.gpus.find(ordinal); found != all.gpus.end()) return found->second;
+  const auto driver = load_cuda(folders).usable_driver();
+  if (!driver.is_ok()) return driver.status();
+  std::unique_ptr<Gpu> gpu(new Gpu(*driver.value(), ordinal));
+  PERSEUS_RETURN_IF_ERROR(gpu->open());
+  return all.gpus[ordinal] = gpu.release();
+}
+
+Result<Gpu*> Gpu::of_memory(const std::string& folders, const void* pointer) {
+  const auto driver = load_cuda(folders).usable_driver();
+  if (!driver.is_ok()) return driver.status();
+  PERSEUS_RETURN_IF_ERROR(cuda_status(*driver.value(), driver.value()->init(0), "starting CUDA"));
+  const int ordinal = ordinal_of(*driver.value(), pointer);
+  if (ordinal >= 0) return get(folders, ordinal);
+  return Status::invalid_argument("its memory is not on a GPU, though it was said to be");
+}
+
+void Gpu::before_fork() { registry().mutex.lock(); }
+void Gpu::after_fork_in_parent() { registry().mutex.unlock(); }
+void Gpu::after_fork_in_child() {
+  registry().gpus.clear();
+  registry().allocated.clear();
+  registry().mutex.unlock();
+}
+
+Status Gpu::open() {
+  const auto check = [this](CuResult result, const std::string& what) {
+    return cuda_status(driver_, result, what);
+  };
+  PERSEUS_RETURN_IF_ERROR(check(driver_.init(0), "starting CUDA"));
+  int count = 0;
+  PERSEUS_RETURN_IF_ERROR(check(driver_.device_count(&count), "counting GPUs"));
+  if (ordinal_ < 0 || ordinal_ >= count) {
+    return Status::invalid_argument("there is no GPU " + std::to_string(ordinal_) +
+                                    ": this process sees " + std::to_string(count) +
+                                    " (CUDA_VISIBLE_DEVICES)");
+  }
+  const std::string which = "GPU " + std::to_string(ordinal_);
+  CuDevice device = 0;
+  PERSEUS_RETURN_IF_ERROR(check(driver_.device(&device, ordinal_), "opening " + which));
+  char name[256] = {};
+  if (driver_.device_name(name, sizeof name - 1, device) == kCuSuccess) name_ = name;
+  PERSEUS_RETURN_IF_ERROR(check(driver_.device_uuid(&uuid_, device), "identifying " + which));
+  PERSEUS_RETURN_IF_ERROR(
+      check(driver_.retain_primary_context(&context_, device), "opening the context of " + which));
+  const CurrentContext current(*this);
+  PERSEUS_RETURN_IF_ERROR(current.status());
+  for (CuStream* stream : {&download_, &upload_}) {
+    PERSEUS_RETURN_IF_ERROR(check(driver_.create_stream(stream, kCuStreamNonBlocking, 0),
+                                  "making a stream on " + which));
+  }
+  if (kernels_image().empty()) {
+    why_no_kernels_ = "Perseus was built without nvcc";
+  } else if (auto loaded = MoveKernels::load(driver_, kernels_image()); loaded.is_ok()) {
+    kernels_ = std::move(loaded).value();
+  } else {
+    why_no_kernels_ = loaded.status().message();
+  }
+  PERSEUS_LOG(kDebug, which << ", " << name_ << ": "
+                            << (kernels_ ? "with kernels" : "no kernels: " + why_no_kernels_));
+  return {};
+}
+
+Status Gpu::check_memory(const void* pointer) const {
+  const int ordinal = ordinal_of(driver_, pointer);
+  if (ordinal < 0) {
+    return Status::invalid_argument("its memory is not on a GPU, though it was said to be on GPU " +
+                                    std::to_string(ordinal_));
+  }
+  if (ordinal == ordinal_) return {};
+  return Status::invalid_argument("its memory is on GPU " + std::to_string(ordinal) +
+                                  ", though it was said to be on GPU " + std::to_string(ordinal_));
+}
+
+Result<GpuEvent> Gpu::take_event() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_events_.empty()) {
+      GpuEvent::Place* place = free_events_.back();
+      free_events_.pop_back();
+      place->owners.store(1, std::memory_order_relaxed);
+      return GpuEvent(place);
+    }
+  }
+  CuEvent event = nullptr;
+  const CuResult made = driver_.create_event(&event, kCuEventDisableTiming);
+  PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, made, "making an event"));
+  // Lives as long as the GPU: for ever.
+  return GpuEvent(new GpuEvent::Place{this, event, 1});
+}
+
+void Gpu::give_back(GpuEvent::Place* place) {
+  std::lock_guard lock(mutex_);
+  free_events_.push_back(place);
+}
+
+Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {
+  const size_t capacity = std::bit_ceil(std::max(bytes, kLeastBuffer));
+  const size_t size_class = std::bit_width(capacity) - 1;
+  const bool is_pinned = kind == GpuBuffer::Kind::kPinned;
+  const std::string what = "allocating " + std::to_string(capacity) + " bytes " +
+                           (is_pinned ? "of pinned memory" : "on GPU " + std::to_string(ordinal_));
+  auto& pool = free_buffers_[static_cast<int>(kind)];
+  if (size_class >= pool.size()) return Status::out_of_memory(what);
+  const auto is_over = [this](const GpuEvent& use) {
+    return driver_.query_event(use.get()) == kCuSuccess;
+  };
+  GpuBuffer buffer;
+  {
+    std::lock_guard lock(mutex_);
+    std::vector<GpuBuffer>& free = pool[size_class];
+    const auto idle = std::find_if(free.begin(), free.end(), [&](const GpuBuffer& candidate) {
+      return std::all_of(candidate.uses_.begin(), candidate.uses_.end(), is_over);
+    });
+    if (idle != free.end()) {
+      std::swap(*idle, free.back());
+      buffer = std::move(free.back());
+      free.pop_back();
+    }
+  }
+  if (buffer) {
+    buffer.uses_.clear();
+    return buffer;
+  }
+  void* data = nullptr;
+  CuPointer address = 0;
+  const CuResult made = is_pinned ? driver_.allocate_host(&data, capacity, kCuHostPortable)
+                                  : driver_.allocate(&address, capacity);
+  PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, made, what));
+  buffer.gpu_ = this;
+  buffer.data_ = is_pinned ? static_cast<std::byte*>(data) : reinterpret_cast<std::byte*>(address);
+  buffer.capacity_ = capacity;
+  buffer.kind_ = kind;
+  return buffer;
+}
+
+void Gpu::give_back(GpuBuffer buffer) {
+  std::lock_guard lock(mutex_);
+  auto& pool = free_buffers_[static_cast<int>(buffer.kind_)];
+  pool[std::bit_width(buffer.capacity_) - 1].push_back(std::move(buffer));
+}
+
+Result<std::byte*> Gpu::allocate(size_t bytes) {
+  CuPointer pointer = 0;
+  const CuResult made = driver_.allocate(&pointer, bytes);
+  PERSEUS_RETURN_IF_ERROR(cuda_status(
+      driver_, made,
+      "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(ordinal_)));
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  all.has_allocated.store(true, std::memory_order_release);
+  auto* data = reinterpret_cast<std::byte*>(pointer);
+  all.allocated[data] = this;
+  return data;
+}
+
+bool Gpu::free(void* pointer) {
+  Registry& all = registry();
+  if (!all.has_allocated.load(std::memory_order_acquire)) return false;
+  Gpu* gpu = nullptr;
+  {
+    std::lock_guard lock(all.mutex);
+    const auto found = all.allocated.find(pointer);
+    if (found == all.allocated.end()) return false;
+    gpu = found->second;
+    all.allocated.erase(found);
+  }
+  const CurrentContext current(*gpu);
+  gpu->driver_.free(reinterpret_cast<CuPointer>(pointer));
+  return true;
+}
+
+Result<bool> Gpu::is_done(const GpuEvent& event) const {
+  const CuResult result = driver_.query_event(event.get());
+  if (result == kCuSuccess) return true;
+  if (result == kCuNotReady) return false;
+  return cuda_status(driver_, result, "work on GPU " + std::to_string(ordinal_));
+}
+
+Status Gpu::order(CuStream stream, const GpuEvent& event) const {
+  return cuda_status(driver_, driver_.stream_wait_event(stream, event.get(), 0),
+                     "having a stream wait for a result");
+}
+
+Result<GpuEvent> Gpu::record(CuStream stream) {
+  int capturing = kCuNotCapturing;
+  PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, driver_.capture_status(stream, &capturing),
+                                      "asking for the stream's state"));
+  if (capturing != kCuNotCapturing) {
+    return Status::unsupported(
+        "its stream is being captured into a CUDA graph, which cannot hold what ranks agree on "
+        "anew in each step; submit it outside of the capture");
+  }
+  auto event = take_event();
+  if (!event.is_ok()) return event;
+  PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, driver_.record_event(event.value().get(), stream),
+                                      "recording an event on the stream"));
+  return event;
+}
+
+}  // namespace perseus

@@ -1,0 +1,42 @@
+"""Where the tensors of these tests and programs are, and where their figures go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def is_cpu() -> bool:
+    return os.environ.get("PERSEUS_GPU_CHECK_DEVICE") == "cpu"
+
+
+def device() -> torch.device:
+    """This rank's GPU, made the current one; the CPU if PERSEUS_GPU_CHECK_DEVICE says so."""
+    if is_cpu():
+        return torch.device("cpu")
+    index = int(os.environ.get("PERSEUS_LOCAL_RANK", "0")) % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def synchronize() -> None:
+    if not is_cpu():
+        torch.cuda.synchronize()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="a short run: rough figures")
+    parser.add_argument("--figures", type=Path, metavar="FILE", help="write the figures there")
+
+
+def keep(figures: dict[str, Any], file: Path | None) -> None:
+    """The figures as JSON; and on stdout."""
+    if file:
+        file.write_text(json.dumps(figures))
+    for key, value in figures.items():
+        print(f"{key}: {value}", flush=True)

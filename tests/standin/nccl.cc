@@ -1,0 +1,301 @@
+// The stand-in for NCCL: the exported functions.
+#include "device/cuda/nccl.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "communicator.h"
+#include "device.h"
+#include "elements.h"
+#include "group.h"
+#include "injection.h"
+#include "settings.h"
+
+using namespace perseus;           // NOLINT: the exported functions belong to no namespace
+using namespace perseus::standin;  // NOLINT
+
+namespace {
+
+// The communicators that have not been destroyed or aborted.
+class Communicators {
+ public:
+  static Communicators& get() {
+    static Communicators& communicators = *new Communicators;
+    return communicators;
+  }
+
+  NcclHandle add(std::shared_ptr<Communicator> communicator) {
+    std::lock_guard lock(mutex_);
+    const auto handle = reinterpret_cast<NcclHandle>((uintptr_t{3} << 32) + 16 * ++made_);
+    all_[handle] = std::move(communicator);
+    return handle;
+  }
+  std::shared_ptr<Communicator> find(NcclHandle comm) {
+    std::lock_guard lock(mutex_);
+    const auto found = all_.find(comm);
+    return found == all_.end() ? nullptr : found->second;
+  }
+  void remove(NcclHandle comm) {
+    std::lock_guard lock(mutex_);
+    all_.erase(comm);
+  }
+
+ private:
+  std::mutex mutex_;
+  uintptr_t made_ = 0;
+  std::map<NcclHandle, std::shared_ptr<Communicator>> all_;
+};
+
+// Reductions that programs have made: numbers from kFirstScaledSum on.
+class ScaledSums {
+ public:
+  static ScaledSums& get() {
+    static ScaledSums& sums = *new ScaledSums;
+    return sums;
+  }
+
+  int add(double factor) {
+    std::lock_guard lock(mutex_);
+    factors_[next_] = factor;
+    return next_++;
+  }
+  // Puts the plain sum and its factor in the place of one.
+  bool resolve(Collective& collective) {
+    std::lock_guard lock(mutex_);
+    const auto found = factors_.find(collective.op);
+    if (found == factors_.end()) return collective.op < kFirstScaledSum;
+    collective.op = kNcclSum;
+    collective.factor = found->second;
+    return true;
+  }
+  bool remove(int op) {
+    std::lock_guard lock(mutex_);
+    return factors_.erase(op) > 0;
+  }
+
+ private:
+  static constexpr int kFirstScaledSum = 16;
+  std::mutex mutex_;
+  int next_ = kFirstScaledSum;
+  std::map<int, double> factors_;
+};
+
+std::string name_of(const NcclUniqueId& id) {
+  constexpr int kNamingBytes = 16;
+  std::string name = "perseus-standin-";
+  for (int i = 0; i < kNamingBytes; ++i) {
+    for (const int digit : {id.bytes[i] >> 4 & 15, id.bytes[i] & 15}) {
+      name += "0123456789abcdef"[digit];
+    }
+  }
+  return name + "-";
+}
+
+NcclResult submit(Collective collective, NcclHandle comm, CuStream stream) {
+  auto communicator = Communicators::get().find(comm);
+  if (!communicator || !ScaledSums::get().resolve(collective) ||
+      size_of_nccl_type(collective.type) == 0 || name_of_nccl_op(collective.op) == nullptr ||
+      collective.root < 0 || collective.root >= communicator->ranks) {
+    return kNcclInvalidArgument;
+  }
+  for (const Message& each : collective.messages) {
+    if (each.peer < 0 || each.peer >= communicator->ranks || size_of_nccl_type(each.type) == 0) {
+      return kNcclInvalidArgument;
+    }
+  }
+  // As NCCL says of one that still connects.
+  if (communicator->error() == kNcclInProgress) return kNcclInvalidArgument;
+  Group::of_this_thread().add(std::move(communicator), std::move(collective), stream);
+  return kNcclSuccess;
+}
+
+NcclResult submit(Message message, NcclHandle comm, CuStream stream) {
+  return submit(
+      {.kind = Collective::Kind::kMessages, .name = "ncclSend or ncclRecv", .messages = {message}},
+      comm, stream);
+}
+
+}  // namespace
+
+extern "C" {
+
+PERSEUS_STANDIN_API const char* ncclGetErrorString(NcclResult error) {
+  switch (error) {
+    case kNcclSuccess: return "no error";
+    case kNcclUnhandledCudaError: return "unhandled cuda error";
+    case kNcclSystemError: return "unhandled system error";
+    case 3: return "internal error";
+    case kNcclInvalidArgument: return "invalid argument";
+    case kNcclInvalidUsage: return "invalid usage";
+    case kNcclRemoteError: return "remote process exited or there was a network error";
+    case kNcclInProgress: return "NCCL operation in progress";
+    default: return "unknown result code";
+  }
+}
+
+PERSEUS_STANDIN_API NcclResult ncclGetVersion(int* version) {
+  if (const int error = injected(__func__)) return error;
+  *version = settings().nccl_version;
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclGetUniqueId(NcclUniqueId* id) {
+  if (const int error = injected(__func__)) return error;
+  std::random_device random;
+  for (char& byte : id->bytes) byte = static_cast<char>(random());
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclCommInitRankConfig(NcclHandle* comm, int ranks, NcclUniqueId id,
+                                                      int rank, NcclConfig* config) {
+  if (const int error = injected(__func__)) return error;
+  if (current_device() < 0) return kNcclUnhandledCudaError;
+  constexpr unsigned kMagic = 0xcafebeef;
+  if (ranks < 1 || rank < 0 || rank >= ranks || (config != nullptr && config->magic != kMagic)) {
+    return kNcclInvalidArgument;
+  }
+  const bool is_blocking = config == nullptr || config->blocking != 0;
+  auto communicator =
+      std::make_shared<Communicator>(name_of(id), rank, ranks, current_device(), is_blocking);
+  communicator->start();
+  *comm = Communicators::get().add(communicator);
+  if (!is_blocking) return kNcclInProgress;
+  if (Group::of_this_thread().is_open()) {
+    Group::of_this_thread().add_start(std::move(communicator));
+    return kNcclSuccess;
+  }
+  const NcclResult error = communicator->wait_for_start();
+  if (error != kNcclSuccess) Communicators::get().remove(std::exchange(*comm, nullptr));
+  return error;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclCommFinalize(NcclHandle comm) {
+  if (const int error = injected(__func__)) return error;
+  const auto communicator = Communicators::get().find(comm);
+  if (!communicator) return kNcclInvalidArgument;
+  communicator->finalize();
+  return communicator->error() == kNcclInProgress ? kNcclInProgress : kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclCommDestroy(NcclHandle comm) {
+  if (const int error = injected(__func__)) return error;
+  const auto communicator = Communicators::get().find(comm);
+  if (!communicator) return kNcclInvalidArgument;
+  communicator->wait_for_work();
+  Communicators::get().remove(comm);
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclCommAbort(NcclHandle comm) {
+  if (const int error = injected(__func__)) return error;
+  const auto communicator = Communicators::get().find(comm);
+  if (!communicator) return kNcclInvalidArgument;
+  communicator->abort();
+  Communicators::get().remove(comm);
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclCommGetAsyncError(NcclHandle comm, NcclResult* error) {
+  if (const int injected_error = injected(__func__)) return injected_error;
+  const auto communicator = Communicators::get().find(comm);
+  if (!communicator) return kNcclInvalidArgument;
+  *error = communicator->error();
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclGroupStart() {
+  if (const int error = injected(__func__)) return error;
+  Group::of_this_thread().start();
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclGroupEnd() {
+  if (const int error = injected(__func__)) return error;
+  return Group::of_this_thread().end();
+}
+
+PERSEUS_STANDIN_API NcclResult ncclAllReduce(const void* source, void* target, size_t count,
+                                             int type, int op, NcclHandle comm, CuStream stream) {
+  if (const int error = injected(__func__)) return error;
+  return submit({.kind = Collective::Kind::kAllReduce,
+                 .name = __func__,
+                 .source = source,
+                 .target = target,
+                 .count = count,
+                 .type = type,
+                 .op = op},
+                comm, stream);
+}
+
+PERSEUS_STANDIN_API NcclResult ncclBroadcast(const void* source, void* target, size_t count,
+                                             int type, int root, NcclHandle comm, CuStream stream) {
+  if (const int error = injected(__func__)) return error;
+  return submit({.kind = Collective::Kind::kBroadcast,
+                 .name = __func__,
+                 .source = source,
+                 .target = target,
+                 .count = count,
+                 .type = type,
+                 .root = root},
+                comm, stream);
+}
+
+PERSEUS_STANDIN_API NcclResult ncclReduceScatter(const void* source, void* target,
+                                                 size_t count_of_each, int type, int op,
+                                                 NcclHandle comm, CuStream stream) {
+  if (const int error = injected(__func__)) return error;
+  return submit({.kind = Collective::Kind::kReduceScatter,
+                 .name = __func__,
+                 .source = source,
+                 .target = target,
+                 .count = count_of_each,
+                 .type = type,
+                 .op = op},
+                comm, stream);
+}
+
+PERSEUS_STANDIN_API NcclResult ncclAllGather(const void* source, void* target, size_t count_of_each,
+                                             int type, NcclHandle comm, CuStream stream) {
+  if (const int error = injected(__func__)) return error;
+  return submit({.kind = Collective::Kind::kAllGather,
+                 .name = __func__,
+                 .source = source,
+                 .target = target,
+                 .count = count_of_each,
+                 .type = type},
+                comm, stream);
+}
+
+PERSEUS_STANDIN_API NcclResult ncclRedOpCreatePreMulSum(int* op, void* scalar, int type,
+                                                        int residence, NcclHandle comm) {
+  if (const int error = injected(__func__)) return error;
+  if (!Communicators::get().find(comm) || residence != kNcclScalarOfHost) {
+    return kNcclInvalidArgument;
+  }
+  *op = ScaledSums::get().add(nccl_scalar(type, scalar));
+  return kNcclSuccess;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclRedOpDestroy(int op, NcclHandle comm) {
+  if (const int error = injected(__func__)) return error;
+  const bool is_known = Communicators::get().find(comm) != nullptr && ScaledSums::get().remove(op);
+  return is_known ? kNcclSuccess : kNcclInvalidArgument;
+}
+
+PERSEUS_STANDIN_API NcclResult ncclSend(const void* source, size_t count, int type, int peer,
+                                        NcclHandle comm, CuStream stream) {
+  if (const int error = injected(__func__)) return error;
+  return submit(Message{true, const_cast<void*>(source), count, type, peer}, comm, stream);
+}
+
+PERSEUS_STANDIN_API NcclResult ncclRecv(void* target, size_t count, int type, int peer,
+                                        NcclHandle comm, CuStream stream) {
+  if (const int error = injected(__func__)) return error;
+  return submit(Message{false, target, count, type, peer}, comm, stream);
+}
+
+}  // extern "C"

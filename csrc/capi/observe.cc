@@ -6,6 +6,8 @@
 #include "codec/codec.h"
 #include "codec/function_codec.h"
 #include "device/cpu/kernels.h"
+#include "device/cuda/kernels_image.h"
+#include "device/cuda/libraries.h"
 
 using perseus::Process;
 using perseus::Status;
@@ -95,6 +97,10 @@ perseus_status_t perseus_settings(void (*visit)(void* user, const perseus_settin
   return PERSEUS_OK;
 }
 
+void perseus_add_library_folders(const char* folders) {
+  if (folders != nullptr) perseus::add_library_folders(folders);
+}
+
 perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what, const char* found),
                                      void* user) {
   const std::string instructions(perseus::instruction_set());
@@ -104,6 +110,12 @@ perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
   const auto mpi = perseus::load_mpi(settings.value().mpi_library);
   const std::string version = mpi.is_ok() ? mpi.value()->version() : "none found";
   visit(user, "MPI", version.substr(0, version.find('\n')).c_str());
+  for (const auto& [what, found] :
+       perseus::describe_cuda(perseus::load_cuda(settings.value().cuda_library_path))) {
+    visit(user, what.c_str(), found.c_str());
+  }
+  visit(user, "CUDA kernels",
+        perseus::kernels_image().empty() ? "not built: there was no nvcc" : "built");
   return PERSEUS_OK;
 }
 

@@ -1,6 +1,8 @@
 // perseus.h: names, submission, results.
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <cstddef>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -18,6 +20,9 @@ namespace {
 
 constexpr size_t kMaxName = 4096;
 constexpr size_t kMaxReason = 1024;
+// Of the first published perseus.h, which had no devices.
+constexpr size_t kFirstSubmissionSize = offsetof(perseus_submission_t, device);
+constexpr size_t kFirstResultSize = offsetof(perseus_result_t, device);
 
 Status unknown_handle(perseus_handle_t handle) {
   if (const Operation* inherited = Process::instance().handles.find_inherited(handle)) {
@@ -85,7 +90,7 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
   const auto found = find_place(submission.id);
   if (!found.is_ok()) return found.status();
   const Place& place = found.value();
-  auto made = perseus::make_operation(submission, *place.name, *place.ranks);
+  auto made = perseus::make_operation(submission, *place.name, *place.ranks, *place.engine);
   if (!made.is_ok()) {
     // In flight under the same name, it has no call that the others could wait for.
     [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
@@ -133,11 +138,14 @@ perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t
 
 perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_handle_t* handle) {
   if (submission == nullptr || handle == nullptr ||
-      submission->struct_size < sizeof(perseus_submission_t)) {
+      submission->struct_size < kFirstSubmissionSize) {
     return to_c(
         Status::invalid_argument("the submission is missing, or its struct_size is not set"));
   }
-  const auto submitted = submit(*submission);
+  // Of a program that was compiled before the last fields were there: on the CPU.
+  perseus_submission_t known{};
+  std::memcpy(&known, submission, std::min(submission->struct_size, sizeof known));
+  const auto submitted = submit(known);
   if (submitted.is_ok()) *handle = submitted.value();
   return to_c(submitted.status());
 }
@@ -165,30 +173,55 @@ perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms) {
   return to_c(operation->status);
 }
 
+perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
+                                        int64_t time_out_ms) {
+  const OperationPtr operation = Process::instance().handles.find(handle);
+  if (operation == nullptr || operation->gpu == nullptr) return perseus_wait(handle, time_out_ms);
+  std::optional<std::chrono::nanoseconds> time_out;
+  if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
+  const auto spin = Process::instance().spin.load(std::memory_order_relaxed);
+  if (!operation->launched.wait(time_out, spin)) {
+    return to_c({perseus::StatusCode::kInProgress, "the operation is still under way"});
+  }
+  if (operation->done.is_set()) return to_c(operation->status);
+  perseus::Gpu& gpu = *operation->gpu;
+  const perseus::CurrentContext current(gpu);
+  Status status = current.status();
+  for (const perseus::GpuEvent& result : operation->results) {
+    if (status.is_ok()) status = gpu.order(static_cast<perseus::CuStream>(stream), result);
+  }
+  return to_c(status);
+}
+
 perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_result_t* result) {
   const auto found = find_complete(handle);
   if (!found.is_ok()) return to_c(found.status());
   const Operation& operation = *found.value();
-  if (result == nullptr || result->struct_size < sizeof(perseus_result_t)) {
+  if (result == nullptr || result->struct_size < kFirstResultSize) {
     return to_c(Status::invalid_argument("the result's struct_size is not set"));
   }
-  const size_t struct_size = result->struct_size;
-  *result = perseus_result_t{};
-  result->struct_size = struct_size;
-  result->last_rank = operation.last_rank;
-  if (operation.description.kind == OperationKind::kJoin) return PERSEUS_OK;
-  if (index < 0 || static_cast<size_t>(index) >= operation.tensors.size()) {
+  const bool is_join = operation.description.kind == OperationKind::kJoin;
+  const bool has_tensor = index >= 0 && static_cast<size_t>(index) < operation.tensors.size();
+  if (!is_join && !has_tensor) {
     return to_c(Status::invalid_argument("the operation has no result " + std::to_string(index)));
   }
-  const perseus::OperationTensor& tensor = operation.tensors[index];
-  result->data = tensor.output;
-  result->shape = tensor.result_shape.data();
-  result->rank = static_cast<int32_t>(tensor.result_shape.size());
-  result->dtype = static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
-  if (!operation.received_splits.empty()) {
-    result->received_splits = operation.received_splits.data();
-    result->received_split_count = static_cast<int32_t>(operation.received_splits.size());
+  perseus_result_t described{};
+  described.struct_size = result->struct_size;
+  described.last_rank = operation.last_rank;
+  described.device = static_cast<perseus_device_t>(operation.description.device);
+  described.device_index = operation.gpu != nullptr ? operation.gpu->ordinal() : -1;
+  if (!is_join) {
+    const perseus::OperationTensor& tensor = operation.tensors[index];
+    described.data = tensor.output;
+    described.shape = tensor.result_shape.data();
+    described.rank = static_cast<int32_t>(tensor.result_shape.size());
+    described.dtype = static_cast<perseus_dtype_t>(operation.description.tensors[index].dtype);
+    if (!operation.received_splits.empty()) {
+      described.received_splits = operation.received_splits.data();
+      described.received_split_count = static_cast<int32_t>(operation.received_splits.size());
+    }
   }
+  std::memcpy(result, &described, std::min(described.struct_size, sizeof described));
   return PERSEUS_OK;
 }
 
@@ -200,7 +233,7 @@ void* perseus_take_result(perseus_handle_t handle, int32_t index) {
   return found.value()->tensors[index].allocated.release();
 }
 
-void perseus_free(void* data) { std::free(data); }
+void perseus_free(void* data) { perseus::FreeMemory()(static_cast<std::byte*>(data)); }
 
 void perseus_release(perseus_handle_t handle) { Process::instance().handles.remove(handle); }
 

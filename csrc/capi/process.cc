@@ -42,15 +42,18 @@ void Process::before_fork() {
   engine_mutex_.lock();
   names.before_fork();
   handles.before_fork();
+  Gpu::before_fork();
 }
 
 void Process::after_fork_in_parent() {
+  Gpu::after_fork_in_parent();
   handles.after_fork_in_parent();
   names.after_fork_in_parent();
   engine_mutex_.unlock();
 }
 
 void Process::after_fork_in_child() {
+  Gpu::after_fork_in_child();
   handles.after_fork_in_child();
   names.after_fork_in_child();
   // Its destructor would wait for a thread that is not here.

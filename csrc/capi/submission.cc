@@ -6,6 +6,7 @@
 
 #include "base/recycler.h"
 #include "codec/codec.h"
+#include "engine/results.h"
 
 namespace perseus {
 namespace {
@@ -23,8 +24,8 @@ Status wrong_call(const Names::Entry& name, const std::string& what) {
 class Checker {
  public:
   Checker(const perseus_submission_t& submission, const Names::Entry& name,
-          const std::vector<int>& set_ranks)
-      : submission_(submission), name_(name), set_ranks_(set_ranks) {}
+          const std::vector<int>& set_ranks, const Engine& engine)
+      : submission_(submission), name_(name), set_ranks_(set_ranks), engine_(engine) {}
 
   Result<OperationPtr> run() {
     operation_->name_id = submission_.id;
@@ -36,10 +37,14 @@ class Checker {
     if (name_.kind == OperationKind::kBarrier || name_.kind == OperationKind::kJoin) {
       return operation_;
     }
+    if (submission_.device != PERSEUS_CPU && submission_.device != PERSEUS_CUDA) {
+      return wrong("there is no kind of device " + std::to_string(submission_.device));
+    }
     PERSEUS_RETURN_IF_ERROR(take_tensors());
     if (is_reduction(name_.kind)) PERSEUS_RETURN_IF_ERROR(take_reduction());
     if (name_.kind == OperationKind::kBroadcast) PERSEUS_RETURN_IF_ERROR(take_root());
     if (name_.kind == OperationKind::kAlltoall) PERSEUS_RETURN_IF_ERROR(take_splits());
+    if (submission_.device == PERSEUS_CUDA) PERSEUS_RETURN_IF_ERROR(take_gpu());
     return operation_;
   }
 
@@ -87,6 +92,45 @@ class Checker {
     slot.input = static_cast<const std::byte*>(tensor.input);
     slot.output = static_cast<std::byte*>(tensor.output);
     return {};
+  }
+
+  // Last, when all else is right: it leaves its mark on the caller's stream.
+  Status take_gpu() {
+    auto found = find_gpu();
+    if (!found.is_ok()) return about(found.status());
+    Gpu& gpu = *found.value();
+    for (size_t t = 0; t < operation_->tensors.size(); ++t) {
+      const OperationTensor& tensor = operation_->tensors[t];
+      if (operation_->description.tensors[t].elements() == 0) continue;
+      PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.input)));
+      if (tensor.output != nullptr) PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.output)));
+    }
+    const CurrentContext current(gpu);
+    PERSEUS_RETURN_IF_ERROR(about(current.status()));
+    auto ready = gpu.record(static_cast<CuStream>(submission_.stream));
+    if (!ready.is_ok()) return about(ready.status());
+    operation_->gpu = &gpu;
+    operation_->ready = std::move(ready).value();
+    operation_->description.device = DeviceKind::kCuda;
+    const auto place =
+        std::lower_bound(set_ranks_.begin(), set_ranks_.end(), engine_.topology().rank);
+    return about(allocate_outputs(*operation_, static_cast<int>(set_ranks_.size()),
+                                  static_cast<int>(place - set_ranks_.begin())));
+  }
+
+  Result<Gpu*> find_gpu() const {
+    const std::string& folders = engine_.settings().cuda_library_path;
+    if (submission_.device_index >= 0) return Gpu::get(folders, submission_.device_index);
+    for (size_t t = 0; t < operation_->tensors.size(); ++t) {
+      if (operation_->description.tensors[t].elements() == 0) continue;
+      return Gpu::of_memory(folders, operation_->tensors[t].input);
+    }
+    return Gpu::get(folders, 0);
+  }
+
+  Status about(const Status& status) const {
+    if (status.is_ok()) return status;
+    return {status.code(), title(name_.key) + ": " + status.message()};
   }
 
   Status take_reduction() {
@@ -151,6 +195,7 @@ class Checker {
   const perseus_submission_t& submission_;
   const Names::Entry& name_;
   const std::vector<int>& set_ranks_;
+  const Engine& engine_;
   OperationPtr operation_ = operations().take();
 };
 
@@ -163,8 +208,9 @@ Status check_membership(const Names::Entry& name, const std::vector<int>& set_ra
 }
 
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,
-                                    const Names::Entry& name, const std::vector<int>& set_ranks) {
-  return Checker(submission, name, set_ranks).run();
+                                    const Names::Entry& name, const std::vector<int>& set_ranks,
+                                    const Engine& engine) {
+  return Checker(submission, name, set_ranks, engine).run();
 }
 
 }  // namespace perseus

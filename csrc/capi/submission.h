@@ -8,9 +8,11 @@
 
 namespace perseus {
 
-// Errors are kInvalidArgument and name the operation. `set_ranks`: of its process set.
+// Errors name the operation; but for what CUDA says they are kInvalidArgument. `set_ranks`: of its
+// process set.
 Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank);
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,
-                                    const Names::Entry& name, const std::vector<int>& set_ranks);
+                                    const Names::Entry& name, const std::vector<int>& set_ranks,
+                                    const Engine& engine);
 
 }  // namespace perseus

@@ -21,6 +21,7 @@ enum class ControlKind : uint8_t {
   kStallAnswer = 5,  // StallAnswer
   kAreYouThere = 6,  // nothing more
   kHere = 7,         // nothing more
+  kPressing = 8,     // int32 process set, uint64 round that is to end
 };
 
 // A rank is shutting down; passed on by everyone who had not heard. What has been agreed on in

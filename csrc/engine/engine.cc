@@ -54,7 +54,8 @@ Engine::Engine(Settings settings, Names& names, Timeline& timeline, Counters& co
       names_(names),
       timeline_(timeline),
       counters_(counters),
-      loop_(std::chrono::microseconds(settings_.spin_us)) {}
+      loop_(std::chrono::microseconds(settings_.spin_us)),
+      gpus_(loop_, std::chrono::seconds(settings_.nccl_timeout)) {}
 
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vector<int>& ranks,
                                               int generation, Names& names, Timeline& timeline,
@@ -111,7 +112,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   configure_log(static_cast<LogLevel>(settings_.log_level), settings_.log_hide_time, rank_);
 
   executor_ = std::make_unique<Executor>(
-      RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank_},
+      RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank_, gpus_},
       static_cast<ExecutorHost&>(*this), topology().local_size(),
       static_cast<int>(topology().host_names.size()));
   stall_watch_ = std::make_unique<StallWatch>(loop_, settings_, rank_, counters_,
@@ -254,6 +255,7 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   if (operation->name_id >= 0) names_.give_back(operation->name_id);
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();
+  if (operation->gpu != nullptr) operation->launched.set();
   if (callback) callback(*operation);
   return has_waiters;
 }

@@ -148,6 +148,13 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   Status shard_failed(const Status& status) override;
   void shard_ended() override { close_when_idle(); }
 
+  void launch_ended(ProcessSet& set) override;
+  bool may_be_preceded(int32_t set, uint64_t time) override;
+  void press(ProcessSet& set);
+  void on_pressing(int from, ByteReader reader, std::span<const std::byte> message);
+  // A message about a set that is not here: perhaps others have heard of it sooner.
+  void keep_early(int32_t set, int from, std::span<const std::byte> message);
+
   // MixUpHost.
   const std::map<int32_t, ProcessSetPtr>& process_sets_here() const override { return sets_; }
   void advance(ProcessSet& set) override;
@@ -181,6 +188,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
 
   EventLoop loop_;
   BufferPool buffers_;
+  GpuThreads gpus_;
   Residuals residuals_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Executor> executor_;
@@ -209,8 +217,9 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   std::map<int32_t, ProcessSetPtr> sets_;
   std::set<int32_t> closed_sets_;  // of those that had been opened
   int32_t next_set_ = 0;
-  // Ballots of sets that others have heard of sooner.
-  std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_ballots_;
+  uint64_t time_ = 0;  // the latest of an agreement
+  // Messages about sets that others have heard of sooner.
+  std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_messages_;
   std::map<int, Leaving> left_;  // by rank
   std::string why_leaving_;      // this one, if not in order
   std::vector<int> neighbours_;

@@ -75,6 +75,7 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
       break;
     case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
     case ControlKind::kHere: return;
+    case ControlKind::kPressing: return on_pressing(from, reader, message);
   }
   break_world({from, topology().name(from) + " sent a malformed control message"});
 }
@@ -82,12 +83,8 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
 void Engine::on_ballot(int from, ByteReader reader, std::span<const std::byte> message) {
   const auto id = reader.get<int32_t>();
   const ProcessSetPtr set = find_set(id);
-  if (set == nullptr || set->negotiator == nullptr) {
-    // The sender has seen the set made, or has not yet seen it removed.
-    if (id >= next_set_ && !closed_sets_.contains(id))
-      early_ballots_[id].emplace_back(from, std::vector(message.begin(), message.end()));
-    return;
-  }
+  // The sender has seen the set made, or has not yet seen it removed.
+  if (set == nullptr || set->negotiator == nullptr) return keep_early(id, from, message);
   counters_.agreement_messages_received.add();
   counters_.agreement_bytes_received.add(message.size());
   const size_t prefix = sizeof(ControlKind) + sizeof(id);
@@ -171,9 +168,15 @@ void Engine::end_operations(const Broken& news) {
   tell_neighbours(news.write());
   // The links close only when the news has had time to leave: else those who have not heard would
   // take this rank for the one that died.
-  loop_.call_at(Clock::now() + kNewsTime, [this] { mesh_->fail_all(broken_); });
+  loop_.call_at(Clock::now() + kNewsTime, [this] {
+    mesh_->fail_all(broken_);
+    gpus_.abandon(broken_);
+  });
   executor_->cancel_waiting(broken_);
-  for (const auto& [id, set] : sets_) fail_pending(*set, broken_);
+  for (const auto& [id, set] : std::map(sets_)) {
+    executor_->cancel_launches(*set, broken_);
+    fail_pending(*set, broken_);
+  }
 }
 
 void Engine::begin_shutdown(const std::string& why) {

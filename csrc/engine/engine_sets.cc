@@ -25,6 +25,7 @@ class SetHost final : public NegotiatorHost {
     engine_.mesh_->send_control(set_.ranks[to_index], message);
   }
   void agreed(const Agreement& agreement) override { engine_.on_agreement(set_, agreement); }
+  uint64_t time() const override { return engine_.time_; }
 
  private:
   Engine& engine_;
@@ -58,15 +59,17 @@ void Engine::open_set(int32_t id, std::vector<int> ranks) {
     set_ranks_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
   }
   for (const auto& [rank, leaving] : left_) apply_leaving(*set, leaving);
-  if (auto early = early_ballots_.extract(id); !early.empty()) {
+  if (auto early = early_messages_.extract(id); !early.empty()) {
     for (const auto& [from, message] : early.mapped()) on_control(from, message);
   }
 }
 
 void Engine::close_set(int32_t id, std::string_view how) {
   const ProcessSetPtr set = find_set(id);
-  fail_pending(*set, Status::invalid_argument("process set " + std::to_string(id) + " has been " +
-                                              std::string(how)));
+  const Status why = Status::invalid_argument("process set " + std::to_string(id) + " has been " +
+                                              std::string(how));
+  fail_pending(*set, why);
+  executor_->cancel_launches(*set, why);
   sets_.erase(id);
   std::lock_guard lock(sets_mutex_);
   set_ranks_.erase(id);
@@ -94,8 +97,10 @@ void Engine::advance(ProcessSet& set) {
 
 void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
   counters_.agreements.add();
+  time_ = std::max(time_, agreement.time);
   // What has ended with an error here must not end well elsewhere, without this rank's part.
   if (!over().is_ok()) return;
+  executor_->hold_launches();
   // Before anything is planned: all ranks change their plans at the same agreement.
   if (set.id == kWorld && agreement.trial == executor_->tuner().trial()) {
     executor_->conclude_trial(agreement.slowest);
@@ -141,11 +146,72 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     batch->operations.push_back(std::move(operation));
   }
   stall_watch_->note_agreement();
+  if (!batch->agreed.empty()) {
+    batch->set = sets_.at(set.id);
+    batch->round = agreement.round;
+    batch->is_joined = !agreement.joined.empty();
+    executor_->run(batch);
+  }
+  executor_->settle_launches(set, agreement);
   if (batch->agreed.empty()) return;
-  batch->set = sets_.at(set.id);
-  batch->round = agreement.round;
-  executor_->run(batch);
   for (const auto& [rank, leaving] : left_) check_part_of(leaving, set);
+}
+
+void Engine::launch_ended(ProcessSet& set) {
+  // A set that has been closed agrees on nothing more.
+  if (over().is_ok() && find_set(set.id).get() == &set) advance(set);
+}
+
+// A round in which this rank has cast its ballot may end in launches that come before those of that
+// time, unless none of ours is on a GPU.
+bool Engine::may_be_preceded(int32_t set, uint64_t time) {
+  bool may_be = false;
+  for (const auto& [id, other] : sets_) {
+    if (id == set || other->negotiator == nullptr) continue;
+    const Negotiator& negotiator = *other->negotiator;
+    if (!negotiator.is_in_round() || negotiator.time_of_ballot() >= time) continue;
+    const bool has_launches = other->launches != nullptr && other->launches->has_waiting();
+    const bool has_pending = std::ranges::any_of(other->pending, [](const auto& entry) {
+      return entry.second->description.device == DeviceKind::kCuda;
+    });
+    if (!has_launches && !has_pending) continue;
+    may_be = true;
+    press(*other);
+  }
+  return may_be;
+}
+
+void Engine::press(ProcessSet& set) {
+  const uint64_t round = set.negotiator->completed_rounds() + 1;
+  if (std::exchange(set.pressed_round, round) == round) return;
+  ByteWriter writer;
+  writer.put(ControlKind::kPressing);
+  writer.put(set.id);
+  writer.put(round);
+  for (const int rank : set.ranks) {
+    if (rank != rank_) mesh_->send_control(rank, writer.bytes());
+  }
+}
+
+void Engine::on_pressing(int from, ByteReader reader, std::span<const std::byte> message) {
+  const auto id = reader.get<int32_t>();
+  const auto round = reader.get<uint64_t>();
+  if (reader.failed()) {
+    return break_world({from, topology().name(from) + " sent a malformed control message"});
+  }
+  const ProcessSetPtr set = find_set(id);
+  if (set == nullptr || set->negotiator == nullptr) return keep_early(id, from, message);
+  // A rank can be at most one round ahead.
+  if (round > set->negotiator->completed_rounds() + 2) {
+    return break_world({from, topology().name(from) + " presses for a round that it cannot be in"});
+  }
+  set->negotiator->press(round);
+  advance(*set);
+}
+
+void Engine::keep_early(int32_t set, int from, std::span<const std::byte> message) {
+  if (set < next_set_ || closed_sets_.contains(set)) return;
+  early_messages_[set].emplace_back(from, std::vector(message.begin(), message.end()));
 }
 
 // Every rank of the world does this at the same place in the order of operations, and so comes to

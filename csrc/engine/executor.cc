@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "engine/finite_check.h"
+#include "engine/nccl_group.h"
+#include "engine/nccl_run.h"
 #include "engine/results.h"
 #include "engine/trace.h"
 #include "observe/log.h"
@@ -43,6 +45,15 @@ TuningEffort tuning_effort(const Settings& settings) {
   return {.steps = static_cast<int>(settings.tuning_steps),
           .warm_up = static_cast<int>(settings.tuning_warm_up),
           .most_values = static_cast<int>(settings.tuning_trials)};
+}
+
+// GPUs move some ten times as much at a time as links do, and NCCL takes large pieces best.
+constexpr uint64_t kGpuCredit = 64 << 20;
+constexpr uint64_t kGpuPiece = 16 << 20;
+constexpr int kStagedOnly = 2;  // of PERSEUS_GPU_OPERATIONS
+
+uint64_t gpu_credit(const Settings& settings) {
+  return settings.is_given("PERSEUS_CREDIT") ? settings.credit_bytes : kGpuCredit;
 }
 
 // Once a model has diverged, all of its gradients are not finite for ever.
@@ -89,6 +100,7 @@ Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int h
       tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, hosts > 1),
              tuning_effort(context.settings)),
       admission_(most_at_once(), context.settings.credit_bytes),
+      launches_(gpu_credit(context.settings), host),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
 // Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
@@ -117,7 +129,7 @@ void Executor::note_step(Batch& batch) {
   if (tuner_.is_finished() || batch.set->id != ProcessSet::kWorld) return;
   if (!is_new && bursts_ < kMostBursts) return;
   bursts_ = 0;
-  if (is_idle()) {
+  if (admission_.is_idle()) {
     tuner_.end_step();
   } else {
     step_ends_when_idle_ = true;
@@ -141,19 +153,54 @@ ShardRun* Executor::new_run() {
   return run;
 }
 
-void Executor::run(const std::shared_ptr<Batch>& batch) {
-  note_step(*batch);
+Granularity Executor::granularity(const Batch& batch) const {
   // The world's agreements tell when tuning moves on. Those of other sets come before that on one
   // rank and after it on another.
-  const bool is_tuned = batch->set->id == ProcessSet::kWorld;
+  const bool is_tuned = batch.set->id == ProcessSet::kWorld;
   const Tuning& tuning = is_tuned ? tuner_.current() : tuner_.start();
-  planner_.make(batch->agreed,
-                {tuning.merge_bytes, tuning.shard_bytes, context_.settings.disable_group_fusion},
-                batch->plan);
+  Granularity granularity;
+  granularity.merge_bytes = granularity.gpu_merge_bytes = tuning.merge_bytes;
+  granularity.shard_bytes = granularity.gpu_shard_bytes = tuning.shard_bytes;
+  granularity.groups_apart = context_.settings.disable_group_fusion;
+  const Settings& settings = context_.settings;
+  if (settings.gpu_operations != kStagedOnly) {
+    if (!settings.is_given("PERSEUS_ALLREDUCE_FUSION")) granularity.gpu_merge_bytes = kGpuPiece;
+    if (!settings.is_given("PERSEUS_ALLREDUCE_SHARD")) granularity.gpu_shard_bytes = kGpuPiece;
+  }
+  return granularity;
+}
+
+bool Executor::takes_turns(const ShardRun& run) const {
+  return run.is_of_gpus() && !run.batch->is_joined &&
+         context_.settings.gpu_operations != kStagedOnly &&
+         has_nccl_way(run.description(), context_.settings);
+}
+
+Status Executor::prepare_gpus(ProcessSet& set, const ShardRun& run) {
+  if (set.nccl != nullptr) return {};
+  const auto thread = context_.gpus.of(*run.batch->operations[run.shard.operation]->gpu);
+  PERSEUS_RETURN_IF_ERROR(thread.status());
+  set.nccl = std::make_unique<NcclGroup>(context_.settings, *thread.value());
+  Call call = call_for(run, context_, 0);
+  call.operation = operation_tag(set, set.next_series++);
+  set.nccl->meet(set.group, call);
+  return {};
+}
+
+void Executor::settle_launches(ProcessSet& set, const Agreement& agreement) {
+  launches_.settle(set, agreement);
+}
+
+void Executor::run(const std::shared_ptr<Batch>& batch) {
+  note_step(*batch);
+  planner_.make(batch->agreed, granularity(*batch), batch->plan);
   for (const Shard& shard : batch->plan.shards) {
     for_each_operation(shard, [&](uint32_t operation) {
       if (const OperationPtr& ours = batch->operations[operation]) ours->unfinished_shards += 1;
     });
+  }
+  for (const OperationPtr& operation : batch->operations) {
+    if (operation != nullptr) operation->unlaunched_shards = operation->unfinished_shards;
   }
   for (const OperationPtr& operation : batch->operations) {
     if (operation == nullptr) continue;
@@ -178,10 +225,35 @@ void Executor::run(const std::shared_ptr<Batch>& batch) {
     run->series = shard.pieces.empty() ? batch->set->next_series++ : series;
     run->index = index++;
     run->shard = shard;
+    run->turn = GpuTurn{};
     count(*run);
-    admission_.add(run);
+    if (takes_turns(*run)) {
+      in_turn_.push_back(run);
+    } else {
+      admission_.add(run);
+    }
   }
+  launch_in_turn(*batch);
   pump();
+}
+
+void Executor::launch_in_turn(Batch& batch) {
+  if (in_turn_.empty()) return;
+  std::vector<ShardRun*> runs;
+  runs.swap(in_turn_);
+  const Status prepared = prepare_gpus(*batch.set, *runs.front());
+  if (prepared.is_ok()) {
+    for (ShardRun* run : runs) launches_.add(*run);
+    for (ShardRun* run : runs) run_in_turn(*run, context_, launches_).start(run);
+  } else {
+    const Status told = host_.shard_failed(prepared);
+    for (ShardRun* run : runs) {
+      settle(*run, told);
+      free_runs_.push_back(run);
+    }
+  }
+  runs.clear();
+  in_turn_.swap(runs);  // which keeps the memory
 }
 
 void Executor::give_up(const Batch& batch, const Status& status) {
@@ -212,12 +284,23 @@ void Executor::pump() {
 }
 
 void Executor::shard_finished(ShardRun& run, const Status& status) {
+  if (run.turn.run != nullptr) return launch_finished(run, status);
   trace_shard_end(context_.timeline, run);
   settle(run, status.is_ok() ? status : host_.shard_failed(status));
   admission_.finish(&run);
-  if (is_idle()) note_idle();
+  if (admission_.is_idle()) note_idle();
   host_.shard_ended();
   pump();
+}
+
+void Executor::launch_finished(ShardRun& run, const Status& status) {
+  const ProcessSetPtr set = run.batch->set;
+  settle(run, status.is_ok() ? status : host_.shard_failed(status));
+  launches_.end(run, *set);
+  // One that has failed before its turn is still listed, for as long as the engine is there.
+  if (run.turn.has_come) free_runs_.push_back(&run);
+  host_.launch_ended(*set);
+  host_.shard_ended();
 }
 
 void Executor::settle(ShardRun& run, const Status& status) {

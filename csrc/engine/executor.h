@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/recycler.h"
+#include "engine/gpu_launches.h"
 #include "engine/shard_run.h"
 #include "schedule/admission.h"
 #include "schedule/tuner.h"
@@ -14,7 +15,7 @@
 namespace perseus {
 
 // What the executor tells the engine.
-class ExecutorHost {
+class ExecutorHost : public GpuLaunchesHost {
  public:
   virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
   // Called after some operations were done together.
@@ -23,6 +24,8 @@ class ExecutorHost {
   virtual Status shard_failed(const Status& status) = 0;
   // A shard no longer runs.
   virtual void shard_ended() = 0;
+  // What the set has launched on GPUs has come a step further.
+  virtual void launch_ended(ProcessSet& set) = 0;
 
  protected:
   ~ExecutorHost() = default;
@@ -36,9 +39,14 @@ class Executor {
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
   void run(const std::shared_ptr<Batch>& batch);
-  // Ends what has not started with `why`. What is under way ends as its links do.
+  // Around what is done after each agreement of a set: then, what it launches on GPUs next.
+  void hold_launches() { launches_.hold(); }
+  void settle_launches(ProcessSet& set, const Agreement& agreement);
+  // Ends what has not started with `why`: of all sets, but on GPUs of one. What is under way ends
+  // as its links do.
   void cancel_waiting(const Status& why);
-  bool is_idle() const { return admission_.is_idle(); }
+  void cancel_launches(ProcessSet& set, const Status& why) { launches_.cancel(set, why); }
+  bool is_idle() const { return admission_.is_idle() && launches_.is_idle(); }
   // An operation in this set that is not done, or null.
   const Operation* find_running(int32_t process_set) const;
   // Whether something is not done that this set agreed on after `round`.
@@ -53,9 +61,16 @@ class Executor {
 
  private:
   ShardRun* new_run();
+  Granularity granularity(const Batch& batch) const;
+  // Whether the shard is launched on GPUs in turn with others; the same on all ranks.
+  bool takes_turns(const ShardRun& run) const;
+  // Makes what the set needs for that.
+  Status prepare_gpus(ProcessSet& set, const ShardRun& run);
+  void launch_in_turn(Batch& batch);
   // Ends a batch that cannot run here; the other ranks wait for it in vain.
   void give_up(const Batch& batch, const Status& status);
   void pump();
+  void launch_finished(ShardRun& run, const Status& status);
   void settle(ShardRun& run, const Status& status);
   // How an operation whose shards are done has ended.
   Status verdict(const Operation& operation);
@@ -73,6 +88,8 @@ class Executor {
   ExecutorHost& host_;
   Tuner tuner_;
   Admission admission_;
+  GpuLaunches launches_;
+  std::vector<ShardRun*> in_turn_;  // of a batch
   bool is_busy_ = false;
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;

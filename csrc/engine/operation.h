@@ -7,6 +7,7 @@
 // the handle.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,12 +20,16 @@
 
 #include "base/event.h"
 #include "base/status.h"
+#include "device/cuda/gpu.h"
 #include "negotiation/description.h"
 
 namespace perseus {
 
+// Of the host, or of a GPU.
 struct FreeMemory {
-  void operator()(std::byte* memory) const { std::free(memory); }
+  void operator()(std::byte* memory) const {
+    if (!Gpu::free(memory)) std::free(memory);
+  }
 };
 using OwnedMemory = std::unique_ptr<std::byte[], FreeMemory>;
 
@@ -49,6 +54,19 @@ class Operation {
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
   OperationCallback callback;
+  // Of tensors on a GPU: which, and when the inputs are there.
+  Gpu* gpu = nullptr;
+  GpuEvent ready;
+  // Once `launched` is set: when the results will be there. Set when it is done at the latest.
+  std::vector<GpuEvent> results;
+  std::atomic<int> unlaunched_shards{0};
+  Event launched;
+
+  // A shard has been queued to the GPU, and will be done then. GPU's thread.
+  void shard_launched(const GpuEvent& until) {
+    results.push_back(until);
+    if (unlaunched_shards.fetch_sub(1, std::memory_order_acq_rel) == 1) launched.set();
+  }
 
   // Engine thread: shards that are not done.
   int unfinished_shards = 0;
@@ -88,6 +106,10 @@ class Operation {
     splits.clear();
     received_splits.clear();
     callback = nullptr;
+    gpu = nullptr;
+    ready = GpuEvent();
+    results.clear();
+    launched.clear();
     unfinished_shards = open_activities = 0;
     first_error = status = Status();
     non_finite.reset();

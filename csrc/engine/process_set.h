@@ -9,11 +9,17 @@
 #include "collectives/collective.h"
 #include "engine/operation.h"
 #include "negotiation/negotiator.h"
+#include "schedule/launch_order.h"
 #include "schedule/step_counter.h"
 
 namespace perseus {
 
+class NcclGroup;
+
 struct ProcessSet {
+  ProcessSet();
+  ~ProcessSet();
+
   static constexpr int32_t kWorld = 0;  // id of the set of all ranks
 
   int32_t id = kWorld;
@@ -23,10 +29,13 @@ struct ProcessSet {
   std::unique_ptr<NegotiatorHost> host;    // members only
   std::unique_ptr<Negotiator> negotiator;  // members only
 
-  NameMap<OperationPtr> pending;  // submitted and not yet agreed, by key
-  uint64_t next_series = 0;       // of messages; see ShardRun
-  StepCounter steps;              // counted where somebody asks for them
-  Status broken;                  // once no further operation is possible: why
+  NameMap<OperationPtr> pending;          // submitted and not yet agreed, by key
+  uint64_t next_series = 0;               // of messages; see ShardRun
+  StepCounter steps;                      // counted where somebody asks for them
+  std::unique_ptr<LaunchOrder> launches;  // once there are tensors on GPUs
+  std::unique_ptr<NcclGroup> nccl;        // likewise
+  uint64_t pressed_round = 0;             // the last that this rank has pressed for
+  Status broken;                          // once no further operation is possible: why
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
   // Ranks that this one's ballots go to or come from. Members only.

@@ -18,7 +18,11 @@ Status allocate_outputs(Operation& operation, int set_size, int set_index) {
     if (tensor.output != nullptr) continue;
     uint64_t bytes = size_of(description.tensors[t].dtype);
     for (int64_t extent : tensor.result_shape) bytes *= static_cast<uint64_t>(extent);
-    PERSEUS_RETURN_IF_ERROR(allocate_output(tensor, bytes));
+    if (operation.gpu != nullptr) {
+      PERSEUS_RETURN_IF_ERROR(allocate_output(tensor, bytes, *operation.gpu));
+    } else {
+      PERSEUS_RETURN_IF_ERROR(allocate_output(tensor, bytes));
+    }
   }
   return {};
 }
@@ -31,6 +35,20 @@ Status allocate_output(OperationTensor& tensor, uint64_t bytes) {
     return Status::out_of_memory("no memory for a result of " + std::to_string(bytes) + " bytes");
   }
   return {};
+}
+
+Status allocate_output(OperationTensor& tensor, uint64_t bytes, Gpu& gpu) {
+  if (bytes == 0) return {};
+  const auto allocated = gpu.allocate(bytes);
+  PERSEUS_RETURN_IF_ERROR(allocated.status());
+  tensor.output = allocated.value();
+  tensor.allocated.reset(tensor.output);
+  return {};
+}
+
+void set_result_rows(OperationTensor& tensor, const TensorDescription& agreed, int64_t rows) {
+  tensor.result_shape = agreed.shape;
+  tensor.result_shape[0] = rows;
 }
 
 int64_t rows_of(int64_t rows, int size, int index) {

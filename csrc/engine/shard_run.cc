@@ -6,10 +6,8 @@
 #include "collectives/adasum.h"
 #include "collectives/coded_allreduce.h"
 #include "collectives/message.h"
-#include "device/cpu/kernels.h"
-#include "device/cpu/pack.h"
 #include "engine/finite_check.h"
-#include "engine/trace.h"
+#include "engine/fusion_buffer.h"
 
 namespace perseus {
 namespace {
@@ -35,87 +33,11 @@ AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, 
                                                                    : best;
 }
 
-// Memory of a piece: none of an operation that this rank has not submitted.
-Segment segment_of(const ShardRun& run, const Piece& piece) {
-  Segment segment;
-  segment.elements = piece.elements;
-  if (const OperationPtr& operation = run.batch->operations[piece.operation]) {
-    const OperationTensor& tensor = operation->tensors[piece.tensor];
-    const size_t offset = piece.offset * size_of(run.shard.dtype);
-    segment.source = tensor.input + offset;
-    segment.target = tensor.output + offset;
-  }
-  return segment;
-}
-
-// The memory of a shard that is a part of one tensor, which so can move from and to it directly.
+// The memory of a shard that is a part of one tensor of the host's, which so can move from and to
+// it directly.
 Segment only_segment_of(const ShardRun& run) {
-  return run.shard.pieces.size() == 1 ? segment_of(run, run.shard.pieces.front()) : Segment{};
-}
-
-// Copies the pieces into the buffer; what this rank has not submitted becomes the reduction's
-// neutral element.
-void pack_pieces(const ShardRun& run, const RunContext& context, double factor, std::byte* buffer,
-                 FiniteCheck* check = nullptr) {
-  const TracedStep step(context.timeline, run, "PACK");
-  const size_t element = size_of(run.shard.dtype);
-  const bool is_checked = check != nullptr && check->is_on();
-  for (size_t i = 0; i < run.shard.pieces.size(); ++i) {
-    const Segment segment = segment_of(run, run.shard.pieces[i]);
-    if (segment.source != nullptr) {
-      const PackResult found = cpu_device().pack({&segment, 1}, run.shard.dtype, run.shard.dtype,
-                                                 factor, buffer, is_checked);
-      if (!found.is_finite) {
-        check->found(FiniteCheck::kInput, i, static_cast<const std::byte*>(segment.source),
-                     found.element, buffer, segment.elements);
-      }
-    } else {
-      fill_identity(buffer, segment.elements, run.shard.dtype, wire_op(run.description()));
-    }
-    buffer += segment.elements * element;
-  }
-}
-
-void unpack_pieces(const ShardRun& run, const RunContext& context, double factor, std::byte* buffer,
-                   FiniteCheck* check = nullptr) {
-  const TracedStep step(context.timeline, run, "UNPACK");
-  const size_t element = size_of(run.shard.dtype);
-  const bool is_checked = check != nullptr && check->is_on();
-  if (is_checked && factor != 1.0) {
-    // Unpacking looks at what it reads, and the factor may be what makes it infinite.
-    scale(buffer, buffer, run.shard.elements(), run.shard.dtype, factor);
-    factor = 1.0;
-  }
-  for (size_t i = 0; i < run.shard.pieces.size(); ++i) {
-    const Segment segment = segment_of(run, run.shard.pieces[i]);
-    if (segment.target != nullptr) {
-      const PackResult found = cpu_device().unpack(buffer, run.shard.dtype, {&segment, 1},
-                                                   run.shard.dtype, factor, is_checked);
-      if (!found.is_finite) {
-        check->found(FiniteCheck::kResult, i, buffer, found.element,
-                     static_cast<std::byte*>(segment.target), segment.elements);
-      }
-    } else if (is_checked) {
-      // Nothing to keep, but the other ranks may have to ask this one.
-      check->search(FiniteCheck::kResult, i, buffer, segment.elements);
-    }
-    buffer += segment.elements * element;
-  }
-}
-
-// The codec of a shard, or null: only float32 sums are coded.
-const Codec* codec_for(const ShardRun& run, const RunContext& context) {
-  if (run.shard.dtype != DataType::kFloat32 || wire_op(run.description()) != ReduceOp::kSum) {
-    return nullptr;
-  }
-  int id = run.description().codec;
-  if (id == kCodecFromSettings) {
-    constexpr int kFp16Setting = 0, kBf16Setting = 2;
-    id = context.settings.wire_dtype == kFp16Setting   ? kCodecFp16
-         : context.settings.wire_dtype == kBf16Setting ? kCodecBf16
-                                                       : kCodecNone;
-  }
-  return codec(id);
+  const bool is_direct = run.shard.pieces.size() == 1 && !run.is_of_gpus();
+  return is_direct ? segment_of(run, run.shard.pieces.front()) : Segment{};
 }
 
 // Where what coding loses of a piece is kept between its operations.
@@ -158,17 +80,21 @@ Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* val
 Task run_adasum(ShardRun& run, RunContext context) {
   const Description& description = run.description();
   const std::span<const Piece> pieces = run.shard.pieces;  // whole tensors: see Planner::cut
-  Buffer buffer = context.buffers.take(run.shard.bytes);
   ScratchArray<uint64_t> tensors(context.buffers, pieces.size());
-  if (!buffer || !tensors) co_return Status::out_of_memory("no memory for a fusion buffer");
+  if (!tensors) co_return out_of_scratch(pieces.size() * sizeof(uint64_t));
   for (const Piece& piece : pieces) tensors.emplace(piece.elements);
   FiniteCheck check(run, context, pieces);
   PERSEUS_CO_RETURN_IF_ERROR(check.ready());
-  pack_pieces(run, context, description.prescale, buffer.data(), &check);
-  Status status = co_await adasum(run.batch->set->group, call_for(run, context, run.index),
-                                  buffer.data(), tensors.span(), run.shard.dtype);
+  FusionBuffer buffer(run, context);
+  Status status = co_await buffer.take();
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, context, description.postscale, buffer.data(), &check);
+  status = co_await buffer.pack(description.prescale, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await adasum(run.batch->set->group, call_for(run, context, run.index), buffer.data(),
+                           tensors.span(), run.shard.dtype);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.unpack(description.postscale, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
   if (check.has_to_conclude(/*is_shared=*/true)) status = co_await check.conclude(true);
   co_return status;
 }
@@ -179,7 +105,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
   const uint64_t elements = run.shard.elements();
   const double factor = result_factor(description, group.size);
   const Call call = call_for(run, context, run.index);
-  const Codec* coding = codec_for(run, context);
+  const Codec* coding = codec_for(description, run.shard.dtype, context.settings);
   const Segment segment = only_segment_of(run);
 
   FiniteCheck check(run, context, run.shard.pieces);
@@ -203,9 +129,11 @@ Task run_allreduce(ShardRun& run, RunContext context) {
     co_return status;
   }
 
-  Buffer buffer = context.buffers.take(run.shard.bytes);
-  if (!buffer) co_return Status::out_of_memory("no memory for a fusion buffer");
-  pack_pieces(run, context, description.prescale, buffer.data(), &check);
+  FusionBuffer buffer(run, context);
+  status = co_await buffer.take();
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.pack(description.prescale, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
   double factor_left = 1.0;
   if (coding != nullptr) {
     auto* values = reinterpret_cast<float*>(buffer.data());
@@ -217,7 +145,8 @@ Task run_allreduce(ShardRun& run, RunContext context) {
                                 algorithm_for(context, group, run.shard.bytes), factor);
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, context, factor_left, buffer.data(), &check);
+  status = co_await buffer.unpack(factor_left, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
   if (check.has_to_conclude(/*is_shared=*/true)) status = co_await check.conclude(true);
   co_return status;
 }
@@ -237,25 +166,55 @@ Task run_broadcast(ShardRun& run, RunContext context) {
         co_await broadcast(set.group, call, segment.target, run.shard.bytes, root);
     co_return status;
   }
-  Buffer buffer = context.buffers.take(run.shard.bytes);
-  if (!buffer) co_return Status::out_of_memory("no memory for a fusion buffer");
-  if (is_root) pack_pieces(run, context, 1.0, buffer.data());
-  const Status status = co_await broadcast(set.group, call, buffer.data(), run.shard.bytes, root);
+  FusionBuffer buffer(run, context);
+  Status status = co_await buffer.take();
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  unpack_pieces(run, context, 1.0, buffer.data());
-  co_return Status::ok();
+  if (is_root) status = co_await buffer.pack(1.0);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await broadcast(set.group, call, buffer.data(), run.shard.bytes, root);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.unpack(1.0);
+  co_return status;
 }
 
 }  // namespace
 
+Segment segment_of(const ShardRun& run, const Piece& piece) {
+  Segment segment;
+  segment.elements = piece.elements;
+  if (const OperationPtr& operation = run.batch->operations[piece.operation]) {
+    const OperationTensor& tensor = operation->tensors[piece.tensor];
+    const size_t offset = piece.offset * size_of(run.shard.dtype);
+    segment.source = tensor.input + offset;
+    segment.target = tensor.output + offset;
+  }
+  return segment;
+}
+
+uint64_t operation_tag(const ProcessSet& set, uint64_t series) {
+  return (static_cast<uint64_t>(set.id) << kSetShift) | series;
+}
+
 Call call_for(const ShardRun& run, RunContext& context, uint32_t number) {
   Call call;
-  call.operation = (static_cast<uint64_t>(run.batch->set->id) << kSetShift) | run.series;
+  call.operation = operation_tag(*run.batch->set, run.series);
   call.shard = number;
   call.priority = run.shard.priority;
   call.buffers = &context.buffers;
   call.streaming = run.streaming;
   return call;
+}
+
+const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings) {
+  if (dtype != DataType::kFloat32 || wire_op(description) != ReduceOp::kSum) return nullptr;
+  int id = description.codec;
+  if (id == kCodecFromSettings) {
+    constexpr int kFp16Setting = 0, kBf16Setting = 2;
+    id = settings.wire_dtype == kFp16Setting   ? kCodecFp16
+         : settings.wire_dtype == kBf16Setting ? kCodecBf16
+                                               : kCodecNone;
+  }
+  return codec(id);
 }
 
 double result_factor(const Description& description, int set_size) {

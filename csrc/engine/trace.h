@@ -24,6 +24,20 @@ void trace_complete(Timeline& timeline, Operation& operation);
 void trace_shard_begin(Timeline& timeline, const ShardRun& run);
 void trace_shard_end(Timeline& timeline, const ShardRun& run);
 
+// A shard on its stream while this lives.
+class TracedShard {
+ public:
+  TracedShard(Timeline& timeline, const ShardRun& run) : timeline_(timeline), run_(run) {
+    trace_shard_begin(timeline_, run_);
+  }
+  TracedShard(const TracedShard&) = delete;
+  ~TracedShard() { trace_shard_end(timeline_, run_); }
+
+ private:
+  Timeline& timeline_;
+  const ShardRun& run_;
+};
+
 // A step of a shard, such as PACK, while this lives.
 class TracedStep {
  public:

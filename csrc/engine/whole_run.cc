@@ -1,16 +1,17 @@
 // Operations that are done whole, since their parts are not known before the ranks have swapped
 // their sizes, or differ from rank to rank.
+#include <numeric>
+
 #include "collectives/message.h"
 #include "device/cpu/kernels.h"
 #include "engine/finite_check.h"
+#include "engine/host_tensor.h"
 #include "engine/results.h"
+#include "engine/row_swap.h"
 #include "engine/shard_run.h"
 
 namespace perseus {
 namespace {
-
-// The swap of sizes; an operation's tensors are numbered from 0.
-constexpr uint32_t kSizes = UINT32_MAX;
 
 Task run_allgather(ShardRun& run, RunContext context) {
   const Group& group = run.batch->set->group;
@@ -18,16 +19,10 @@ Task run_allgather(ShardRun& run, RunContext context) {
   const std::vector<TensorDescription>& agreed = run.description().tensors;
   const size_t tensors = agreed.size();
 
-  // Every rank's first dimensions, tensor by tensor.
-  ScratchArray<int64_t> mine(context.buffers, tensors, 0);
   ScratchArray<int64_t> rows(context.buffers, tensors * group.size, 0);
-  ScratchArray<uint64_t> bytes_of(context.buffers, group.size, tensors * sizeof(int64_t));
-  if (!mine || !rows || !bytes_of) co_return out_of_scratch(rows.size() * sizeof(int64_t));
-  for (size_t t = 0; operation != nullptr && t < tensors; ++t) {
-    mine[t] = operation->description.tensors[t].shape[0];
-  }
-  Status status = co_await allgather(group, call_for(run, context, kSizes), mine.data(),
-                                     rows.data(), bytes_of.span());
+  ScratchArray<uint64_t> bytes_of(context.buffers, group.size, uint64_t{0});
+  if (!rows || !bytes_of) co_return out_of_scratch(rows.size() * sizeof(int64_t));
+  Status status = co_await swap_rows(run, context, rows.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   for (size_t t = 0; t < tensors; ++t) {
@@ -37,16 +32,19 @@ Task run_allgather(ShardRun& run, RunContext context) {
       total += of_rank;
       bytes_of[r] = static_cast<uint64_t>(of_rank) * row_bytes(agreed[t]);
     }
+    const uint64_t bytes = static_cast<uint64_t>(total) * row_bytes(agreed[t]);
     // A rank that has joined takes part in moving what it does not keep.
-    OperationTensor scratch;
-    OperationTensor& tensor = operation != nullptr ? operation->tensors[t] : scratch;
-    tensor.result_shape = agreed[t].shape;
-    tensor.result_shape[0] = total;
-    status = allocate_output(tensor, static_cast<uint64_t>(total) * row_bytes(agreed[t]));
+    HostTensor tensor(run, context, t);
+    status = co_await tensor.fetch(bytes_of[group.index]);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    status = co_await tensor.make_room(bytes);
     PERSEUS_CO_RETURN_IF_ERROR(status);
     status = co_await allgather(group, call_for(run, context, static_cast<uint32_t>(t)),
-                                tensor.input, tensor.output, bytes_of.span());
+                                tensor.input(), tensor.output(), bytes_of.span());
     PERSEUS_CO_RETURN_IF_ERROR(status);
+    status = co_await tensor.deliver(bytes);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    if (operation != nullptr) set_result_rows(operation->tensors[t], agreed[t], total);
   }
   co_return Status::ok();
 }
@@ -59,14 +57,12 @@ Task run_alltoall(ShardRun& run, RunContext context) {
 
   ScratchArray<int64_t> send_rows(context.buffers, size, 0);
   ScratchArray<int64_t> receive_rows(context.buffers, size, 0);
-  ScratchArray<uint64_t> send_bytes(context.buffers, size, sizeof(int64_t));
-  ScratchArray<uint64_t> receive_bytes(context.buffers, size, sizeof(int64_t));
+  ScratchArray<uint64_t> send_bytes(context.buffers, size, uint64_t{0});
+  ScratchArray<uint64_t> receive_bytes(context.buffers, size, uint64_t{0});
   if (!send_rows || !receive_rows || !send_bytes || !receive_bytes) {
     co_return out_of_scratch(size * sizeof(int64_t));
   }
-  for (size_t r = 0; operation != nullptr && r < size; ++r) send_rows[r] = operation->splits[r];
-  Status status = co_await alltoall(group, call_for(run, context, kSizes), send_rows.data(),
-                                    receive_rows.data(), send_bytes.span(), receive_bytes.span());
+  Status status = co_await swap_splits(run, context, send_rows.span(), receive_rows.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   int64_t total = 0;
@@ -75,18 +71,23 @@ Task run_alltoall(ShardRun& run, RunContext context) {
     receive_bytes[r] = static_cast<uint64_t>(receive_rows[r]) * row_bytes(agreed);
     total += receive_rows[r];
   }
-  OperationTensor scratch;
-  OperationTensor& tensor = operation != nullptr ? operation->tensors.front() : scratch;
-  tensor.result_shape = agreed.shape;
-  tensor.result_shape[0] = total;
-  status = allocate_output(tensor, static_cast<uint64_t>(total) * row_bytes(agreed));
+  const uint64_t bytes = static_cast<uint64_t>(total) * row_bytes(agreed);
+  HostTensor tensor(run, context, 0);
+  status = co_await tensor.fetch(
+      std::accumulate(send_bytes.data(), send_bytes.data() + size, uint64_t{0}));
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  status = co_await alltoall(group, call_for(run, context, 0), tensor.input, tensor.output,
+  status = co_await tensor.make_room(bytes);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await alltoall(group, call_for(run, context, 0), tensor.input(), tensor.output(),
                              send_bytes.span(), receive_bytes.span());
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await tensor.deliver(bytes);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
   if (operation != nullptr) {
+    set_result_rows(operation->tensors.front(), agreed, total);
     operation->received_splits.assign(receive_rows.span().begin(), receive_rows.span().end());
   }
-  co_return status;
+  co_return Status::ok();
 }
 
 // What this rank gives to the reduction of a tensor: its input, or a copy that had to be changed.
@@ -122,7 +123,6 @@ Result<Given> give(RunContext& context, FiniteCheck& check, size_t tensor, const
 Task run_reduce_scatter(ShardRun& run, RunContext context) {
   const Group& group = run.batch->set->group;
   const Description& description = run.description();
-  Operation* operation = run.batch->operations[run.shard.operation].get();
   const double factor = result_factor(description, group.size);
   const size_t tensors = description.tensors.size();
   ScratchArray<uint64_t> elements_of(context.buffers, group.size, 0);
@@ -145,21 +145,21 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
       if (r < group.index) own_begin += elements_of[r];
     }
     const size_t own = elements_of[group.index];
-    Result<Given> given = give(context, check, t, operation ? operation->tensors[t].input : nullptr,
-                               agreed, description);
-    if (!given.is_ok()) co_return given.status();
-    std::byte* output = operation != nullptr ? operation->tensors[t].output : nullptr;
-    Buffer scratch;
-    if (operation == nullptr) {
-      scratch = context.buffers.take(own * size_of(agreed.dtype));
-      if (!scratch) co_return out_of_scratch(own * size_of(agreed.dtype));
-      output = scratch.data();
-    }
-    const Status status = co_await reduce_scatter(
-        group, call_for(run, context, static_cast<uint32_t>(t)), given.value().data, output,
-        elements_of.span(), agreed.dtype, wire_op(description), factor);
+    const uint64_t own_bytes = own * size_of(agreed.dtype);
+    HostTensor tensor(run, context, t);
+    Status status = co_await tensor.fetch(pieces[t].elements * size_of(agreed.dtype));
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    check.search(FiniteCheck::kResult, t, output, own, own_begin);
+    Result<Given> given = give(context, check, t, tensor.input(), agreed, description);
+    if (!given.is_ok()) co_return given.status();
+    status = co_await tensor.make_room(own_bytes);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    status = co_await reduce_scatter(group, call_for(run, context, static_cast<uint32_t>(t)),
+                                     given.value().data, tensor.output(), elements_of.span(),
+                                     agreed.dtype, wire_op(description), factor);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    check.search(FiniteCheck::kResult, t, tensor.output(), own, own_begin);
+    status = co_await tensor.deliver(own_bytes);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
   }
   if (!check.has_to_conclude(/*is_shared=*/false)) co_return Status::ok();
   const Status status = co_await check.conclude(/*is_shared=*/false);

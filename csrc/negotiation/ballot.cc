@@ -52,6 +52,8 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
     last_join_rank = other.last_join_rank;
   }
   unite(joined, other.joined);
+  time = std::max(time, other.time);
+  launches_ended = std::min(launches_ended, other.launches_ended);
   if (other.all_joined) return;
   if (all_joined) {
     bits = std::move(other.bits);
@@ -79,6 +81,8 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put(last_join_round);
   writer.put(last_join_rank);
   write_ranks(writer, joined);
+  writer.put(time);
+  writer.put(launches_ended);
   writer.put(speaker);
   writer.put(trial);
   writer.put(slowest);
@@ -91,6 +95,8 @@ bool Ballot::read(ByteReader& reader) {
   last_join_round = reader.get<uint64_t>();
   last_join_rank = reader.get<int32_t>();
   if (!read_ranks(reader, joined)) return false;
+  time = reader.get<uint64_t>();
+  launches_ended = reader.get<uint64_t>();
   speaker = reader.get<int32_t>();
   trial = reader.get<int32_t>();
   slowest = reader.get<uint64_t>();

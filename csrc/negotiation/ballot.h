@@ -81,6 +81,10 @@ struct Ballot {
   // The tuner's trial that every rank covered has measured, or -1; and the slowest one's result.
   int32_t trial = -1;
   uint64_t slowest = 0;
+  // The latest time of an agreement that a rank covered has heard of; see Agreement::time.
+  uint64_t time = 0;
+  // Launches on GPUs that have ended on every rank covered; see LaunchOrder.
+  uint64_t launches_ended = UINT64_MAX;
   // Lowest rank covered that has not joined; who speaks for the bits when one of them becomes a
   // record.
   int32_t speaker = 0;

@@ -59,6 +59,7 @@ void Description::write(ByteWriter& writer) const {
   writer.put(prescale);
   writer.put(postscale);
   writer.put(codec);
+  writer.put(device);
   writer.put(priority);
   writer.put<uint32_t>(static_cast<uint32_t>(tensors.size()));
   for (const TensorDescription& tensor : tensors) {
@@ -77,8 +78,12 @@ bool Description::read(ByteReader& reader) {
   prescale = reader.get<double>();
   postscale = reader.get<double>();
   codec = reader.get<int32_t>();
+  device = reader.get<DeviceKind>();
   priority = reader.get<int32_t>();
-  if (kind > OperationKind::kRemoveProcessSet || reduce_op > ReduceOp::kProduct) return false;
+  if (kind > OperationKind::kRemoveProcessSet || reduce_op > ReduceOp::kProduct ||
+      device > DeviceKind::kCuda) {
+    return false;
+  }
   const auto tensor_count = reader.get<uint32_t>();
   if (tensor_count > kMaxTensors || !reader.can_hold(tensor_count, 5)) return false;
   tensors.resize(tensor_count);
@@ -151,8 +156,8 @@ std::string to_string(const TensorDescription& tensor) {
 }
 
 bool compatible(const Description& a, const Description& b) {
-  if (a.kind != b.kind || a.root != b.root || a.codec != b.codec || a.ranks != b.ranks ||
-      a.tensors.size() != b.tensors.size()) {
+  if (a.kind != b.kind || a.root != b.root || a.codec != b.codec || a.device != b.device ||
+      a.ranks != b.ranks || a.tensors.size() != b.tensors.size()) {
     return false;
   }
   if (is_reduction(a.kind) &&
@@ -206,6 +211,10 @@ std::string explain_difference(const Description& a, int rank_a, const Descripti
   if (a.postscale != b.postscale) {
     return differ("postscale factor " + number(a.postscale),
                   "postscale factor " + number(b.postscale), "postscale factor");
+  }
+  if (a.device != b.device) {
+    return differ("memory of " + std::string(to_string(a.device)),
+                  "memory of " + std::string(to_string(b.device)), "kind of memory");
   }
   return differ("codec " + std::to_string(a.codec), "codec " + std::to_string(b.codec), "codec");
 }

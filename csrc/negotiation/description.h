@@ -51,6 +51,7 @@ struct Description {
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t codec = 0;
+  DeviceKind device = DeviceKind::kCpu;  // where this rank's tensors live
   std::vector<TensorDescription> tensors;
   std::vector<int32_t> ranks;  // of the process set to add; or the one id of the set to remove
   // Not compared: where ranks differ, the lowest rank's word holds.

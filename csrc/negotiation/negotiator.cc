@@ -158,11 +158,11 @@ Status Negotiator::receive(std::span<const std::byte> message) {
 
 bool Negotiator::should_begin() const {
   if (in_round_ || is_exhausted()) return false;
-  if (has_news_) return true;
+  if (has_news_ || pressed_round_ > completed_rounds_) return true;
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
                                  [](const Arrival& arrival) { return arrival.has_come; });
-  return asked && (joined_ || attends_ || pending_count() > 0);
+  return asked && (joined_ || attends_ || attends_to_launches_ || pending_count() > 0);
 }
 
 void Negotiator::advance() {
@@ -186,6 +186,8 @@ void Negotiator::begin_round() {
     join_round_ = completed_rounds_ + 1;
   }
   ballot_.clear();
+  ballot_.time = time_of_ballot_ = host_.time();
+  ballot_.launches_ended = launches_told_ = launches_ended_;
   if (joined_) {
     ballot_.all_joined = true;
     ballot_.last_join_round = join_round_;
@@ -253,6 +255,8 @@ void Negotiator::complete_round() {
 
   agreement_.clear();
   agreement_.round = completed_rounds_;
+  agreement_.time = ballot_.time + 1;
+  agreement_.launches_ended = ballot_.launches_ended;
   agreement_.joined = std::move(ballot_.joined);
   agreement_.trial = ballot_.trial;
   agreement_.slowest = ballot_.slowest;

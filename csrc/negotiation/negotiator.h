@@ -59,7 +59,11 @@ struct Agreement {
     std::vector<int32_t> waiting;  // the ranks that have, ascending
   };
   uint64_t round = 0;
-  std::vector<Ready> ready;  // in the order in which they are to run
+  // Later than that of every agreement that one of these ranks had heard of, in any set, when it
+  // cast its ballot (Lamport 1978): so agreements of sets with ranks in common have one order.
+  uint64_t time = 0;
+  uint64_t launches_ended = 0;  // on every rank; see LaunchOrder
+  std::vector<Ready> ready;     // in the order in which they are to run
   std::vector<Failure> failures;
   std::vector<Overdue> overdue;  // not ready everywhere though a rank has waited long
   int32_t trial = -1;            // of the tuner: every rank has measured it
@@ -76,6 +80,8 @@ class NegotiatorHost {
   // Sends to the set's rank of this index. Messages to one rank must arrive in order.
   virtual void send(int to_index, std::span<const std::byte> message) = 0;
   virtual void agreed(const Agreement& agreement) = 0;
+  // The latest time of an agreement of this rank's, in any set. A host of one set needs none.
+  virtual uint64_t time() const { return 0; }
   virtual ~NegotiatorHost() = default;
 };
 
@@ -97,6 +103,16 @@ class Negotiator : private KnownOperations {
   void mark_overdue(const std::string& key);
   // Whether this rank takes part in rounds that others begin though it has nothing ready.
   void attend(bool always) { attends_ = always; }
+  // The same while launches wait for those that are under way to end on all ranks.
+  void attend_to_launches(bool always) { attends_to_launches_ = always; }
+  // How many launches have ended here; goes with the ballots from now on. Where others wait for
+  // that, a round is begun to say what the last ballot did not.
+  void launches_ended(uint64_t count, bool others_wait) {
+    launches_ended_ = count;
+    has_news_ |= others_wait && count > launches_told_;
+  }
+  // Another rank has to know how this round ends: this one takes part in it at once.
+  void press(uint64_t round) { pressed_round_ = std::max(pressed_round_, round); }
   // Once what is pending is done, this rank has everything ready that others submit, until all have
   // joined.
   void join();
@@ -118,6 +134,9 @@ class Negotiator : private KnownOperations {
   // No further agreement is possible.
   bool is_exhausted() const { return completed_rounds_ >= last_round_; }
   uint64_t completed_rounds() const { return completed_rounds_; }
+  // Whether this rank has cast its ballot in a round that has not ended, and when.
+  bool is_in_round() const { return in_round_; }
+  uint64_t time_of_ballot() const { return time_of_ballot_; }
 
   // Whether the name was agreed on after that round.
   bool has_agreed_since(const std::string& key, uint64_t round) const;
@@ -201,6 +220,10 @@ class Negotiator : private KnownOperations {
   uint32_t next_ordinal_ = 0;
   bool has_news_ = false;  // something is pending that no ballot of ours has said
   bool attends_ = false;
+  bool attends_to_launches_ = false;
+  uint64_t launches_ended_ = 0;
+  uint64_t launches_told_ = 0;  // in the last ballot
+  uint64_t pressed_round_ = 0;
   bool joining_ = false;
   bool joined_ = false;
   uint64_t join_round_ = 0;
@@ -216,6 +239,7 @@ class Negotiator : private KnownOperations {
   uint64_t last_round_ = UINT64_MAX;
   Status failure_;
   bool in_round_ = false;
+  uint64_t time_of_ballot_ = 0;
   int hop_ = 0;
   Ballot ballot_;
   // Ballots that have arrived, by round (this one or the next) and hop.

@@ -25,7 +25,8 @@ bool may_be_cut(const Description& description) {
 
 bool may_merge(const Description& a, DataType dtype_a, const Description& b, DataType dtype_b) {
   return a.kind == b.kind && dtype_a == dtype_b && a.root == b.root && a.codec == b.codec &&
-         a.reduce_op == b.reduce_op && a.prescale == b.prescale && a.postscale == b.postscale;
+         a.device == b.device && a.reduce_op == b.reduce_op && a.prescale == b.prescale &&
+         a.postscale == b.postscale;
 }
 
 }  // namespace
@@ -95,7 +96,8 @@ void Planner::add_tensor(uint32_t operation, uint32_t tensor) {
   piece.elements = static_cast<uint64_t>(tensor_of(piece).elements());
   if (piece.elements == 0) return;
   const uint64_t bytes = piece.elements * size_of(tensor_of(piece).dtype);
-  Unit* unit = bytes < granularity_.merge_bytes ? open_unit_for(piece, bytes) : nullptr;
+  const uint64_t merge_bytes = granularity_.merge_bytes_on(description_of(piece).device);
+  Unit* unit = bytes < merge_bytes ? open_unit_for(piece, bytes) : nullptr;
   if (unit == nullptr) unit = &units_.emplace_back(Unit{piece, 0});
   unit->bytes += bytes;
   placed_.push_back({piece, static_cast<size_t>(unit - units_.data())});
@@ -106,7 +108,8 @@ Planner::Unit* Planner::open_unit_for(const Piece& piece, uint64_t bytes) {
   const auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& candidate) {
     return may_share_unit(candidate.first, piece);
   });
-  if (unit == units_.rend() || unit->bytes + bytes > granularity_.merge_bytes) return nullptr;
+  const uint64_t merge_bytes = granularity_.merge_bytes_on(description_of(piece).device);
+  if (unit == units_.rend() || unit->bytes + bytes > merge_bytes) return nullptr;
   return &*unit;
 }
 
@@ -126,7 +129,9 @@ bool Planner::may_share_unit(const Piece& a, const Piece& b) const {
 void Planner::cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan) {
   const DataType dtype = tensor_of(tensors.front().tensor).dtype;
   const uint64_t elements = bytes / size_of(dtype);
-  const uint64_t count = (bytes + granularity_.shard_bytes - 1) / granularity_.shard_bytes;
+  const uint64_t shard_bytes =
+      granularity_.shard_bytes_on(description_of(tensors.front().tensor).device);
+  const uint64_t count = (bytes + shard_bytes - 1) / shard_bytes;
   const uint64_t even = (elements + count - 1) / count;
   const uint64_t shard_elements = (even + kCutElements - 1) / kCutElements * kCutElements;
 

@@ -49,6 +49,16 @@ struct Granularity {
   uint64_t merge_bytes = 4 << 20;  // 0 merges nothing
   uint64_t shard_bytes = 1 << 20;
   bool groups_apart = false;  // tensors of a group are merged only with each other
+  // Of tensors on GPUs.
+  uint64_t gpu_merge_bytes = merge_bytes;
+  uint64_t gpu_shard_bytes = shard_bytes;
+
+  uint64_t merge_bytes_on(DeviceKind device) const {
+    return device == DeviceKind::kCpu ? merge_bytes : gpu_merge_bytes;
+  }
+  uint64_t shard_bytes_on(DeviceKind device) const {
+    return device == DeviceKind::kCpu ? shard_bytes : gpu_shard_bytes;
+  }
 };
 
 // Shards by priority, then in the order of the operations. Operations without elements and barriers

@@ -45,16 +45,25 @@ std::string machine() {
 // Whatever decides order, fusion, sharding, streams or the format on the wire. What explains that
 // others differ comes first: the first that differs is told.
 std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Settings& settings) {
-  static constexpr std::string_view kNames[] = {
-      "PERSEUS_TRANSPORT",           "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
-      "PERSEUS_ALLREDUCE_STREAMS",   "PERSEUS_CHUNK",
-      "PERSEUS_ALLREDUCE_FUSION",    "PERSEUS_ALLREDUCE_SHARD",
-      "PERSEUS_TUNING_STEPS",        "PERSEUS_TUNING_WARM_UP",
-      "PERSEUS_TUNING_TRIALS",       "PERSEUS_CREDIT",
-      "PERSEUS_ALLREDUCE_DTYPE",     "PERSEUS_ALLREDUCE_NANCHECK",
-      "PERSEUS_ALLREDUCE_MODE",      "PERSEUS_ALLREDUCE_ALGORITHM",
-      "PERSEUS_CACHE_CAPACITY",      "PERSEUS_DISABLE_GROUP_FUSION",
-      "PERSEUS_DYNAMIC_PROCESS_SETS"};
+  static constexpr std::string_view kNames[] = {"PERSEUS_TRANSPORT",
+                                                "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
+                                                "PERSEUS_ALLREDUCE_STREAMS",
+                                                "PERSEUS_CHUNK",
+                                                "PERSEUS_ALLREDUCE_FUSION",
+                                                "PERSEUS_ALLREDUCE_SHARD",
+                                                "PERSEUS_TUNING_STEPS",
+                                                "PERSEUS_TUNING_WARM_UP",
+                                                "PERSEUS_TUNING_TRIALS",
+                                                "PERSEUS_CREDIT",
+                                                "PERSEUS_ALLREDUCE_DTYPE",
+                                                "PERSEUS_ALLREDUCE_NANCHECK",
+                                                "PERSEUS_ALLREDUCE_MODE",
+                                                "PERSEUS_ALLREDUCE_ALGORITHM",
+                                                "PERSEUS_CACHE_CAPACITY",
+                                                "PERSEUS_DISABLE_GROUP_FUSION",
+                                                "PERSEUS_DYNAMIC_PROCESS_SETS",
+                                                "PERSEUS_GPU_OPERATIONS",
+                                                "PERSEUS_NCCL_LANES"};
   std::vector<std::pair<std::string, std::string>> agreed;
   const std::vector<SettingRow> rows = describe(settings);
   for (const std::string_view name : kNames) {

@@ -80,6 +80,13 @@ enum {
   PERSEUS_JOIN = 6
 };
 
+/* Where tensors live. */
+typedef int32_t perseus_device_t;
+enum {
+  PERSEUS_CPU = 0,
+  PERSEUS_CUDA = 1 /* a GPU that CUDA speaks to */
+};
+
 /* A process set; 0 is the set of all ranks. */
 typedef int32_t perseus_process_set_t;
 #define PERSEUS_WORLD 0
@@ -212,6 +219,14 @@ typedef struct {
       codec; /* how bytes are coded on the wire: from perseus_find_codec; 0 as the settings say */
   perseus_callback_t callback; /* may be NULL */
   void* user;
+  /* Where the tensors live, all of one submission on one device; every rank says the same kind. */
+  perseus_device_t device;
+  /* CUDA: the GPU's number in this process; -1: that on which the first input's memory is. */
+  int32_t device_index;
+  /* CUDA: the stream (cudaStream_t; NULL is the default one) after whose work of now the inputs are
+   * there and the outputs may be written. Not one that is being captured into a graph. When the
+   * operation is complete the results are there for every stream. */
+  void* stream;
 } perseus_submission_t;
 
 /* Hands an operation over and returns at once. On success *handle must be given to perseus_release
@@ -234,6 +249,15 @@ PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
  * first the result is PERSEUS_IN_PROGRESS and the operation goes on. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
+/* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: what is
+ * queued to it from now on finds them. Returns as soon as all work is queued on the GPU, so that
+ * the caller need not wait for its end; by way of the host, when the operation is complete. The
+ * tensors may be freed once the operation is complete, or in the order of that stream. Of what goes
+ * wrong later on the GPU, perseus_wait tells, and so do operations that come after. For tensors on
+ * the CPU it is perseus_wait. */
+PERSEUS_API perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
+                                                    int64_t time_out_ms);
+
 /* A tensor of a complete operation. */
 typedef struct {
   size_t struct_size;
@@ -245,6 +269,8 @@ typedef struct {
   const int64_t* received_splits;
   int32_t received_split_count;
   int32_t last_rank; /* JOIN: the rank that joined last; else -1 */
+  perseus_device_t device;
+  int32_t device_index; /* CUDA: the GPU's number in this process; else -1 */
 } perseus_result_t;
 
 /* Describes result `index` of a complete operation; valid until perseus_release. */
@@ -328,6 +354,9 @@ PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous
                                                 int32_t capacity);
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
+/* Folders, separated by colons, in which libcuda, libcudart and libnccl are looked for where
+ * neither the process nor the system's loader has them. Before the first tensor on a GPU. */
+PERSEUS_API void perseus_add_library_folders(const char* folders);
 /* What could be found here: one line each for MPI, CUDA, NCCL, CPU features. */
 PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
                                                                const char* found),

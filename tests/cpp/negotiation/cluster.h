@@ -94,12 +94,17 @@ class Cluster {
     void send(int to, std::span<const std::byte> message) override {
       cluster.channels_[{index, to}].emplace_back(message.begin(), message.end());
     }
-    void agreed(const Agreement& agreement) override { agreements.push_back(agreement); }
+    void agreed(const Agreement& agreement) override {
+      agreements.push_back(agreement);
+      time_ = std::max(time_, agreement.time);
+    }
+    uint64_t time() const override { return time_; }
 
     Cluster& cluster;
     int index;
     Negotiator negotiator;
     std::vector<Agreement> agreements;
+    uint64_t time_ = 0;
   };
 
   std::mt19937 random_;

@@ -300,7 +300,7 @@ TEST(Negotiator, SteadyStateCostsOneBitAName) {
     cluster.deliver_all();
   }
   const uint64_t bytes = cluster.at(0).counters().bytes_sent - bytes_before;
-  EXPECT_LT(bytes, 3 * (kNames / 8 + 64));
+  EXPECT_LT(bytes, 3 * (kNames / 8 + 80));
 }
 
 TEST(Negotiator, NewNamesAreOrderedAsTheLowestRankSubmittedThem) {
@@ -328,6 +328,52 @@ TEST(Negotiator, HigherPriorityComesFirst) {
   }
   cluster.deliver_all();
   EXPECT_EQ(cluster.ready(0), (Names{"3", "2", "1"}));
+}
+
+TEST_P(AnySize, AnAgreementIsLaterThanWhatAnyRankHadHeardOf) {
+  Cluster cluster(GetParam());
+  for (int step = 0; step < 5; ++step) {
+    for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "x" + std::to_string(step));
+    cluster.deliver_all();
+  }
+  for (int r = 0; r < cluster.size(); ++r) {
+    for (size_t i = 1; i < cluster.agreements(r).size(); ++i) {
+      EXPECT_GT(cluster.agreements(r)[i].time, cluster.agreements(r)[i - 1].time);
+      EXPECT_EQ(cluster.agreements(r)[i].time, cluster.agreements(0)[i].time);
+    }
+  }
+}
+
+TEST_P(AnySize, LaunchesHaveEndedWhenTheyHaveOnAllRanks) {
+  Cluster cluster(GetParam());
+  for (int r = 0; r < cluster.size(); ++r) {
+    cluster.at(r).launches_ended(static_cast<uint64_t>(7 + r), /*others_wait=*/r == 0);
+    cluster.at(r).attend_to_launches(true);
+    cluster.at(r).advance();
+  }
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    ASSERT_EQ(cluster.agreements(r).size(), 1u);
+    EXPECT_EQ(cluster.agreements(r)[0].launches_ended, 7u);
+  }
+}
+
+TEST_P(AnySize, ARoundThatIsPressedForEndsThoughNobodyElseHasAnythingReady) {
+  Cluster cluster(GetParam());
+  if (cluster.size() == 1) return;
+  cluster.submit(0, "x");
+  cluster.deliver_all();
+  EXPECT_TRUE(cluster.at(0).is_in_round());
+  for (int r = 1; r < cluster.size(); ++r) {
+    cluster.at(r).press(1);
+    cluster.at(r).advance();
+  }
+  cluster.deliver_all();
+  EXPECT_FALSE(cluster.at(0).is_in_round());
+  EXPECT_TRUE(cluster.ready(0).empty());
+  for (int r = 1; r < cluster.size(); ++r) cluster.submit(r, "x");
+  cluster.deliver_all();
+  EXPECT_EQ(cluster.ready(0), Names{"x"});
 }
 
 TEST(Negotiator, MalformedBallotsAreErrors) {

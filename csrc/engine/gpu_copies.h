@@ -1,0 +1,27 @@
+// Copies between tensors on a GPU and pinned memory, made by the GPU's thread. Engine thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/task.h"
+#include "base/types.h"
+#include "device/cuda/gpu_thread.h"
+
+namespace perseus {
+
+struct GpuCopies {
+  std::span<const Move> moves;
+  std::span<const CuEvent> ready;  // when the tensors may be touched
+  DataType dtype = DataType::kFloat32;
+  double factor = 1.0;  // that each element is multiplied by
+};
+
+// At least so much memory into `pinned`. Pinning fresh memory takes milliseconds.
+Task take_pinned(GpuThread& thread, uint64_t bytes, GpuBuffer& pinned);
+
+// From tensors to memory in `pinned`, and from there to tensors. Done when they return.
+Task copy_down(GpuThread& thread, GpuCopies copies, GpuBuffer& pinned);
+Task copy_up(GpuThread& thread, GpuCopies copies, GpuBuffer& pinned);
+
+}  // namespace perseus

@@ -1,0 +1,81 @@
+// A process set's lanes of NCCL: whether its ranks can speak to each other by it, which they find
+// out together when they first have tensors on GPUs, and the communicators, one a lane, which are
+// connected when the first of these tensors has its turn. Engine thread; what it makes lives on the
+// GPU's thread.
+#pragma once
+
+#include <coroutine>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/task.h"
+#include "device/cuda/nccl_comm.h"
+#include "engine/shard_run.h"
+
+namespace perseus {
+
+// The bound of PERSEUS_NCCL_LANES.
+inline constexpr int kMostNcclLanes = 16;
+
+class NcclGroup final : TaskObserver {
+ public:
+  // `thread`: of this rank's GPU, which has the set's first tensors.
+  NcclGroup(const Settings& settings, GpuThread& thread);
+  NcclGroup(const NcclGroup&) = delete;
+  ~NcclGroup();
+
+  // Has the ranks tell each other what they have. Call once; the messages go under `call`.
+  void meet(const Group& group, const Call& call);
+
+  // Awaited by shards, any number: until the ranks have met.
+  class Met {
+   public:
+    explicit Met(NcclGroup& group) : group_(group) {}
+    bool await_ready() const { return group_.has_met_; }
+    void await_suspend(std::coroutine_handle<> waiter) { group_.waiters_.push_back(waiter); }
+    Status await_resume() const { return group_.status_; }
+
+   private:
+    NcclGroup& group_;
+  };
+  Met met() { return Met(*this); }
+
+  // All of these once the ranks have met; the same on all ranks.
+  // Why the set's tensors go by way of the host; empty if they go by NCCL.
+  const std::string& why_not() const { return why_not_; }
+  // Whether every rank has kernels.
+  bool has_kernels() const { return has_kernels_; }
+
+  Gpu& gpu() const { return thread_.gpu(); }
+  GpuThread& thread() const { return thread_; }
+  const Nccl& nccl() const { return *nccl_; }
+  int lanes() const { return lanes_; }
+
+  // GPU's thread, when it is this set's turn: the communicator of a lane, which this connects.
+  Result<NcclComm*> lane(int number);
+
+ private:
+  struct Card;
+  Card own_card() const;
+  void judge(std::span<const Card> cards, const Group& group);
+  Task swap(const Group& group, Call call);
+  void task_finished(const Status& status) override;
+
+  const Settings& settings_;
+  GpuThread& thread_;
+  const int lanes_;
+  const Nccl* nccl_ = nullptr;  // null: none here
+  int index_ = 0, size_ = 1;
+
+  bool has_met_ = false;
+  Status status_;
+  std::string why_not_;
+  bool has_kernels_ = false;
+  std::vector<std::coroutine_handle<>> waiters_;
+
+  std::vector<NcclUniqueId> ids_;                 // by lane
+  std::vector<std::unique_ptr<NcclComm>> comms_;  // by lane; GPU's thread, once connected
+};
+
+}  // namespace perseus

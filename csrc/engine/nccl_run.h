@@ -1,0 +1,22 @@
+// A shard on its way by NCCL: from tensors on GPUs to tensors on GPUs, all of it on one stream. The
+// GPU's thread queues it in the shard's turn; nothing waits on the host but for the end.
+//
+//   stream of the lane:  wait for the framework's streams, pack, collective, unpack
+//
+// Engine thread.
+#pragma once
+
+#include "base/task.h"
+#include "engine/gpu_launches.h"
+#include "engine/shard_run.h"
+
+namespace perseus {
+
+// Whether NCCL does such operations: what all ranks say alike decides.
+bool has_nccl_way(const Description& description, const Settings& settings);
+
+// Prepares the shard, waits for its turn, and runs it to its end; where NCCL turns out not to reach
+// all ranks, by way of the host. The set's NcclGroup must have begun to meet.
+Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches);
+
+}  // namespace perseus

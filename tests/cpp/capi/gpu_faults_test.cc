@@ -1,0 +1,243 @@
+// What goes wrong on GPUs and between them: an error on every rank, in time, and never a hang. And
+// orders in which ranks could wait for each other for ever.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+
+#include "capi/gpu_memory.h"
+#include "capi/world.h"
+
+namespace perseus::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Environment with_nccl(Environment more = {}) {
+  Environment environment = {{"PERSEUS_CUDA_LIBRARY_PATH", PERSEUS_STANDIN_FOLDER},
+                             {"PERSEUS_GPU_OPERATIONS", "nccl"},
+                             // As on a GPU, a collective may keep all others from running.
+                             {"PERSEUS_STANDIN_ONE_COLLECTIVE", "1"},
+                             {"PERSEUS_STANDIN_DELAY_US", "300"}};
+  environment.insert(environment.end(), more.begin(), more.end());
+  return environment;
+}
+
+Environment on_rank(int rank, Environment more) {
+  more.emplace_back("PERSEUS_STANDIN_ON_RANK", std::to_string(rank));
+  return with_nccl(std::move(more));
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// One float tensor on the GPU, summed in place.
+class Summed {
+ public:
+  Summed(const TestGpu& gpu, const std::string& name, size_t count, float value,
+         perseus_process_set_t set = PERSEUS_WORLD)
+      : values_(gpu, std::vector<float>(count, value)),
+        shape_{static_cast<int64_t>(count)},
+        submission_(PERSEUS_ALLREDUCE, name, set) {
+    submission_.tensor(values_.data(), values_.data(), shape_, PERSEUS_FLOAT32);
+    on(gpu, submission_);
+  }
+
+  perseus_status_t run() { return submission_.run(); }
+  void submit(int32_t priority = 0) {
+    submission_.raw.priority = priority;
+    handle_ = submission_.submit();
+  }
+  void expect(float sum) {
+    REQUIRE(perseus_wait(handle_, -1) == PERSEUS_OK);
+    perseus_release(handle_);
+    for (const float value : values_.read()) REQUIRE(value == sum);
+  }
+
+ private:
+  GpuValues<float> values_;
+  std::vector<int64_t> shape_;
+  Submission submission_;
+  perseus_handle_t handle_ = 0;
+};
+
+class GpuFaults : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  int last() const { return size() - 1; }
+  float sum_of_ones() const { return static_cast<float>(size()); }
+
+  // The operation fails on all ranks within `seconds`, with `what` in the words of the last rank,
+  // whose fault it is.
+  void expect_failure(Environment environment, const std::string& what, double seconds) {
+    World(size(), std::move(environment)).run([&](int rank) {
+      const TestGpu gpu;
+      const auto begin = Clock::now();
+      // One that the fault leaves alone, to connect.
+      perseus_status_t status = Summed(gpu, "first", 1000, 1.0f).run();
+      if (status == PERSEUS_OK) status = Summed(gpu, "second", 1000, 1.0f).run();
+      REQUIRE(status != PERSEUS_OK);
+      const std::string message = perseus_last_error();
+      REQUIRE(seconds_since(begin) < seconds);
+      if (rank == last()) REQUIRE(message.find(what) != std::string::npos);
+      // What comes after fails as well, at once.
+      REQUIRE(Summed(gpu, "third", 1000, 1.0f).run() == PERSEUS_ABORTED);
+    });
+  }
+};
+
+TEST_P(GpuFaults, ACallOfNcclThatFails) {
+  expect_failure(on_rank(last(), {{"PERSEUS_STANDIN_FAIL", "ncclAllReduce:2=3"}}), "ncclAllReduce",
+                 10);
+}
+
+TEST_P(GpuFaults, NcclThatDoesNotConnect) {
+  expect_failure(on_rank(last(), {{"PERSEUS_STANDIN_FAIL", "ncclCommInitRankConfig:1=2"}}),
+                 "connecting with NCCL", 10);
+}
+
+TEST_P(GpuFaults, AnErrorWhileACollectiveRuns) {
+  expect_failure(on_rank(last(), {{"PERSEUS_STANDIN_COLLECTIVE", "2=6"}}), "a collective of NCCL",
+                 10);
+}
+
+TEST_P(GpuFaults, ACollectiveThatHangs) {
+  expect_failure(
+      with_nccl({{"PERSEUS_STANDIN_COLLECTIVE", "2=hang"}, {"PERSEUS_NCCL_TIMEOUT", "1"}}),
+      "PERSEUS_NCCL_TIMEOUT", 10);
+}
+
+TEST_P(GpuFaults, APeerThatIsKilled) {
+  if (size() == 1) GTEST_SKIP() << "needs two ranks";
+  World(size(), with_nccl()).run_bare([&](int rank) {
+    REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+    const TestGpu gpu;
+    REQUIRE(Summed(gpu, "first", 1000, 1.0f).run() == PERSEUS_OK);
+    if (rank == last()) _exit(0);
+    const auto begin = Clock::now();
+    REQUIRE(Summed(gpu, "second", 1000, 1.0f).run() == PERSEUS_ABORTED);
+    REQUIRE(std::strstr(perseus_last_error(), ("rank " + std::to_string(last())).c_str()));
+    REQUIRE(seconds_since(begin) < 5);
+    REQUIRE(perseus_shutdown() == PERSEUS_OK);
+  });
+}
+
+TEST_P(GpuFaults, NcclOfSeveralVersionsIsNotUsed) {
+  World(size(), with_nccl()).run_bare([&](int rank) {
+    // Before the stand-in looks.
+    if (rank == last()) setenv("PERSEUS_STANDIN_NCCL_VERSION", "22800", 1);
+    REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+    const TestGpu gpu;
+    const perseus_status_t status = Summed(gpu, "sum", 1000, 1.0f).run();
+    if (size() == 1) {
+      REQUIRE(status == PERSEUS_OK);
+    } else {
+      REQUIRE(status != PERSEUS_OK);
+      REQUIRE(std::strstr(perseus_last_error(), "different versions of NCCL") != nullptr);
+    }
+    perseus_shutdown();
+  });
+}
+
+TEST_P(GpuFaults, RanksThatShareAGpuGoByTheHost) {
+  Environment environment = with_nccl({{"PERSEUS_STANDIN_SHARED", "1"}});
+  environment.emplace_back("PERSEUS_GPU_OPERATIONS", "auto");
+  World(size(), environment).run([&](int) {
+    const TestGpu gpu;
+    for (int step = 0; step < 3; ++step) {
+      Summed sum(gpu, "sum", 100'000, 1.0f);
+      sum.submit();
+      sum.expect(sum_of_ones());
+    }
+  });
+}
+
+TEST_P(GpuFaults, AStreamThatIsCapturedIsRefused) {
+  World(size(), with_nccl()).run([&](int) {
+    const TestGpu gpu;
+    standin<void(CuStream, int)>("perseus_standin_set_capturing")(gpu.stream(), 1);
+    GpuValues<float> values(gpu, 10);
+    const std::vector<int64_t> shape = {10};
+    Submission sum(PERSEUS_ALLREDUCE, "sum");
+    sum.tensor(values.data(), values.data(), shape, PERSEUS_FLOAT32);
+    REQUIRE(on(gpu, sum).run() == PERSEUS_UNSUPPORTED);
+    REQUIRE(std::strstr(perseus_last_error(), "captured into a CUDA graph") != nullptr);
+    standin<void(CuStream, int)>("perseus_standin_set_capturing")(gpu.stream(), 0);
+  });
+}
+
+TEST_P(GpuFaults, UrgentTensorsOvertakeInOneOrderOnAllRanks) {
+  World(size(), with_nccl({{"PERSEUS_CREDIT", "0.0625"}, {"PERSEUS_ALLREDUCE_FUSION", "0"}}))
+      .run([&](int rank) {
+        const TestGpu gpu;
+        constexpr int kTensors = 40;
+        for (int step = 0; step < 3; ++step) {
+          std::vector<std::unique_ptr<Summed>> sums;
+          for (int i = 0; i < kTensors; ++i) {
+            sums.push_back(
+                std::make_unique<Summed>(gpu, "t" + std::to_string(i), 10'000 + i, 1.0f));
+          }
+          // Each rank in an order of its own, with pauses of its own.
+          for (int i = 0; i < kTensors; ++i) {
+            const int t = (i * 7 + rank * 11) % kTensors;
+            sums[t]->submit(/*priority=*/t);
+            if (i % 10 == rank) usleep(1000);
+          }
+          for (const auto& sum : sums) sum->expect(sum_of_ones());
+        }
+      });
+}
+
+TEST_P(GpuFaults, ProcessSetsWithRanksInCommonDoNotWaitForEachOther) {
+  if (size() < 3) GTEST_SKIP() << "needs three ranks";
+  World(size(), with_nccl({{"PERSEUS_CREDIT", "0.0625"}, {"PERSEUS_DYNAMIC_PROCESS_SETS", "1"}}))
+      .run([&](int rank) {
+        const TestGpu gpu;
+        const std::vector<std::vector<int32_t>> members = {{0, 1}, {1, 2}, {0, 2}};
+        std::vector<perseus_process_set_t> sets = {PERSEUS_WORLD};
+        for (const auto& ranks : members) {
+          sets.emplace_back();
+          REQUIRE(perseus_add_process_set(ranks.data(), 2, &sets.back()) == PERSEUS_OK);
+        }
+        for (int step = 0; step < 5; ++step) {
+          std::vector<std::unique_ptr<Summed>> sums;
+          std::vector<float> expected;
+          for (size_t i = 0; i < 4 * sets.size(); ++i) {
+            // Each rank takes the sets in an order of its own.
+            const perseus_process_set_t set = sets[(i + rank + step) % sets.size()];
+            if (perseus_process_set_rank(set) < 0) continue;
+            sums.push_back(std::make_unique<Summed>(gpu, "t" + std::to_string(i / sets.size()),
+                                                    10'000, 1.0f, set));
+            expected.push_back(static_cast<float>(perseus_process_set_size(set)));
+            sums.back()->submit();
+          }
+          for (size_t i = 0; i < sums.size(); ++i) sums[i]->expect(expected[i]);
+        }
+      });
+}
+
+TEST_P(GpuFaults, OperationsOnTheCpuAndOnGpusGoSideBySide) {
+  World(size(), with_nccl()).run([&](int rank) {
+    const TestGpu gpu;
+    for (int step = 0; step < 10; ++step) {
+      Summed there(gpu, "there", 50'000, 1.0f);
+      std::vector<float> here(50'000, 1.0f);
+      const std::vector<int64_t> shape = {50'000};
+      Submission sum(PERSEUS_ALLREDUCE, "here");
+      sum.tensor(here.data(), here.data(), shape, PERSEUS_FLOAT32);
+      if (rank % 2 == 0) there.submit();
+      REQUIRE(sum.run() == PERSEUS_OK);
+      if (rank % 2 == 1) there.submit();
+      there.expect(sum_of_ones());
+      for (const float value : here) REQUIRE(value == sum_of_ones());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuFaults, testing::Values(1, 2, 3, 4),
+                         [](const auto& info) { return std::to_string(info.param) + "Ranks"; });
+
+}  // namespace
+}  // namespace perseus::test

@@ -1,0 +1,123 @@
+#include "schedule/launch_order.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace perseus {
+namespace {
+
+Launch launch(int32_t urgency, uint64_t size = 1) {
+  Launch made;
+  made.urgency = urgency;
+  made.size = size;
+  return made;
+}
+
+std::vector<Launch*> settle(LaunchOrder& order, uint64_t ended) {
+  const auto settled = order.settle(ended);
+  return {settled.begin(), settled.end()};
+}
+
+TEST(LaunchOrder, TakesTheUrgentFirstAndEqualsInTheirOrder) {
+  LaunchOrder order(100);
+  Launch launches[4] = {launch(0), launch(5), launch(0), launch(5)};
+  for (Launch& each : launches) order.add(&each);
+  const std::vector<Launch*> expected = {&launches[1], &launches[3], &launches[0], &launches[2]};
+  EXPECT_EQ(settle(order, 0), expected);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(expected[i]->number, i);
+  EXPECT_FALSE(order.has_waiting());
+}
+
+TEST(LaunchOrder, BoundsWhatIsUnderWayUntilAllRanksSayThatItHasEnded) {
+  LaunchOrder order(10);
+  Launch launches[3] = {launch(0, 6), launch(0, 6), launch(0, 6)};
+  for (Launch& each : launches) order.add(&each);
+  EXPECT_EQ(settle(order, 0), std::vector<Launch*>{&launches[0]});
+  order.end(launches[0]);
+  EXPECT_EQ(order.ended_here(), 1u);
+  EXPECT_TRUE(settle(order, 0).empty());  // it may be under way elsewhere
+  EXPECT_EQ(settle(order, 1), std::vector<Launch*>{&launches[1]});
+  EXPECT_EQ(settle(order, 2), std::vector<Launch*>{&launches[2]});
+}
+
+TEST(LaunchOrder, WhatIsLargerThanTheCreditGoesAlone) {
+  LaunchOrder order(10);
+  Launch launches[2] = {launch(0, 50), launch(0, 50)};
+  for (Launch& each : launches) order.add(&each);
+  EXPECT_EQ(settle(order, 0), std::vector<Launch*>{&launches[0]});
+  EXPECT_EQ(settle(order, 1), std::vector<Launch*>{&launches[1]});
+}
+
+TEST(LaunchOrder, TheUrgentOvertakesWhatWaits) {
+  LaunchOrder order(1);
+  Launch bulk[2] = {launch(0), launch(0)};
+  for (Launch& each : bulk) order.add(&each);
+  EXPECT_EQ(settle(order, 0), std::vector<Launch*>{&bulk[0]});
+  Launch urgent = launch(9);
+  order.add(&urgent);
+  EXPECT_EQ(settle(order, 1), std::vector<Launch*>{&urgent});
+  EXPECT_EQ(settle(order, 2), std::vector<Launch*>{&bulk[1]});
+}
+
+TEST(LaunchOrder, CountsWhatHasEndedHereWithoutAGap) {
+  LaunchOrder order(100);
+  Launch launches[3] = {launch(0), launch(0), launch(0)};
+  for (Launch& each : launches) order.add(&each);
+  settle(order, 0);
+  order.end(launches[1]);
+  EXPECT_EQ(order.ended_here(), 0u);
+  order.end(launches[0]);
+  EXPECT_EQ(order.ended_here(), 2u);
+  order.end(launches[2]);
+  EXPECT_EQ(order.ended_here(), 3u);
+}
+
+TEST(LaunchOrder, GivesBackWhatHasNotBeenSettled) {
+  LaunchOrder order(1);
+  Launch launches[3] = {launch(0), launch(0), launch(0)};
+  for (Launch& each : launches) order.add(&each);
+  settle(order, 0);
+  EXPECT_EQ(order.cancel().size(), 2u);
+  EXPECT_FALSE(order.has_waiting());
+}
+
+// Ranks whose launches end at other moments, and in other orders, settle the same order.
+TEST(LaunchOrder, IsTheSameOnRanksThatAgreeOnTheSame) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 50; ++round) {
+    constexpr int kRanks = 3, kLaunches = 60;
+    std::vector<std::vector<Launch>> of_rank(kRanks);
+    for (int i = 0; i < kLaunches; ++i) {
+      const Launch made = launch(static_cast<int32_t>(random() % 4), 1 + random() % 8);
+      for (auto& launches : of_rank) launches.push_back(made);
+    }
+    std::vector<LaunchOrder> orders(kRanks, LaunchOrder(16));
+    std::vector<std::vector<Launch*>> running(kRanks);
+    std::vector<std::vector<size_t>> order_of(kRanks);
+    int added = 0;
+    for (int steps = 0; order_of[0].size() < kLaunches; ++steps) {
+      ASSERT_LT(steps, 10'000);
+      const int more = std::min<int>(static_cast<int>(random() % 5), kLaunches - added);
+      uint64_t ended = UINT64_MAX;
+      for (const LaunchOrder& order : orders) ended = std::min(ended, order.ended_here());
+      for (int r = 0; r < kRanks; ++r) {
+        for (int i = 0; i < more; ++i) orders[r].add(&of_rank[r][added + i]);
+        for (Launch* settled : orders[r].settle(ended)) {
+          order_of[r].push_back(static_cast<size_t>(settled - of_rank[r].data()));
+          running[r].push_back(settled);
+        }
+        while (!running[r].empty() && random() % 3 != 0) {
+          const size_t which = random() % running[r].size();
+          orders[r].end(*running[r][which]);
+          running[r].erase(running[r].begin() + static_cast<std::ptrdiff_t>(which));
+        }
+      }
+      added += more;
+    }
+    for (int r = 1; r < kRanks; ++r) EXPECT_EQ(order_of[r], order_of[0]);
+  }
+}
+
+}  // namespace
+}  // namespace perseus

@@ -10,6 +10,7 @@
 Start it with ``perseusrun -np 4 python program.py``.
 """
 
+from perseus_core import gpu_libraries
 from perseus_core._engine import Rendezvous
 from perseus_core.codecs import find_codec, register_codec
 from perseus_core.constants import WORLD, DataType, OperationKind, ReduceOp
@@ -22,6 +23,7 @@ from perseus_core.errors import (
     TimedOutError,
     UnreachableError,
 )
+from perseus_core.gpu_arrays import GpuArray
 from perseus_core.handle import Handle, poll, wait
 from perseus_core.observe import (
     Setting,
@@ -70,6 +72,7 @@ __all__ = [
     "WORLD",
     "AbortedError",
     "DataType",
+    "GpuArray",
     "Handle",
     "HorovodInternalError",
     "MismatchError",
@@ -121,3 +124,5 @@ __all__ = [
     "stop_timeline",
     "wait",
 ]
+
+gpu_libraries.tell_folders()

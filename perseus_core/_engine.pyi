@@ -11,6 +11,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 _Tensor = tuple[int, int, tuple[int, ...], int]  # input, output or 0, shape, dtype
+_Place = tuple[int, int, int]  # device, its index, stream
 
 def version() -> int: ...
 
@@ -56,9 +57,12 @@ def submit_allreduce(
     priority: int = 0,
     codec: int = 0,
     callback: Callable[[int, int, str], object] | None = None,
+    device: int = 0,
+    device_index: int = 0,
+    stream: int = 0,
     /,
 ) -> int:
-    """submit for one tensor."""
+    """submit for one tensor. The last three go together."""
 
 def submit(
     id: int,
@@ -73,9 +77,11 @@ def submit(
     priority: int = 0,
     codec: int = 0,
     callback: Callable[[int, int, str], object] | None = None,
+    place: _Place | None = None,
 ) -> int:
     """`keep`, which owns what the tensors' addresses point at, lives until the handle is released.
-    `callback(handle, status, message)` runs on the thread in dispatch_callbacks."""
+    `place`: of all tensors; None is CPU memory. `callback(handle, status, message)` runs on the
+    thread in dispatch_callbacks."""
 
 def refuse(id: int, reason: str) -> None:
     """This rank's call of the name has failed before it was submitted; tells the others why."""
@@ -96,7 +102,11 @@ def release(handle: int, /) -> None: ...
 
 @final
 class Result:
-    """Memory that the engine allocated for a result, taken over: buffer protocol and DLPack."""
+    """Memory that the engine allocated for a result, taken over.
+
+    It goes by DLPack and, on a CPU, by the buffer protocol, on a GPU by __cuda_array_interface__,
+    which others lack.
+    """
 
     def __init__(self, handle: int, index: int = 0) -> None: ...
     @property
@@ -105,6 +115,16 @@ class Result:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def received_splits(self) -> tuple[int, ...]: ...
+    @property
+    def device(self) -> int: ...
+    @property
+    def device_index(self) -> int: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def as_uint8(self) -> Result:
+        """The same memory, of a type that every DLPack knows; for booleans."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
         self,
@@ -118,7 +138,8 @@ class Result:
 
 @final
 class DlpackArray:
-    """A tensor in CPU memory, taken out of a DLPack capsule, through the buffer protocol.
+    """A tensor taken out of a DLPack capsule: in CPU memory, through the buffer protocol; on a GPU,
+    by its address.
 
     PEP 3118 has no bfloat16: such a tensor shows its bits as uint16, and ``dtype`` tells.
     """
@@ -126,6 +147,18 @@ class DlpackArray:
     def __init__(self, capsule: object) -> None: ...
     @property
     def dtype(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        """In elements; None for row-major."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def readonly(self) -> bool: ...
+    @property
+    def device_index(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 # Callbacks
@@ -138,6 +171,7 @@ def close_callbacks() -> None: ...
 def counters() -> list[tuple[str, int]]: ...
 def settings() -> list[list[str]]: ...
 def check_build() -> list[tuple[str, str]]: ...
+def add_library_folders(folders: str) -> None: ...
 def start_timeline(path: str, mark_cycles: bool = False) -> None: ...
 def stop_timeline() -> None: ...
 def register_codec(

@@ -1,4 +1,4 @@
-"""Arrays of any kind as NumPy arrays over the same memory.
+"""Arrays of any kind in CPU memory as NumPy arrays over the same memory.
 
 What is served: NumPy; whatever speaks DLPack in CPU memory (CuPy's pinned memory, JAX, PyTorch,
 TensorFlow, ...); whatever speaks the buffer protocol or ``__array_interface__``; Python scalars.
@@ -14,7 +14,16 @@ import numpy.typing as npt
 from perseus_core import _engine
 from perseus_core.constants import DataType
 
-__all__ = ["Array", "ArrayLike", "as_array", "as_input", "dtype_number", "from_result"]
+__all__ = [
+    "Array",
+    "ArrayLike",
+    "as_array",
+    "as_input",
+    "bfloat16",
+    "dtype_number",
+    "from_result",
+    "is_plain",
+]
 
 #: What a call takes: see the module's head. Protocols cannot say it any closer.
 ArrayLike: TypeAlias = Any
@@ -84,7 +93,7 @@ def _from_dlpack(array: ArrayLike) -> Array:
     if device not in (_CPU, _PINNED):
         raise ValueError(
             f"{type(array).__name__} is not in CPU memory (DLPack device type {int(device)}); "
-            "only arrays in CPU memory can be sent"
+            "only arrays in the memory of CPUs, and of GPUs that CUDA speaks to, can be sent"
         )
     try:
         capsule = array.__dlpack__(max_version=(1, 0))
@@ -92,13 +101,14 @@ def _from_dlpack(array: ArrayLike) -> Array:
         capsule = array.__dlpack__()
     taken = _engine.DlpackArray(capsule)
     view: Array = np.asarray(taken)
-    return view.view(_bfloat16()) if taken.dtype == DataType.BFLOAT16 else view
+    return view.view(bfloat16()) if taken.dtype == DataType.BFLOAT16 else view
 
 
-def _bfloat16() -> np.dtype[Any]:
+def bfloat16() -> np.dtype[Any]:
+    """NumPy's bfloat16, which the package ml_dtypes has; TypeError without it."""
     try:
         import ml_dtypes
     except ImportError:
         raise TypeError("NumPy has bfloat16 only with the package ml_dtypes") from None
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found

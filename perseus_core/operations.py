@@ -1,4 +1,6 @@
-"""Collectives on arrays of any kind (see perseus_core.arrays); results are NumPy arrays.
+"""Collectives on arrays of any kind: of CPUs, see perseus_core.arrays, whose results are NumPy
+arrays, and of GPUs, see perseus_core.gpu_arrays, whose results are arrays of the same library, or
+GpuArray. All ranks give arrays of the same kind of memory.
 
 Every rank of the process set makes the call, under the same name; unnamed calls are matched in
 their order. `<collective>_async` gives a Handle at once, the plain form waits. A mistake seen here
@@ -8,7 +10,8 @@ together can see (shapes that differ, ...) raises MismatchError on all. The job 
 Common arguments:
   name: what ranks match operations by; must not be in flight already.
   process_set: id from add_process_set; the world unless given.
-  out: array that takes the result, of the input's shape and dtype; may be the input itself.
+  out: array that takes the result, of the input's shape and dtype and in the same memory, CPU's
+    or GPU's; may be the input itself.
   priority: higher goes first.
   callback: called with the Handle once the operation is complete, on a thread of Perseus.
 """
@@ -16,11 +19,11 @@ Common arguments:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from perseus_core import _engine, callbacks, names
+from perseus_core import _engine, callbacks, gpu_arrays, names
 from perseus_core.arguments import real_number, row_counts, whole_number
 from perseus_core.arrays import (
     Array,
@@ -32,6 +35,7 @@ from perseus_core.arrays import (
     is_plain,
 )
 from perseus_core.constants import WORLD, OperationKind, ReduceOp
+from perseus_core.gpu_arrays import GpuPair
 from perseus_core.handle import Handle, T
 
 __all__ = [
@@ -98,7 +102,7 @@ def allreduce_async(
     callback: Callback | None = None,
 ) -> Handle[Array]:
     try:
-        pair = _Pair(array, out)
+        pair = _pair(array, out)
         work = (
             *pair.described(),
             whole_number("op", op),
@@ -123,6 +127,7 @@ def allreduce_async(
             _engine.submit_allreduce,
             *work,
             complete,
+            *pair.place,
         )
     )
     return handle
@@ -162,7 +167,7 @@ def grouped_allreduce_async(
     callback: Callback | None = None,
 ) -> Handle[list[Array]]:
     with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, process_set):
-        pairs = [_Pair(array, None) for array in arrays]
+        pairs = _group(arrays)
         options = _reduction(op, prescale, postscale, priority)
     return _submit(
         OperationKind.ALLREDUCE,
@@ -170,8 +175,8 @@ def grouped_allreduce_async(
         name,
         process_set,
         pairs,
-        lambda number: [pair.finish(number) for pair in pairs],
-        [pair.described() for pair in pairs],
+        lambda number: [pair.finish(number, i) for i, pair in enumerate(pairs)],
+        pairs,
         callback,
         **options,
     )
@@ -203,7 +208,7 @@ def broadcast_async(
     callback: Callback | None = None,
 ) -> Handle[Array]:
     with names.refusing(OperationKind.BROADCAST, "broadcast", name, process_set):
-        pair = _Pair(array, out)
+        pair = _pair(array, out)
         root = whole_number("root", root)
         priority = whole_number("priority", priority)
     return _submit(
@@ -213,7 +218,7 @@ def broadcast_async(
         process_set,
         pair,
         pair.finish,
-        [pair.described()],
+        [pair],
         callback,
         root=root,
         priority=priority,
@@ -233,15 +238,15 @@ def allgather_async(
     callback: Callback | None = None,
 ) -> Handle[Array]:
     with names.refusing(OperationKind.ALLGATHER, "allgather", name, process_set):
-        source = as_input(array)
+        source = _input(array)
     return _submit(
         OperationKind.ALLGATHER,
         "allgather",
         name,
         process_set,
         source,
-        lambda number: from_result(_engine.Result(number), source.dtype),
-        [_described(source)],
+        source.finish,
+        [source],
         callback,
     )
 
@@ -272,12 +277,12 @@ def alltoall_async(
     callback: Callback | None = None,
 ) -> Handle[tuple[Array, list[int]]]:
     with names.refusing(OperationKind.ALLTOALL, "alltoall", name, process_set):
-        source = as_input(array)
+        source = _input(array)
         rows = None if splits is None else row_counts(splits)
 
     def finish(number: int) -> tuple[Array, list[int]]:
         result = _engine.Result(number)
-        return from_result(result, source.dtype), list(result.received_splits)
+        return source.given(result), list(result.received_splits)
 
     return _submit(
         OperationKind.ALLTOALL,
@@ -286,7 +291,7 @@ def alltoall_async(
         process_set,
         source,
         finish,
-        [_described(source)],
+        [source],
         callback,
         splits=rows,
     )
@@ -329,7 +334,7 @@ def reducescatter_async(
     callback: Callback | None = None,
 ) -> Handle[Array]:
     with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, process_set):
-        source = as_input(array)
+        source = _input(array)
         options = _reduction(op, prescale, postscale, priority)
     return _submit(
         OperationKind.REDUCESCATTER,
@@ -337,8 +342,8 @@ def reducescatter_async(
         name,
         process_set,
         source,
-        lambda number: from_result(_engine.Result(number), source.dtype),
-        [_described(source)],
+        source.finish,
+        [source],
         callback,
         **options,
     )
@@ -384,10 +389,55 @@ def _own_sets() -> list[int]:
     ]
 
 
+def _pair(array: ArrayLike, out: ArrayLike) -> _Pair | GpuPair:
+    """An input and where its result goes, in the memory of the CPU or of a GPU."""
+    if type(array) is np.ndarray and (out is None or type(out) is np.ndarray):
+        return _Pair(array, out)
+    if not gpu_arrays.is_on_gpu(array) and (out is None or not gpu_arrays.is_on_gpu(out)):
+        return _Pair(array, out)
+    return gpu_arrays.pairs([array], [out])[0]
+
+
+def _input(array: ArrayLike) -> _Input | GpuPair:
+    """An input whose result the engine allocates."""
+    on_gpu = gpu_arrays.is_on_gpu(array)
+    return gpu_arrays.pairs([array], [None])[0] if on_gpu else _Input(array)
+
+
+def _group(arrays: Sequence[ArrayLike]) -> Sequence[_Pair | GpuPair]:
+    arrays = list(arrays)
+    if any(gpu_arrays.is_on_gpu(array) for array in arrays):
+        return gpu_arrays.pairs(arrays, [None] * len(arrays))
+    return [_Pair(array, None) for array in arrays]
+
+
+class _Input:
+    """An input in CPU memory, whose result the engine allocates."""
+
+    __slots__ = ("source",)
+
+    #: as of a GpuPair; in CPU memory nothing need be said
+    place: ClassVar[tuple[()]] = ()
+
+    def __init__(self, array: ArrayLike) -> None:
+        self.source = as_input(array)
+
+    def described(self) -> tuple[int, int, tuple[int, ...], int]:
+        return _described(self.source)
+
+    def finish(self, number: int) -> Array:
+        return self.given(_engine.Result(number))
+
+    def given(self, result: _engine.Result) -> Array:
+        return from_result(result, self.source.dtype)
+
+
 class _Pair:
     """An input and where its result goes: a new array, or the caller's, by a copy if need be."""
 
     __slots__ = ("source", "target", "wanted")
+
+    place: ClassVar[tuple[()]] = ()
 
     def __init__(self, array: ArrayLike, out: ArrayLike) -> None:
         self.source = as_input(array)
@@ -407,7 +457,7 @@ class _Pair:
     def described(self) -> tuple[int, int, tuple[int, ...], int]:
         return _described(self.source, self.target)
 
-    def finish(self, number: int) -> Array:
+    def finish(self, number: int, index: int = 0) -> Array:
         if self.wanted is not self.target:
             self.wanted[...] = self.target
         return self.wanted
@@ -443,17 +493,20 @@ def _submit(
     process_set: int,
     keep: object,
     finish: Callable[[int], T],
-    tensors: list[tuple[int, int, tuple[int, ...], int]],
+    tensors: Sequence[_Pair | _Input | GpuPair],
     callback: Callback | None,
     **options: Any,
 ) -> Handle[T]:
     process_set = whole_number("process_set", process_set)
+    described = [tensor.described() for tensor in tensors]
+    if tensors and tensors[0].place:
+        options["place"] = tensors[0].place
     handle = Handle(finish)
     if callback is not None:
         with names.refusing(kind, prefix, name, process_set):
             options["callback"] = _completion(handle, callback)
     handle.submitted(
-        names.submit(kind, prefix, name, process_set, keep, _engine.submit, tensors, **options)
+        names.submit(kind, prefix, name, process_set, keep, _engine.submit, described, **options)
     )
     return handle
 

@@ -85,13 +85,15 @@ NOT_HERE = "not here"
 _DTYPES = MORE, "also uint8, int8, uint16, int16, bool and bfloat16, and any memory layout"
 _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
 _SAME_WORLD = PART, "no hosts are added; with `--min-np`, a reset leads to the ranks that are left"
-_CPU_ONLY = WORKS, "always says no: tensors must be in CPU memory"
+_NEVER = WORKS, "always says no: GPUs are those that CUDA speaks to"
 
 #: What is to be said of a name beyond that it works with Horovod's arguments.
 EXPLAINED = {
     "init shutdown": (MORE, "may follow each other any number of times"),
     "start_timeline stop_timeline": (MORE, "no variable need be set at the start"),
-    "cuda_built rocm_built ddl_built ccl_built nccl_built": _CPU_ONLY,
+    "rocm_built ddl_built ccl_built": _NEVER,
+    "cuda_built": (WORKS, "whether CUDA's driver can be used here; nothing is compiled against it"),
+    "nccl_built": (WORKS, "the version of the NCCL that can be used here; 0 if there is none"),
     "mpi_built": (WORKS, "always says yes: MPI is found when the program starts"),
     "mpi_enabled": (WORKS, "whether mpirun or `perseusrun --mpi` started the ranks"),
     "mpi_threads_supported": (WORKS, "whether MPI was initialised with `MPI_THREAD_MULTIPLE`"),

@@ -1,5 +1,5 @@
 // The binary interface of DLPack (dmlc.github.io/dlpack), versions 0 and 1: as much as is needed to
-// give and take tensors in CPU memory.
+// give and take tensors in the memory of CPUs and GPUs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,9 @@
 namespace perseus::python::dlpack {
 
 inline constexpr int32_t kCpu = 1;
+inline constexpr int32_t kCuda = 2;
 inline constexpr int32_t kCudaHost = 3;  // pinned host memory
+inline constexpr int32_t kCudaManaged = 13;
 
 inline constexpr uint8_t kInt = 0;
 inline constexpr uint8_t kUint = 1;

@@ -1,4 +1,5 @@
-// Element types as their users' protocols name them: PEP 3118 formats and DLPack codes.
+// Element types as their users' protocols name them: PEP 3118 formats, the array interface's
+// strings and DLPack codes.
 #pragma once
 
 #include <optional>
@@ -11,18 +12,24 @@ namespace perseus::python {
 struct DtypeInfo {
   perseus_dtype_t dtype;
   int32_t bytes;
-  const char* format;  // PEP 3118; it has no bfloat16, whose bits are shown as uint16
+  const char* format;   // PEP 3118; it has no bfloat16, whose bits are shown as uint16
+  const char* typestr;  // of the array interface; null: it has no such type
   uint8_t dlpack_code;
 };
 
 // In the order of perseus_dtype_t.
 inline constexpr DtypeInfo kDtypes[] = {
-    {PERSEUS_UINT8, 1, "B", dlpack::kUint},      {PERSEUS_INT8, 1, "b", dlpack::kInt},
-    {PERSEUS_UINT16, 2, "H", dlpack::kUint},     {PERSEUS_INT16, 2, "h", dlpack::kInt},
-    {PERSEUS_INT32, 4, "i", dlpack::kInt},       {PERSEUS_INT64, 8, "q", dlpack::kInt},
-    {PERSEUS_FLOAT16, 2, "e", dlpack::kFloat},   {PERSEUS_FLOAT32, 4, "f", dlpack::kFloat},
-    {PERSEUS_FLOAT64, 8, "d", dlpack::kFloat},   {PERSEUS_BOOL, 1, "?", dlpack::kBool},
-    {PERSEUS_BFLOAT16, 2, "H", dlpack::kBfloat},
+    {PERSEUS_UINT8, 1, "B", "|u1", dlpack::kUint},
+    {PERSEUS_INT8, 1, "b", "|i1", dlpack::kInt},
+    {PERSEUS_UINT16, 2, "H", "<u2", dlpack::kUint},
+    {PERSEUS_INT16, 2, "h", "<i2", dlpack::kInt},
+    {PERSEUS_INT32, 4, "i", "<i4", dlpack::kInt},
+    {PERSEUS_INT64, 8, "q", "<i8", dlpack::kInt},
+    {PERSEUS_FLOAT16, 2, "e", "<f2", dlpack::kFloat},
+    {PERSEUS_FLOAT32, 4, "f", "<f4", dlpack::kFloat},
+    {PERSEUS_FLOAT64, 8, "d", "<f8", dlpack::kFloat},
+    {PERSEUS_BOOL, 1, "?", "|b1", dlpack::kBool},
+    {PERSEUS_BFLOAT16, 2, "H", nullptr, dlpack::kBfloat},
 };
 
 inline const DtypeInfo& info_of(perseus_dtype_t dtype) { return kDtypes[dtype]; }

@@ -82,6 +82,10 @@ void bind_observe(py::module_& module) {
   module.def("settings", &settings);
   module.def("check_build", &check_build);
   module.def(
+      "add_library_folders",
+      [](const std::string& folders) { perseus_add_library_folders(folders.c_str()); },
+      py::arg("folders"));
+  module.def(
       "start_timeline",
       [](const char* path, bool mark_cycles) { check(perseus_start_timeline(path, mark_cycles)); },
       py::arg("path"), py::arg("mark_cycles") = false);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "perseus/perseus.h"
@@ -29,11 +30,15 @@ int32_t append_shape(const py::tuple& shape, std::vector<int64_t>& extents) {
   return rank;
 }
 
+// Where the tensors of a submission are: device, device_index and stream, as in perseus.h.
+using Place = std::tuple<perseus_device_t, int32_t, uintptr_t>;
+
 // `tensors`: (input address, output address or 0, shape, dtype) each.
 perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py::tuple>& tensors,
                         perseus_reduce_op_t reduce_op, int32_t root, double prescale,
                         double postscale, const std::optional<std::vector<int64_t>>& splits,
-                        int32_t priority, int32_t codec, const py::object& callback) {
+                        int32_t priority, int32_t codec, const py::object& callback,
+                        const std::optional<Place>& place) {
   std::vector<int64_t> extents;
   std::vector<perseus_tensor_t> described(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -63,6 +68,11 @@ perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py
   }
   submission.priority = priority;
   submission.codec = codec;
+  if (place) {
+    uintptr_t stream = 0;
+    std::tie(submission.device, submission.device_index, stream) = *place;
+    submission.stream = reinterpret_cast<void*>(stream);
+  }
   return send(submission, keep, callback);
 }
 
@@ -92,7 +102,8 @@ void bind_operations(py::module_& module) {
   module.def("submit", &submit, py::arg("id"), py::arg("keep"), py::arg("tensors"), py::kw_only(),
              py::arg("reduce_op") = perseus_reduce_op_t{PERSEUS_SUM}, py::arg("root") = 0,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(),
-             py::arg("priority") = 0, py::arg("codec") = 0, py::arg("callback") = py::none());
+             py::arg("priority") = 0, py::arg("codec") = 0, py::arg("callback") = py::none(),
+             py::arg("place") = py::none());
   module.def(
       "refuse",
       [](int32_t id, const std::string& reason) { check(perseus_refuse(id, reason.c_str())); },

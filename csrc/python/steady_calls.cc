@@ -96,9 +96,10 @@ PyObject* register_name(const Arguments& arguments) {
 }
 
 // submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale
-// = 1.0, priority = 0, codec = 0, callback = None) -> handle. The way of a gradient: one tensor.
+// = 1.0, priority = 0, codec = 0, callback = None[, device, device_index, stream]) -> handle. The
+// way of a gradient: one tensor. Without a device it is in the CPU's memory.
 PyObject* submit_allreduce(const Arguments& arguments) {
-  arguments.expect(7, 12);
+  arguments.expect(7, 15);
   int64_t extents[kMaxRank];
   perseus_tensor_t tensor{};
   tensor.input = arguments.address(2);
@@ -116,6 +117,12 @@ PyObject* submit_allreduce(const Arguments& arguments) {
   submission.postscale = arguments.has(8) ? arguments.real(8) : 1.0;
   if (arguments.has(9)) submission.priority = arguments.int32(9);
   if (arguments.has(10)) submission.codec = arguments.int32(10);
+  if (arguments.has(12)) {
+    arguments.expect(15, 15);
+    submission.device = static_cast<perseus_device_t>(arguments.int32(12));
+    submission.device_index = arguments.int32(13);
+    submission.stream = arguments.address(14);
+  }
   return PyLong_FromLongLong(
       send(submission, arguments.object(1), arguments.has(11) ? arguments.object(11) : Py_None));
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -136,11 +137,17 @@ class Basics:
         return True
 
     def nccl_built(self) -> int:
-        """NCCL's version code; 0, for tensors must be in CPU memory."""
-        return 0
+        """NCCL's version code, 22105 for 2.21.5; 0 where there is none that can be used here.
+
+        Nothing is compiled against it: it is opened as this is asked, if it has not been.
+        """
+        if not self.cuda_built():
+            return 0
+        return _version_code(perseus_core.check_build()["NCCL"])
 
     def cuda_built(self) -> bool:
-        return False
+        """Whether CUDA's driver can be used here. CUDA itself is not started."""
+        return _is_usable(perseus_core.check_build()["CUDA driver"])
 
     def rocm_built(self) -> bool:
         return False
@@ -160,6 +167,20 @@ class HorovodBasics(Basics):
 
     def __init__(self, pkg_path: str, *args: str) -> None:
         """The arguments say where Horovod has its libraries; ours need no telling."""
+
+
+def _is_usable(found: str) -> bool:
+    """Of a library, by what check_build says of it: "2.21.5, <path>", if all is well."""
+    return not found.startswith("none found") and ": not usable, " not in found
+
+
+def _version_code(found: str) -> int:
+    """As NCCL numbers its versions."""
+    version = re.match(r"(\d+)\.(\d+)\.(\d+), ", found)
+    if version is None or not _is_usable(found):
+        return 0
+    major, minor, patch = map(int, version.groups())
+    return major * 10000 + minor * 100 + patch
 
 
 def _require_init() -> None:

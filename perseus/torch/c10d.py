@@ -10,8 +10,10 @@ The processes are those of the job that Perseus runs in, however it was launched
 torch.distributed itself asks for (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is set by perseusrun
 and torchrun; under mpirun and srun, init_process_group takes init_method, rank and world_size.
 
-Tensors must be in CPU memory. There is no time-out but the group's: a lost rank ends what is under
-way with HorovodInternalError. A call that is wrong on one rank fails on the others too.
+Tensors are in CPU memory or on a CUDA device, those of one call all in the same. A work on CUDA
+tensors is waited for by the host: it is complete when the GPU is done. There is no time-out but the
+group's: a lost rank ends what is under way with HorovodInternalError. A call that is wrong on one
+rank fails on the others too.
 
 A send is a broadcast in a process set of its two ranks, which opens with their first message. Like
 NCCL's it is complete when the receiver has taken it. Messages of one sender, receiver and tag are
@@ -32,8 +34,8 @@ from torch._C._distributed_c10d import Work
 
 import perseus_core
 from perseus.torch import c10d_sets
-from perseus.torch.c10d_work import Call, callback_threads, start
-from perseus.torch.horovod.tensors import described, take_result
+from perseus.torch.c10d_work import Call, call_on, callback_threads, start
+from perseus.torch.horovod.tensors import take_result
 from perseus_core import OperationKind, ReduceOp, _engine, names
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
@@ -57,7 +59,7 @@ _OPS = {
 def register() -> None:
     """Makes the backend known to torch.distributed."""
     if not hasattr(dist.Backend, NAME.upper()):
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 class PerseusProcessGroup(dist.ProcessGroup):
@@ -168,7 +170,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         root = self._ranks[opts.rootRank]
         with self._refusing(OperationKind.BROADCAST):
             buffer = tensor.detach().contiguous()
-            call = Call([described(buffer, buffer)], {"root": root})
+            call = call_on([(buffer, buffer)], root=root)
         return self._start(
             OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
         )
@@ -270,8 +272,8 @@ class PerseusProcessGroup(dist.ProcessGroup):
             op = _op_of(opts)
             buffers = [_real(tensor, op).detach().contiguous() for tensor in tensors]
             if tensors:
-                pairs = [described(buffer, buffer) for buffer in buffers]
-                calls.append(Call(pairs, {"reduce_op": op}))
+                pairs = [(buffer, buffer) for buffer in buffers]
+                calls.append(call_on(pairs, reduce_op=op))
 
         def done(_: list[int]) -> None:
             _copy_back([_real(tensor, op) for tensor in tensors], buffers)
@@ -296,7 +298,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
                     )
                 source = _real(input, op).detach().contiguous().view(-1)
                 target = _real(output, op).detach().contiguous()
-                calls.append(Call([described(source, target)], {"reduce_op": op}))
+                calls.append(call_on([(source, target)], reduce_op=op))
                 sources.append(source)
                 targets.append(target)
 
@@ -316,7 +318,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [_bytes_of(input) for input in inputs]
             parts = parts_of()
-            calls = [Call([described(source)], {}) for source in sources]
+            calls = [call_on([(source, None)]) for source in sources]
 
         def finish(handles: list[int]) -> None:
             sources.clear()
@@ -337,7 +339,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             pieces = [_bytes_of(input) for input in inputs_of()]
             outputs = outputs_of()
             source = torch.cat(pieces)
-            call = Call([described(source)], {"splits": [piece.numel() for piece in pieces]})
+            call = call_on([(source, None)], splits=[piece.numel() for piece in pieces])
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
             _deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
@@ -353,7 +355,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         prefix = f"c10d.message.{source}.{tag}"
         try:
             buffer = _bytes_of(tensor)
-            call = Call([described(buffer, buffer)], {"root": self._ranks[source]})
+            call = call_on([(buffer, buffer)], root=self._ranks[source])
         except Exception as error:
             names.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
             raise
@@ -450,8 +452,6 @@ def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """What is only moved needs no type that the engine can reduce."""
-    if not tensor.is_cpu:
-        raise ValueError(f"the tensor is on {tensor.device}; the backend {NAME} moves CPU tensors")
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 

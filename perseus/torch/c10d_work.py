@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -13,13 +14,17 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from perseus.torch.c10d_threads import CallbackThreads
+from perseus.torch.horovod.tensors import described, place_of
 from perseus_core import OperationKind, _engine, callbacks, names
 from perseus_core.errors import from_status
 
-__all__ = ["Call", "PerseusWork", "callback_threads", "start"]
+__all__ = ["Call", "PerseusWork", "call_on", "callback_threads", "start"]
 
 #: Where futures that were asked for complete, and their callbacks run.
 callback_threads = CallbackThreads()
+
+#: Of each CUDA device; used by Perseus's thread for callbacks alone.
+_copy_streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
 class PerseusWork(Work):
@@ -70,7 +75,8 @@ class PerseusWork(Work):
         finish, self._finish = self._finish, None
         try:
             if self._error is None and finish is not None:
-                finish(self._handles)
+                with _finishing(self._result):
+                    finish(self._handles)
         except Exception as error:
             self._error = error
         for handle in self._handles:
@@ -115,7 +121,8 @@ class PerseusWork(Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         with self._lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                devices = list({tensor.device for tensor in self._result if tensor.is_cuda})
+                self._future = torch.futures.Future(devices=devices)
                 if self._ended:
                     self._settle(self._future)
                 else:
@@ -132,6 +139,33 @@ class Call:
 
     tensors: list[tuple[int, int, tuple[int, ...], int]]
     options: dict[str, Any]
+
+
+def call_on(pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], **options: Any) -> Call:
+    """A call on tensors and where their results go, if that is known, wherever they are.
+
+    ValueError for what cannot be sent, or is not all on one device.
+    """
+    tensors = [described(source, target) for source, target in pairs]
+    place = place_of([tensor for pair in pairs for tensor in pair if tensor is not None])
+    return Call(tensors, {**options, "place": place})
+
+
+@contextlib.contextmanager
+def _finishing(result: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Around what brings results into tensors: they are there, for every stream, when it ends.
+
+    The copies must not wait for the program's own work, which may be in the default stream.
+    """
+    device = next((tensor.device for tensor in result if tensor.is_cuda), None)
+    if device is None:
+        yield
+        return
+    if device not in _copy_streams:
+        _copy_streams[device] = torch.cuda.Stream(device)
+    with torch.cuda.stream(_copy_streams[device]):
+        yield
+    _copy_streams[device].synchronize()
 
 
 def start(

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from perseus.common.process_sets import ProcessSet
-from perseus.torch.c10d_work import Call, start
-from perseus.torch.horovod.tensors import described, set_id
+from perseus.torch.c10d_work import call_on, start
+from perseus.torch.horovod.tensors import set_id
 from perseus_core import OperationKind, ReduceOp
 
 __all__ = ["allreduce_hook"]
@@ -29,11 +29,8 @@ def allreduce_hook(
     """Averages a bucket over the set, in place. Every rank must have the same buckets in the same
     order, as DDP sees to."""
     buffer = bucket.buffer()
-    call = Call(
-        [described(buffer, buffer)],
-        # Buckets come from the last layers to the first, which the next forward needs first.
-        {"reduce_op": ReduceOp.AVERAGE, "priority": bucket.index()},
-    )
+    # Buckets come from the last layers to the first, which the next forward needs first.
+    call = call_on([(buffer, buffer)], reduce_op=ReduceOp.AVERAGE, priority=bucket.index())
     work = start(
         OperationKind.ALLREDUCE,
         "ddp.allreduce",

@@ -17,10 +17,12 @@ from perseus.torch.horovod.tensors import (
     contiguous,
     contiguous_list,
     described,
+    place_of,
     set_id,
     take_result,
 )
 from perseus_core import OperationKind, _engine, names
+from perseus_core.gpu_arrays import Place
 
 
 @eager
@@ -33,7 +35,7 @@ def allgather_async(
     set_number = set_id(process_set)
     with names.refusing(OperationKind.ALLGATHER, "allgather", name, set_number):
         source = contiguous(tensor)
-    handle = _submit([source], "allgather", name, set_number)
+    handle = _submit([source], "allgather", name, set_number, place_of([source]))
     return handles.track(handle, None, take_result)
 
 
@@ -60,7 +62,8 @@ def grouped_allgather_async(
     set_number = set_id(process_set)
     with names.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_number):
         sources = contiguous_list(tensors)
-    handle = _submit(sources, "grouped_allgather", name, set_number)
+        place = place_of(sources)
+    handle = _submit(sources, "grouped_allgather", name, set_number, place)
     return handles.track(
         handle, None, lambda done: tuple(take_result(done, i) for i in range(len(sources)))
     )
@@ -78,7 +81,13 @@ def grouped_allgather(
     return HorovodGroupedAllgather.apply(name, process_set, *tensors)
 
 
-def _submit(sources: Sequence[torch.Tensor], prefix: str, name: str | None, set_number: int) -> int:
+def _submit(
+    sources: Sequence[torch.Tensor],
+    prefix: str,
+    name: str | None,
+    set_number: int,
+    place: Place | None,
+) -> int:
     tensors = [described(source) for source in sources]
     return names.submit(
         OperationKind.ALLGATHER,
@@ -88,6 +97,7 @@ def _submit(sources: Sequence[torch.Tensor], prefix: str, name: str | None, set_
         sources,
         _engine.submit,
         tensors,
+        place=place,
     )
 
 
@@ -95,7 +105,9 @@ def _own_rows(
     grads: Sequence[torch.Tensor], rows: Sequence[int], process_set: ProcessSet
 ) -> list[torch.Tensor]:
     """Of each gradient of a gathered tensor, the rows that this rank gave."""
-    counts = allgather(torch.tensor([rows], dtype=torch.int64), process_set=process_set)
+    counts = allgather(
+        torch.tensor([rows], dtype=torch.int64, device="cpu"), process_set=process_set
+    )
     before = counts[: process_set.rank()].sum(dim=0).tolist()
     return [
         grad.narrow(0, start, own) for grad, start, own in zip(grads, before, rows, strict=True)

@@ -24,6 +24,7 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
+    after_priority,
     checked,
     checked_list,
     checked_target,
@@ -33,10 +34,12 @@ from perseus.torch.horovod.tensors import (
     described,
     empty_like,
     may_be_differentiated,
+    place_of,
     set_id,
 )
 from perseus_core import OperationKind, _engine, names
 from perseus_core.arguments import real_number
+from perseus_core.gpu_arrays import Place
 
 
 @eager
@@ -128,7 +131,8 @@ def grouped_allreduce_async(
         scales = checked_scales(prescale_factor, postscale_factor)
         sources = contiguous_list(tensors)
         outputs = [empty_like(source) for source in sources]
-    handle = _submit_group(sources, outputs, name, op, scales, set_number)
+        place = place_of(sources)
+    handle = _submit_group(sources, outputs, name, op, scales, set_number, place)
     return handles.track(handle, outputs)
 
 
@@ -149,7 +153,8 @@ def grouped_allreduce_async_(
         scales = checked_scales(prescale_factor, postscale_factor)
         targets = checked_list(tensors)
         buffers = [contiguous(checked_target(target)) for target in targets]
-    handle = _submit_group(buffers, buffers, name, op, scales, set_number)
+        place = place_of(buffers)
+    handle = _submit_group(buffers, buffers, name, op, scales, set_number, place)
 
     def finish(_: int) -> Sequence[torch.Tensor]:
         for buffer, tensor in zip(buffers, targets, strict=True):
@@ -254,7 +259,8 @@ def _described(
     source: torch.Tensor, target: torch.Tensor, op: int, prescale: float, postscale: float
 ) -> tuple[Any, ...]:
     """What _engine.submit_allreduce takes after what it is to keep."""
-    return (*described(source, target), op, *checked_scales(prescale, postscale))
+    scales = checked_scales(prescale, postscale)
+    return (*described(source, target), op, *scales, 0, *after_priority(source))
 
 
 def _submit_group(
@@ -264,6 +270,7 @@ def _submit_group(
     op: int,
     scales: tuple[float, float],
     set_number: int,
+    place: Place | None,
 ) -> int:
     pairs = [described(source, target) for source, target in zip(sources, targets, strict=True)]
     prescale, postscale = scales
@@ -278,6 +285,7 @@ def _submit_group(
         reduce_op=op,
         prescale=prescale,
         postscale=postscale,
+        place=place,
     )
 
 

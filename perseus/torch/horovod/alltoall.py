@@ -10,7 +10,13 @@ import torch
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import contiguous, described, from_result, set_id
+from perseus.torch.horovod.tensors import (
+    contiguous,
+    described,
+    from_result,
+    place_of,
+    set_id,
+)
 from perseus_core import OperationKind, _engine, names
 from perseus_core.arguments import row_counts
 
@@ -36,11 +42,14 @@ def alltoall_async(
         _engine.submit,
         [described(source)],
         splits=rows,
+        place=place_of([source]),
     )
+    # Where the caller's are, as Horovod has it.
+    device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(done: int) -> tuple[torch.Tensor, torch.Tensor]:
         result = _engine.Result(done)
-        received = torch.tensor(result.received_splits, dtype=torch.int32)
+        received = torch.tensor(result.received_splits, dtype=torch.int32, device=device)
         return from_result(result), received
 
     return handles.track(handle, None, finish)

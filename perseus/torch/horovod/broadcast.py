@@ -16,6 +16,7 @@ from perseus.torch.horovod.tensors import (
     contiguous,
     described,
     empty_like,
+    place_of,
     set_id,
 )
 from perseus_core import OperationKind, _engine, names, rank
@@ -93,6 +94,7 @@ def _submit(
         _engine.submit,
         [described(source, target)],
         root=root_rank,
+        place=place_of([source]),
     )
 
 

@@ -93,7 +93,7 @@ def broadcast_optimizer_state(
         optimizer.state.clear()
         for param, state in zip(params, states, strict=True):
             if state:
-                optimizer.state[param] = _filled(state, tensors)
+                optimizer.state[param] = _filled(state, tensors, param.device)
     numbered = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
     broadcast_parameters(numbered, root_rank, process_set)
 
@@ -110,12 +110,12 @@ def broadcast_object(
     set_number = set_id(process_set)
     is_root = rank() == root_rank
     with names.refusing(OperationKind.BROADCAST, "broadcast", size_name, set_number):
-        payload = _pickled(obj) if is_root else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([payload.numel()], dtype=torch.int64)
+        payload = _pickled(obj) if is_root else _cpu_bytes(0)
+    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
     broadcast_(length, root_rank, size_name, process_set)
     with names.refusing(OperationKind.BROADCAST, "broadcast", data_name, set_number):
         if not is_root:
-            payload = torch.empty(int(length), dtype=torch.uint8)
+            payload = _cpu_bytes(int(length))
     broadcast_(payload, root_rank, data_name, process_set)
     return obj if is_root else _unpickled(payload)
 
@@ -130,7 +130,7 @@ def allgather_object(
     size_name, data_name = _names_of_parts(name)
     with names.refusing(OperationKind.ALLGATHER, "allgather", size_name, set_id(process_set)):
         payload = _pickled(obj)
-    length = torch.tensor([payload.numel()], dtype=torch.int64)
+    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
     lengths = allgather(length, size_name, process_set)
     gathered = allgather(payload, data_name, process_set)
     return [_unpickled(part) for part in gathered.split(lengths.tolist())]
@@ -171,6 +171,11 @@ def _pickled(obj: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
 
 
+def _cpu_bytes(count: int) -> torch.Tensor:
+    """In CPU memory, as what is pickled is, whatever the default device."""
+    return torch.empty(count, dtype=torch.uint8, device="cpu")
+
+
 def _unpickled(payload: torch.Tensor) -> Any:
     return cloudpickle.loads(ctypes.string_at(payload.data_ptr(), payload.numel()))
 
@@ -180,14 +185,14 @@ def _without_params(group: dict[str, Any]) -> dict[str, Any]:
 
 
 # A tensor's place in an outline: where it is in the list, and what it must look like.
-_Place = collections.namedtuple("_Place", "index shape dtype")
+_Place = collections.namedtuple("_Place", "index shape dtype device_type")
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
     """The value with its tensors replaced by places, and the tensors put on the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
-        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype)
+        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type)
     if isinstance(value, dict):
         return {key: _outline(inner, tensors) for key, inner in value.items()}
     if type(value) in (list, tuple):
@@ -206,14 +211,19 @@ def _places(outline: Any) -> list[_Place]:
     return []
 
 
-def _filled(outline: Any, tensors: list[torch.Tensor]) -> Any:
-    """The outline with new tensors in its places, which are put on the list in their order."""
+def _filled(outline: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
+    """The outline with new tensors in its places, which are put on the list in their order.
+
+    They are on the parameter's device, or in CPU memory, where some optimizers count their steps.
+    """
     if isinstance(outline, _Place):
         assert outline.index == len(tensors)
-        tensors.append(torch.empty(outline.shape, dtype=outline.dtype))
+        kind = outline.device_type
+        where = device if kind == device.type else torch.device(kind)
+        tensors.append(torch.empty(outline.shape, dtype=outline.dtype, device=where))
         return tensors[-1]
     if isinstance(outline, dict):
-        return {key: _filled(inner, tensors) for key, inner in outline.items()}
+        return {key: _filled(inner, tensors, device) for key, inner in outline.items()}
     if type(outline) in (list, tuple):
-        return type(outline)(_filled(inner, tensors) for inner in outline)
+        return type(outline)(_filled(inner, tensors, device) for inner in outline)
     return outline

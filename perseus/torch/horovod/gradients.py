@@ -22,7 +22,14 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compressor, NoneCompressor
 from perseus.torch.horovod.roll_call import RollCall
 from perseus.torch.horovod.sparse import sparse_allreduce_async
-from perseus.torch.horovod.tensors import described, dtype_number, set_id
+from perseus.torch.horovod.tensors import (
+    after_priority,
+    copy,
+    described,
+    dtype_number,
+    place_of,
+    set_id,
+)
 from perseus_core import HorovodInternalError, OperationKind, _engine, settings
 from perseus_core.names import refuse
 
@@ -307,7 +314,7 @@ class Gradients:
         sparse_dims = self._sparse_dims.get(param)
         if sparse_dims is None:
             return torch.zeros_like(param)
-        indices = torch.empty(sparse_dims, 0, dtype=torch.int64)
+        indices = param.new_empty(sparse_dims, 0, dtype=torch.int64)
         values = param.new_empty(0, *param.shape[sparse_dims:])
         return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
 
@@ -365,7 +372,9 @@ def _runs(
 def _is_elsewhere(
     names: Mapping[torch.Tensor, str], run: Sequence[torch.Tensor], param: torch.Tensor
 ) -> bool:
-    """Whether a run of some length had better end: the last layers' gradients come first."""
+    """Whether a run must end, or had better: the last layers' gradients come first."""
+    if run[0].device != param.device:  # a group's tensors are on one device
+        return True
     return len(run) >= RUN // 4 and _part(names[run[-1]]) != _part(names[param])
 
 
@@ -428,7 +437,14 @@ class DenseReduction(Reduction):
         address = buffer.data_ptr()
         memory = buffer.untyped_storage()  # which stays, whatever becomes of the gradient
         self.handle = _engine.submit_allreduce(
-            self._id, memory, address, address, buffer.shape, dtype_number(buffer), *self._options
+            self._id,
+            memory,
+            address,
+            address,
+            buffer.shape,
+            dtype_number(buffer),
+            *self._options,
+            *after_priority(buffer),
         )
         handles.track(self.handle, memory)
         self._address = address
@@ -440,7 +456,7 @@ class DenseReduction(Reduction):
         grad, buffer, self._grad, self._buffer = self._grad, self._buffer, None, None
         memory = handles.finish(self.handle)
         if buffer is not None:
-            grad.copy_(self._compression.decompress(buffer, self._ctx))
+            copy(grad, self._compression.decompress(buffer, self._ctx))
         else:
             _put_in_place(grad, self._address, memory, self._version, self._members[0])
 
@@ -479,6 +495,7 @@ class GroupReduction(Reduction):
             prescale=prescale,
             postscale=postscale,
             priority=priority,
+            place=place_of(reduced),
         )
         handles.track(self.handle, memory)
         self._addresses = [address for address, *_ in tensors]
@@ -494,7 +511,7 @@ class GroupReduction(Reduction):
             raise type(error)(self._naming(str(error))) from error
         for i, grad in enumerate(grads):
             if i in buffers:
-                grad.copy_(self._compression.decompress(*buffers[i]))
+                copy(grad, self._compression.decompress(*buffers[i]))
             else:
                 _put_in_place(
                     grad, self._addresses[i], memory[i], self._versions[i], self._members[i]
@@ -512,7 +529,7 @@ def _put_in_place(
 ) -> None:
     """For what was reduced in the gradient itself, which may have been moved or changed since."""
     if grad.data_ptr() != address:
-        grad.copy_(_tensor_at(address, memory, grad))
+        copy(grad, _tensor_at(address, memory, grad))
     elif grad._version != version and not grad._is_view():  # views share what counts changes
         _warn_of_a_change(name)
 

@@ -24,10 +24,12 @@ from perseus.torch.horovod.tensors import (
     contiguous,
     contiguous_list,
     described,
+    place_of,
     set_id,
     take_result,
 )
 from perseus_core import OperationKind, _engine, names
+from perseus_core.gpu_arrays import Place
 
 
 @eager
@@ -45,7 +47,8 @@ def reducescatter_async(
         op = checked_op(op)
         scales = checked_scales(prescale_factor, postscale_factor)
         source = _scatterable(contiguous(tensor))
-    handle = _submit([source], "reducescatter", name, set_number, op, scales)
+        place = place_of([source])
+    handle = _submit([source], "reducescatter", name, set_number, op, scales, place)
     return handles.track(handle, None, take_result)
 
 
@@ -83,7 +86,8 @@ def grouped_reducescatter_async(
         op = checked_op(op)
         scales = checked_scales(prescale_factor, postscale_factor)
         sources = [_scatterable(source) for source in contiguous_list(tensors)]
-    handle = _submit(sources, "grouped_reducescatter", name, set_number, op, scales)
+        place = place_of(sources)
+    handle = _submit(sources, "grouped_reducescatter", name, set_number, op, scales, place)
     return handles.track(
         handle, None, lambda done: [take_result(done, i) for i in range(len(sources))]
     )
@@ -126,6 +130,7 @@ def _submit(
     set_number: int,
     op: int,
     scales: tuple[float, float],
+    place: Place | None,
 ) -> int:
     prescale, postscale = scales
     tensors = [described(source) for source in sources]
@@ -140,6 +145,7 @@ def _submit(
         reduce_op=op,
         prescale=prescale,
         postscale=postscale,
+        place=place,
     )
 
 

@@ -1,8 +1,15 @@
-"""PyTorch's tensors as the engine takes them: an address, a shape, a number for the type."""
+"""PyTorch's tensors as the engine takes them: an address, a shape, a number for the type.
+
+An operation on CUDA tensors begins when the current stream has come to where it is at the call.
+Until it is complete, which it is when the GPU is done, a reference to all that it reads and writes
+is kept: PyTorch's allocator, which knows nothing of the engine's streams, must not give that memory
+to others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +17,7 @@ from torch.autograd import forward_ad
 
 from perseus.common.process_sets import ProcessSet
 from perseus_core import DataType, _engine
+from perseus_core.gpu_arrays import CUDA, Place
 
 #: Bytes from which fresh memory takes longer to come by than to fill.
 LARGE = 4 << 20
@@ -26,11 +34,34 @@ def dtype_number(tensor: torch.Tensor) -> int:
     if number is None or tensor.layout is not torch.strided:
         kind = "" if tensor.layout is torch.strided else f" with layout {tensor.layout}"
         raise ValueError(f"Tensor type {tensor.type()}{kind} is not supported.")
-    if not tensor.is_cpu:
-        raise ValueError(
-            f"the tensor is on {tensor.device}; this build of Perseus moves CPU tensors only"
-        )
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise ValueError(f"the tensor is on {tensor.device}; Perseus moves CPU and CUDA tensors")
     return number
+
+
+def place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
+    """Where the tensors of an operation are, as _engine.submit takes it; None is CPU memory.
+
+    ValueError where they are not all on one device.
+    """
+    if not tensors:
+        return None
+    device = tensors[0].device
+    for tensor in tensors:
+        if tensor.device != device:
+            raise ValueError(
+                f"the group has tensors on {device} and on {tensor.device}; all tensors of a group "
+                "must be on one device"
+            )
+    if device.type == "cpu":
+        return None
+    return CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
+
+
+def after_priority(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What _engine.submit_allreduce takes after the priority: a codec, a callback, a place."""
+    place = None if tensor.is_cpu else place_of([tensor])
+    return () if place is None else (0, None, *place)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,8 +90,15 @@ def checked_target(tensor: torch.Tensor) -> torch.Tensor:
 def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` with what `buffer` holds, which is a copy of it or shares its memory."""
     if buffer.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(buffer)
+        copy(tensor.detach(), buffer)
     return tensor
+
+
+def copy(target: torch.Tensor, buffer: torch.Tensor) -> None:
+    """target.copy_ of a buffer that is then let go of, and may be of another stream's memory."""
+    target.copy_(buffer)
+    if buffer.is_cuda:
+        buffer.record_stream(torch.cuda.current_stream(buffer.device))
 
 
 def contiguous_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -106,7 +144,7 @@ def empty_like(tensor: torch.Tensor) -> torch.Tensor:
         fresh = torch.empty_like(tensor)  # which takes a third of the time
     else:
         fresh = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    if fresh.nbytes >= LARGE:
+    if fresh.nbytes >= LARGE and fresh.is_cpu:
         _engine.prefer_huge_pages(fresh.data_ptr(), fresh.nbytes)
     return fresh
 
@@ -119,6 +157,8 @@ def take_result(handle: int, index: int = 0) -> torch.Tensor:
 def from_result(result: _engine.Result) -> torch.Tensor:
     """The memory of a result, as a tensor that owns it."""
     if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
+        if result.device == CUDA:
+            return torch.from_dlpack(result.as_uint8()).view(torch.bool)
         return torch.from_numpy(np.asarray(result))
     return torch.from_dlpack(result)
 

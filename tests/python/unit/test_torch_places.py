@@ -1,0 +1,92 @@
+"""Where PyTorch's tensors are, as the engine is told. No GPU is needed: CUDA is made believe."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from perseus.torch import c10d_work  # noqa: E402
+from perseus.torch.horovod import tensors  # noqa: E402
+from perseus.torch.horovod.gradients import _is_elsewhere  # noqa: E402
+
+STREAMS = {0: 0x1000, 1: 0x2000}
+
+
+class Believed:
+    """As much of a tensor as says where it is."""
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+        self.is_cpu, self.is_cuda = False, True
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    def current_stream(device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(cuda_stream=STREAMS[device.index])
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+
+
+def test_cpu_tensors_need_no_place():
+    assert tensors.place_of([]) is None
+    assert tensors.place_of([torch.ones(1), torch.ones(2)]) is None
+    assert tensors.after_priority(torch.ones(1)) == ()
+
+
+def test_a_cuda_tensors_place_is_its_device_and_the_current_stream(cuda: None):
+    assert tensors.place_of([Believed(1), Believed(1)]) == (1, 1, STREAMS[1])
+    # As submit_allreduce has it: no codec, no callback, the place.
+    assert tensors.after_priority(Believed(0)) == (0, None, 1, 0, STREAMS[0])
+
+
+@pytest.mark.parametrize(
+    ("group", "named"),
+    [
+        ([Believed(0), Believed(1)], ("cuda:0", "cuda:1")),
+        ([torch.ones(1), Believed(1)], ("cpu", "cuda:1")),
+        ([Believed(0), torch.ones(1)], ("cuda:0", "cpu")),
+    ],
+)
+def test_a_group_on_several_devices_is_refused_with_both_named(cuda: None, group, named):
+    with pytest.raises(ValueError, match=f"on {named[0]} and on {named[1]}"):
+        tensors.place_of(group)
+
+
+def test_runs_of_small_gradients_end_where_the_device_changes():
+    names = {param: f"layer.{i}" for i, param in enumerate([Believed(0), Believed(0), Believed(1)])}
+    first, second, elsewhere = names
+    assert not _is_elsewhere(names, [first], second)
+    assert _is_elsewhere(names, [first], elsewhere)
+
+
+def test_tensors_elsewhere_are_refused_by_name_of_their_device():
+    with pytest.raises(ValueError, match="on meta"):
+        tensors.contiguous(torch.empty(3, device="meta"))
+
+
+def test_results_that_are_copied_on_a_stream_of_their_own_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    said = []
+
+    @contextlib.contextmanager
+    def within(stream):
+        said.append("in the stream")
+        yield
+        said.append("out of the stream")
+
+    def stream(device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(synchronize=lambda: said.append("synchronized"))
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(c10d_work, "_copy_streams", {})
+    with c10d_work._finishing([Believed(0)]):
+        said.append("copied")
+    assert said == ["in the stream", "copied", "out of the stream", "synchronized"]
+    with c10d_work._finishing([torch.ones(1)]):
+        assert len(said) == 4

@@ -16,7 +16,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions peers benchmarks clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -93,6 +93,9 @@ benchmarks: build env-demo env-benchmarks
 	  $(PY) benchmarks/$$name.py $(FLAGS) --json benchmarks/results/$$name.json \
 	    --plot benchmarks/results/$$name.svg || case $$? in $(INTERRUPTED)) exit 1;; *) failed="$$failed $$name";; esac; done; \
 	  test -z "$$failed" || { echo "make: failed:$$failed"; exit 1; }
+
+gpu-check: ## build, test and measure on a GPU: needs PyTorch and nvcc, no network; FLAGS=--quick
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/gpu_check.py $(FLAGS)
 
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so

@@ -90,13 +90,18 @@ def _pybind11() -> str:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(
+    """Passes the output on as it comes, and gives it."""
+    lines = []
+    with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    print(done.stdout, end="", flush=True)
-    if done.returncode != 0:
-        raise BuildError(f"`{' '.join(command[:3])} ...` failed with {done.returncode}")
-    return done.stdout
+    ) as job:
+        assert job.stdout
+        for line in job.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if job.returncode != 0:
+        raise BuildError(f"`{' '.join(command[:3])} ...` failed with {job.returncode}")
+    return "".join(lines)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,16 @@ void NcclGroup::task_finished(const Status& status) {
   for (const std::coroutine_handle<> waiter : std::exchange(waiters_, {})) waiter.resume();
 }
 
+Status NcclGroup::check(const Operation& operation) const {
+  const bool goes_by_nccl = has_met_ && status_.is_ok() && why_not_.empty();
+  if (!goes_by_nccl || operation.gpu == &gpu()) return {};
+  return Status::invalid_argument(
+      title(operation.key) + ": its tensor is on GPU " + std::to_string(operation.gpu->ordinal()) +
+      ", and those before in its process set on GPU " + std::to_string(gpu().ordinal()) +
+      "; a process uses one GPU for NCCL (torch.cuda.set_device(hvd.local_rank())), or "
+      "PERSEUS_GPU_OPERATIONS=staged for several");
+}
+
 Result<NcclComm*> NcclGroup::lane(int number) {
   std::unique_ptr<NcclComm>& comm = comms_[number];
   if (comm == nullptr) {

@@ -47,6 +47,10 @@ class NcclGroup final : TaskObserver {
   // Whether every rank has kernels.
   bool has_kernels() const { return has_kernels_; }
 
+  // Why the operation cannot go by NCCL with the others: the communicators are of one GPU a rank.
+  // Nothing is wrong before the ranks have met.
+  Status check(const Operation& operation) const;
+
   Gpu& gpu() const { return thread_.gpu(); }
   GpuThread& thread() const { return thread_; }
   const Nccl& nccl() const { return *nccl_; }

@@ -264,8 +264,8 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, NcclGroup& nccl) {
     return {};
   });
   const Status status = co_await work;
-  // The last event is that of all.
-  if (buffers.size() > 0) buffers[buffers.size() - 1].note_use(work.take_event());
+  const GpuEvent until = work.take_event();
+  for (GpuBuffer& buffer : buffers.span()) buffer.note_use(until);
   co_return status;
 }
 
@@ -414,17 +414,10 @@ Task run_staged(ShardRun& run, RunContext context, GpuLaunches& launches) {
   co_return status;
 }
 
-// The communicators are of one GPU a rank.
-Status check_gpu(const ShardRun& run, const NcclGroup& nccl) {
+Status check_gpus(const ShardRun& run, const NcclGroup& nccl) {
   Status status;
   for_each_operation(run.shard, [&](uint32_t index) {
-    const Operation& operation = *run.batch->operations[index];
-    if (operation.gpu == &nccl.gpu() || !status.is_ok()) return;
-    status = Status::unsupported(
-        title(operation.key) + ": its tensor is on GPU " +
-        std::to_string(operation.gpu->ordinal()) + ", and those before in its process set on GPU " +
-        std::to_string(nccl.gpu().ordinal()) +
-        "; a process uses one GPU for NCCL, or PERSEUS_GPU_OPERATIONS=staged for several");
+    if (status.is_ok()) status = nccl.check(*run.batch->operations[index]);
   });
   return status;
 }
@@ -451,7 +444,7 @@ bool has_nccl_way(const Description& description, const Settings& settings) {
 Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {
   NcclGroup& nccl = *run.batch->set->nccl;
   Status status = co_await nccl.met();
-  if (status.is_ok() && nccl.why_not().empty()) status = check_gpu(run, nccl);
+  if (status.is_ok()) status = check_gpus(run, nccl);
   if (status.is_ok() && !nccl.why_not().empty() && context.settings.gpu_operations == kOnlyNccl) {
     status = Status::unsupported("PERSEUS_GPU_OPERATIONS is nccl, but " + nccl.why_not());
   }

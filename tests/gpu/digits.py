@@ -75,7 +75,7 @@ def main() -> None:
     losses, losses_alone = [], []
     seconds = 0.0
     generator = torch.Generator().manual_seed(1)
-    for _ in range(10 if args.quick else 25):
+    for _ in range(15 if args.quick else 25):
         order = torch.randperm(TRAINED, generator=generator)
         place.synchronize()
         begin = time.perf_counter()

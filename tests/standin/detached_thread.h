@@ -4,19 +4,27 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <future>
 #include <thread>
 #include <utility>
 
 namespace perseus::standin {
 
-// The program's signals are for its own threads.
+// The program's signals are for its own threads. Returns when the thread runs: LeakSanitizer, which
+// looks at all threads when the program ends, trips over one that is being made.
 template <typename Body>
 void start_detached(Body body) {
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread(std::move(body)).detach();
+  std::promise<void> begun;
+  std::future<void> has_begun = begun.get_future();
+  std::thread([begun = std::move(begun), body = std::move(body)]() mutable {
+    begun.set_value();
+    body();
+  }).detach();
+  has_begun.wait();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

@@ -36,6 +36,15 @@ PERSEUS_STANDIN_API CuResult cuStreamIsCapturing(CuStream stream, int* status) {
   return kCuSuccess;
 }
 
+// The stand-in's captures forbid nothing, so it keeps the mode and that is all.
+PERSEUS_STANDIN_API CuResult cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (const CuResult error = enter(__func__, Needs::kContext)) return error;
+  if (*mode < 0 || *mode > kCuCaptureRelaxed) return kInvalidValue;
+  thread_local int current = 0;
+  std::swap(current, *mode);
+  return kCuSuccess;
+}
+
 PERSEUS_STANDIN_API CuResult cuEventCreate(CuEvent* event, unsigned flags) {
   if (const CuResult error = enter(__func__, Needs::kContext)) return error;
   *event = Simulator::get().create_event(current_device());

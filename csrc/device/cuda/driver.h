@@ -40,6 +40,8 @@ inline constexpr unsigned kCuEventDisableTiming = 2;
 inline constexpr unsigned kCuHostPortable = 1;
 // CU_STREAM_CAPTURE_STATUS_NONE
 inline constexpr int kCuNotCapturing = 0;
+// CU_STREAM_CAPTURE_MODE_RELAXED
+inline constexpr int kCuCaptureRelaxed = 2;
 
 // X(member, name in the library, parameters); all return a CuResult.
 #define PERSEUS_CUDA_DRIVER_FUNCTIONS(X)                                                           \
@@ -71,6 +73,7 @@ inline constexpr int kCuNotCapturing = 0;
   X(destroy_stream, cuStreamDestroy_v2, (CuStream stream))                                         \
   X(stream_wait_event, cuStreamWaitEvent, (CuStream stream, CuEvent event, unsigned flags))        \
   X(capture_status, cuStreamIsCapturing, (CuStream stream, int* status))                           \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                         \
   X(create_event, cuEventCreate, (CuEvent * event, unsigned flags))                                \
   X(destroy_event, cuEventDestroy_v2, (CuEvent event))                                             \
   X(record_event, cuEventRecord, (CuEvent event, CuStream stream))                                 \

@@ -251,7 +251,7 @@ Result<GpuEvent> Gpu::record(CuStream stream) {
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, driver_.capture_status(stream, &capturing),
                                       "asking for the stream's state"));
   if (capturing != kCuNotCapturing) {
-    return Status::unsupported(
+    return Status::invalid_argument(
         "its stream is being captured into a CUDA graph, which cannot hold what ranks agree on "
         "anew in each step; submit it outside of the capture");
   }

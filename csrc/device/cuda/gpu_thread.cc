@@ -85,6 +85,9 @@ Status GpuThread::given_up() const {
 void GpuThread::run() {
   pthread_setname_np(pthread_self(), "perseus-gpu");
   const CurrentContext current(gpu_);
+  // Else what is done here would break a capture that a framework's thread has begun.
+  int mode = kCuCaptureRelaxed;
+  gpu_.driver().exchange_capture_mode(&mode);
   std::chrono::microseconds pause = kShortestPause;
   GpuJobs taken;
   for (;;) {

@@ -154,6 +154,18 @@ TEST_P(GpuFaults, RanksThatShareAGpuGoByTheHost) {
   });
 }
 
+TEST_P(GpuFaults, ATensorOnASecondGpuFailsAloneAndOnAllRanks) {
+  World(size(), with_nccl()).run([&](int rank) {
+    const TestGpu gpu(0), other(1);
+    REQUIRE(Summed(gpu, "first", 1000, 1.0f).run() == PERSEUS_OK);
+    const bool is_mine = rank == last();
+    const perseus_status_t status = Summed(is_mine ? other : gpu, "second", 1000, 1.0f).run();
+    REQUIRE(status == (is_mine ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
+    REQUIRE(std::strstr(perseus_last_error(), "its tensor is on GPU 1") != nullptr);
+    REQUIRE(Summed(gpu, "third", 1000, 1.0f).run() == PERSEUS_OK);
+  });
+}
+
 TEST_P(GpuFaults, AStreamThatIsCapturedIsRefused) {
   World(size(), with_nccl()).run([&](int) {
     const TestGpu gpu;
@@ -162,7 +174,7 @@ TEST_P(GpuFaults, AStreamThatIsCapturedIsRefused) {
     const std::vector<int64_t> shape = {10};
     Submission sum(PERSEUS_ALLREDUCE, "sum");
     sum.tensor(values.data(), values.data(), shape, PERSEUS_FLOAT32);
-    REQUIRE(on(gpu, sum).run() == PERSEUS_UNSUPPORTED);
+    REQUIRE(on(gpu, sum).run() == PERSEUS_INVALID_ARGUMENT);
     REQUIRE(std::strstr(perseus_last_error(), "captured into a CUDA graph") != nullptr);
     standin<void(CuStream, int)>("perseus_standin_set_capturing")(gpu.stream(), 0);
   });

@@ -22,19 +22,10 @@ void scale_here(const GpuCopies& copies, const void* (*side)(const Move&)) {
   }
 }
 
-Status wait_until_ready(const Gpu& gpu, const GpuCopies& copies, CuStream stream) {
-  for (const CuEvent event : copies.ready) {
-    PERSEUS_RETURN_IF_ERROR(cuda_status(gpu.driver(),
-                                        gpu.driver().stream_wait_event(stream, event, 0),
-                                        "waiting for the framework's stream"));
-  }
-  return {};
-}
-
 // Queues the copies on the stream; `copy_one` queues a move of so many bytes.
 template <typename CopyOne>
 Status queue(const Gpu& gpu, const GpuCopies& copies, CuStream stream, CopyOne copy_one) {
-  PERSEUS_RETURN_IF_ERROR(wait_until_ready(gpu, copies, stream));
+  PERSEUS_RETURN_IF_ERROR(wait_until_ready(gpu, copies.ready, stream));
   if (takes_kernel(gpu, copies)) {
     return gpu.kernels()->launch(copies.moves, copies.dtype, copies.dtype, copies.factor, nullptr,
                                  stream);
@@ -47,6 +38,15 @@ Status queue(const Gpu& gpu, const GpuCopies& copies, CuStream stream, CopyOne c
 }
 
 }  // namespace
+
+Status wait_until_ready(const Gpu& gpu, std::span<const CuEvent> ready, CuStream stream) {
+  for (const CuEvent event : ready) {
+    PERSEUS_RETURN_IF_ERROR(cuda_status(gpu.driver(),
+                                        gpu.driver().stream_wait_event(stream, event, 0),
+                                        "waiting for the framework's stream"));
+  }
+  return {};
+}
 
 Task take_pinned(GpuThread& thread, uint64_t bytes, GpuBuffer& pinned) {
   GpuWork work(thread, nullptr, [&]() -> Status {

@@ -17,6 +17,9 @@ struct GpuCopies {
   double factor = 1.0;  // that each element is multiplied by
 };
 
+// Has the stream wait until tensors may be touched. GPU's thread.
+Status wait_until_ready(const Gpu& gpu, std::span<const CuEvent> ready, CuStream stream);
+
 // At least so much memory into `pinned`. Pinning fresh memory takes milliseconds.
 Task take_pinned(GpuThread& thread, uint64_t bytes, GpuBuffer& pinned);
 

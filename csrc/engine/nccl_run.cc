@@ -1,13 +1,13 @@
 #include "engine/nccl_run.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "collectives/message.h"
 #include "device/cpu/kernels.h"
 #include "device/cuda/cuda_error.h"
 #include "engine/finite_check.h"
+#include "engine/gpu_copies.h"
 #include "engine/nccl_group.h"
 #include "engine/results.h"
 #include "engine/row_swap.h"
@@ -30,14 +30,6 @@ class LaneCalls {
   LaneCalls(NcclGroup& nccl, NcclComm& comm) : nccl_(nccl), comm_(comm) {}
 
   CuStream stream() const { return comm_.stream(); }
-
-  Status wait_for(std::span<const CuEvent> ready) const {
-    for (const CuEvent event : ready) {
-      PERSEUS_RETURN_IF_ERROR(cuda_status(driver(), driver().stream_wait_event(stream(), event, 0),
-                                          "waiting for the framework's stream"));
-    }
-    return {};
-  }
 
   // By a kernel or, where there is none, one copy each.
   Status move(std::span<const Move> moves, DataType dtype) const {
@@ -105,7 +97,7 @@ auto on_lane(ShardRun& run, NcclGroup& nccl, std::span<const CuEvent> ready, Que
     if (!comm.is_ok()) return comm.status();
     const LaneCalls calls(nccl, *comm.value());
     stream = calls.stream();
-    PERSEUS_RETURN_IF_ERROR(calls.wait_for(ready));
+    PERSEUS_RETURN_IF_ERROR(wait_until_ready(nccl.gpu(), ready, stream));
     return queue(calls);
   };
   return GpuWork(nccl.thread(), nullptr, launch, [&run](const GpuEvent& until) {
@@ -157,7 +149,7 @@ struct Pieces {
 };
 
 // Allreduce or broadcast: `collective(calls, source, target)` on one tensor's memory, or on that of
-// all, packed. `packs`, `unpacks`: whether this rank's tensors are read, and written.
+// all, packed. `packs`: whether this rank's tensors are read.
 template <typename Collective>
 Task run_pieces(ShardRun& run, RunContext context, NcclGroup& nccl, bool packs,
                 Collective collective) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +14,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+# A build backend runs this file without the tree on Python's path.
+sys.path.append(str(ROOT / "scripts"))
+from find_tool import find_tool  # noqa: E402
 
 
 def version() -> str:
@@ -81,8 +83,7 @@ class CMakeBuild(build_ext):
 
 
 def tool(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    found = find_tool(name)
     if not found:
         raise SystemExit(f"perseus: {name} is missing; `pip install {name}` brings it.")
     return found

@@ -16,6 +16,7 @@ import sysconfig
 from pathlib import Path
 
 from debian import ROOT
+from find_tool import find_tool
 
 FOLDER = ROOT / "build/gpu"
 #: For PYTHONPATH: the packages, with the engine in them.
@@ -64,8 +65,7 @@ def _lay_down_packages() -> None:
 
 
 def _tool(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    found = find_tool(name)
     if not found:
         raise BuildError(f"there is no {name}, neither beside {sys.executable} nor on PATH")
     return found

@@ -1,0 +1,13 @@
+"""Where the programs are that a build needs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+
+def find_tool(name: str) -> str | None:
+    """Beside this Python, where pip puts it, or on PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name)

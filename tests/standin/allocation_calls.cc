@@ -20,7 +20,7 @@ PERSEUS_STANDIN_API CuResult cuMemFree_v2(CuPointer pointer) {
   if (const CuResult error = enter(__func__, Needs::kContext)) return error;
   if (pointer == 0) return kCuSuccess;
   const void* start = reinterpret_cast<const void*>(pointer);
-  return Simulator::get().release(__func__, start, false) ? kCuSuccess : kInvalidValue;
+  return Simulator::get().release(__func__, start) ? kCuSuccess : kInvalidValue;
 }
 
 PERSEUS_STANDIN_API CuResult cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
@@ -28,11 +28,6 @@ PERSEUS_STANDIN_API CuResult cuMemHostAlloc(void** pointer, size_t bytes, unsign
   if (bytes == 0 || (flags & ~kCuHostPortable) != 0) return kInvalidValue;
   *pointer = Simulator::get().allocate(bytes, current_device(), true);
   return *pointer == nullptr ? kCuOutOfMemory : kCuSuccess;
-}
-
-PERSEUS_STANDIN_API CuResult cuMemFreeHost(void* pointer) {
-  if (const CuResult error = enter(__func__, Needs::kContext)) return error;
-  return Simulator::get().release(__func__, pointer, true) ? kCuSuccess : kInvalidValue;
 }
 
 PERSEUS_STANDIN_API CuResult cuPointerGetAttribute(void* value, int attribute, CuPointer pointer) {

@@ -60,7 +60,7 @@ extern "C" {
 PERSEUS_STANDIN_API CuResult cuInit(unsigned flags) {
   if (const CuResult error = enter(__func__, Needs::kNothing)) return error;
   if (flags != 0) return kInvalidValue;
-  if (settings().gpus == 0) return kCuNoDevice;
+  if (settings().gpus == 0) return kNoDevice;
   is_initialized = true;
   return kCuSuccess;
 }
@@ -77,7 +77,7 @@ PERSEUS_STANDIN_API CuResult cuGetErrorName(CuResult error, const char** name) {
     case kInvalidValue: *name = "CUDA_ERROR_INVALID_VALUE"; return kCuSuccess;
     case kCuOutOfMemory: *name = "CUDA_ERROR_OUT_OF_MEMORY"; return kCuSuccess;
     case kNotInitialized: *name = "CUDA_ERROR_NOT_INITIALIZED"; return kCuSuccess;
-    case kCuNoDevice: *name = "CUDA_ERROR_NO_DEVICE"; return kCuSuccess;
+    case kNoDevice: *name = "CUDA_ERROR_NO_DEVICE"; return kCuSuccess;
     case kInvalidDevice: *name = "CUDA_ERROR_INVALID_DEVICE"; return kCuSuccess;
     case kInvalidContext: *name = "CUDA_ERROR_INVALID_CONTEXT"; return kCuSuccess;
     case kInvalidHandle: *name = "CUDA_ERROR_INVALID_HANDLE"; return kCuSuccess;
@@ -121,17 +121,6 @@ PERSEUS_STANDIN_API CuResult cuDeviceGetUuid_v2(CuUuid* uuid, CuDevice device) {
   if (!exists(device)) return kInvalidDevice;
   *uuid = uuid_of(device);
   return kCuSuccess;
-}
-
-PERSEUS_STANDIN_API CuResult cuDeviceGetAttribute(int* value, int attribute, CuDevice device) {
-  if (const CuResult error = enter(__func__, Needs::kInit)) return error;
-  if (!exists(device)) return kInvalidDevice;
-  switch (attribute) {
-    case kCuMultiprocessorCount: *value = 132; return kCuSuccess;
-    case kCuComputeCapabilityMajor: *value = 9; return kCuSuccess;
-    case kCuComputeCapabilityMinor: *value = 0; return kCuSuccess;
-    default: return kInvalidValue;
-  }
 }
 
 PERSEUS_STANDIN_API CuResult cuDevicePrimaryCtxRetain(CuContext* context, CuDevice device) {

@@ -8,6 +8,7 @@ namespace perseus::standin {
 
 inline constexpr CuResult kInvalidValue = 1;
 inline constexpr CuResult kNotInitialized = 3;
+inline constexpr CuResult kNoDevice = 100;
 inline constexpr CuResult kInvalidDevice = 101;
 inline constexpr CuResult kInvalidContext = 201;
 inline constexpr CuResult kInvalidHandle = 400;

@@ -44,6 +44,8 @@ inline void require(int result, const char* what, int expected = 0) {
 }
 
 struct Cuda : CudaDriver {
+  // Not in Perseus' table, which does not call it.
+  CuResult (*fill)(CuPointer target, unsigned char value, size_t bytes, CuStream stream);
   decltype(&perseus_standin_host_reads) host_reads;
   decltype(&perseus_standin_host_writes) host_writes;
   decltype(&perseus_standin_synchronize) synchronize;
@@ -60,6 +62,7 @@ struct Cuda : CudaDriver {
 #define PERSEUS_FIND(member, name, parameters) find(library, #name, member);
     PERSEUS_CUDA_DRIVER_FUNCTIONS(PERSEUS_FIND)
 #undef PERSEUS_FIND
+    find(library, "cuMemsetD8Async", fill);
     find(library, "perseus_standin_host_reads", host_reads);
     find(library, "perseus_standin_host_writes", host_writes);
     find(library, "perseus_standin_synchronize", synchronize);

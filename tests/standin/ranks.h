@@ -19,6 +19,7 @@ struct Rank {
   Cuda cuda{};
   NcclLibrary nccl{};
   CuStream stream = cuda.new_stream();
+  CuEvent event = cuda.new_event();
   NcclHandle comm = nullptr;
 
   NcclResult connect(size_t id = 0, int blocking = 1) {
@@ -33,10 +34,8 @@ struct Rank {
   }
   // Until the stream has done all that it has.
   void wait() const {
-    CuEvent event = cuda.new_event();
     require(cuda.record_event(event, stream), "cuEventRecord");
     cuda.wait_for(event);
-    require(cuda.destroy_event(event), "cuEventDestroy");
   }
   template <typename Element>
   Element* buffer(const std::vector<Element>& values) const {

@@ -14,10 +14,10 @@ std::byte* Simulator::allocate(size_t bytes, int device, bool is_pinned) {
   return memory_.allocate(bytes, device, is_pinned);
 }
 
-bool Simulator::release(const char* call, const void* start, bool is_pinned) {
+bool Simulator::release(const char* call, const void* start) {
   std::lock_guard lock(mutex_);
   const std::optional<Allocation> found = memory_.find(start);
-  if (!found || found->start != start || found->is_pinned != is_pinned) return false;
+  if (!found || found->start != start || found->is_pinned) return false;
   const Piece piece{call, kHostComponent, host_.advance(kHostComponent)};
   history_.add(piece, host_, start, found->bytes, true);
   history_.forget(start, found->bytes);

@@ -25,8 +25,9 @@ class PERSEUS_STANDIN_API Simulator {
   static Simulator& get();
 
   std::byte* allocate(size_t bytes, int device, bool is_pinned);
-  // False: no such allocation. Ends the process if the host has not seen all of its work done.
-  bool release(const char* call, const void* start, bool is_pinned);
+  // False: no such allocation on a device. Ends the process if the host has not seen all of its
+  // work done.
+  bool release(const char* call, const void* start);
   std::optional<Allocation> find(const void* address);
   void host_touches(const char* what, const void* bytes, size_t count, bool writes);
 

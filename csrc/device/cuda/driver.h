@@ -22,13 +22,8 @@ struct CuUuid {
 
 inline constexpr CuResult kCuSuccess = 0;
 inline constexpr CuResult kCuOutOfMemory = 2;
-inline constexpr CuResult kCuNoDevice = 100;
 inline constexpr CuResult kCuNotReady = 600;
 
-// CU_DEVICE_ATTRIBUTE_...
-inline constexpr int kCuMultiprocessorCount = 16;
-inline constexpr int kCuComputeCapabilityMajor = 75;
-inline constexpr int kCuComputeCapabilityMinor = 76;
 // CU_POINTER_ATTRIBUTE_...
 inline constexpr int kCuPointerMemoryType = 2;
 inline constexpr int kCuPointerDeviceOrdinal = 9;
@@ -44,46 +39,42 @@ inline constexpr int kCuNotCapturing = 0;
 inline constexpr int kCuCaptureRelaxed = 2;
 
 // X(member, name in the library, parameters); all return a CuResult.
-#define PERSEUS_CUDA_DRIVER_FUNCTIONS(X)                                                           \
-  X(init, cuInit, (unsigned flags))                                                                \
-  X(driver_version, cuDriverGetVersion, (int* version))                                            \
-  X(error_name, cuGetErrorName, (CuResult error, const char** name))                               \
-  X(error_text, cuGetErrorString, (CuResult error, const char** text))                             \
-  X(device_count, cuDeviceGetCount, (int* count))                                                  \
-  X(device, cuDeviceGet, (CuDevice * device, int ordinal))                                         \
-  X(device_name, cuDeviceGetName, (char* name, int length, CuDevice device))                       \
-  X(device_uuid, cuDeviceGetUuid_v2, (CuUuid * uuid, CuDevice device))                             \
-  X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, CuDevice device))          \
-  X(retain_primary_context, cuDevicePrimaryCtxRetain, (CuContext * context, CuDevice device))      \
-  X(push_context, cuCtxPushCurrent_v2, (CuContext context))                                        \
-  X(pop_context, cuCtxPopCurrent_v2, (CuContext * context))                                        \
-  X(pointer_attribute, cuPointerGetAttribute, (void* value, int attribute, CuPointer pointer))     \
-  X(allocate, cuMemAlloc_v2, (CuPointer * pointer, size_t bytes))                                  \
-  X(free, cuMemFree_v2, (CuPointer pointer))                                                       \
-  X(allocate_host, cuMemHostAlloc, (void** pointer, size_t bytes, unsigned flags))                 \
-  X(free_host, cuMemFreeHost, (void* pointer))                                                     \
-  X(copy_to_host, cuMemcpyDtoHAsync_v2,                                                            \
-    (void* target, CuPointer source, size_t bytes, CuStream stream))                               \
-  X(copy_to_device, cuMemcpyHtoDAsync_v2,                                                          \
-    (CuPointer target, const void* source, size_t bytes, CuStream stream))                         \
-  X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                          \
-    (CuPointer target, CuPointer source, size_t bytes, CuStream stream))                           \
-  X(fill, cuMemsetD8Async, (CuPointer target, unsigned char value, size_t bytes, CuStream stream)) \
-  X(create_stream, cuStreamCreateWithPriority, (CuStream * stream, unsigned flags, int priority))  \
-  X(destroy_stream, cuStreamDestroy_v2, (CuStream stream))                                         \
-  X(stream_wait_event, cuStreamWaitEvent, (CuStream stream, CuEvent event, unsigned flags))        \
-  X(capture_status, cuStreamIsCapturing, (CuStream stream, int* status))                           \
-  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                         \
-  X(create_event, cuEventCreate, (CuEvent * event, unsigned flags))                                \
-  X(destroy_event, cuEventDestroy_v2, (CuEvent event))                                             \
-  X(record_event, cuEventRecord, (CuEvent event, CuStream stream))                                 \
-  X(query_event, cuEventQuery, (CuEvent event))                                                    \
-  X(load_module, cuModuleLoadData, (CuModule * module, const void* image))                         \
-  X(find_function, cuModuleGetFunction,                                                            \
-    (CuFunction * function, CuModule module, const char* name))                                    \
-  X(launch, cuLaunchKernel,                                                                        \
-    (CuFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,     \
-     unsigned block_y, unsigned block_z, unsigned shared_bytes, CuStream stream,                   \
+#define PERSEUS_CUDA_DRIVER_FUNCTIONS(X)                                                          \
+  X(init, cuInit, (unsigned flags))                                                               \
+  X(driver_version, cuDriverGetVersion, (int* version))                                           \
+  X(error_name, cuGetErrorName, (CuResult error, const char** name))                              \
+  X(error_text, cuGetErrorString, (CuResult error, const char** text))                            \
+  X(device_count, cuDeviceGetCount, (int* count))                                                 \
+  X(device, cuDeviceGet, (CuDevice * device, int ordinal))                                        \
+  X(device_name, cuDeviceGetName, (char* name, int length, CuDevice device))                      \
+  X(device_uuid, cuDeviceGetUuid_v2, (CuUuid * uuid, CuDevice device))                            \
+  X(retain_primary_context, cuDevicePrimaryCtxRetain, (CuContext * context, CuDevice device))     \
+  X(push_context, cuCtxPushCurrent_v2, (CuContext context))                                       \
+  X(pop_context, cuCtxPopCurrent_v2, (CuContext * context))                                       \
+  X(pointer_attribute, cuPointerGetAttribute, (void* value, int attribute, CuPointer pointer))    \
+  X(allocate, cuMemAlloc_v2, (CuPointer * pointer, size_t bytes))                                 \
+  X(free, cuMemFree_v2, (CuPointer pointer))                                                      \
+  X(allocate_host, cuMemHostAlloc, (void** pointer, size_t bytes, unsigned flags))                \
+  X(copy_to_host, cuMemcpyDtoHAsync_v2,                                                           \
+    (void* target, CuPointer source, size_t bytes, CuStream stream))                              \
+  X(copy_to_device, cuMemcpyHtoDAsync_v2,                                                         \
+    (CuPointer target, const void* source, size_t bytes, CuStream stream))                        \
+  X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                         \
+    (CuPointer target, CuPointer source, size_t bytes, CuStream stream))                          \
+  X(create_stream, cuStreamCreateWithPriority, (CuStream * stream, unsigned flags, int priority)) \
+  X(destroy_stream, cuStreamDestroy_v2, (CuStream stream))                                        \
+  X(stream_wait_event, cuStreamWaitEvent, (CuStream stream, CuEvent event, unsigned flags))       \
+  X(capture_status, cuStreamIsCapturing, (CuStream stream, int* status))                          \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                        \
+  X(create_event, cuEventCreate, (CuEvent * event, unsigned flags))                               \
+  X(record_event, cuEventRecord, (CuEvent event, CuStream stream))                                \
+  X(query_event, cuEventQuery, (CuEvent event))                                                   \
+  X(load_module, cuModuleLoadData, (CuModule * module, const void* image))                        \
+  X(find_function, cuModuleGetFunction,                                                           \
+    (CuFunction * function, CuModule module, const char* name))                                   \
+  X(launch, cuLaunchKernel,                                                                       \
+    (CuFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,    \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, CuStream stream,                  \
      void** parameters, void** extra))
 
 // Any thread; what a context is needed for uses the calling thread's current one.

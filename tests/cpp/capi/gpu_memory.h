@@ -31,6 +31,7 @@ class TestGpu {
     REQUIRE_CUDA(cuda().retain_primary_context(&context_, device));
     const Current current(*this);
     REQUIRE_CUDA(cuda().create_stream(&stream_, kCuStreamNonBlocking, 0));
+    REQUIRE_CUDA(cuda().create_event(&event_, kCuEventDisableTiming));
   }
   TestGpu(const TestGpu&) = delete;
 
@@ -50,17 +51,15 @@ class TestGpu {
   // Waits until the stream has done all that it was given.
   void synchronize() const {
     const Current current(*this);
-    CuEvent event = nullptr;
-    REQUIRE_CUDA(cuda().create_event(&event, kCuEventDisableTiming));
-    REQUIRE_CUDA(cuda().record_event(event, stream_));
-    while (cuda().query_event(event) == kCuNotReady) usleep(50);
-    REQUIRE_CUDA(cuda().destroy_event(event));
+    REQUIRE_CUDA(cuda().record_event(event_, stream_));
+    while (cuda().query_event(event_) == kCuNotReady) usleep(50);
   }
 
  private:
   const int ordinal_;
   CuContext context_ = nullptr;
   CuStream stream_ = nullptr;
+  CuEvent event_ = nullptr;
 };
 
 // A function of the stand-in's own, from tests/standin/standin.h.

@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "device/cuda/cuda_error.h"
 
@@ -33,6 +35,7 @@ void require(const Status& status) {
 Machine::Machine(bool is_standin) : gpu_(first_gpu()), current_(*gpu_), kernels_(gpu_->kernels()) {
   require(current_.status());
   check(driver().create_stream(&stream_, kCuStreamNonBlocking, 0), "making a stream");
+  check(driver().create_event(&event_, kCuEventDisableTiming), "making an event");
   if (is_standin && kernels_ == nullptr) {
     const std::byte any_image[1] = {};
     auto loaded = MoveKernels::load(driver(), any_image);
@@ -48,14 +51,11 @@ void Machine::check(CuResult result, const std::string& what) const {
 }
 
 void Machine::synchronize() const {
-  CuEvent event = nullptr;
-  check(driver().create_event(&event, kCuEventDisableTiming), "making an event");
-  check(driver().record_event(event, stream_), "recording an event");
+  check(driver().record_event(event_, stream_), "recording an event");
   CuResult state = kCuNotReady;
-  while ((state = driver().query_event(event)) == kCuNotReady) {
+  while ((state = driver().query_event(event_)) == kCuNotReady) {
   }
   check(state, "the GPU's work");
-  check(driver().destroy_event(event), "removing an event");
 }
 
 DeviceMemory::DeviceMemory(const Machine& machine, size_t bytes)
@@ -79,8 +79,16 @@ DeviceMemory DeviceMemory::if_there_is(const Machine& machine, size_t bytes) {
 }
 
 void DeviceMemory::fill(unsigned char value) const {
-  if (bytes_ == 0) return;
-  machine_->check(machine_->driver().fill(address_, value, bytes_, machine_->stream()), "filling");
+  const std::vector<unsigned char> first(std::min(bytes_, size_t{1} << 20), value);
+  write(0, first.data(), first.size());
+  // Each copy doubles what is filled.
+  for (size_t filled = first.size(); filled < bytes_;) {
+    const size_t bytes = std::min(filled, bytes_ - filled);
+    machine_->check(
+        machine_->driver().copy_on_device(address_ + filled, address_, bytes, machine_->stream()),
+        "filling");
+    filled += bytes;
+  }
   machine_->synchronize();
 }
 

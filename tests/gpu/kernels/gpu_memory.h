@@ -32,6 +32,7 @@ class Machine {
   Gpu* const gpu_;
   const CurrentContext current_;
   CuStream stream_ = nullptr;
+  CuEvent event_ = nullptr;
   std::unique_ptr<MoveKernels> of_standin_;
   const MoveKernels* kernels_;
 };

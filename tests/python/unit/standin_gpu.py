@@ -146,15 +146,19 @@ _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 class DlpackArray(GpuValues):
     """Speaks DLPack alone. Its consumer's stream is made to wait for its own."""
 
+    def __init__(self, gpu: Gpu, values: Any) -> None:
+        super().__init__(gpu, values)
+        # What has been lent stays as long as this object, whose consumers keep it.
+        self.lent: list[Any] = []
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.gpu.ordinal
 
     def __dlpack__(self, *, stream: int) -> Any:
         self.gpu.make_wait(0 if stream == 1 else stream, self.gpu.stream)
-        # All of it stays as long as this object, whose consumers keep it.
-        self.extents = (ctypes.c_int64 * 8)(*self.shape)
+        extents = (ctypes.c_int64 * 8)(*self.shape)
         code = _CODES.get(self.dtype.kind, 4) if self.dtype.name != "bfloat16" else 4
-        self.tensor = _Tensor(
+        tensor = _Tensor(
             data=self.address,
             device_type=2,
             device_id=self.gpu.ordinal,
@@ -162,6 +166,7 @@ class DlpackArray(GpuValues):
             code=code,
             bits=self.dtype.itemsize * 8,
             lanes=1,
-            shape=self.extents,
+            shape=extents,
         )
-        return _new_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
+        self.lent += extents, tensor
+        return _new_capsule(ctypes.addressof(tensor), b"dltensor", None)

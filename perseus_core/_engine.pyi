@@ -121,6 +121,11 @@ class Result:
     def device_index(self) -> int: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def free_on_stream(self, stream: int) -> None:
+        """Says that when this object and all that was taken from it are gone, nothing but what has
+        been queued to this CUDA stream still uses the memory, so that no other need be waited for.
+        """
+
     def as_uint8(self) -> Result:
         """The same memory, of a type that every DLPack knows; for booleans."""
 

@@ -7,6 +7,10 @@ row-major: a copy on the GPU is the business of the library that made them.
 An operation begins when the array's stream has come to where it is when the call is made: the one
 that the array interface names, or for DLPack one that the producer makes wait. When it is complete,
 its results are there for every stream.
+
+Results of CuPy's and PyTorch's arrays go into memory of these libraries, which know its streams and
+use it again: at once where the size is known before, else by a copy. What is large, or for other
+libraries, stays in the engine's memory, at whose end CUDA waits until the GPU is idle.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from perseus_core import _engine
 from perseus_core.arrays import ArrayLike, bfloat16, dtype_number
 from perseus_core.constants import DataType
 
-__all__ = ["CUDA", "GpuArray", "GpuPair", "Place", "is_on_gpu", "pairs"]
+__all__ = ["CUDA", "GpuArray", "GpuPair", "Place", "is_on_gpu", "lone_input", "pairs"]
 
 #: Where the tensors of an operation are: device, its index and a stream, as in perseus.h.
 Place: TypeAlias = tuple[int, int, int]
@@ -32,6 +36,8 @@ CUDA = 1
 _DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _LEGACY_STREAM = 1  # as the protocols number it; CUDA's calls have it as 0 as well
 _ANY_GPU = -1  # the engine looks where the memory is
+# Bytes up to which a result is copied, and the engine keeps its memory for the next.
+_MOST_COPIED = 64 << 20
 
 
 def is_on_gpu(array: ArrayLike) -> bool:
@@ -102,10 +108,14 @@ class GpuPair:
     ) -> None:
         #: of the operation
         self.place = place
-        self._library = type(array).__module__.partition(".")[0]
+        self._library = _library_of(array)
         self._out = out
         self._source = source
         self._target = target
+
+    def check_out(self) -> None:
+        """ValueError unless the array for the result is like the input, and can be written."""
+        source, target = self._source, self._target
         if target is None:
             return
         if target.is_readonly:
@@ -125,16 +135,27 @@ class GpuPair:
         return self.given(_engine.Result(number, index))
 
     def given(self, result: _engine.Result) -> Any:
-        """A result as an array of the library that the input is of, or a GpuArray."""
+        """A result in the engine's memory as an array of the library that the input is of, or a
+        GpuArray."""
         library: Any = sys.modules.get(self._library)
         if self._library == "cupy":
-            if result.dtype == DataType.BFLOAT16:
-                return library.from_dlpack(result)
-            return library.asarray(result)  # which knows more types than its DLPack
+            # asarray knows more types than CuPy's DLPack.
+            is_plain = result.dtype != DataType.BFLOAT16
+            array = library.asarray(result) if is_plain else library.from_dlpack(result)
+            if array.nbytes > _MOST_COPIED:
+                return array
+            with array.device:
+                result.free_on_stream(library.cuda.get_current_stream().ptr)
+                return array.copy()
         if self._library == "torch":
             if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
-                return library.from_dlpack(result.as_uint8()).view(library.bool)
-            return library.from_dlpack(result)
+                tensor = library.from_dlpack(result.as_uint8()).view(library.bool)
+            else:
+                tensor = library.from_dlpack(result)
+            if tensor.nbytes > _MOST_COPIED:
+                return tensor
+            result.free_on_stream(library.cuda.current_stream(tensor.device).cuda_stream)
+            return tensor.clone()
         return GpuArray(result)
 
 
@@ -144,6 +165,28 @@ def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPai
     ValueError for arrays that are not row-major, on a GPU and all on the same one; TypeError for
     element types that cannot be sent.
     """
+    made = _made(
+        arrays,
+        [
+            _empty(array, array.shape) if out is None else out
+            for array, out in zip(arrays, outs, strict=True)
+        ],
+    )
+    for pair, out in zip(made, outs, strict=True):
+        if out is not None:
+            pair.check_out()
+    return made
+
+
+def lone_input(array: ArrayLike, rows: int | None = None) -> GpuPair:
+    """The tensor of an operation whose result has so many rows; None: that is not known before.
+
+    Raises what `pairs` does.
+    """
+    return _made([array], [None if rows is None else _empty(array, (rows, *array.shape[1:]))])[0]
+
+
+def _made(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPair]:
     given = [*arrays, *(out for out in outs if out is not None)]
     interfaces = [_interface(array) for array in given]
     stream = _common_stream(interfaces)
@@ -159,6 +202,25 @@ def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPai
         target = None if out is None else next(targets)
         made.append(GpuPair(array, out, source, target, place))
     return made
+
+
+def _library_of(array: ArrayLike) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def _empty(array: ArrayLike, shape: tuple[int, ...]) -> Any:
+    """An array of the same library, type and GPU; None for a library that we do not know.
+
+    The memory may be free only when its library's stream has come to where it is now, so this
+    comes before the stream is asked for.
+    """
+    library = _library_of(array)
+    if library == "torch":
+        return array.new_empty(shape)
+    if library == "cupy":
+        with array.device:
+            return sys.modules["cupy"].empty(shape, array.dtype)
+    return None
 
 
 class _Memory:

@@ -334,7 +334,8 @@ def reducescatter_async(
     callback: Callback | None = None,
 ) -> Handle[Array]:
     with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, process_set):
-        source = _input(array)
+        process_set = whole_number("process_set", process_set)
+        source = _input(array, lambda rows: _own_rows(rows, process_set))
         options = _reduction(op, prescale, postscale, priority)
     return _submit(
         OperationKind.REDUCESCATTER,
@@ -398,10 +399,19 @@ def _pair(array: ArrayLike, out: ArrayLike) -> _Pair | GpuPair:
     return gpu_arrays.pairs([array], [out])[0]
 
 
-def _input(array: ArrayLike) -> _Input | GpuPair:
-    """An input whose result the engine allocates."""
-    on_gpu = gpu_arrays.is_on_gpu(array)
-    return gpu_arrays.pairs([array], [None])[0] if on_gpu else _Input(array)
+def _input(
+    array: ArrayLike, rows_of_result: Callable[[int], int | None] = lambda _: None
+) -> _Input | GpuPair:
+    """An input whose result has rows of its own number; None: not known before."""
+    if not gpu_arrays.is_on_gpu(array):
+        return _Input(array)
+    return gpu_arrays.lone_input(array, rows_of_result(array.shape[0]) if array.shape else None)
+
+
+def _own_rows(rows: int, process_set: int) -> int | None:
+    """Of a reduce-scatter, which gives the first ranks one more where rows do not divide."""
+    size, rank = _engine.process_set_size(process_set), _engine.process_set_rank(process_set)
+    return None if rank < 0 else rows // size + (rank < rows % size)
 
 
 def _group(arrays: Sequence[ArrayLike]) -> Sequence[_Pair | GpuPair]:

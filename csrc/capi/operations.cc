@@ -235,6 +235,12 @@ void* perseus_take_result(perseus_handle_t handle, int32_t index) {
 
 void perseus_free(void* data) { perseus::FreeMemory()(static_cast<std::byte*>(data)); }
 
+void perseus_free_on_stream(void* data, void* stream) {
+  if (!perseus::Gpu::free_on_stream(data, static_cast<perseus::CuStream>(stream))) {
+    perseus_free(data);
+  }
+}
+
 void perseus_release(perseus_handle_t handle) { Process::instance().handles.remove(handle); }
 
 }  // extern "C"

@@ -25,7 +25,7 @@
 
 namespace perseus {
 
-// Of the host, or of a GPU.
+// Of the host, or of a GPU, whatever still uses it there.
 struct FreeMemory {
   void operator()(std::byte* memory) const {
     if (!Gpu::free(memory)) std::free(memory);

@@ -94,13 +94,20 @@ Result::Result(perseus_handle_t handle, int32_t index) {
   received_splits_.assign(result.received_splits,
                           result.received_splits + result.received_split_count);
   const bool empty = result.data == nullptr;
-  memory_ = std::shared_ptr<void>(perseus_take_result(handle, index), perseus_free);
+  memory_ = std::shared_ptr<void>(perseus_take_result(handle, index), Free());
   if (!memory_ && !empty) {
     raise_status(PERSEUS_INVALID_ARGUMENT, "result " + std::to_string(index) +
                                                " of the operation is in the caller's own "
                                                "output, or was taken already");
   }
 }
+
+void Result::Free::operator()(void* memory) const {
+  if (!stream) return perseus_free(memory);
+  perseus_free_on_stream(memory, reinterpret_cast<void*>(*stream));
+}
+
+void Result::free_on_stream(uintptr_t stream) { std::get_deleter<Free>(memory_)->stream = stream; }
 
 py::tuple Result::shape() const { return to_tuple(shape_); }
 
@@ -228,6 +235,7 @@ void bind_arrays(py::module_& module) {
       .def_property_readonly("device", &Result::device)
       .def_property_readonly("device_index", &Result::device_index)
       .def_property_readonly("__cuda_array_interface__", &Result::cuda_array_interface)
+      .def("free_on_stream", &Result::free_on_stream, py::arg("stream"))
       .def("as_uint8", &Result::as_uint8)
       // NumPy asks for it where there is no buffer, and else would make an array of one object.
       .def("__array__",

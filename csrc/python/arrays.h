@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "perseus/perseus.h"
@@ -14,7 +15,8 @@ namespace perseus::python {
 
 // A result that the engine allocated. Python sees it through DLPack and, on a CPU, the buffer
 // protocol, on a GPU the array interface for CUDA. The memory goes back to the engine with the last
-// of the Result and the tensors taken from it; a GPU's waits for what streams still do with it.
+// of the Result and the tensors taken from it; a GPU's waits for what streams still do with it,
+// which is all that the GPU has to do unless one stream was named.
 class Result {
  public:
   // Takes result `index` of a complete operation over; raises if there is none.
@@ -25,6 +27,8 @@ class Result {
   pybind11::tuple received_splits() const;
   perseus_device_t device() const { return device_; }
   int32_t device_index() const { return device_index_; }
+  // Names the one stream that will have used the memory; see perseus_free_on_stream.
+  void free_on_stream(uintptr_t stream);
   // Raises BufferError for memory of a GPU, which a CPU must not touch.
   pybind11::buffer_info buffer() const;
   // Version 3; raises AttributeError for what it cannot describe, as objects without it do.
@@ -36,9 +40,14 @@ class Result {
   pybind11::capsule dlpack(const pybind11::object& max_version) const;
 
  private:
+  struct Free {
+    std::optional<uintptr_t> stream;
+    void operator()(void* memory) const;
+  };
+
   dlpack::Device dlpack_place() const;
 
-  std::shared_ptr<void> memory_;  // freed by perseus_free
+  std::shared_ptr<void> memory_;  // with a Free
   std::vector<int64_t> shape_;
   std::vector<int64_t> received_splits_;
   perseus_device_t device_ = PERSEUS_CPU;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <optional>
 
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/kernels_image.h"
@@ -12,19 +13,39 @@ namespace perseus {
 namespace {
 
 // To pin a page takes about as long as to pin a few.
-constexpr size_t kLeastBuffer = 64 << 10;
+constexpr size_t kLeastPinned = 64 << 10;
+constexpr size_t kLeastOnGpu = 512;
+// Larger results are allocated and freed each by itself: the pool, by powers of two, may take twice
+// what is needed.
+constexpr size_t kLargestPooled = 64 << 20;
+// What results may leave in the pool, unused, that frameworks could need.
+constexpr size_t kMostIdle = 256 << 20;
 
 // Of the process. Never destroyed, as threads of the host program may have tensors to the very end.
 struct Registry {
+  struct Allocation {
+    Gpu* gpu;
+    size_t pooled;  // its bytes; 0: it is too large for the pool
+  };
   std::mutex mutex;
-  std::map<int, Gpu*> gpus;               // by ordinal
-  std::map<const void*, Gpu*> allocated;  // by Gpu::allocate
+  std::map<int, Gpu*> gpus;                     // by ordinal
+  std::map<const void*, Allocation> allocated;  // by Gpu::allocate
   std::atomic<bool> has_allocated{false};
 };
 
 Registry& registry() {
   static auto& the_one = *new Registry;
   return the_one;
+}
+
+// Forgets what allocate gave; nothing for any other pointer.
+std::optional<Registry::Allocation> take_allocation(const void* pointer) {
+  Registry& all = registry();
+  if (!all.has_allocated.load(std::memory_order_acquire)) return std::nullopt;
+  std::lock_guard lock(all.mutex);
+  const auto node = all.allocated.extract(pointer);
+  if (node.empty()) return std::nullopt;
+  return node.mapped();
 }
 
 // Of the GPU on which the memory is; -1 if it is on none.
@@ -159,9 +180,9 @@ void Gpu::give_back(GpuEvent::Place* place) {
 }
 
 Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {
-  const size_t capacity = std::bit_ceil(std::max(bytes, kLeastBuffer));
-  const size_t size_class = std::bit_width(capacity) - 1;
   const bool is_pinned = kind == GpuBuffer::Kind::kPinned;
+  const size_t capacity = std::bit_ceil(std::max(bytes, is_pinned ? kLeastPinned : kLeastOnGpu));
+  const size_t size_class = std::bit_width(capacity) - 1;
   const std::string what = "allocating " + std::to_string(capacity) + " bytes " +
                            (is_pinned ? "of pinned memory" : "on GPU " + std::to_string(ordinal_));
   auto& pool = free_buffers_[static_cast<int>(kind)];
@@ -180,6 +201,7 @@ Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {
       std::swap(*idle, free.back());
       buffer = std::move(free.back());
       free.pop_back();
+      if (!is_pinned) idle_bytes_ -= capacity;
     }
   }
   if (buffer) {
@@ -200,37 +222,73 @@ Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {
 
 void Gpu::give_back(GpuBuffer buffer) {
   std::lock_guard lock(mutex_);
+  if (buffer.kind_ == GpuBuffer::Kind::kDevice) idle_bytes_ += buffer.capacity_;
   auto& pool = free_buffers_[static_cast<int>(buffer.kind_)];
   pool[std::bit_width(buffer.capacity_) - 1].push_back(std::move(buffer));
 }
 
+bool Gpu::has_room_for(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  return idle_bytes_ + bytes <= kMostIdle;
+}
+
 Result<std::byte*> Gpu::allocate(size_t bytes) {
+  Registry::Allocation allocation{this, 0};
+  std::byte* data = nullptr;
+  if (bytes > kLargestPooled) {
+    const auto apart = allocate_apart(bytes);
+    PERSEUS_RETURN_IF_ERROR(apart.status());
+    data = apart.value();
+  } else {
+    auto taken = take_buffer(GpuBuffer::Kind::kDevice, bytes);
+    PERSEUS_RETURN_IF_ERROR(taken.status());
+    GpuBuffer& buffer = taken.value();
+    allocation.pooled = buffer.capacity_;
+    data = std::exchange(buffer.data_, nullptr);
+    buffer.gpu_ = nullptr;
+  }
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  all.has_allocated.store(true, std::memory_order_release);
+  all.allocated[data] = allocation;
+  return data;
+}
+
+Result<std::byte*> Gpu::allocate_apart(size_t bytes) {
   CuPointer pointer = 0;
   const CuResult made = driver_.allocate(&pointer, bytes);
   PERSEUS_RETURN_IF_ERROR(cuda_status(
       driver_, made,
       "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(ordinal_)));
-  Registry& all = registry();
-  std::lock_guard lock(all.mutex);
-  all.has_allocated.store(true, std::memory_order_release);
-  auto* data = reinterpret_cast<std::byte*>(pointer);
-  all.allocated[data] = this;
-  return data;
+  return reinterpret_cast<std::byte*>(pointer);
 }
 
 bool Gpu::free(void* pointer) {
-  Registry& all = registry();
-  if (!all.has_allocated.load(std::memory_order_acquire)) return false;
-  Gpu* gpu = nullptr;
-  {
-    std::lock_guard lock(all.mutex);
-    const auto found = all.allocated.find(pointer);
-    if (found == all.allocated.end()) return false;
-    gpu = found->second;
-    all.allocated.erase(found);
+  const auto allocation = take_allocation(pointer);
+  if (!allocation) return false;
+  const CurrentContext current(*allocation->gpu);
+  allocation->gpu->driver_.free(reinterpret_cast<CuPointer>(pointer));
+  return true;
+}
+
+bool Gpu::free_on_stream(void* pointer, CuStream stream) {
+  const auto allocation = take_allocation(pointer);
+  if (!allocation) return false;
+  Gpu& gpu = *allocation->gpu;
+  const CurrentContext current(gpu);
+  Result<GpuEvent> last_use = GpuEvent();
+  const bool is_kept = allocation->pooled > 0 && gpu.has_room_for(allocation->pooled);
+  if (is_kept) last_use = gpu.record(stream);
+  if (!is_kept || !last_use.is_ok()) {
+    gpu.driver_.free(reinterpret_cast<CuPointer>(pointer));
+    return true;
   }
-  const CurrentContext current(*gpu);
-  gpu->driver_.free(reinterpret_cast<CuPointer>(pointer));
+  GpuBuffer buffer;
+  buffer.gpu_ = &gpu;
+  buffer.data_ = static_cast<std::byte*>(pointer);
+  buffer.capacity_ = allocation->pooled;
+  buffer.kind_ = GpuBuffer::Kind::kDevice;
+  buffer.note_use(std::move(last_use).value());
   return true;
 }
 

@@ -108,8 +108,12 @@ class Gpu {
   static Result<Gpu*> get(const std::string& folders, int ordinal);
   // The GPU on which the memory is.
   static Result<Gpu*> of_memory(const std::string& folders, const void* pointer);
-  // Frees what allocate gave; false, and nothing is done, for any other pointer.
+  // Frees what allocate gave, which waits for all that the GPU has to do; false, and nothing is
+  // done, for any other pointer.
   static bool free(void* pointer);
+  // The same without a wait, of memory that only the stream's work of now still uses: it goes to
+  // the pool, from which allocate takes it when that work is done.
+  static bool free_on_stream(void* pointer, CuStream stream);
   // CUDA does not survive a fork: the child begins anew, and the driver tells it that it cannot.
   static void before_fork();
   static void after_fork_in_parent();
@@ -133,7 +137,7 @@ class Gpu {
   // From here on in a CurrentContext.
   Result<GpuEvent> take_event();
   Result<GpuBuffer> take_buffer(GpuBuffer::Kind kind, size_t bytes);
-  // Memory on the GPU, for a result.
+  // Memory on the GPU, for a result: from the pool, unless it is large.
   Result<std::byte*> allocate(size_t bytes);
   // Whether all work that was recorded is done; an error of that or of earlier work.
   Result<bool> is_done(const GpuEvent& event) const;
@@ -151,6 +155,9 @@ class Gpu {
   Status open();
   void give_back(GpuEvent::Place* place);
   void give_back(GpuBuffer buffer);
+  Result<std::byte*> allocate_apart(size_t bytes);
+  // Whether so much more may lie in the pool for results to come.
+  bool has_room_for(size_t bytes);
 
   const CudaDriver& driver_;
   const int ordinal_;
@@ -164,6 +171,7 @@ class Gpu {
   std::mutex mutex_;
   std::vector<GpuEvent::Place*> free_events_;
   std::array<std::vector<GpuBuffer>, 48> free_buffers_[2];  // by kind and power of two
+  size_t idle_bytes_ = 0;                                   // of these, on the GPU
 };
 
 }  // namespace perseus

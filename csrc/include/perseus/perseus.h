@@ -280,6 +280,10 @@ PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t ind
  * must be given to perseus_free. NULL where the result went into the caller's own output. */
 PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
 PERSEUS_API void perseus_free(void* data);
+/* The same for memory of a GPU that is still used by nothing but what this CUDA stream
+ * (cudaStream_t) has been given so far: when that is done, the memory goes to another result.
+ * perseus_free and perseus_release, which know no stream, have CUDA wait until the GPU is idle. */
+PERSEUS_API void perseus_free_on_stream(void* data, void* stream);
 /* Forgets the handle. An operation that is still under way goes on; its callback still runs. */
 PERSEUS_API void perseus_release(perseus_handle_t handle);
 

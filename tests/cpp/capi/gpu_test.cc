@@ -231,6 +231,77 @@ TEST_P(OnGpu, ResultsThatTheLibraryAllocatesOutliveTheHandle) {
   });
 }
 
+// Rows of `value`, gathered from all ranks into memory of the library.
+void* gathered(const TestGpu& gpu, const std::string& name, float value) {
+  GpuValues<float> input(gpu, std::vector<float>(1000, value));
+  const std::vector<int64_t> shape = {1000};
+  Submission gather(PERSEUS_ALLGATHER, name);
+  gather.tensor(input.data(), nullptr, shape, PERSEUS_FLOAT32);
+  const perseus_handle_t handle = on(gpu, gather).submit();
+  REQUIRE(wait_for_result(handle).shape[0] == 1000 * perseus_size());
+  void* taken = perseus_take_result(handle, 0);
+  perseus_release(handle);
+  return taken;
+}
+
+TEST_P(OnGpu, AResultFreedOnAStreamIsLeftAloneUntilThatIsDone) {
+  run([&](int) {
+    const TestGpu gpu, consumer;
+    const size_t count = 1000 * size();
+    GpuValues<float> copy(consumer, count);
+    void* first = gathered(gpu, "gather", 1.0f);
+    {
+      const TestGpu::Current current(consumer);
+      standin<void(void*)>("perseus_standin_hold")(consumer.stream());
+      REQUIRE_CUDA(cuda().copy_on_device(reinterpret_cast<CuPointer>(copy.data()),
+                                         reinterpret_cast<CuPointer>(first), count * sizeof(float),
+                                         consumer.stream()));
+    }
+    perseus_free_on_stream(first, consumer.stream());
+    void* second = gathered(gpu, "gather", 2.0f);
+    REQUIRE(second != first);
+    standin<void(void*)>("perseus_standin_release")(consumer.stream());
+    for (const float value : copy.read()) REQUIRE(value == 1.0f);
+    void* third = gathered(gpu, "gather", 3.0f);
+    REQUIRE(third == first);
+    for (const float value : GpuValues<float>::read_from(gpu, second, count))
+      REQUIRE(value == 2.0f);
+    for (const float value : GpuValues<float>::read_from(gpu, third, count)) REQUIRE(value == 3.0f);
+    perseus_free(second);
+    perseus_free_on_stream(third, gpu.stream());
+  });
+}
+
+TEST_P(OnGpu, ResultsFreedOnAStreamTakeNoneOfCudasMemory) {
+  run([&](int rank) {
+    const TestGpu gpu;
+    const int64_t rows = 4 * size() + 1;
+    GpuValues<float> input(gpu, std::vector<float>(rows * 100, 1.0f));
+    const std::vector<int64_t> own_shape = {rank + 1, 100}, shape = {rows, 100};
+    const std::vector<int64_t> splits(size(), 4);
+    const auto step = [&] {
+      for (const perseus_operation_t kind :
+           {PERSEUS_ALLGATHER, PERSEUS_ALLTOALL, PERSEUS_REDUCESCATTER}) {
+        Submission operation(kind, "x");
+        operation.raw.splits = splits.data();
+        operation.raw.split_count = size();
+        operation.tensor(input.data(), nullptr, kind == PERSEUS_ALLGATHER ? own_shape : shape,
+                         PERSEUS_FLOAT32);
+        const perseus_handle_t handle = on(gpu, operation).submit();
+        REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+        perseus_free_on_stream(perseus_take_result(handle, 0), gpu.stream());
+        perseus_release(handle);
+        gpu.synchronize();
+      }
+    };
+    for (int i = 0; i < 3; ++i) step();
+    for (const char* function : {"cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc"}) {
+      standin<void(const char*, int, int)>("perseus_standin_fail")(function, 0, 2);
+    }
+    for (int i = 0; i < 5; ++i) step();
+  });
+}
+
 TEST_P(OnGpu, TensorsOnSeveralGpusOfAProcessTravelTogether) {
   if (!is_staged()) GTEST_SKIP() << "a communicator is of one GPU";
   run([&](int rank) {

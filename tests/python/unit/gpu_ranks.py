@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from references import assert_close, numpy_dtype, rank_input, reduced
+from standin_cupy import Array as CupyArray
+from standin_cupy import cupy_on
 from standin_gpu import DlpackArray, Gpu, InterfaceArray
 
 import perseus_core as core
@@ -105,6 +107,30 @@ def reducescatter_gives_own_rows() -> None:
     begin = 0 if rank == 0 else 2 * rank + 1
     own = slice(begin, begin + 2 + (rank == 0))
     assert_close(values_of(result), reduced(all_inputs, ReduceOp.SUM)[own], size)
+
+
+def results_are_in_memory_of_the_inputs_library() -> None:
+    rank, size = core.rank(), core.size()
+    with cupy_on(gpu) as cupy:
+        array = CupyArray(gpu, np.full((size + 1, 2), rank + 1.0))
+        total = size * (size + 1) / 2
+        for result in (
+            core.allreduce(array, ReduceOp.SUM),
+            core.reducescatter(array, ReduceOp.SUM),
+        ):
+            assert type(result) is CupyArray
+            np.testing.assert_array_equal(result.read(), np.full(result.shape, total))
+        assert result.shape == (1 + (rank == 0), 2)
+        assert cupy.views == 0  # they went there at once
+        expected = np.repeat(np.arange(size), np.arange(size) + 1)
+        # The copies may be under way while the engine uses its memory again.
+        results = [core.allgather(CupyArray(gpu, np.full(rank + 1, rank))) for _ in range(10)]
+        for result in results:
+            assert type(result) is CupyArray
+            np.testing.assert_array_equal(result.read(), expected)
+        rows, splits = core.alltoall(CupyArray(gpu, np.full(size, rank)))
+        assert type(rows) is CupyArray and splits == [1] * size
+        assert rows.read().tolist() == list(range(size)) and cupy.views == 11
 
 
 def groups_and_many_in_flight() -> None:
@@ -248,6 +274,7 @@ CHECKS = [
     results_go_into_out,
     broadcast_and_gathers,
     reducescatter_gives_own_rows,
+    results_are_in_memory_of_the_inputs_library,
     groups_and_many_in_flight,
     results_are_inputs_again,
     arrays_live_until_the_end,

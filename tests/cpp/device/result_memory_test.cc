@@ -1,0 +1,104 @@
+// Memory of a GPU for results: when it is given out again. CUDA is the stand-in of tests/standin,
+// which ends the process where memory is touched out of order.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "device/cuda/gpu.h"
+
+namespace perseus {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+class ResultMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(current_.status().is_ok());
+    ASSERT_EQ(gpu_.driver().create_stream(&stream_, kCuStreamNonBlocking, 0), kCuSuccess);
+  }
+
+  std::byte* allocate(size_t bytes) {
+    const auto allocated = gpu_.allocate(bytes);
+    EXPECT_TRUE(allocated.is_ok()) << allocated.status().message();
+    return allocated.is_ok() ? allocated.value() : nullptr;
+  }
+  // Queues work on it, as its consumer does.
+  void use(std::byte* memory, CuStream stream) {
+    static const int value = 7;
+    const auto target = reinterpret_cast<CuPointer>(memory);
+    ASSERT_EQ(gpu_.driver().copy_to_device(target, &value, sizeof value, stream), kCuSuccess);
+  }
+  // Whether CUDA still has it as allocated.
+  bool is_allocated(const std::byte* memory) const { return gpu_.check_memory(memory).is_ok(); }
+
+  // Of the stand-in's own functions, one.
+  template <typename... Arguments>
+  static void standin(const char* name, Arguments... arguments) {
+    void* library = dlopen(PERSEUS_STANDIN_FOLDER "/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    ASSERT_NE(library, nullptr);
+    reinterpret_cast<void (*)(Arguments...)>(dlsym(library, name))(arguments...);
+  }
+
+  Gpu& gpu_ = *Gpu::get(PERSEUS_STANDIN_FOLDER, 0).value();
+  const CurrentContext current_{gpu_};
+  CuStream stream_ = nullptr;
+};
+
+TEST_F(ResultMemory, FreedOnAStreamIsGivenOutOnceThatIsDone) {
+  std::byte* first = allocate(1000);
+  standin("perseus_standin_hold", stream_);
+  use(first, stream_);
+  EXPECT_TRUE(Gpu::free_on_stream(first, stream_));
+  std::byte* second = allocate(1000);
+  EXPECT_NE(second, first);
+  standin("perseus_standin_release", stream_);
+  standin("perseus_standin_synchronize");
+  std::byte* third = allocate(1000);
+  EXPECT_EQ(third, first);
+  // By another stream, which nothing but the pool has ordered after the first.
+  use(third, nullptr);
+  standin("perseus_standin_synchronize");
+  EXPECT_TRUE(Gpu::free(second));
+  EXPECT_TRUE(Gpu::free(third));
+}
+
+TEST_F(ResultMemory, FreedWithoutAStreamGoesBackToCuda) {
+  std::byte* memory = allocate(1000);
+  EXPECT_TRUE(is_allocated(memory));
+  EXPECT_TRUE(Gpu::free(memory));
+  EXPECT_FALSE(is_allocated(memory));
+  EXPECT_FALSE(Gpu::free(memory));
+  EXPECT_FALSE(Gpu::free_on_stream(memory, stream_));
+}
+
+TEST_F(ResultMemory, FreedOnAStreamThatIsCapturedGoesBackToCuda) {
+  std::byte* memory = allocate(1000);
+  standin("perseus_standin_set_capturing", stream_, 1);
+  EXPECT_TRUE(Gpu::free_on_stream(memory, stream_));
+  EXPECT_FALSE(is_allocated(memory));
+}
+
+TEST_F(ResultMemory, OfLargeResultsGoesBackToCuda) {
+  std::byte* memory = allocate(64 * kMiB + 1);
+  EXPECT_TRUE(Gpu::free_on_stream(memory, stream_));
+  EXPECT_FALSE(is_allocated(memory));
+}
+
+TEST_F(ResultMemory, ThatLiesIdleIsBounded) {
+  std::vector<std::byte*> all(6);
+  for (std::byte*& memory : all) memory = allocate(64 * kMiB);
+  for (std::byte* memory : all) EXPECT_TRUE(Gpu::free_on_stream(memory, stream_));
+  const auto kept =
+      std::ranges::count_if(all, [&](std::byte* memory) { return is_allocated(memory); });
+  EXPECT_GE(kept, 3);
+  EXPECT_LE(kept, 4);
+  standin("perseus_standin_synchronize");
+  for (int i = 0; i < kept; ++i) EXPECT_TRUE(Gpu::free(allocate(64 * kMiB)));
+}
+
+}  // namespace
+}  // namespace perseus

@@ -8,8 +8,6 @@
 
 #include "base/start_thread.h"
 #include "bootstrap/bootstrap.h"
-#include "engine/nccl_group.h"
-#include "engine/nccl_run.h"
 #include "engine/trace.h"
 #include "observe/log.h"
 
@@ -227,10 +225,7 @@ void Engine::accept(const OperationPtr& operation) {
   if (!set->broken.is_ok()) return complete(operation, set->broken);
   if (operation->new_set >= 0) return complete(operation, open_or_close(*operation));
   Status possible = check_at_rest(*operation);
-  if (possible.is_ok() && set->nccl != nullptr && operation->gpu != nullptr &&
-      has_nccl_way(operation->description, settings_)) {
-    possible = set->nccl->check(*operation);
-  }
+  if (possible.is_ok()) possible = executor_->check_gpu(*set, *operation);
   if (!possible.is_ok()) {
     set->negotiator->refuse(operation->key, {possible.message(), -1, ""});
     return complete(operation, std::move(possible));

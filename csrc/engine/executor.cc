@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "device/cuda/libraries.h"
 #include "engine/finite_check.h"
 #include "engine/nccl_group.h"
 #include "engine/nccl_run.h"
@@ -174,6 +175,18 @@ bool Executor::takes_turns(const ShardRun& run) const {
   return run.is_of_gpus() && !run.batch->is_joined &&
          context_.settings.gpu_operations != kStagedOnly &&
          has_nccl_way(run.description(), context_.settings);
+}
+
+Status Executor::check_gpu(ProcessSet& set, const Operation& operation) const {
+  const Settings& settings = context_.settings;
+  if (operation.gpu == nullptr || settings.gpu_operations == kStagedOnly ||
+      !has_nccl_way(operation.description, settings)) {
+    return {};
+  }
+  if (set.gpu == nullptr) set.gpu = operation.gpu;
+  if (set.nccl != nullptr) return set.nccl->check(operation);
+  const bool has_nccl = load_cuda(settings.cuda_library_path).nccl.is_usable();
+  return has_nccl ? check_same_gpu(operation, *set.gpu) : Status::ok();
 }
 
 Status Executor::prepare_gpus(ProcessSet& set, const ShardRun& run) {

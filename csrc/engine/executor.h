@@ -39,6 +39,8 @@ class Executor {
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
   void run(const std::shared_ptr<Batch>& batch);
+  // Before an operation is agreed on: why it cannot be run here with the others of its set.
+  Status check_gpu(ProcessSet& set, const Operation& operation) const;
   // Around what is done after each agreement of a set: then, what it launches on GPUs next.
   void hold_launches() { launches_.hold(); }
   void settle_launches(ProcessSet& set, const Agreement& agreement);

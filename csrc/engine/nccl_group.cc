@@ -135,14 +135,18 @@ void NcclGroup::task_finished(const Status& status) {
   for (const std::coroutine_handle<> waiter : std::exchange(waiters_, {})) waiter.resume();
 }
 
-Status NcclGroup::check(const Operation& operation) const {
-  const bool goes_by_nccl = has_met_ && status_.is_ok() && why_not_.empty();
-  if (!goes_by_nccl || operation.gpu == &gpu()) return {};
+Status check_same_gpu(const Operation& operation, const Gpu& gpu) {
+  if (operation.gpu == &gpu) return {};
   return Status::invalid_argument(
       title(operation.key) + ": its tensor is on GPU " + std::to_string(operation.gpu->ordinal()) +
-      ", and those before in its process set on GPU " + std::to_string(gpu().ordinal()) +
+      ", and those before in its process set on GPU " + std::to_string(gpu.ordinal()) +
       "; a process uses one GPU for NCCL (torch.cuda.set_device(hvd.local_rank())), or "
       "PERSEUS_GPU_OPERATIONS=staged for several");
+}
+
+Status NcclGroup::check(const Operation& operation) const {
+  const bool may_go_by_nccl = has_met_ ? status_.is_ok() && why_not_.empty() : nccl_ != nullptr;
+  return may_go_by_nccl ? check_same_gpu(operation, gpu()) : Status::ok();
 }
 
 Result<NcclComm*> NcclGroup::lane(int number) {

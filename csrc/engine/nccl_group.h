@@ -18,6 +18,9 @@ namespace perseus {
 // The bound of PERSEUS_NCCL_LANES.
 inline constexpr int kMostNcclLanes = 16;
 
+// Communicators are of one GPU a rank: an error unless the operation is on this one.
+Status check_same_gpu(const Operation& operation, const Gpu& gpu);
+
 class NcclGroup final : TaskObserver {
  public:
   // `thread`: of this rank's GPU, which has the set's first tensors.
@@ -47,8 +50,8 @@ class NcclGroup final : TaskObserver {
   // Whether every rank has kernels.
   bool has_kernels() const { return has_kernels_; }
 
-  // Why the operation cannot go by NCCL with the others: the communicators are of one GPU a rank.
-  // Nothing is wrong before the ranks have met.
+  // Why the operation cannot go by NCCL with the others, or could not if the ranks, which have not
+  // met, turn out to use it.
   Status check(const Operation& operation) const;
 
   Gpu& gpu() const { return thread_.gpu(); }

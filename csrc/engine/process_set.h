@@ -34,6 +34,7 @@ struct ProcessSet {
   StepCounter steps;                      // counted where somebody asks for them
   std::unique_ptr<LaunchOrder> launches;  // once there are tensors on GPUs
   std::unique_ptr<NcclGroup> nccl;        // likewise
+  const Gpu* gpu = nullptr;               // of this rank's first tensors that may go by NCCL
   uint64_t pressed_round = 0;             // the last that this rank has pressed for
   Status broken;                          // once no further operation is possible: why
 

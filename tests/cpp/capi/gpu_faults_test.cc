@@ -50,9 +50,13 @@ class Summed {
     submission_.raw.priority = priority;
     handle_ = submission_.submit();
   }
-  void expect(float sum) {
-    REQUIRE(perseus_wait(handle_, -1) == PERSEUS_OK);
+  perseus_status_t wait() {
+    const perseus_status_t status = perseus_wait(handle_, -1);
     perseus_release(handle_);
+    return status;
+  }
+  void expect(float sum) {
+    REQUIRE(wait() == PERSEUS_OK);
     for (const float value : values_.read()) REQUIRE(value == sum);
   }
 
@@ -162,6 +166,20 @@ TEST_P(GpuFaults, ATensorOnASecondGpuFailsAloneAndOnAllRanks) {
     const perseus_status_t status = Summed(is_mine ? other : gpu, "second", 1000, 1.0f).run();
     REQUIRE(status == (is_mine ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
     REQUIRE(std::strstr(perseus_last_error(), "its tensor is on GPU 1") != nullptr);
+    REQUIRE(Summed(gpu, "third", 1000, 1.0f).run() == PERSEUS_OK);
+  });
+}
+
+TEST_P(GpuFaults, OfTheFirstTensorsThoseOnASecondGpuFailAloneAndOnAllRanks) {
+  World(size(), with_nccl()).run([&](int rank) {
+    const TestGpu gpu(0), other(1);
+    const bool is_mine = rank == last();
+    Summed first(gpu, "first", 1000, 1.0f), second(is_mine ? other : gpu, "second", 1000, 1.0f);
+    first.submit();
+    second.submit();
+    REQUIRE(second.wait() == (is_mine ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
+    REQUIRE(std::strstr(perseus_last_error(), "its tensor is on GPU 1") != nullptr);
+    first.expect(sum_of_ones());
     REQUIRE(Summed(gpu, "third", 1000, 1.0f).run() == PERSEUS_OK);
   });
 }

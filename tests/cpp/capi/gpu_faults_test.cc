@@ -15,13 +15,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Environment with_nccl(Environment more = {}) {
-  Environment environment = {{"PERSEUS_CUDA_LIBRARY_PATH", PERSEUS_STANDIN_FOLDER},
-                             {"PERSEUS_GPU_OPERATIONS", "nccl"},
+  Environment environment = {{"PERSEUS_GPU_OPERATIONS", "nccl"},
                              // As on a GPU, a collective may keep all others from running.
-                             {"PERSEUS_STANDIN_ONE_COLLECTIVE", "1"},
-                             {"PERSEUS_STANDIN_DELAY_US", "300"}};
+                             {"PERSEUS_STANDIN_ONE_COLLECTIVE", "1"}};
   environment.insert(environment.end(), more.begin(), more.end());
-  return environment;
+  return with_standin(std::move(environment));
 }
 
 Environment on_rank(int rank, Environment more) {

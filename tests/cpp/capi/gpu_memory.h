@@ -12,6 +12,14 @@
 
 namespace perseus::test {
 
+// With the stand-in for CUDA and NCCL, whose work takes its time.
+inline Environment with_standin(Environment more = {}) {
+  Environment environment = {{"PERSEUS_CUDA_LIBRARY_PATH", PERSEUS_STANDIN_FOLDER},
+                             {"PERSEUS_STANDIN_DELAY_US", "300"}};
+  environment.insert(environment.end(), more.begin(), more.end());
+  return environment;
+}
+
 // The driver that the ranks use, in this process.
 inline const CudaDriver& cuda() {
   static const CudaDriver& driver =

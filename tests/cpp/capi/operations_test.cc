@@ -1,11 +1,10 @@
-// The C interface end to end: real processes over each transport.
+// The C interface end to end: real processes over each transport. The collectives themselves are
+// in collectives_test.cc.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
-#include <numeric>
 #include <thread>
 
 #include "capi/world.h"
@@ -26,138 +25,6 @@ class Operations : public testing::TestWithParam<Setting> {
     World(size(), GetParam().environment).run(body);
   }
 };
-
-TEST_P(Operations, AllreduceSumsFloatsOfManySizes) {
-  run([&](int rank) {
-    for (int64_t elements : {0, 1, 5, 1000, 100'003, 2'000'000}) {
-      std::vector<float> input(elements), output(elements, -1.0f);
-      for (int64_t i = 0; i < elements; ++i) input[i] = static_cast<float>(rank + 1) * (i % 97);
-      const std::vector<int64_t> shape = {elements};
-      Submission sum(PERSEUS_ALLREDUCE, "sum" + std::to_string(elements));
-      REQUIRE(sum.tensor(input.data(), output.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
-      const float ranks = static_cast<float>(size() * (size() + 1)) / 2;
-      for (int64_t i = 0; i < elements; ++i)
-        REQUIRE(output[i] == ranks * static_cast<float>(i % 97));
-    }
-  });
-}
-
-TEST_P(Operations, AverageInPlaceDividesByTheSize) {
-  run([&](int rank) {
-    std::vector<double> data(777, rank);
-    const std::vector<int64_t> shape = {7, 111};
-    Submission average(PERSEUS_ALLREDUCE, "average");
-    average.raw.reduce_op = PERSEUS_AVERAGE;
-    REQUIRE(average.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT64).run() == PERSEUS_OK);
-    for (double value : data) REQUIRE(std::abs(value - (size() - 1) / 2.0) < 1e-12);
-  });
-}
-
-TEST_P(Operations, ManyTensorsInFlightAreMergedAndAllRight) {
-  run([&](int rank) {
-    constexpr int kTensors = 200;
-    const std::vector<int64_t> shape = {123};
-    for (int step = 0; step < 5; ++step) {
-      std::vector<std::vector<float>> data(kTensors, std::vector<float>(123));
-      std::vector<perseus_handle_t> handles;
-      for (int t = 0; t < kTensors; ++t) {
-        // Each rank in an order of its own.
-        Submission sum(PERSEUS_ALLREDUCE, "g" + std::to_string((t * 7 + rank * 13) % kTensors));
-        auto& mine = data[(t * 7 + rank * 13) % kTensors];
-        std::fill(mine.begin(), mine.end(),
-                  static_cast<float>(rank + (t * 7 + rank * 13) % kTensors));
-        handles.push_back(sum.tensor(mine.data(), mine.data(), shape, PERSEUS_FLOAT32).submit());
-      }
-      for (perseus_handle_t handle : handles) {
-        REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
-        perseus_release(handle);
-      }
-      for (int t = 0; t < kTensors; ++t) {
-        const float expected = static_cast<float>(size() * t + size() * (size() - 1) / 2);
-        for (float value : data[t]) REQUIRE(value == expected);
-      }
-    }
-  });
-}
-
-TEST_P(Operations, BroadcastGivesTheRootsData) {
-  run([&](int rank) {
-    for (int root = 0; root < size(); ++root) {
-      std::vector<int32_t> data(50'001, rank);
-      const std::vector<int64_t> shape = {50'001};
-      Submission broadcast(PERSEUS_BROADCAST, "b" + std::to_string(root));
-      broadcast.raw.root = root;
-      REQUIRE(broadcast.tensor(data.data(), data.data(), shape, PERSEUS_INT32).run() == PERSEUS_OK);
-      for (int32_t value : data) REQUIRE(value == root);
-    }
-  });
-}
-
-TEST_P(Operations, AllgatherJoinsUnevenFirstDimensions) {
-  run([&](int rank) {
-    const std::vector<int64_t> shape = {rank, 3};
-    std::vector<int16_t> data(rank * 3, static_cast<int16_t>(rank));
-    Submission gather(PERSEUS_ALLGATHER, "gather");
-    const perseus_handle_t handle =
-        gather.tensor(data.data(), nullptr, shape, PERSEUS_INT16).submit();
-    const perseus_result_t result = wait_for_result(handle);
-    REQUIRE(result.rank == 2 && result.shape[0] == size() * (size() - 1) / 2 &&
-            result.shape[1] == 3);
-    const auto* values = static_cast<const int16_t*>(result.data);
-    for (int from = 0, at = 0; from < size(); ++from) {
-      for (int i = 0; i < from * 3; ++i) REQUIRE(values[at++] == from);
-    }
-    perseus_release(handle);
-  });
-}
-
-TEST_P(Operations, AlltoallSwapsRowsBySplits) {
-  run([&](int rank) {
-    // Rank r sends i + 1 rows of value r * 100 + i to rank i.
-    std::vector<int64_t> splits(size());
-    std::vector<float> rows;
-    for (int i = 0; i < size(); ++i) {
-      splits[i] = i + 1;
-      rows.insert(rows.end(), i + 1, static_cast<float>(rank * 100 + i));
-    }
-    const std::vector<int64_t> shape = {static_cast<int64_t>(rows.size())};
-    Submission alltoall(PERSEUS_ALLTOALL, "alltoall");
-    alltoall.raw.splits = splits.data();
-    alltoall.raw.split_count = size();
-    const perseus_handle_t handle =
-        alltoall.tensor(rows.data(), nullptr, shape, PERSEUS_FLOAT32).submit();
-    const perseus_result_t result = wait_for_result(handle);
-    REQUIRE(result.shape[0] == size() * (rank + 1));
-    REQUIRE(result.received_split_count == size());
-    const auto* values = static_cast<const float*>(result.data);
-    for (int from = 0, at = 0; from < size(); ++from) {
-      REQUIRE(result.received_splits[from] == rank + 1);
-      for (int i = 0; i <= rank; ++i)
-        REQUIRE(values[at++] == static_cast<float>(from * 100 + rank));
-    }
-    perseus_release(handle);
-  });
-}
-
-TEST_P(Operations, ReduceScatterGivesTheFirstRanksOneRowMore) {
-  run([&](int rank) {
-    const int64_t rows = size() * 2 + 1;
-    std::vector<float> input(rows * 4);
-    for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i + rank);
-    const std::vector<int64_t> shape = {rows, 4};
-    Submission scatter(PERSEUS_REDUCESCATTER, "scatter");
-    const perseus_handle_t handle =
-        scatter.tensor(input.data(), nullptr, shape, PERSEUS_FLOAT32).submit();
-    const perseus_result_t result = wait_for_result(handle);
-    REQUIRE(result.shape[0] == 2 + (rank == 0 ? 1 : 0));
-    const int64_t first = rank == 0 ? 0 : (2 * rank + 1) * 4;
-    const auto* values = static_cast<const float*>(result.data);
-    for (int64_t i = 0; i < result.shape[0] * 4; ++i) {
-      REQUIRE(values[i] == static_cast<float>(size() * (first + i) + size() * (size() - 1) / 2));
-    }
-    perseus_release(handle);
-  });
-}
 
 TEST_P(Operations, MismatchedShapesFailOnEveryRankAndTheJobGoesOn) {
   if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
@@ -326,26 +193,6 @@ TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
     perseus_release(handle);
     Submission barrier(PERSEUS_BARRIER, "after");
     REQUIRE(barrier.run() == PERSEUS_OK);
-  });
-}
-
-TEST_P(Operations, CodecsAreCloseToTheSum) {
-  run([&](int rank) {
-    const std::vector<int64_t> shape = {10'001};
-    for (const char* name : {"fp16", "bf16"}) {
-      int32_t codec = 0;
-      REQUIRE(perseus_find_codec(name, &codec) == PERSEUS_OK);
-      std::vector<float> data(10'001);
-      for (size_t i = 0; i < data.size(); ++i)
-        data[i] = std::sin(static_cast<float>(i)) * (rank + 1);
-      Submission sum(PERSEUS_ALLREDUCE, name);
-      sum.raw.codec = codec;
-      REQUIRE(sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
-      const double ranks = size() * (size() + 1) / 2.0;
-      for (size_t i = 0; i < data.size(); ++i) {
-        REQUIRE(std::abs(data[i] - std::sin(static_cast<float>(i)) * ranks) < 0.02 * ranks);
-      }
-    }
   });
 }
 

@@ -11,7 +11,10 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 _Tensor = tuple[int, int, tuple[int, ...], int]  # input, output or 0, shape, dtype
-_Place = tuple[int, int, int]  # device, its index, stream
+_Place = tuple[int, int, int]  # device, its index, stream or NO_STREAM
+
+#: There is nothing to wait for.
+NO_STREAM: int
 
 def version() -> int: ...
 

@@ -5,8 +5,9 @@ that CUDA speaks to (CuPy, PyTorch, JAX, ...). bfloat16 comes by DLPack alone. A
 row-major: a copy on the GPU is the business of the library that made them.
 
 An operation begins when the array's stream has come to where it is when the call is made: the one
-that the array interface names, or for DLPack one that the producer makes wait. When it is complete,
-its results are there for every stream.
+that the array interface names, or for DLPack one that the producer makes wait. Where an interface
+of version 3 names none, there is nothing to wait for; older ones say nothing of streams, and it
+begins after the legacy default stream. When it is complete, its results are there for every stream.
 
 Results of CuPy's and PyTorch's arrays go into memory of these libraries, which know its streams and
 use it again: at once where the size is known before, else by a copy. What is large, or for other
@@ -27,7 +28,7 @@ from perseus_core.constants import DataType
 
 __all__ = ["CUDA", "GpuArray", "GpuPair", "Place", "is_on_gpu", "lone_input", "pairs"]
 
-#: Where the tensors of an operation are: device, its index and a stream, as in perseus.h.
+#: Where the tensors of an operation are: device, its index and a stream or none, as in perseus.h.
 Place: TypeAlias = tuple[int, int, int]
 
 #: PERSEUS_CUDA
@@ -269,7 +270,7 @@ def _interface(array: ArrayLike) -> Mapping[str, Any] | None:
 
 
 def _common_stream(interfaces: Sequence[Mapping[str, Any] | None]) -> int:
-    """The stream to begin after, by the protocols' numbers."""
+    """The stream to begin after, by the protocols' numbers; NO_STREAM: there is none."""
     told = (interface.get("stream") for interface in interfaces if interface is not None)
     streams = {int(stream) for stream in told if stream is not None}  # None: it is ready for all
     if len(streams) > 1:
@@ -277,10 +278,13 @@ def _common_stream(interfaces: Sequence[Mapping[str, Any] | None]) -> int:
             f"the arrays of an operation are in use by {len(streams)} streams; it begins after "
             "one: synchronize the others"
         )
-    stream = streams.pop() if streams else _LEGACY_STREAM
-    if stream == 0:
+    if 0 in streams:
         raise ValueError("an array names stream 0, which __cuda_array_interface__ does not allow")
-    return stream
+    if streams:
+        return streams.pop()
+    # DLPack's producers need one to make wait, and others may not have thought of streams.
+    are_ready = all(interface and interface["version"] >= 3 for interface in interfaces)
+    return _engine.NO_STREAM if are_ready else _LEGACY_STREAM
 
 
 def _common_index(memories: Sequence[_Memory]) -> int:

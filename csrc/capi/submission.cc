@@ -107,10 +107,12 @@ class Checker {
     }
     const CurrentContext current(gpu);
     PERSEUS_RETURN_IF_ERROR(about(current.status()));
-    auto ready = gpu.record(static_cast<CuStream>(submission_.stream));
-    if (!ready.is_ok()) return about(ready.status());
+    if (submission_.stream != PERSEUS_NO_STREAM) {
+      auto ready = gpu.record(static_cast<CuStream>(submission_.stream));
+      if (!ready.is_ok()) return about(ready.status());
+      operation_->ready = std::move(ready).value();
+    }
     operation_->gpu = &gpu;
-    operation_->ready = std::move(ready).value();
     operation_->description.device = DeviceKind::kCuda;
     const auto place =
         std::lower_bound(set_ranks_.begin(), set_ranks_.end(), engine_.topology().rank);

@@ -41,6 +41,7 @@ Status queue(const Gpu& gpu, const GpuCopies& copies, CuStream stream, CopyOne c
 
 Status wait_until_ready(const Gpu& gpu, std::span<const CuEvent> ready, CuStream stream) {
   for (const CuEvent event : ready) {
+    if (event == nullptr) continue;
     PERSEUS_RETURN_IF_ERROR(cuda_status(gpu.driver(),
                                         gpu.driver().stream_wait_event(stream, event, 0),
                                         "waiting for the framework's stream"));

@@ -12,7 +12,7 @@ namespace perseus {
 
 struct GpuCopies {
   std::span<const Move> moves;
-  std::span<const CuEvent> ready;  // when the tensors may be touched
+  std::span<const CuEvent> ready;  // when the tensors may be touched; null ones: now
   DataType dtype = DataType::kFloat32;
   double factor = 1.0;  // that each element is multiplied by
 };

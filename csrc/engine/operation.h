@@ -54,7 +54,7 @@ class Operation {
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
   OperationCallback callback;
-  // Of tensors on a GPU: which, and when the inputs are there.
+  // Of tensors on a GPU: which, and when the inputs are there; no event: they are.
   Gpu* gpu = nullptr;
   GpuEvent ready;
   // Once `launched` is set: when the results will be there. Set when it is done at the latest.

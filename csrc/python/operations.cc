@@ -109,6 +109,7 @@ void bind_operations(py::module_& module) {
       [](int32_t id, const std::string& reason) { check(perseus_refuse(id, reason.c_str())); },
       py::arg("id"), py::arg("reason"));
   module.def("last_rank", &last_rank, py::arg("handle"));
+  module.attr("NO_STREAM") = reinterpret_cast<uintptr_t>(PERSEUS_NO_STREAM);
 }
 
 }  // namespace perseus::python

@@ -200,6 +200,9 @@ typedef struct {
 typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,
                                    const char* message);
 
+/* In place of a stream: there is nothing to wait for. */
+#define PERSEUS_NO_STREAM ((void*)(intptr_t)-1)
+
 typedef struct {
   size_t struct_size;
   int32_t id; /* from perseus_register; not used by JOIN */
@@ -224,8 +227,9 @@ typedef struct {
   /* CUDA: the GPU's number in this process; -1: that on which the first input's memory is. */
   int32_t device_index;
   /* CUDA: the stream (cudaStream_t; NULL is the default one) after whose work of now the inputs are
-   * there and the outputs may be written. Not one that is being captured into a graph. When the
-   * operation is complete the results are there for every stream. */
+   * there and the outputs may be written; PERSEUS_NO_STREAM: they are there, and the outputs may be
+   * written, now. Not one that is being captured into a graph. When the operation is complete the
+   * results are there for every stream. */
   void* stream;
 } perseus_submission_t;
 

@@ -179,11 +179,30 @@ def a_callback_is_told() -> None:
         pass
 
 
+class ArrayThatTellsNoStream(InterfaceArray):
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        interface = super().__cuda_array_interface__
+        return {key: value for key, value in interface.items() if key != "stream"}
+
+
 def memory_without_a_stream_is_ready() -> None:
     array = InterfaceArray(gpu, np.ones(500), stream=None)
+    untold = ArrayThatTellsNoStream(gpu, np.ones(500))
     gpu.synchronize(gpu.stream)
-    result = values_of(core.allreduce(array, ReduceOp.SUM))
-    np.testing.assert_array_equal(result, np.full(500, core.size()))
+    with gpu.held_default_stream():
+        results = [core.allreduce(array, ReduceOp.SUM), core.allgather(untold)]
+    np.testing.assert_array_equal(values_of(results[0]), np.full(500, core.size()))
+    np.testing.assert_array_equal(values_of(results[1]), np.ones(500 * core.size()))
+
+
+def older_interfaces_begin_after_the_default_stream() -> None:
+    array = InterfaceArray(gpu, np.ones(500), version=2, stream=None)
+    gpu.synchronize(gpu.stream)
+    with gpu.held_default_stream():
+        handle = core.allreduce_async(array, ReduceOp.SUM)
+        assert_refused(lambda: handle.wait(0.05), TimeoutError)
+    np.testing.assert_array_equal(values_of(handle.wait()), np.full(500, core.size()))
 
 
 def assert_refused(call: Callable[[], Any], error: Any, *words: str) -> None:
@@ -280,6 +299,7 @@ CHECKS = [
     arrays_live_until_the_end,
     a_callback_is_told,
     memory_without_a_stream_is_ready,
+    older_interfaces_begin_after_the_default_stream,
     wrong_uses_are_refused,
     capturing_streams_are_refused,
     ranks_that_differ_are_told,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,17 @@ class Gpu:
         while self.in_context("cuEventQuery", event, may_give=_NOT_READY) != 0:
             pass
         self.in_context("cuEventDestroy_v2", event)
+
+    @contextlib.contextmanager
+    def held_default_stream(self) -> Iterator[None]:
+        """Within it, the legacy default stream does nothing further."""
+        self.call("cuCtxPushCurrent_v2", self.context)
+        self.driver.perseus_standin_hold(None)
+        try:
+            yield
+        finally:
+            self.driver.perseus_standin_release(None)
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         values = np.empty(shape, dtype)

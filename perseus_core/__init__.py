@@ -26,9 +26,11 @@ from perseus_core.errors import (
 from perseus_core.gpu_arrays import GpuArray
 from perseus_core.handle import Handle, poll, wait
 from perseus_core.observe import (
+    GpuSupport,
     Setting,
     check_build,
     counters,
+    gpu_support,
     settings,
     start_timeline,
     stop_timeline,
@@ -73,6 +75,7 @@ __all__ = [
     "AbortedError",
     "DataType",
     "GpuArray",
+    "GpuSupport",
     "Handle",
     "HorovodInternalError",
     "MismatchError",
@@ -99,6 +102,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "find_codec",
+    "gpu_support",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",

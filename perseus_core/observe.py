@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from perseus_core import _engine
 
-__all__ = ["Setting", "check_build", "counters", "settings", "start_timeline", "stop_timeline"]
+__all__ = [
+    "GpuSupport",
+    "Setting",
+    "check_build",
+    "counters",
+    "gpu_support",
+    "settings",
+    "start_timeline",
+    "stop_timeline",
+]
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,22 @@ class Setting:
     help: str
     #: as init found it in this process
     value: str
+
+
+@dataclass(frozen=True)
+class GpuSupport:
+    """What there is here for tensors on GPUs.
+
+    Versions are as the libraries number them; 0: there is none that can be used.
+    """
+
+    #: 13020 is for CUDA 13.2
+    cuda_driver: int
+    cuda_runtime: int
+    #: 22105 is 2.21.5
+    nccl: int
+    #: were built into this library
+    has_kernels: bool
 
 
 def counters() -> dict[str, int]:
@@ -48,6 +73,14 @@ def settings() -> list[Setting]:
 def check_build() -> dict[str, str]:
     """What could be found here: MPI, CUDA, NCCL, features of the CPU."""
     return dict(_engine.check_build())
+
+
+def gpu_support() -> GpuSupport:
+    """Opens CUDA's libraries and NCCL, if that has not been done; CUDA itself is not started.
+
+    ValueError for a malformed setting.
+    """
+    return GpuSupport(*_engine.gpu_support())
 
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:

@@ -119,4 +119,20 @@ perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
   return PERSEUS_OK;
 }
 
+perseus_status_t perseus_gpu_support(perseus_gpu_support_t* support) {
+  if (support == nullptr || support->struct_size < sizeof(perseus_gpu_support_t)) {
+    return to_c(
+        Status::invalid_argument("the structure is missing, or its struct_size is not set"));
+  }
+  const auto settings = perseus::Settings::from_environment();
+  if (!settings.is_ok()) return to_c(settings.status());
+  const perseus::CudaLibraries& found = perseus::load_cuda(settings.value().cuda_library_path);
+  const auto usable = [](const auto& library) { return library.is_usable() ? library.version : 0; };
+  support->cuda_driver = usable(found.driver);
+  support->cuda_runtime = usable(found.runtime);
+  support->nccl = found.driver.is_usable() ? usable(found.nccl) : 0;
+  support->has_kernels = !perseus::kernels_image().empty();
+  return PERSEUS_OK;
+}
+
 }  // extern "C"

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,14 @@ Named check_build() {
   return found;
 }
 
+// In the order of perseus_core.observe.GpuSupport.
+std::tuple<int32_t, int32_t, int32_t, bool> gpu_support() {
+  perseus_gpu_support_t found{};
+  found.struct_size = sizeof found;
+  check(perseus_gpu_support(&found));
+  return {found.cuda_driver, found.cuda_runtime, found.nccl, found.has_kernels != 0};
+}
+
 // The functions are C functions, given by address.
 int32_t register_codec(const std::string& name, uintptr_t encoded_size, uintptr_t encode,
                        uintptr_t decode, bool error_feedback, uintptr_t user) {
@@ -81,6 +90,7 @@ void bind_observe(py::module_& module) {
   module.def("counters", &counters);
   module.def("settings", &settings);
   module.def("check_build", &check_build);
+  module.def("gpu_support", &gpu_support);
   module.def(
       "add_library_folders",
       [](const std::string& folders) { perseus_add_library_folders(folders.c_str()); },

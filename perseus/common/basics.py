@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -141,13 +140,11 @@ class Basics:
 
         Nothing is compiled against it: it is opened as this is asked, if it has not been.
         """
-        if not self.cuda_built():
-            return 0
-        return _version_code(perseus_core.check_build()["NCCL"])
+        return perseus_core.gpu_support().nccl
 
     def cuda_built(self) -> bool:
         """Whether CUDA's driver can be used here. CUDA itself is not started."""
-        return _is_usable(perseus_core.check_build()["CUDA driver"])
+        return perseus_core.gpu_support().cuda_driver > 0
 
     def rocm_built(self) -> bool:
         return False
@@ -167,20 +164,6 @@ class HorovodBasics(Basics):
 
     def __init__(self, pkg_path: str, *args: str) -> None:
         """The arguments say where Horovod has its libraries; ours need no telling."""
-
-
-def _is_usable(found: str) -> bool:
-    """Of a library, by what check_build says of it: "2.21.5, <path>", if all is well."""
-    return not found.startswith("none found") and ": not usable, " not in found
-
-
-def _version_code(found: str) -> int:
-    """As NCCL numbers its versions."""
-    version = re.match(r"(\d+)\.(\d+)\.(\d+), ", found)
-    if version is None or not _is_usable(found):
-        return 0
-    major, minor, patch = map(int, version.groups())
-    return major * 10000 + minor * 100 + patch
 
 
 def _require_init() -> None:

@@ -139,6 +139,9 @@ def check_build() -> int:
     print(f"perseus {version()}")
     for what, found in perseus_core.check_build().items():
         print(f"  {what}: {found}")
+    gpus = perseus_core.gpu_support()
+    ways = ["by NCCL"] * bool(gpus.nccl) + ["by way of the host"] * bool(gpus.cuda_driver)
+    print(f"  tensors on GPUs: {' or '.join(ways) or 'no'}")
     for framework in ("torch", "tensorflow", "mxnet"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             print(f"  {framework}: {importlib.metadata.version(framework)}")

@@ -370,6 +370,19 @@ PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const
                                                                const char* found),
                                                  void* user);
 
+/* What there is here for tensors on GPUs. Versions are as the libraries number them; 0: there is
+ * none that can be used. */
+typedef struct {
+  size_t struct_size;
+  int32_t cuda_driver; /* 13020 is for CUDA 13.2 */
+  int32_t cuda_runtime;
+  int32_t nccl;        /* 22105 is 2.21.5; 0 also without a driver */
+  int32_t has_kernels; /* 1 if they were built into this library */
+} perseus_gpu_support_t;
+
+/* Opens CUDA's libraries and NCCL, if that has not been done; CUDA itself is not started. */
+PERSEUS_API perseus_status_t perseus_gpu_support(perseus_gpu_support_t* support);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,43 @@ def standin() -> dict[str, str]:
         "PERSEUS_STANDIN_DELAY_US": "200",
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
     }
+
+
+@pytest.mark.parametrize(
+    ("versions", "support", "ways"),
+    [
+        ({}, (13000, 13000, 22900), "by NCCL or by way of the host"),
+        ({"NCCL": "21805"}, (13000, 13000, 21805), "by NCCL or by way of the host"),
+        ({"NCCL": "21705"}, (13000, 13000, 0), "by way of the host"),
+        ({"DRIVER": "12080"}, (12080, 0, 22900), "by NCCL or by way of the host"),
+        ({"DRIVER": "10020"}, (0, 13000, 0), "no"),
+    ],
+    ids=lambda value: ",".join(value) or "all" if isinstance(value, dict) else "",
+)
+def test_support_is_what_can_be_used(
+    standin: dict[str, str], versions: dict[str, str], support: tuple[int, int, int], ways: str
+):
+    script = """
+import perseus.run.cli, perseus.common.basics, perseus_core
+found, basics = perseus_core.gpu_support(), perseus.common.basics.Basics()
+print(found.cuda_driver, found.cuda_runtime, found.nccl)
+print(basics.cuda_built(), basics.nccl_built())
+perseus.run.cli.check_build()
+print("kernels" if found.has_kernels else "no kernels")
+"""
+    environment = {f"PERSEUS_STANDIN_{what}_VERSION": number for what, number in versions.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**standin, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    driver, _, nccl = support
+    assert lines[:2] == [" ".join(map(str, support)), f"{driver > 0} {nccl}"]
+    assert f"  tensors on GPUs: {ways}" in lines
+    assert ("  CUDA kernels: built" in lines) == (lines[-1] == "kernels")
 
 
 @pytest.mark.parametrize("operations", ["nccl", "staged"])

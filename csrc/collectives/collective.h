@@ -41,6 +41,9 @@ struct HostSplit {
   Group across;
 };
 
+// Whether there is something to do inside hosts and something between them, alike for all ranks.
+bool can_be_hierarchical(const Group& group);
+
 Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of);
 
 // Message numbers that one collective may use.

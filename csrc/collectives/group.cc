@@ -28,6 +28,11 @@ HostSplit split_by_host(const Group& group) {
 
 }  // namespace
 
+bool can_be_hierarchical(const Group& group) {
+  return group.by_host != nullptr && group.by_host->local.size > 1 &&
+         group.by_host->across.size > 1;
+}
+
 Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of) {
   Group group;
   group.index = index;

@@ -1,6 +1,6 @@
 set(SOURCES cpu/kernels.cc cpu/kernels_generic.cc cpu/pack.cc
     cuda/cuda_error.cc cuda/gpu.cc cuda/gpu_thread.cc cuda/kernels_image.cc cuda/libraries.cc
-    cuda/move_launch.cc cuda/nccl_comm.cc)
+    cuda/move_launch.cc cuda/nccl_comm.cc cuda/nccl_lane.cc)
 set(NEEDS base observe)
 
 # kernels_impl.inc is compiled once for each instruction set. -O3 because at -O2 gcc vectorises no

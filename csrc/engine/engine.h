@@ -149,6 +149,7 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   void shard_ended() override { close_when_idle(); }
 
   void launch_ended(ProcessSet& set) override;
+  const ProcessSet& world() const override { return *sets_.at(kWorld); }
   bool may_be_preceded(int32_t set, uint64_t time) override;
   void press(ProcessSet& set);
   void on_pressing(int from, ByteReader reader, std::span<const std::byte> message);

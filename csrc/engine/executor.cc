@@ -101,7 +101,7 @@ Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int h
       tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, hosts > 1),
              tuning_effort(context.settings)),
       admission_(most_at_once(), context.settings.credit_bytes),
-      launches_(gpu_credit(context.settings), host),
+      launches_(gpu_credit(context.settings), static_cast<int>(context.settings.nccl_lanes), host),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
 // Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
@@ -193,10 +193,10 @@ Status Executor::prepare_gpus(ProcessSet& set, const ShardRun& run) {
   if (set.nccl != nullptr) return {};
   const auto thread = context_.gpus.of(*run.batch->operations[run.shard.operation]->gpu);
   PERSEUS_RETURN_IF_ERROR(thread.status());
-  set.nccl = std::make_unique<NcclGroup>(context_.settings, *thread.value());
+  set.nccl = std::make_unique<NcclGroup>(context_.settings, *thread.value(), set);
   Call call = call_for(run, context_, 0);
   call.operation = operation_tag(set, set.next_series++);
-  set.nccl->meet(set.group, call);
+  set.nccl->meet(call);
   return {};
 }
 
@@ -256,7 +256,7 @@ void Executor::launch_in_turn(Batch& batch) {
   runs.swap(in_turn_);
   const Status prepared = prepare_gpus(*batch.set, *runs.front());
   if (prepared.is_ok()) {
-    for (ShardRun* run : runs) launches_.add(*run);
+    for (ShardRun* run : runs) launches_.add(*run, has_halves(*run, context_.settings));
     for (ShardRun* run : runs) run_in_turn(*run, context_, launches_).start(run);
   } else {
     const Status told = host_.shard_failed(prepared);

@@ -14,13 +14,14 @@ constexpr int kFirstRow = 1000;
 
 }  // namespace
 
-void GpuLaunches::add(ShardRun& run) {
+void GpuLaunches::add(ShardRun& run, bool has_halves) {
   ProcessSet& set = *run.batch->set;
-  if (set.launches == nullptr) set.launches = std::make_unique<LaunchOrder>(credit_bytes_);
+  if (set.launches == nullptr) set.launches = std::make_unique<LaunchOrder>(credit_bytes_, lanes_);
   run.turn = GpuTurn{};
   run.turn.run = &run;
   run.turn.urgency = run.shard.priority;
   run.turn.size = run.shard.bytes;
+  run.turn.has_halves = has_halves;
   run.lane = -1;
   set.launches->add(&run.turn);
   unfinished_ += 1;
@@ -34,10 +35,10 @@ void GpuLaunches::settle(ProcessSet& set, const Agreement& agreement) {
   if (set.launches != nullptr) {
     const auto settled = set.launches->settle(agreement.launches_ended);
     // Each in front of those of the same time and set.
-    for (Launch* launch : settled) {
-      auto* turn = static_cast<GpuTurn*>(launch);
+    for (const LaunchTurn& next : settled) {
+      auto* turn = static_cast<GpuTurn*>(next.launch);
       turn->is_settled = true;
-      const Place place{agreement.time, set.id, turn->run};
+      const Place place{agreement.time, set.id, turn->run, next.is_last()};
       turns_.insert(std::lower_bound(turns_.begin(), turns_.end(), place, is_later), place);
     }
     tell_progress(set);
@@ -57,12 +58,12 @@ void GpuLaunches::pump() {
     const bool is_prepared = run.turn.is_over || run.turn.waiter != nullptr;
     if (!is_prepared || host_.may_be_preceded(next.set, next.time)) break;
     turns_.pop_back();
-    run.turn.has_come = true;
+    run.turn.has_come = next.is_last;
     if (run.turn.is_over) continue;
     PERSEUS_LOG(kTrace, "launch " << run.turn.number << " of process set " << next.set
                                   << " at time " << next.time << ": "
                                   << display_name(run.agreed().key()));
-    run.lane = kFirstRow + take_row();
+    if (run.lane < 0) run.lane = kFirstRow + take_row();
     std::exchange(run.turn.waiter, nullptr).resume();
   }
   pumping_ = false;
@@ -101,7 +102,7 @@ void GpuLaunches::cancel(ProcessSet& set, const Status& why) {
   std::vector<GpuTurn*> cancelled;
   for (Launch* launch : set.launches->cancel()) cancelled.push_back(static_cast<GpuTurn*>(launch));
   std::erase_if(turns_, [&](const Place& place) {
-    if (place.set == set.id) cancelled.push_back(&place.run->turn);
+    if (place.set == set.id && place.is_last) cancelled.push_back(&place.run->turn);
     return place.set == set.id;
   });
   // None that is let go meanwhile.

@@ -6,6 +6,8 @@
 //
 //   add -> (settled) -> [prepared: it awaits its turn] -> its turn -> ended
 //
+// One that has halves (see LaunchOrder) awaits two turns.
+//
 // Engine thread.
 #pragma once
 
@@ -19,6 +21,8 @@ namespace perseus {
 
 class GpuLaunchesHost {
  public:
+  // The set of all ranks.
+  virtual const ProcessSet& world() const = 0;
   // Whether another set may yet agree on launches before this time; then it is pressed for.
   virtual bool may_be_preceded(int32_t set, uint64_t time) = 0;
 
@@ -28,18 +32,19 @@ class GpuLaunchesHost {
 
 class GpuLaunches {
  public:
-  GpuLaunches(uint64_t credit_bytes, GpuLaunchesHost& host)
-      : credit_bytes_(credit_bytes), host_(host) {}
+  GpuLaunches(uint64_t credit_bytes, int lanes, GpuLaunchesHost& host)
+      : credit_bytes_(credit_bytes), lanes_(lanes), host_(host) {}
 
   // In the order of agreement.
-  void add(ShardRun& run);
+  void add(ShardRun& run, bool has_halves);
   // A set has agreed on something: nothing is let go until it is settled what comes next, which may
   // be earlier than all that waits.
   void hold() { ++holds_; }
   // The end of that, when what was agreed on has been added.
   void settle(ProcessSet& set, const Agreement& agreement);
 
-  // To be awaited by the shard's Task when it is prepared. An error if it has been cancelled.
+  // To be awaited by the shard's Task when it is prepared, and again for its lower half once the
+  // upper one has been launched. An error if it has been cancelled.
   class Turn {
    public:
     Turn(GpuLaunches& launches, GpuTurn& turn) : launches_(launches), turn_(turn) {}
@@ -56,6 +61,9 @@ class GpuLaunches {
   };
   Turn turn(ShardRun& run) { return {*this, run.turn}; }
 
+  // What the set of all ranks has for NCCL; null: nothing yet.
+  const NcclGroup* nccl_of_world() const { return host_.world().nccl.get(); }
+
   // The shard has come to its end.
   void end(ShardRun& run, ProcessSet& set);
   // What has not had its turn in the set ends with `why`.
@@ -69,6 +77,7 @@ class GpuLaunches {
     uint64_t time = 0;
     int32_t set = 0;
     ShardRun* run = nullptr;
+    bool is_last = true;  // turn of the shard's
   };
   static bool is_later(const Place& a, const Place& b);
   void pump();
@@ -77,6 +86,7 @@ class GpuLaunches {
   int take_row();
 
   const uint64_t credit_bytes_;
+  const int lanes_;
   GpuLaunchesHost& host_;
   std::vector<Place> turns_;  // the next is the last
   int unfinished_ = 0;

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "collectives/message.h"
 #include "collectives/parts.h"
-#include "device/cuda/libraries.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -17,12 +15,34 @@ namespace {
 // The first NCCL of which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE is set.
 constexpr int kSharesGpus = 23003;
 
+// Of PERSEUS_NCCL_CTA_POLICY: leave it to NCCL.
+constexpr int kAnyCtaPolicy = 0;
+
 // Numbers of the swaps' messages under the one call.
 constexpr uint32_t kCardsPart = 0, kIdsPart = 1;
 
 bool is_set(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr && std::string_view(value) == "1";
+}
+
+NcclConfig config_of(const Settings& settings, int version) {
+  NcclConfig config = NcclConfig::of(version);
+  config.blocking = 0;     // so that it can be given up
+  config.split_share = 0;  // lanes run side by side
+  config.shrink_share = 0;
+  if (settings.nccl_cta_policy != kAnyCtaPolicy) {
+    config.cta_policy = static_cast<int>(settings.nccl_cta_policy);
+  }
+  config.launch_order_implicit = 1;
+  return config;
+}
+
+// Index of the rank that makes an id for itself and those after it.
+int roots_of(const FoundLibrary<Nccl>& library, const Settings& settings, int size) {
+  if (library.functions.init_rank_with_ids == nullptr) return 1;
+  const auto of_each = static_cast<int>(settings.nccl_ranks_per_root);
+  return (size + of_each - 1) / of_each;
 }
 
 }  // namespace
@@ -35,79 +55,89 @@ struct NcclGroup::Card {
   CuUuid uuid{};
 };
 
-NcclGroup::NcclGroup(const Settings& settings, GpuThread& thread)
+NcclGroup::NcclGroup(const Settings& settings, GpuThread& thread, const ProcessSet& set)
     : settings_(settings),
       thread_(thread),
-      lanes_(static_cast<int>(settings.nccl_lanes)),
-      ids_(lanes_),
-      comms_(lanes_) {
-  const CudaLibraries& libraries = load_cuda(settings.cuda_library_path);
-  if (libraries.nccl.is_usable()) nccl_ = &libraries.nccl.functions;
-}
+      set_(set),
+      library_(load_cuda(settings.cuda_library_path).nccl),
+      setup_{library_.functions, thread, config_of(settings, library_.version),
+             std::chrono::seconds(settings.start_timeout)},
+      is_hierarchical_(wanted_algorithm(settings) == AllreduceAlgorithm::kHierarchical &&
+                       can_be_hierarchical(set.group)),
+      ids_(settings.nccl_lanes),
+      lanes_(settings.nccl_lanes) {}
 
 NcclGroup::~NcclGroup() {
-  for (std::unique_ptr<NcclComm>& comm : comms_) {
-    if (comm != nullptr) thread_.retire(std::move(comm));
+  for (std::unique_ptr<NcclLane>& lane : lanes_) {
+    if (lane != nullptr) thread_.retire(std::move(lane));
   }
-}
-
-void NcclGroup::meet(const Group& group, const Call& call) {
-  index_ = group.index;
-  size_ = group.size;
-  swap(group, call).start(this);
 }
 
 NcclGroup::Card NcclGroup::own_card() const {
   Card card;
-  if (nccl_ != nullptr) nccl_->version(&card.version);
+  if (library_.is_usable()) card.version = library_.version;
   card.has_kernels = gpu().kernels() != nullptr;
   card.shares_gpus = is_set("NCCL_MULTI_RANK_GPU_ENABLE") && card.version >= kSharesGpus;
   card.uuid = gpu().uuid();
   return card;
 }
 
-Task NcclGroup::swap(const Group& group, Call call) {
+Task NcclGroup::swap(Call call) {
+  const Group& group = set_.group;
   std::vector<Card> cards(group.size);
   std::vector<uint64_t> bytes_of(group.size, sizeof(Card));
   const Card mine = own_card();
   Status status =
       co_await allgather(group, part_of_call(call, kCardsPart), &mine, cards.data(), bytes_of);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  judge(cards, group);
-  if (!why_not_.empty()) co_return Status::ok();
-  // The first rank makes the ids.
+  judge(cards);
+  if (why_not_.empty()) status = co_await swap_ids(part_of_call(call, kIdsPart));
+  co_return status;
+}
+
+// Every so many ranks one makes ids, which answers those up to the next as they connect.
+Task NcclGroup::swap_ids(Call call) {
   struct Ids {
     uint64_t is_error = 0;
-    std::array<NcclUniqueId, kMostNcclLanes> ids{};
-  } swapped;
-  if (group.index == 0) {
+    std::array<NcclUniqueId, kMostNcclLanes> by_lane{};
+  };
+  const Group& group = set_.group;
+  const int roots = roots_of(library_, settings_, group.size);
+  std::vector<Ids> all(roots);
+  std::vector<uint64_t> bytes_of(group.size, 0);
+  for (int root = 0; root < roots; ++root) bytes_of[root * group.size / roots] = sizeof(Ids);
+  Ids mine;
+  Status made;
+  if (bytes_of[group.index] > 0) {
     GpuWork making(thread_, nullptr, [&]() -> Status {
-      for (int lane = 0; lane < lanes_; ++lane) {
-        PERSEUS_RETURN_IF_ERROR(
-            nccl_status(*nccl_, nccl_->unique_id(&swapped.ids[lane]), "beginning with NCCL"));
+      for (int lane = 0; lane < lanes(); ++lane) {
+        const NcclResult result = setup_.nccl.unique_id(&mine.by_lane[lane]);
+        PERSEUS_RETURN_IF_ERROR(nccl_status(setup_.nccl, result, "beginning with NCCL"));
       }
       return {};
     });
-    status = co_await making;
-    swapped.is_error = !status.is_ok();
+    made = co_await making;
+    mine.is_error = !made.is_ok();
   }
-  const Status sent =
-      co_await broadcast(group, part_of_call(call, kIdsPart), &swapped, sizeof swapped, 0);
-  PERSEUS_CO_RETURN_IF_ERROR(status);
+  const Status sent = co_await allgather(group, call, &mine, all.data(), bytes_of);
+  PERSEUS_CO_RETURN_IF_ERROR(made);
   PERSEUS_CO_RETURN_IF_ERROR(sent);
-  if (swapped.is_error != 0) {
-    co_return Status::aborted("the first rank of the process set could not begin with NCCL");
+  for (const Ids& theirs : all) {
+    if (theirs.is_error != 0) {
+      co_return Status::aborted("a rank of the process set could not begin with NCCL");
+    }
+    for (int lane = 0; lane < lanes(); ++lane) ids_[lane].push_back(theirs.by_lane[lane]);
   }
-  std::copy_n(swapped.ids.begin(), lanes_, ids_.begin());
   co_return Status::ok();
 }
 
 // The same cards give the same verdict on all ranks.
-void NcclGroup::judge(std::span<const Card> cards, const Group& group) {
+void NcclGroup::judge(std::span<const Card> cards) {
   const auto rank_text = [](size_t index) {
     return "rank " + std::to_string(index) + " of the process set";
   };
   has_kernels_ = std::ranges::all_of(cards, [](const Card& card) { return card.has_kernels != 0; });
+  for (const Card& card : cards) gpus_.push_back(card.uuid);
   for (size_t i = 0; i < cards.size() && why_not_.empty(); ++i) {
     if (cards[i].version == 0) {
       why_not_ = rank_text(i) + " has no NCCL that can be used";
@@ -116,7 +146,7 @@ void NcclGroup::judge(std::span<const Card> cards, const Group& group) {
                  " and, on " + rank_text(i) + ", " + std::to_string(cards[i].version);
     }
     for (size_t j = 0; j < i && why_not_.empty(); ++j) {
-      const bool is_same = std::memcmp(&cards[i].uuid, &cards[j].uuid, sizeof(CuUuid)) == 0;
+      const bool is_same = gpus_[i] == gpus_[j];
       if (!is_same || (cards[i].shares_gpus != 0 && cards[j].shares_gpus != 0)) continue;
       why_not_ =
           rank_text(j) + " and " + rank_text(i) +
@@ -124,8 +154,13 @@ void NcclGroup::judge(std::span<const Card> cards, const Group& group) {
           "on; give each process a GPU of its own (torch.cuda.set_device(hvd.local_rank()))";
     }
   }
-  if (!why_not_.empty() && group.index == 0) {
+  if (set_.index != 0) return;
+  if (!why_not_.empty()) {
     PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << why_not_);
+  } else if (settings_.nccl_cta_policy != kAnyCtaPolicy && library_.version < kNcclWithCtaPolicy) {
+    PERSEUS_LOG(kWarning,
+                "PERSEUS_NCCL_CTA_POLICY is left alone: NCCL has it from 2.27 on, this is "
+                    << library_.version);
   }
 }
 
@@ -145,20 +180,48 @@ Status check_same_gpu(const Operation& operation, const Gpu& gpu) {
 }
 
 Status NcclGroup::check(const Operation& operation) const {
-  const bool may_go_by_nccl = has_met_ ? status_.is_ok() && why_not_.empty() : nccl_ != nullptr;
+  const bool may_go_by_nccl = has_met_ ? status_.is_ok() && why_not_.empty() : library_.is_usable();
   return may_go_by_nccl ? check_same_gpu(operation, gpu()) : Status::ok();
 }
 
-Result<NcclComm*> NcclGroup::lane(int number) {
-  std::unique_ptr<NcclComm>& comm = comms_[number];
-  if (comm == nullptr) {
-    auto connected = NcclComm::connect(*nccl_, thread_, ids_[number], index_, size_,
-                                       std::chrono::seconds(settings_.start_timeout));
-    if (!connected.is_ok()) return connected.status();
-    comm = std::move(connected).value();
+Result<NcclLane*> NcclGroup::lane(int number, const NcclGroup* world) {
+  std::unique_ptr<NcclLane>& lane = lanes_[number];
+  if (lane == nullptr) {
+    const bool registers =
+        settings_.nccl_register_buffers && setup_.nccl.register_buffer != nullptr;
+    auto made = NcclLane::make(setup_, {.registers_memory = registers});
+    PERSEUS_RETURN_IF_ERROR(made.status());
+    lane = std::move(made).value();
+    PERSEUS_RETURN_IF_ERROR(connect(*lane, number, world));
   }
-  PERSEUS_RETURN_IF_ERROR(comm->check());
-  return comm.get();
+  PERSEUS_RETURN_IF_ERROR(lane->check());
+  return lane.get();
+}
+
+Status NcclGroup::connect(NcclLane& lane, int number, const NcclGroup* world) {
+  NcclLane* const whole = world != nullptr ? lane_to_shrink(*world, number) : nullptr;
+  if (whole != nullptr) {
+    std::vector<int> excluded;
+    for (int rank = 0; rank < static_cast<int>(world->gpus_.size()); ++rank) {
+      if (!set_.has(rank)) excluded.push_back(rank);
+    }
+    PERSEUS_RETURN_IF_ERROR(lane.shrink_from(*whole, std::move(excluded)));
+  } else {
+    PERSEUS_RETURN_IF_ERROR(lane.connect(ids_[number], set_.group.index, set_.group.size));
+  }
+  if (!is_hierarchical_) return {};
+  const HostSplit& hosts = *set_.group.by_host;
+  return lane.split_by_host(hosts.across.index, hosts.local.index);
+}
+
+// All ranks of this set see the same: what is launched comes in one order on all of them.
+NcclLane* NcclGroup::lane_to_shrink(const NcclGroup& world, int number) const {
+  const std::unique_ptr<NcclLane>& lane = world.lanes_[number];
+  if (&world == this || setup_.nccl.shrink == nullptr || lane == nullptr) return nullptr;
+  for (size_t i = 0; i < set_.ranks.size(); ++i) {
+    if (!(gpus_[i] == world.gpus_[set_.ranks[i]])) return nullptr;
+  }
+  return lane.get();
 }
 
 }  // namespace perseus

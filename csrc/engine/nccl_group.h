@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "base/task.h"
-#include "device/cuda/nccl_comm.h"
+#include "device/cuda/libraries.h"
+#include "device/cuda/nccl_lane.h"
 #include "engine/shard_run.h"
 
 namespace perseus {
@@ -24,12 +25,12 @@ Status check_same_gpu(const Operation& operation, const Gpu& gpu);
 class NcclGroup final : TaskObserver {
  public:
   // `thread`: of this rank's GPU, which has the set's first tensors.
-  NcclGroup(const Settings& settings, GpuThread& thread);
+  NcclGroup(const Settings& settings, GpuThread& thread, const ProcessSet& set);
   NcclGroup(const NcclGroup&) = delete;
   ~NcclGroup();
 
   // Has the ranks tell each other what they have. Call once; the messages go under `call`.
-  void meet(const Group& group, const Call& call);
+  void meet(const Call& call) { swap(call).start(this); }
 
   // Awaited by shards, any number: until the ranks have met.
   class Met {
@@ -56,33 +57,39 @@ class NcclGroup final : TaskObserver {
 
   Gpu& gpu() const { return thread_.gpu(); }
   GpuThread& thread() const { return thread_; }
-  const Nccl& nccl() const { return *nccl_; }
-  int lanes() const { return lanes_; }
+  int lanes() const { return static_cast<int>(lanes_.size()); }
 
-  // GPU's thread, when it is this set's turn: the communicator of a lane, which this connects.
-  Result<NcclComm*> lane(int number);
+  // GPU's thread, when it is this set's turn: a lane, which this connects. `world`: the group of
+  // all ranks, if there is one by now, whose communicators save a part of that.
+  Result<NcclLane*> lane(int number, const NcclGroup* world);
 
  private:
   struct Card;
   Card own_card() const;
-  void judge(std::span<const Card> cards, const Group& group);
-  Task swap(const Group& group, Call call);
+  void judge(std::span<const Card> cards);
+  Task swap(Call call);
+  Task swap_ids(Call call);
   void task_finished(const Status& status) override;
+  Status connect(NcclLane& lane, int number, const NcclGroup* world);
+  // The lane of that number, if it is connected and these ranks use the same GPUs there.
+  NcclLane* lane_to_shrink(const NcclGroup& world, int number) const;
 
   const Settings& settings_;
   GpuThread& thread_;
-  const int lanes_;
-  const Nccl* nccl_ = nullptr;  // null: none here
-  int index_ = 0, size_ = 1;
+  const ProcessSet& set_;
+  const FoundLibrary<Nccl>& library_;
+  const NcclSetup setup_;
+  const bool is_hierarchical_;
 
   bool has_met_ = false;
   Status status_;
   std::string why_not_;
   bool has_kernels_ = false;
+  std::vector<CuUuid> gpus_;  // by index
   std::vector<std::coroutine_handle<>> waiters_;
 
-  std::vector<NcclUniqueId> ids_;                 // by lane
-  std::vector<std::unique_ptr<NcclComm>> comms_;  // by lane; GPU's thread, once connected
+  std::vector<std::vector<NcclUniqueId>> ids_;    // by lane
+  std::vector<std::unique_ptr<NcclLane>> lanes_;  // by number; GPU's thread, once connected
 };
 
 }  // namespace perseus

@@ -24,53 +24,62 @@ double factor_of(const Description& description, int set_size) {
 
 CuPointer address(const void* pointer) { return reinterpret_cast<CuPointer>(pointer); }
 
-// What the calls of one shard have in common. GPU's thread.
+// What the calls of one shard on one communicator have in common. GPU's thread.
 class LaneCalls {
  public:
-  LaneCalls(NcclGroup& nccl, NcclComm& comm) : nccl_(nccl), comm_(comm) {}
+  LaneCalls(Gpu& gpu, NcclLane& lane, NcclComm& comm) : gpu_(gpu), lane_(lane), comm_(comm) {}
 
-  CuStream stream() const { return comm_.stream(); }
+  // The same for the communicator of this host's ranks, or that between hosts.
+  LaneCalls inside_host() const { return {gpu_, lane_, lane_.local()}; }
+  LaneCalls between_hosts() const { return {gpu_, lane_, lane_.across()}; }
+
+  CuStream stream() const { return lane_.stream(); }
+  // Memory for what this shard queues on the lane, which the next shard there will have as well.
+  Result<std::byte*> take_memory(uint64_t bytes) const { return lane_.take_memory(bytes); }
 
   // By a kernel or, where there is none, one copy each.
   Status move(std::span<const Move> moves, DataType dtype) const {
-    if (const MoveKernels* kernels = nccl_.gpu().kernels();
-        kernels != nullptr && moves.size() > 1) {
+    if (const MoveKernels* kernels = gpu_.kernels(); kernels != nullptr && moves.size() > 1) {
       return kernels->launch(moves, dtype, dtype, 1.0, nullptr, stream());
     }
     for (const Move& move : moves) {
       if (move.elements == 0 || move.source == move.target) continue;
-      const CuResult copied = driver().copy_on_device(address(move.target), address(move.source),
-                                                      move.elements * size_of(dtype), stream());
-      PERSEUS_RETURN_IF_ERROR(cuda_status(driver(), copied, "copying on the GPU"));
+      const CuResult copied = gpu_.driver().copy_on_device(
+          address(move.target), address(move.source), move.elements * size_of(dtype), stream());
+      PERSEUS_RETURN_IF_ERROR(cuda_status(gpu_.driver(), copied, "copying on the GPU"));
     }
     return {};
   }
 
-  // Calls reduce(NCCL's number of the reduction); sums of floating types are of values times
-  // `factor`.
-  template <typename Reduce>
-  Status with_op(ReduceOp op, DataType dtype, double factor, Reduce reduce) const {
-    if (factor == 1.0) return reduce(*nccl_op(op));
-    alignas(8) std::byte scalar[8];
-    scale_convert(scalar, dtype, &factor, DataType::kFloat64, 1, 1.0);
-    int scaled = 0;
-    PERSEUS_RETURN_IF_ERROR(
-        nccl_status(table(),
-                    table().create_premul_sum(&scaled, scalar, *nccl_type(dtype), kNcclScalarOfHost,
-                                              comm_.get()),
-                    "making a scaled sum"));
-    const Status status = reduce(scaled);
-    table().destroy_op(scaled, comm_.get());
-    return status;
+  // Sums of floating types are of values times `factor`.
+  Status all_reduce(const void* source, void* target, uint64_t elements, DataType dtype,
+                    ReduceOp op, double factor) const {
+    return with_op(op, dtype, factor, [&](int number) {
+      return finish(table().all_reduce(source, target, elements, *nccl_type(dtype), number,
+                                       handle(), stream()),
+                    "ncclAllReduce");
+    });
+  }
+  Status reduce_scatter(const void* source, void* target, uint64_t elements_of_each, DataType dtype,
+                        ReduceOp op, double factor) const {
+    return with_op(op, dtype, factor, [&](int number) {
+      return finish(table().reduce_scatter(source, target, elements_of_each, *nccl_type(dtype),
+                                           number, handle(), stream()),
+                    "ncclReduceScatter");
+    });
+  }
+  Status all_gather(const void* source, void* target, uint64_t bytes_of_each) const {
+    return finish(table().all_gather(source, target, bytes_of_each, kNcclUint8, handle(), stream()),
+                  "ncclAllGather");
+  }
+  Status broadcast(const void* source, void* target, uint64_t bytes, int root) const {
+    return finish(table().broadcast(source, target, bytes, kNcclUint8, root, handle(), stream()),
+                  "ncclBroadcast");
   }
 
-  Status finish(NcclResult result, const char* what) const {
-    return comm_.finish_call(result, what);
-  }
   const Nccl& table() const { return comm_.nccl(); }
   NcclHandle handle() const { return comm_.get(); }
-
-  // Several calls as one.
+  // Several calls of the table as one.
   template <typename Calls>
   Status grouped(const char* what, Calls calls) const {
     PERSEUS_RETURN_IF_ERROR(nccl_status(table(), table().group_start(), what));
@@ -81,36 +90,50 @@ class LaneCalls {
   }
 
  private:
-  const CudaDriver& driver() const { return nccl_.gpu().driver(); }
+  // Calls reduce(NCCL's number of the reduction).
+  template <typename Reduce>
+  Status with_op(ReduceOp op, DataType dtype, double factor, Reduce reduce) const {
+    if (factor == 1.0) return reduce(*nccl_op(op));
+    alignas(8) std::byte scalar[8];
+    scale_convert(scalar, dtype, &factor, DataType::kFloat64, 1, 1.0);
+    int scaled = 0;
+    const NcclResult made = table().create_premul_sum(&scaled, scalar, *nccl_type(dtype),
+                                                      kNcclScalarOfHost, comm_.get());
+    PERSEUS_RETURN_IF_ERROR(nccl_status(table(), made, "making a scaled sum"));
+    const Status status = reduce(scaled);
+    table().destroy_op(scaled, comm_.get());
+    return status;
+  }
+  Status finish(NcclResult result, const char* what) const {
+    return comm_.finish_call(result, what);
+  }
 
-  NcclGroup& nccl_;
+  Gpu& gpu_;
+  NcclLane& lane_;
   NcclComm& comm_;
 };
 
 // Runs `queue(LaneCalls&)` on the GPU's thread, on the shard's lane, and waits for the end of what
-// it has queued.
+// it has queued. is_last: the shard queues nothing after that.
 template <typename Queue>
-auto on_lane(ShardRun& run, NcclGroup& nccl, std::span<const CuEvent> ready, Queue queue) {
-  const int lane = static_cast<int>(run.turn.number % static_cast<uint64_t>(nccl.lanes()));
-  const auto launch = [&nccl, lane, ready, queue](CuStream& stream) -> Status {
-    const auto comm = nccl.lane(lane);
-    if (!comm.is_ok()) return comm.status();
-    const LaneCalls calls(nccl, *comm.value());
+auto on_lane(ShardRun& run, const GpuLaunches& launches, std::span<const CuEvent> ready,
+             bool is_last, Queue queue) {
+  NcclGroup& nccl = *run.batch->set->nccl;
+  const int number = static_cast<int>(run.turn.number % static_cast<uint64_t>(nccl.lanes()));
+  const NcclGroup* const world = launches.nccl_of_world();
+  const auto launch = [&nccl, number, world, ready, queue](CuStream& stream) -> Status {
+    const auto lane = nccl.lane(number, world);
+    if (!lane.is_ok()) return lane.status();
+    const LaneCalls calls(nccl.gpu(), *lane.value(), lane.value()->all());
     stream = calls.stream();
     PERSEUS_RETURN_IF_ERROR(wait_until_ready(nccl.gpu(), ready, stream));
     return queue(calls);
   };
-  return GpuWork(nccl.thread(), nullptr, launch, [&run](const GpuEvent& until) {
+  return GpuWork(nccl.thread(), nullptr, launch, [&run, is_last](const GpuEvent& until) {
+    if (!is_last) return;
     for_each_operation(
         run.shard, [&](uint32_t index) { run.batch->operations[index]->shard_launched(until); });
   });
-}
-
-// Memory of the GPU for tensors laid end to end, taken on its thread.
-Status take_memory(NcclGroup& nccl, uint64_t bytes, GpuBuffer& buffer) {
-  auto taken = nccl.gpu().take_buffer(GpuBuffer::Kind::kDevice, bytes);
-  if (taken.is_ok()) buffer = std::move(taken).value();
-  return taken.status();
 }
 
 // The moves between the pieces of the shard and a buffer whose place is not known yet: from 0 on.
@@ -151,69 +174,115 @@ struct Pieces {
 // Allreduce or broadcast: `collective(calls, source, target)` on one tensor's memory, or on that of
 // all, packed. `packs`: whether this rank's tensors are read.
 template <typename Collective>
-Task run_pieces(ShardRun& run, RunContext context, NcclGroup& nccl, bool packs,
+Task run_pieces(ShardRun& run, RunContext context, const GpuLaunches& launches, bool packs,
                 Collective collective) {
   Pieces pieces(run, context);
   if (!pieces.is_ready()) co_return out_of_scratch(run.shard.pieces.size() * sizeof(Move));
-  GpuBuffer buffer;
-  auto work = on_lane(run, nccl, pieces.ready.span(), [&](const LaneCalls& calls) -> Status {
+  const DataType dtype = run.shard.dtype;
+  const auto queue = [&](const LaneCalls& calls) -> Status {
     if (pieces.pack.size() == 1) {
       return collective(calls, pieces.pack[0].source, pieces.unpack[0].target);
     }
-    PERSEUS_RETURN_IF_ERROR(take_memory(nccl, run.shard.bytes, buffer));
-    pieces.place_at(buffer.data());
-    if (packs) PERSEUS_RETURN_IF_ERROR(calls.move(pieces.pack.span(), run.shard.dtype));
-    PERSEUS_RETURN_IF_ERROR(collective(calls, buffer.data(), buffer.data()));
-    return calls.move(pieces.unpack.span(), run.shard.dtype);
-  });
+    const auto memory = calls.take_memory(run.shard.bytes);
+    PERSEUS_RETURN_IF_ERROR(memory.status());
+    pieces.place_at(memory.value());
+    if (packs) PERSEUS_RETURN_IF_ERROR(calls.move(pieces.pack.span(), dtype));
+    PERSEUS_RETURN_IF_ERROR(collective(calls, memory.value(), memory.value()));
+    return calls.move(pieces.unpack.span(), dtype);
+  };
+  auto work = on_lane(run, launches, pieces.ready.span(), /*is_last=*/true, queue);
   const Status status = co_await work;
-  buffer.note_use(work.take_event());
   co_return status;
 }
 
-Task run_allreduce(ShardRun& run, RunContext context, NcclGroup& nccl) {
+Task run_allreduce(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const Description& description = run.description();
   const double factor = factor_of(description, run.batch->set->group.size);
-  const uint64_t elements = run.shard.elements();
-  const DataType dtype = run.shard.dtype;
-  Task task = run_pieces(
-      run, context, nccl, /*packs=*/true,
-      [&](const LaneCalls& calls, const void* source, void* target) {
-        return calls.with_op(description.reduce_op, dtype, factor, [&](int op) {
-          return calls.finish(calls.table().all_reduce(source, target, elements, *nccl_type(dtype),
-                                                       op, calls.handle(), calls.stream()),
-                              "ncclAllReduce");
-        });
-      });
+  Task task = run_pieces(run, context, launches, /*packs=*/true,
+                         [&](const LaneCalls& calls, const void* source, void* target) {
+                           return calls.all_reduce(source, target, run.shard.elements(),
+                                                   run.shard.dtype, description.reduce_op, factor);
+                         });
   const Status status = co_await std::move(task);
   co_return status;
 }
 
-Task run_broadcast(ShardRun& run, RunContext context, NcclGroup& nccl) {
+// Of the shard, each rank of a host reduces a part with its like on the other hosts. The parts are
+// of one length, so there may be something behind the last element.
+Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
+  const Description& description = run.description();
+  const DataType dtype = run.shard.dtype;
+  const Group& local = run.batch->set->group.by_host->local;
+  const double factor = factor_of(description, run.batch->set->group.size);
+  const uint64_t elements = run.shard.elements();
+  const uint64_t part = (elements + local.size - 1) / local.size;
+  const uint64_t part_bytes = part * size_of(dtype);
+  Pieces pieces(run, context);
+  if (!pieces.is_ready()) co_return out_of_scratch(run.shard.pieces.size() * sizeof(Move));
+  const bool is_packed = pieces.pack.size() > 1 || elements != part * local.size;
+
+  // GPU's thread, which launches both.
+  std::byte* whole = nullptr;
+  std::byte* own = nullptr;
+  Status upper_launched = Status::aborted("the upper half has not been launched");
+  const auto queue_upper = [&](const LaneCalls& calls) -> Status {
+    const void* source = pieces.pack[0].source;
+    whole = static_cast<std::byte*>(pieces.unpack[0].target);
+    if (is_packed) {
+      const auto memory = calls.take_memory(part_bytes * local.size);
+      PERSEUS_RETURN_IF_ERROR(memory.status());
+      whole = memory.value();
+      pieces.place_at(whole);
+      PERSEUS_RETURN_IF_ERROR(calls.move(pieces.pack.span(), dtype));
+      source = whole;
+    }
+    own = whole + part_bytes * local.index;
+    PERSEUS_RETURN_IF_ERROR(calls.inside_host().reduce_scatter(source, own, part, dtype,
+                                                               description.reduce_op, factor));
+    return calls.between_hosts().all_reduce(own, own, part, dtype, description.reduce_op, 1.0);
+  };
+  const auto queue_lower = [&](const LaneCalls& calls) -> Status {
+    PERSEUS_RETURN_IF_ERROR(upper_launched);
+    PERSEUS_RETURN_IF_ERROR(calls.inside_host().all_gather(own, whole, part_bytes));
+    return is_packed ? calls.move(pieces.unpack.span(), dtype) : Status::ok();
+  };
+
+  auto upper = on_lane(run, launches, pieces.ready.span(), /*is_last=*/false,
+                       [&](const LaneCalls& calls) { return upper_launched = queue_upper(calls); });
+  auto lower = on_lane(run, launches, {}, /*is_last=*/true, queue_lower);
+  upper.begin();
+  const Status turn = co_await launches.turn(run);
+  if (turn.is_ok()) lower.begin();
+  Status upper_status;
+  {
+    const TracedStep traced(context.timeline, run, "UPPER");
+    upper_status = co_await upper;
+  }
+  PERSEUS_CO_RETURN_IF_ERROR(turn);
+  const TracedStep traced(context.timeline, run, "LOWER");
+  const Status lower_status = co_await lower;
+  PERSEUS_CO_RETURN_IF_ERROR(upper_status);
+  co_return lower_status;
+}
+
+Task run_broadcast(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const ProcessSet& set = *run.batch->set;
   const int root = set.index_of(run.description().root);
-  const uint64_t bytes = run.shard.bytes;
-  Task task = run_pieces(run, context, nccl, /*packs=*/root == set.index,
+  Task task = run_pieces(run, context, launches, /*packs=*/root == set.index,
                          [&](const LaneCalls& calls, const void* source, void* target) {
-                           return calls.finish(
-                               calls.table().broadcast(source, target, bytes, kNcclUint8, root,
-                                                       calls.handle(), calls.stream()),
-                               "ncclBroadcast");
+                           return calls.broadcast(source, target, run.shard.bytes, root);
                          });
   const Status status = co_await std::move(task);
   co_return status;
 }
 
 // What falls to each rank is as long on all: rows are laid out for the longest, where they differ.
-Task run_reduce_scatter(ShardRun& run, RunContext context, NcclGroup& nccl) {
+Task run_reduce_scatter(ShardRun& run, const GpuLaunches& launches) {
   const Group& group = run.batch->set->group;
   const Description& description = run.description();
   Operation& operation = *run.batch->operations[run.shard.operation];
   const double factor = factor_of(description, group.size);
   const CuEvent ready = operation.ready.get();
-  ScratchArray<GpuBuffer> buffers(context.buffers, description.tensors.size());
-  ScratchArray<Move> moves(context.buffers, group.size);
-  if (!buffers || !moves) co_return out_of_scratch(group.size * sizeof(Move));
 
   const auto scatter = [&](const LaneCalls& calls, size_t t) -> Status {
     const TensorDescription& tensor = description.tensors[t];
@@ -225,39 +294,34 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, NcclGroup& nccl) {
     const std::byte* input = operation.tensors[t].input;
     std::byte* output = operation.tensors[t].output;
     const auto reduce = [&](const std::byte* source, std::byte* target) {
-      return calls.with_op(description.reduce_op, tensor.dtype, factor, [&](int op) {
-        return calls.finish(calls.table().reduce_scatter(
-                                source, target, block / size_of(tensor.dtype),
-                                *nccl_type(tensor.dtype), op, calls.handle(), calls.stream()),
-                            "ncclReduceScatter");
-      });
+      return calls.reduce_scatter(source, target, block / size_of(tensor.dtype), tensor.dtype,
+                                  description.reduce_op, factor);
     };
     if (rows % group.size == 0) return reduce(input, output);
-    GpuBuffer& buffer = buffers.emplace();
-    PERSEUS_RETURN_IF_ERROR(take_memory(nccl, block * group.size, buffer));
-    std::byte* place = buffer.data();
+    const auto memory = calls.take_memory(block * group.size);
+    PERSEUS_RETURN_IF_ERROR(memory.status());
+    std::byte* place = memory.value();
     for (int r = 0; r < group.size; ++r, place += block) {
       const uint64_t bytes = static_cast<uint64_t>(rows_of(rows, group.size, r)) * row;
       const Move move{input, place, bytes / size_of(tensor.dtype), 0};
       PERSEUS_RETURN_IF_ERROR(calls.move({&move, 1}, tensor.dtype));
       input += bytes;
     }
-    std::byte* own = buffer.data() + static_cast<uint64_t>(group.index) * block;
-    PERSEUS_RETURN_IF_ERROR(reduce(buffer.data(), own));
+    std::byte* own = memory.value() + static_cast<uint64_t>(group.index) * block;
+    PERSEUS_RETURN_IF_ERROR(reduce(memory.value(), own));
     const uint64_t own_bytes = static_cast<uint64_t>(rows_of(rows, group.size, group.index)) * row;
     const Move move{own, output, own_bytes / size_of(tensor.dtype), 0};
     return calls.move({&move, 1}, tensor.dtype);
   };
 
-  auto work = on_lane(run, nccl, {&ready, 1}, [&](const LaneCalls& calls) -> Status {
+  const auto queue = [&](const LaneCalls& calls) -> Status {
     for (size_t t = 0; t < description.tensors.size(); ++t) {
       PERSEUS_RETURN_IF_ERROR(scatter(calls, t));
     }
     return {};
-  });
+  };
+  auto work = on_lane(run, launches, {&ready, 1}, /*is_last=*/true, queue);
   const Status status = co_await work;
-  const GpuEvent until = work.take_event();
-  for (GpuBuffer& buffer : buffers.span()) buffer.note_use(until);
   co_return status;
 }
 
@@ -273,7 +337,8 @@ Task allocate_results(NcclGroup& nccl, Operation& operation, std::span<const uin
   co_return status;
 }
 
-Task run_allgather(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunches& launches) {
+Task run_allgather(ShardRun& run, RunContext context, GpuLaunches& launches) {
+  NcclGroup& nccl = *run.batch->set->nccl;
   const Group& group = run.batch->set->group;
   const std::vector<TensorDescription>& agreed = run.description().tensors;
   Operation& operation = *run.batch->operations[run.shard.operation];
@@ -306,9 +371,7 @@ Task run_allgather(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunch
     for (int r = 1; r < group.size; ++r) is_even &= bytes_from(r) == bytes_from(0);
     if (is_even) {
       if (bytes_from(0) == 0) return {};
-      return calls.finish(calls.table().all_gather(input, place, bytes_from(0), kNcclUint8,
-                                                   calls.handle(), calls.stream()),
-                          "ncclAllGather");
+      return calls.all_gather(input, place, bytes_from(0));
     }
     return calls.grouped("an allgather", [&] {
       NcclResult first = kNcclSuccess;
@@ -325,15 +388,17 @@ Task run_allgather(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunch
     });
   };
   const CuEvent ready = operation.ready.get();
-  auto work = on_lane(run, nccl, {&ready, 1}, [&](const LaneCalls& calls) -> Status {
+  const auto queue = [&](const LaneCalls& calls) -> Status {
     for (size_t t = 0; t < tensors; ++t) PERSEUS_RETURN_IF_ERROR(gather(calls, t));
     return {};
-  });
+  };
+  auto work = on_lane(run, launches, {&ready, 1}, /*is_last=*/true, queue);
   status = co_await work;
   co_return status;
 }
 
-Task run_alltoall(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunches& launches) {
+Task run_alltoall(ShardRun& run, RunContext context, GpuLaunches& launches) {
+  NcclGroup& nccl = *run.batch->set->nccl;
   const Group& group = run.batch->set->group;
   const TensorDescription& agreed = run.description().tensors.front();
   Operation& operation = *run.batch->operations[run.shard.operation];
@@ -355,7 +420,7 @@ Task run_alltoall(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunche
 
   const TracedShard traced(context.timeline, run);
   const CuEvent ready = operation.ready.get();
-  auto work = on_lane(run, nccl, {&ready, 1}, [&](const LaneCalls& calls) -> Status {
+  const auto queue = [&](const LaneCalls& calls) -> Status {
     const std::byte* input = operation.tensors.front().input;
     std::byte* output = operation.tensors.front().output;
     return calls.grouped("an alltoall", [&] {
@@ -378,28 +443,33 @@ Task run_alltoall(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunche
       }
       return first;
     });
-  });
+  };
+  auto work = on_lane(run, launches, {&ready, 1}, /*is_last=*/true, queue);
   status = co_await work;
   co_return status;
 }
 
 // What needs nothing of the other ranks before its turn.
-Task run_even(ShardRun& run, RunContext context, NcclGroup& nccl, GpuLaunches& launches) {
+Task run_even(ShardRun& run, RunContext context, GpuLaunches& launches) {
   Status status = co_await launches.turn(run);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   const TracedShard traced(context.timeline, run);
-  if (run.description().kind == OperationKind::kAllreduce) {
-    status = co_await run_allreduce(run, context, nccl);
+  if (run.turn.has_halves) {
+    status = co_await run_halves(run, context, launches);
+  } else if (run.description().kind == OperationKind::kAllreduce) {
+    status = co_await run_allreduce(run, context, launches);
   } else if (run.description().kind == OperationKind::kBroadcast) {
-    status = co_await run_broadcast(run, context, nccl);
+    status = co_await run_broadcast(run, context, launches);
   } else {
-    status = co_await run_reduce_scatter(run, context, nccl);
+    status = co_await run_reduce_scatter(run, launches);
   }
   co_return status;
 }
 
 Task run_staged(ShardRun& run, RunContext context, GpuLaunches& launches) {
   Status status = co_await launches.turn(run);
+  // By way of the host nothing is halved.
+  if (status.is_ok() && run.turn.has_halves) status = co_await launches.turn(run);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   const TracedShard traced(context.timeline, run);
   status = co_await run_shard(run, context);
@@ -433,6 +503,12 @@ bool has_nccl_way(const Description& description, const Settings& settings) {
          (!is_scaled || (is_sum && is_floating(dtype))) && !FiniteCheck::is_on(settings);
 }
 
+bool has_halves(const ShardRun& run, const Settings& settings) {
+  return run.description().kind == OperationKind::kAllreduce &&
+         wanted_algorithm(settings) == AllreduceAlgorithm::kHierarchical &&
+         can_be_hierarchical(run.batch->set->group);
+}
+
 Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {
   NcclGroup& nccl = *run.batch->set->nccl;
   Status status = co_await nccl.met();
@@ -445,11 +521,11 @@ Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {
   if (!nccl.why_not().empty()) {
     status = co_await run_staged(run, context, launches);
   } else if (kind == OperationKind::kAllgather) {
-    status = co_await run_allgather(run, context, nccl, launches);
+    status = co_await run_allgather(run, context, launches);
   } else if (kind == OperationKind::kAlltoall) {
-    status = co_await run_alltoall(run, context, nccl, launches);
+    status = co_await run_alltoall(run, context, launches);
   } else {
-    status = co_await run_even(run, context, nccl, launches);
+    status = co_await run_even(run, context, launches);
   }
   co_return status;
 }

@@ -14,16 +14,13 @@ namespace {
 
 constexpr int kSetShift = 40;  // of Tag::operation: process set above, series below
 
+// Choices of PERSEUS_ALLREDUCE_MODE.
+constexpr int kFlat = 1, kHierarchical = 2;
+
 // The user's choice where the group allows it: hierarchical needs several hosts of as many ranks.
 AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
-  constexpr int kFlat = 1, kHierarchical = 2;
-  auto wanted = static_cast<AllreduceAlgorithm>(context.settings.algorithm);
-  if (wanted == AllreduceAlgorithm::kAuto && context.settings.mode == kHierarchical) {
-    wanted = AllreduceAlgorithm::kHierarchical;
-  }
-  const bool can_be_hierarchical =
-      group.by_host != nullptr && group.by_host->local.size > 1 && group.by_host->across.size > 1;
-  if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical) {
+  AllreduceAlgorithm wanted = wanted_algorithm(context.settings);
+  if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical(group)) {
     wanted = AllreduceAlgorithm::kAuto;
   }
   if (wanted != AllreduceAlgorithm::kAuto) return wanted;
@@ -215,6 +212,12 @@ const Codec* codec_for(const Description& description, DataType dtype, const Set
                                                : kCodecNone;
   }
   return codec(id);
+}
+
+AllreduceAlgorithm wanted_algorithm(const Settings& settings) {
+  const auto wanted = static_cast<AllreduceAlgorithm>(settings.algorithm);
+  const bool is_free = wanted == AllreduceAlgorithm::kAuto;
+  return is_free && settings.mode == kHierarchical ? AllreduceAlgorithm::kHierarchical : wanted;
 }
 
 double result_factor(const Description& description, int set_size) {

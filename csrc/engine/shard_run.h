@@ -104,6 +104,9 @@ Call call_for(const ShardRun& run, RunContext& context, uint32_t number);
 // The codec of an allreduce's shard, or null: only float32 sums are coded.
 const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings);
 
+// What the user has asked for; kAuto: nothing.
+AllreduceAlgorithm wanted_algorithm(const Settings& settings);
+
 // kAverage is a sum whose results are divided by the size of the set.
 double result_factor(const Description& description, int set_size);
 ReduceOp wire_op(const Description& description);

@@ -16,7 +16,7 @@ void LaunchOrder::add(Launch* launch) {
   std::push_heap(waiting_.begin(), waiting_.end(), is_later);
 }
 
-std::span<Launch* const> LaunchOrder::settle(uint64_t ended) {
+std::span<const LaunchTurn> LaunchOrder::settle(uint64_t ended) {
   // No rank counts more than it has itself.
   const size_t count = std::min<uint64_t>(std::max(ended, ended_) - ended_, under_way_.size());
   for (size_t i = 0; i < count; ++i) bytes_under_way_ -= under_way_[i].size;
@@ -31,9 +31,22 @@ std::span<Launch* const> LaunchOrder::settle(uint64_t ended) {
     first->number = next_number_++;
     bytes_under_way_ += first->size;
     under_way_.push_back({first->size, false});
-    settled_.push_back(first);
+    // The lane that it takes has nothing half done by then.
+    settle_lower_halves(next_number_ - std::min(next_number_, lanes_));
+    settled_.push_back({first});
+    if (first->has_halves) lower_halves_.push_back(first);
   }
+  settle_lower_halves(next_number_);
   return settled_;
+}
+
+void LaunchOrder::settle_lower_halves(uint64_t before) {
+  const auto end = std::ranges::find_if(
+      lower_halves_, [before](const Launch* launch) { return launch->number >= before; });
+  for (auto launch = lower_halves_.begin(); launch != end; ++launch) {
+    settled_.push_back({*launch, /*is_lower=*/true});
+  }
+  lower_halves_.erase(lower_halves_.begin(), end);
 }
 
 void LaunchOrder::end(const Launch& launch) {

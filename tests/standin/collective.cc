@@ -63,7 +63,7 @@ std::string Collective::description(int rank, int peer) const {
       text += std::string(" ") + name_of_nccl_op(op);
       if (factor != 1.0) text += " times " + std::to_string(factor);
     }
-    return text;
+    return is_registered ? text + ", registered" : text;
   }
   std::string text = "messages";
   // First those from the lower rank, so that both sides say the same.

@@ -30,6 +30,7 @@ struct Collective {
   int op = 0;
   double factor = 1.0;  // that values are multiplied by before they are summed
   int root = 0;
+  bool is_registered = false;          // all of the memory; then it must be on all ranks
   std::vector<Message> messages = {};  // of a group's sends and receives, nothing else then
 
   std::vector<Access> accesses(int rank, int ranks) const;

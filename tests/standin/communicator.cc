@@ -61,14 +61,20 @@ Announcement announcement_of(const std::string& text) {
   return announcement;
 }
 
+NcclResult result_of(Mesh::End end) {
+  if (end == Mesh::End::kDone) return kNcclSuccess;
+  return end == Mesh::End::kLost ? kNcclRemoteError : kNcclSystemError;
+}
+
 }  // namespace
 
 Communicator::Communicator(std::string name, int rank, int ranks, int device, bool is_blocking)
-    : rank(rank),
+    : name(std::move(name)),
+      rank(rank),
       ranks(ranks),
       device(device),
       is_blocking(is_blocking),
-      mesh_(std::move(name), rank, ranks) {}
+      mesh_(this->name, rank, ranks) {}
 
 void Communicator::start() {
   start_detached([self = shared_from_this()] {
@@ -81,20 +87,9 @@ void Communicator::start() {
 }
 
 NcclResult Communicator::connect() {
-  Mesh::End end = mesh_.connect();
-  Greeting mine{ranks, uuid_of(device)};
-  std::vector<Greeting> all(static_cast<size_t>(ranks), mine);
-  std::vector<Transfer> sends;
-  std::vector<Transfer> receives;
-  for (int peer = 0; peer < ranks; ++peer) {
-    if (peer == rank) continue;
-    sends.push_back({peer, &mine, sizeof(mine)});
-    receives.push_back({peer, &all[static_cast<size_t>(peer)], sizeof(mine)});
-  }
-  if (end == Mesh::End::kDone) end = mesh_.exchange(sends, receives);
-  if (end != Mesh::End::kDone) {
-    return end == Mesh::End::kLost ? kNcclRemoteError : kNcclSystemError;
-  }
+  if (const NcclResult error = result_of(mesh_.connect())) return error;
+  std::vector<Greeting> all;
+  if (const NcclResult error = share(Greeting{ranks, uuid_of(device)}, all)) return error;
   std::set<std::string> devices;
   for (const Greeting& each : all) {
     if (each.ranks != ranks) {
@@ -107,15 +102,27 @@ NcclResult Communicator::connect() {
   return devices.size() == all.size() ? kNcclSuccess : kNcclInvalidUsage;
 }
 
+NcclResult Communicator::share_bytes(const void* mine, void* all, size_t bytes) {
+  std::vector<Transfer> sends;
+  std::vector<Transfer> receives;
+  for (int peer = 0; peer < ranks; ++peer) {
+    if (peer == rank) continue;
+    sends.push_back({peer, const_cast<void*>(mine), bytes});
+    receives.push_back(
+        {peer, static_cast<std::byte*>(all) + bytes * static_cast<size_t>(peer), bytes});
+  }
+  return result_of(mesh_.exchange(sends, receives));
+}
+
 NcclResult Communicator::wait_for_start() {
   std::unique_lock lock(shared().mutex);
-  shared().changed.wait(lock, [&] { return is_started_; });
+  shared().changed.wait(lock, [&] { return is_started_ && !is_dividing_; });
   return error_;
 }
 
 NcclResult Communicator::error() {
   std::lock_guard lock(shared().mutex);
-  if (!is_started_) return kNcclInProgress;
+  if (!is_started_ || is_dividing_) return kNcclInProgress;
   if (error_ == kNcclSuccess && is_finalized_ && done_ < launched_) return kNcclInProgress;
   return error_;
 }
@@ -199,6 +206,55 @@ void Communicator::finalize() {
 void Communicator::wait_for_work() {
   std::unique_lock lock(shared().mutex);
   shared().changed.wait(lock, [&] { return is_started_ && done_ == launched_; });
+}
+
+void Communicator::divide(const char* call,
+                          std::function<NcclResult(const std::string& name)> make) {
+  std::lock_guard lock(shared().mutex);
+  if (!is_started_ || is_dividing_ || done_ < launched_) {
+    fail(std::string(call) + " of a communicator on which something is under way");
+  }
+  is_dividing_ = true;
+  start_detached([self = shared_from_this(), make = std::move(make),
+                  part = name + "d" + std::to_string(++divided_) + "."] {
+    const NcclResult result = make(part);
+    std::lock_guard lock(shared().mutex);
+    if (self->error_ == kNcclSuccess) self->error_ = result;
+    self->is_dividing_ = false;
+    shared().changed.notify_all();
+  });
+}
+
+std::string Communicator::next_shrink(const std::string& without) {
+  std::lock_guard lock(shared().mutex);
+  return without + "." + std::to_string(++shrunk_[without]);
+}
+
+void* Communicator::register_buffer(const void* buffer, size_t bytes) {
+  std::lock_guard lock(shared().mutex);
+  auto* const registered = reinterpret_cast<void*>(++registrations_);
+  const auto begin = reinterpret_cast<uintptr_t>(buffer);
+  registered_[registered] = {begin, begin + bytes};
+  return registered;
+}
+
+bool Communicator::deregister_buffer(void* registered) {
+  std::lock_guard lock(shared().mutex);
+  if (done_ < launched_) fail("memory is deregistered while collectives are under way");
+  return registered_.erase(registered) > 0;
+}
+
+bool Communicator::is_registered(const void* bytes, size_t count) {
+  std::lock_guard lock(shared().mutex);
+  const auto begin = reinterpret_cast<uintptr_t>(bytes);
+  return std::any_of(registered_.begin(), registered_.end(), [&](const auto& each) {
+    return each.second.begin <= begin && begin + count <= each.second.end;
+  });
+}
+
+bool Communicator::has_registered() {
+  std::lock_guard lock(shared().mutex);
+  return !registered_.empty();
 }
 
 void Communicator::abort() {

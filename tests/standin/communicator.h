@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "collective.h"
 #include "device/cuda/nccl.h"
@@ -37,6 +40,26 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Ends all that runs, at once.
   void abort();
 
+  // Makes another of this one: runs `make`, with a name that all ranks have for it, on a thread of
+  // its own; until it has ended this one is in progress. Ends the process if collectives are under
+  // way.
+  void divide(const char* call, std::function<NcclResult(const std::string& name)> make);
+  // Within that: what each rank gives, by rank.
+  template <typename Value>
+  NcclResult share(const Value& mine, std::vector<Value>& all) {
+    all.assign(static_cast<size_t>(ranks), mine);
+    return share_bytes(&mine, all.data(), sizeof(Value));
+  }
+  // Counts those without the same ranks.
+  std::string next_shrink(const std::string& without);
+
+  void* register_buffer(const void* buffer, size_t bytes);
+  // False: nothing of that name.
+  bool deregister_buffer(void* registered);
+  bool is_registered(const void* bytes, size_t count);
+  bool has_registered();
+
+  const std::string name;
   const int rank;
   const int ranks;
   const int device;
@@ -49,6 +72,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   NcclResult connect();
+  NcclResult share_bytes(const void* mine, void* all, size_t bytes);
   void run(const Collective& collective, Turn turn, CollectiveFault fault);
   Mesh::End compare(const Collective& collective);
 
@@ -59,6 +83,15 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   NcclResult error_ = kNcclSuccess;
   uint64_t launched_ = 0;
   uint64_t done_ = 0;
+  bool is_dividing_ = false;
+  int divided_ = 0;
+  std::map<std::string, int> shrunk_;
+  struct Registered {
+    uintptr_t begin;
+    uintptr_t end;
+  };
+  uintptr_t registrations_ = 0;
+  std::map<void*, Registered> registered_;
 };
 
 }  // namespace perseus::standin

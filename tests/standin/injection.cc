@@ -55,6 +55,11 @@ class Injection {
     return 0;
   }
 
+  int calls(const char* function) {
+    std::lock_guard lock(mutex_);
+    return calls_[function];
+  }
+
   CollectiveFault collective() {
     std::lock_guard lock(mutex_);
     ++collectives_;
@@ -94,6 +99,10 @@ int injected(const char* function) { return injection().call(function); }
 CollectiveFault injected_collective() { return injection().collective(); }
 
 }  // namespace perseus::standin
+
+int perseus_standin_calls(const char* function) {
+  return perseus::standin::injection().calls(function);
+}
 
 void perseus_standin_fail(const char* function, int nth_from_now, int code) {
   perseus::standin::injection().plan(function, nth_from_now, code);

@@ -52,6 +52,7 @@ struct Cuda : CudaDriver {
   decltype(&perseus_standin_hold) hold;
   decltype(&perseus_standin_release) release;
   decltype(&perseus_standin_set_capturing) set_capturing;
+  decltype(&perseus_standin_calls) calls;
   decltype(&perseus_standin_fail) fail_call;
   decltype(&perseus_standin_fail_collective) fail_collective;
   decltype(&perseus_standin_hang_collective) hang_collective;
@@ -69,6 +70,7 @@ struct Cuda : CudaDriver {
     find(library, "perseus_standin_hold", hold);
     find(library, "perseus_standin_release", release);
     find(library, "perseus_standin_set_capturing", set_capturing);
+    find(library, "perseus_standin_calls", calls);
     find(library, "perseus_standin_fail", fail_call);
     find(library, "perseus_standin_fail_collective", fail_collective);
     find(library, "perseus_standin_hang_collective", hang_collective);
@@ -112,6 +114,9 @@ struct NcclLibrary : Nccl {
     void* library = open_library("libnccl.so.2");
 #define PERSEUS_FIND(member, name, parameters) find(library, #name, member);
     PERSEUS_NCCL_FUNCTIONS(PERSEUS_FIND)
+#undef PERSEUS_FIND
+#define PERSEUS_FIND(member, since, name, parameters) find(library, #name, member);
+    PERSEUS_NEWER_NCCL_FUNCTIONS(PERSEUS_FIND)
 #undef PERSEUS_FIND
     find(library, "ncclGetErrorString", error_text);
   }

@@ -29,6 +29,7 @@ Settings read() {
       .fail = injects ? text("PERSEUS_STANDIN_FAIL") : "",
       .collective = injects ? text("PERSEUS_STANDIN_COLLECTIVE") : "",
       .one_collective = number("PERSEUS_STANDIN_ONE_COLLECTIVE", 0) != 0,
+      .cta_policy = number("PERSEUS_STANDIN_CTA_POLICY", -1),
   };
 }
 

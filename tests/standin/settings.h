@@ -19,6 +19,7 @@ struct Settings {
   std::string fail;
   std::string collective;
   bool one_collective;
+  int cta_policy;  // -1: any
 };
 
 // Read at the first call. Any thread.

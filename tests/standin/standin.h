@@ -21,6 +21,7 @@
 //   PERSEUS_STANDIN_ON_RANK=r         the two above count only where PERSEUS_RANK is r
 //   PERSEUS_STANDIN_ONE_COLLECTIVE=1  a device runs one collective at a time, in launch order, as a
 //                                     GPU may whose multiprocessors the first one fills
+//   PERSEUS_STANDIN_CTA_POLICY=1      communicators must be made with it
 //
 // libcuda.so.1 exports the functions below for tests, which find them by dlsym. Any thread.
 #pragma once
@@ -48,6 +49,8 @@ PERSEUS_STANDIN_API void perseus_standin_release(void* stream);
 // What cuStreamIsCapturing says of the stream.
 PERSEUS_STANDIN_API void perseus_standin_set_capturing(void* stream, int capturing);
 
+// How often the function has been called.
+PERSEUS_STANDIN_API int perseus_standin_calls(const char* function);
 // The nth call of the function from now (1: the next; 0: every one) gives `code`.
 PERSEUS_STANDIN_API void perseus_standin_fail(const char* function, int nth_from_now, int code);
 // The nth collective that is launched from now (a group's sends and receives are one) never ends

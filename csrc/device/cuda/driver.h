@@ -18,6 +18,8 @@ using CuEvent = struct CuEventObject*;
 using CuPointer = unsigned long long;
 struct CuUuid {
   char bytes[16];
+
+  bool operator==(const CuUuid&) const = default;
 };
 
 inline constexpr CuResult kCuSuccess = 0;

@@ -231,8 +231,11 @@ bool GpuThreads::poll() {
     jobs.take_all(finished_);
   }
   if (jobs.empty()) return false;
-  // The waiter's frame, with the job in it, may be gone once it has been resumed.
-  while (GpuJob* job = jobs.pop()) job->waiter_.resume();
+  while (GpuJob* job = jobs.pop()) {
+    job->is_back_ = true;
+    // The waiter's frame, with the job in it, may be gone once it has been resumed.
+    if (job->waiter_ != nullptr) job->waiter_.resume();
+  }
   return true;
 }
 

@@ -52,7 +52,8 @@ class GpuJob {
 
   // The loop's thread, before the work is added and after it has come back.
   Status status_;
-  std::coroutine_handle<> waiter_;
+  std::coroutine_handle<> waiter_;  // null while nobody awaits it
+  bool is_back_ = false;
   GpuEvent done_;
 
  private:
@@ -161,7 +162,7 @@ class GpuThreads final : Poller {
 };
 
 // To be awaited by a Task; ends when the work that `launch`, which may take the stream as GpuJob's
-// does, has queued is done.
+// does, has queued is done. What is begun before it is awaited must be awaited all the same.
 //
 // `told(event)` is called on the GPU's thread when the work has been queued without an error: the
 // event is its end.
@@ -175,10 +176,14 @@ class GpuWork final : GpuJob {
       : GpuJob(stream), thread_(thread), launch_(std::move(launch)), told_(std::move(told)) {}
   GpuWork(const GpuWork&) = delete;
 
-  bool await_ready() const noexcept { return false; }
+  void begin() {
+    has_begun_ = true;
+    thread_.add(*this);
+  }
+  bool await_ready() const noexcept { return is_back_; }
   void await_suspend(std::coroutine_handle<> waiter) {
     waiter_ = waiter;
-    thread_.add(*this);
+    if (!has_begun_) begin();
   }
   Status await_resume() { return std::move(status_); }
   // Of the work that was queued, which may be under way where it was abandoned.
@@ -198,6 +203,7 @@ class GpuWork final : GpuJob {
   GpuThread& thread_;
   Launch launch_;
   Told told_;
+  bool has_begun_ = false;
 };
 
 }  // namespace perseus

@@ -91,6 +91,10 @@ void bind_all(void* library, Nccl& nccl, std::string& problem) {
 #define PERSEUS_BIND(member, name, parameters) bind(library, #name, nccl.member, problem);
   PERSEUS_NCCL_FUNCTIONS(PERSEUS_BIND)
 #undef PERSEUS_BIND
+  std::string missing;  // what may be
+#define PERSEUS_BIND(member, since, name, parameters) bind(library, #name, nccl.member, missing);
+  PERSEUS_NEWER_NCCL_FUNCTIONS(PERSEUS_BIND)
+#undef PERSEUS_BIND
   bind(library, "ncclGetErrorString", nccl.error_text, problem);
 }
 
@@ -137,6 +141,10 @@ void check_versions(CudaLibraries& libraries) {
   }
   if (nccl.is_usable()) {
     if (nccl.functions.version(&nccl.version) != kNcclSuccess) nccl.version = 0;
+#define PERSEUS_CHECK(member, since, name, parameters) \
+  if (nccl.version < since) nccl.functions.member = nullptr;
+    PERSEUS_NEWER_NCCL_FUNCTIONS(PERSEUS_CHECK)
+#undef PERSEUS_CHECK
     if (nccl.version < kOldestNccl) {
       nccl.problem = "it is " + nccl_version(nccl.version) + ", and " + nccl_version(kOldestNccl) +
                      " or newer is needed";

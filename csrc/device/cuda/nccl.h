@@ -26,20 +26,46 @@ inline constexpr int kNcclSum = 0, kNcclProduct = 1, kNcclMax = 2, kNcclMin = 3;
 
 // ncclScalarHostImmediate
 inline constexpr int kNcclScalarOfHost = 1;
+// NCCL_SHRINK_DEFAULT
+inline constexpr int kNcclShrinkDefault = 0;
 
-// ncclConfig_t as of 2.14 with the fields of later versions up to 2.18; NCCL takes the older layout
-// of any, which `size` and `version` tell.
+// ncclConfig_t with the fields that versions have added one after the other, up to the last that is
+// of use here. NCCL takes the older layout of any, which `size` and `version` tell: see
+// NcclConfig::of.
 struct NcclConfig {
+  static constexpr int kUndefined = INT_MIN;  // as NCCL's own initializer has it
+
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
-  unsigned version = 21800;
-  int blocking = INT_MIN;  // INT_MIN: undefined, as NCCL's own initializer has it
-  int cga_cluster_size = INT_MIN;
-  int min_ctas = INT_MIN;
-  int max_ctas = INT_MIN;
+  unsigned version = 23100;
+  int blocking = kUndefined;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
   const char* net_name = nullptr;
-  int split_share = INT_MIN;
+  int split_share = kUndefined;
+  // From 2.27 on.
+  int traffic_class = kUndefined;
+  const char* name = nullptr;
+  int collnet_enable = kUndefined;
+  int cta_policy = kUndefined;
+  int shrink_share = kUndefined;
+  int nvls_ctas = kUndefined;
+  // From 2.28, 2.29 and 2.31 on.
+  int channels_per_net_peer = kUndefined;
+  int nvlink_centric = kUndefined;
+  int graph_usage = kUndefined;
+  int rma_contexts = kUndefined;
+  int most_p2p_peers = kUndefined;
+  int graph_stream_ordering = kUndefined;
+  int launch_order_implicit = kUndefined;
+
+  // With the fields that this version of NCCL has.
+  static NcclConfig of(int nccl_version);
 };
+
+// Versions as NCCL numbers them.
+inline constexpr int kNcclWithCtaPolicy = 22700, kNcclWithLaunchOrder = 23100;
 
 // X(member, name in the library, parameters); all return a NcclResult.
 #define PERSEUS_NCCL_FUNCTIONS(X)                                                               \
@@ -71,12 +97,30 @@ struct NcclConfig {
   X(send, ncclSend,                                                                             \
     (const void* source, size_t count, int type, int peer, NcclHandle comm, CuStream stream))   \
   X(receive, ncclRecv,                                                                          \
-    (void* target, size_t count, int type, int peer, NcclHandle comm, CuStream stream))
+    (void* target, size_t count, int type, int peer, NcclHandle comm, CuStream stream))         \
+  X(split, ncclCommSplit,                                                                       \
+    (NcclHandle comm, int color, int key, NcclHandle* made, NcclConfig* config))
+
+// X(member, the first version that has it, name in the library, parameters); likewise. Null where
+// the version found is older.
+#define PERSEUS_NEWER_NCCL_FUNCTIONS(X)                                                         \
+  X(allocate, 21900, ncclMemAlloc, (void** pointer, size_t bytes))                              \
+  X(free, 21900, ncclMemFree, (void* pointer))                                                  \
+  X(register_buffer, 21900, ncclCommRegister,                                                   \
+    (NcclHandle comm, void* buffer, size_t bytes, void** registered))                           \
+  X(deregister_buffer, 21900, ncclCommDeregister, (NcclHandle comm, void* registered))          \
+  X(init_rank_with_ids, 22300, ncclCommInitRankScalable,                                        \
+    (NcclHandle * comm, int ranks, int rank, int count, NcclUniqueId* ids, NcclConfig* config)) \
+  X(shrink, 22700, ncclCommShrink,                                                              \
+    (NcclHandle comm, int* excluded, int count, NcclHandle* made, NcclConfig* config, int flags))
 
 // Calls for one communicator from one thread at a time.
 struct Nccl {
 #define PERSEUS_MEMBER(member, name, parameters) NcclResult(*member) parameters = nullptr;
   PERSEUS_NCCL_FUNCTIONS(PERSEUS_MEMBER)
+#undef PERSEUS_MEMBER
+#define PERSEUS_MEMBER(member, since, name, parameters) NcclResult(*member) parameters = nullptr;
+  PERSEUS_NEWER_NCCL_FUNCTIONS(PERSEUS_MEMBER)
 #undef PERSEUS_MEMBER
   const char* (*error_text)(NcclResult error) = nullptr;  // ncclGetErrorString
 };

@@ -1,6 +1,8 @@
 #include "device/cuda/nccl_comm.h"
 
+#include <cstddef>
 #include <thread>
+#include <utility>
 
 #include "device/cuda/cuda_error.h"
 
@@ -10,8 +12,23 @@ namespace {
 constexpr std::chrono::microseconds kPause{100};
 // Ranks that end in order do so at nearly the same time; who stays longer is not waited for.
 constexpr std::chrono::milliseconds kFarewell{500};
+constexpr std::string_view kConnecting = "connecting with NCCL";
 
 }  // namespace
+
+NcclConfig NcclConfig::of(int nccl_version) {
+  NcclConfig config;
+  const auto end_at = [&config](size_t size, unsigned version) {
+    config.size = size;
+    config.version = version;
+  };
+  if (nccl_version < kNcclWithCtaPolicy) {
+    end_at(offsetof(NcclConfig, traffic_class), 21800);
+  } else if (nccl_version < kNcclWithLaunchOrder) {
+    end_at(offsetof(NcclConfig, channels_per_net_peer), 22700);
+  }
+  return config;
+}
 
 Status nccl_status(const Nccl& nccl, NcclResult result, std::string_view what) {
   if (result == kNcclSuccess || result == kNcclInProgress) return {};
@@ -44,35 +61,56 @@ std::optional<int> nccl_op(ReduceOp op) {
   }
 }
 
-Result<std::unique_ptr<NcclComm>> NcclComm::connect(const Nccl& nccl, GpuThread& thread,
-                                                    const NcclUniqueId& id, int index, int size,
-                                                    std::chrono::seconds patience) {
-  std::unique_ptr<NcclComm> comm(new NcclComm(nccl, thread, patience));
-  const CudaDriver& driver = thread.gpu().driver();
-  PERSEUS_RETURN_IF_ERROR(cuda_status(driver,
-                                      driver.create_stream(&comm->stream_, kCuStreamNonBlocking, 0),
-                                      "making a stream for NCCL"));
-  NcclConfig config;
-  config.blocking = 0;     // so that it can be given up
-  config.split_share = 0;  // lanes run side by side
-  constexpr std::string_view kWhat = "connecting with NCCL";
-  PERSEUS_RETURN_IF_ERROR(
-      nccl_status(nccl, nccl.init_rank(&comm->comm_, size, id, index, &config), kWhat));
-  const Status connected = comm->wait_until_settled(Clock::now() + patience, kWhat);
-  if (!connected.is_ok()) {
-    comm->abort();
-    return connected;
-  }
-  thread.look_after(*comm);
-  return comm;
+NcclComm::Made NcclComm::connect(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index,
+                                 int size) {
+  std::unique_ptr<NcclComm> made(new NcclComm(setup));
+  NcclConfig config = setup.config;
+  const Nccl& nccl = setup.nccl;
+  const NcclResult result =
+      ids.size() == 1 ? nccl.init_rank(&made->comm_, size, ids.front(), index, &config)
+                      : nccl.init_rank_with_ids(&made->comm_, size, index,
+                                                static_cast<int>(ids.size()), ids.data(), &config);
+  PERSEUS_RETURN_IF_ERROR(nccl_status(nccl, result, kConnecting));
+  PERSEUS_RETURN_IF_ERROR(made->wait_until_connected());
+  return made;
 }
 
-Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view what) {
+NcclComm::Made NcclComm::split(int color, int key) {
+  std::unique_ptr<NcclComm> made(new NcclComm(setup_));
+  NcclConfig config = setup_.config;
+  const NcclResult result = nccl().split(comm_, color, key, &made->comm_, &config);
+  return finish_making(std::move(made), result);
+}
+
+NcclComm::Made NcclComm::shrink(std::vector<int> excluded) {
+  std::unique_ptr<NcclComm> made(new NcclComm(setup_));
+  NcclConfig config = setup_.config;
+  const auto count = static_cast<int>(excluded.size());
+  const NcclResult result =
+      nccl().shrink(comm_, excluded.data(), count, &made->comm_, &config, kNcclShrinkDefault);
+  return finish_making(std::move(made), result);
+}
+
+// The new one is there only when the old one has settled.
+NcclComm::Made NcclComm::finish_making(std::unique_ptr<NcclComm> made, NcclResult result) {
+  PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), result, kConnecting));
+  PERSEUS_RETURN_IF_ERROR(wait_until_settled(Clock::now() + setup_.patience, kConnecting));
+  PERSEUS_RETURN_IF_ERROR(made->wait_until_connected());
+  return made;
+}
+
+Status NcclComm::wait_until_connected() {
+  const Status connected = wait_until_settled(Clock::now() + setup_.patience, kConnecting);
+  if (!connected.is_ok()) abort();
+  return connected;
+}
+
+Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view what) const {
   for (;;) {
     NcclResult result = kNcclSuccess;
-    PERSEUS_RETURN_IF_ERROR(nccl_status(nccl_, nccl_.async_error(comm_, &result), what));
-    if (result != kNcclInProgress) return nccl_status(nccl_, result, what);
-    PERSEUS_RETURN_IF_ERROR(thread_.given_up());
+    PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), nccl().async_error(comm_, &result), what));
+    if (result != kNcclInProgress) return nccl_status(nccl(), result, what);
+    PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
     if (Clock::now() > until) {
       return Status::timed_out(std::string(what) +
                                " has not ended in time; not all ranks of the "
@@ -85,14 +123,16 @@ Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view wh
 
 NcclComm::~NcclComm() {
   constexpr std::string_view kWhat = "ending NCCL";
-  const bool is_well = comm_ != nullptr && thread_.given_up().is_ok();
-  if (is_well && nccl_status(nccl_, nccl_.finalize(comm_), kWhat).is_ok() &&
-      wait_until_settled(Clock::now() + kFarewell, kWhat).is_ok()) {
-    nccl_.destroy(comm_);
-  } else {
-    abort();
+  if (comm_ == nullptr) return;
+  if (setup_.thread.given_up().is_ok()) {
+    for (void* registered : registered_) nccl().deregister_buffer(comm_, registered);
+    if (nccl_status(nccl(), nccl().finalize(comm_), kWhat).is_ok() &&
+        wait_until_settled(Clock::now() + kFarewell, kWhat).is_ok()) {
+      nccl().destroy(comm_);
+      return;
+    }
   }
-  if (stream_ != nullptr) thread_.gpu().driver().destroy_stream(stream_);
+  abort();
 }
 
 Status NcclComm::check() const {
@@ -102,20 +142,30 @@ Status NcclComm::check() const {
 // Without blocking, what is first to connect more is still about to be queued when the call
 // returns.
 Status NcclComm::finish_call(NcclResult result, std::string_view what) {
-  if (result != kNcclInProgress) return nccl_status(nccl_, result, what);
-  return wait_until_settled(Clock::now() + patience_, what);
+  if (result != kNcclInProgress) return nccl_status(nccl(), result, what);
+  return wait_until_settled(Clock::now() + setup_.patience, what);
 }
 
-Status NcclComm::health() {
+Status NcclComm::register_buffer(void* buffer, size_t bytes) {
+  if (nccl().register_buffer == nullptr) return {};
+  void* registered = nullptr;
+  const NcclResult result = nccl().register_buffer(comm_, buffer, bytes, &registered);
+  PERSEUS_RETURN_IF_ERROR(finish_call(result, "registering memory with NCCL"));
+  // None where NCCL has no use for it.
+  if (registered != nullptr) registered_.push_back(registered);
+  return {};
+}
+
+Status NcclComm::health() const {
   if (comm_ == nullptr) return {};
   NcclResult result = kNcclSuccess;
   constexpr std::string_view kWhat = "a collective of NCCL";
-  PERSEUS_RETURN_IF_ERROR(nccl_status(nccl_, nccl_.async_error(comm_, &result), kWhat));
-  return nccl_status(nccl_, result, kWhat);
+  PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), nccl().async_error(comm_, &result), kWhat));
+  return nccl_status(nccl(), result, kWhat);
 }
 
 void NcclComm::abort() {
-  if (comm_ != nullptr) nccl_.abort(std::exchange(comm_, nullptr));
+  if (comm_ != nullptr) nccl().abort(std::exchange(comm_, nullptr));
 }
 
 }  // namespace perseus

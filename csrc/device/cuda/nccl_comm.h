@@ -1,11 +1,12 @@
-// A communicator of NCCL and the stream that its collectives run on: one lane of a process set. All
-// on the GPU's thread, which looks after it.
+// A communicator of NCCL. All on the GPU's thread.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "base/types.h"
@@ -20,38 +21,58 @@ std::optional<int> nccl_type(DataType type);
 // NCCL's number of the reduction; none if it has no such.
 std::optional<int> nccl_op(ReduceOp op);
 
-class NcclComm final : public GpuDependent {
+// What communicators on one GPU's thread have in common.
+struct NcclSetup {
+  const Nccl& nccl;
+  GpuThread& thread;
+  NcclConfig config;
+  // How long to wait for what other ranks have to do first.
+  std::chrono::seconds patience;
+};
+
+class NcclComm {
  public:
-  // Connects with the ranks that call it with the same id, and waits for them, until the thread is
-  // to give up or `patience` ends.
-  static Result<std::unique_ptr<NcclComm>> connect(const Nccl& nccl, GpuThread& thread,
-                                                   const NcclUniqueId& id, int index, int size,
-                                                   std::chrono::seconds patience);
-  ~NcclComm() override;
+  // The three that make one wait for the other ranks that call them alike, until the thread is to
+  // give up or the patience ends.
+  using Made = Result<std::unique_ptr<NcclComm>>;
+  // ids: one or, where NCCL takes several, so many, each of a rank of its own; the same on all.
+  static Made connect(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index, int size);
+  // Of this one's ranks, those that give the same color, in the order of their keys. All must call
+  // it, and nothing may be under way on it.
+  Made split(int color, int key);
+  // Of all but the `excluded`, who do not call it; likewise.
+  Made shrink(std::vector<int> excluded);
+
+  NcclComm(const NcclComm&) = delete;
+  ~NcclComm();
 
   // For calls of the table; not after an abort.
-  const Nccl& nccl() const { return nccl_; }
+  const Nccl& nccl() const { return setup_.nccl; }
   NcclHandle get() const { return comm_; }
-  CuStream stream() const { return stream_; }
   // Why no call may be made any more; ok while it may.
   Status check() const;
   // The end of a call on the communicator: it is queued to the stream only then.
   Status finish_call(NcclResult result, std::string_view what);
+  // Tells NCCL of memory that collectives will use often, so that it can do so without copies of
+  // its own. The memory must be there until the communicator has ended.
+  Status register_buffer(void* buffer, size_t bytes);
 
-  Status health() override;
-  void abort() override;
+  // What has gone wrong since it was made.
+  Status health() const;
+  // Ends what waits on the GPU.
+  void abort();
 
  private:
-  NcclComm(const Nccl& nccl, GpuThread& thread, std::chrono::seconds patience)
-      : nccl_(nccl), thread_(thread), patience_(patience) {}
+  explicit NcclComm(const NcclSetup& setup) : setup_(setup) {}
+  // The end of a call that makes `made` of this one.
+  Made finish_making(std::unique_ptr<NcclComm> made, NcclResult result);
   // Waits until what was begun on the communicator has come to its end.
-  Status wait_until_settled(std::chrono::steady_clock::time_point until, std::string_view what);
+  Status wait_until_settled(Clock::time_point until, std::string_view what) const;
+  Status wait_until_connected();
 
-  const Nccl& nccl_;
-  GpuThread& thread_;
-  const std::chrono::seconds patience_;
+  const NcclSetup setup_;
   NcclHandle comm_ = nullptr;  // null once aborted
-  CuStream stream_ = nullptr;
+  std::vector<void*> registered_;
 };
 
 }  // namespace perseus

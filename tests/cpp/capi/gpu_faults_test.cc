@@ -246,6 +246,127 @@ TEST_P(GpuFaults, ProcessSetsWithRanksInCommonDoNotWaitForEachOther) {
       });
 }
 
+// Two hosts of two ranks. In hierarchical mode a shard has halves with communicators of their own,
+// and those of several shards and process sets are under way together.
+TEST(HierarchicalOnGpu, HalvesOverlapInOneOrderOnAllRanks) {
+  constexpr int kRanks = 4;
+  for (const char* lanes : {"1", "2", "3"}) {
+    World(kRanks, with_nccl({{"PERSEUS_ALLREDUCE_MODE", "hierarchical"},
+                             {"PERSEUS_NCCL_LANES", lanes},
+                             {"PERSEUS_ALLREDUCE_FUSION", "0.02"},
+                             {"PERSEUS_ALLREDUCE_SHARD", "0.0625"},
+                             {"PERSEUS_CREDIT", "0.25"},
+                             {"PERSEUS_DYNAMIC_PROCESS_SETS", "1"}}))
+        .run_bare([&](int rank) {
+          setenv("PERSEUS_HOSTNAME", rank < kRanks / 2 ? "first" : "second", 1);
+          REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+          const TestGpu gpu;
+          const int32_t crossing[] = {1, 2};
+          perseus_process_set_t set = 0;
+          REQUIRE(perseus_add_process_set(crossing, 2, &set) == PERSEUS_OK);
+          // What fits the ranks of a host and what does not, alone and merged.
+          const std::vector<size_t> counts = {1, 3, 1000, 1001, 30'000, 40'001, 7, 20'000};
+          for (int step = 0; step < 4; ++step) {
+            std::vector<std::unique_ptr<Summed>> sums;
+            std::vector<float> expected;
+            for (size_t i = 0; i < 3 * counts.size(); ++i) {
+              const size_t t = (i * 5 + static_cast<size_t>(rank) * 7) % (3 * counts.size());
+              const bool is_of_set = t % 3 == 2;
+              if (is_of_set && rank != 1 && rank != 2) continue;
+              sums.push_back(std::make_unique<Summed>(gpu, "t" + std::to_string(t),
+                                                      counts[t % counts.size()], 1.0f,
+                                                      is_of_set ? set : PERSEUS_WORLD));
+              expected.push_back(is_of_set ? 2.0f : 4.0f);
+              sums.back()->submit(/*priority=*/static_cast<int32_t>(t % 4));
+            }
+            for (size_t i = 0; i < sums.size(); ++i) sums[i]->expect(expected[i]);
+          }
+          const auto calls = standin<int(const char*)>("perseus_standin_calls");
+          const int all_lanes = std::atoi(lanes);
+          REQUIRE(calls("ncclCommSplit") == 2 * all_lanes);
+          REQUIRE(calls("ncclReduceScatter") > 0);
+          REQUIRE(calls("ncclReduceScatter") == calls("ncclAllGather"));
+          REQUIRE(perseus_shutdown() == PERSEUS_OK);
+        });
+  }
+}
+
+TEST(HierarchicalOnGpu, AHalfThatFailsIsAnErrorOnAllRanks) {
+  for (const char* function : {"ncclReduceScatter:2=3", "ncclAllGather:2=3", "ncclCommSplit:2=2"}) {
+    World(4, on_rank(3, {{"PERSEUS_ALLREDUCE_MODE", "hierarchical"},
+                         {"PERSEUS_NCCL_LANES", "1"},
+                         {"PERSEUS_STANDIN_FAIL", function}}))
+        .run_bare([&](int rank) {
+          setenv("PERSEUS_HOSTNAME", rank < 2 ? "first" : "second", 1);
+          REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+          const TestGpu gpu;
+          const auto begin = Clock::now();
+          perseus_status_t status = Summed(gpu, "first", 1000, 1.0f).run();
+          if (status == PERSEUS_OK) status = Summed(gpu, "second", 1000, 1.0f).run();
+          // The other host's ranks may have all that they need of the second one.
+          if (status == PERSEUS_OK) status = Summed(gpu, "third", 1000, 1.0f).run();
+          REQUIRE(status != PERSEUS_OK);
+          REQUIRE(seconds_since(begin) < 10);
+          REQUIRE(perseus_shutdown() == PERSEUS_OK);
+        });
+  }
+}
+
+// Memory in which tensors are laid end to end is registered with NCCL, on all ranks or on none, and
+// only by a version that can; likewise what else newer versions have.
+TEST_P(GpuFaults, WhatNewerVersionsHaveIsUsedWhereItIs) {
+  struct Version {
+    const char* number;
+    bool has_registration, has_ids, has_shrink;
+  };
+  for (const auto& [number, has_registration, has_ids, has_shrink] :
+       {Version{"21800", false, false, false}, Version{"21900", true, false, false},
+        Version{"22304", true, true, false}, Version{"22700", true, true, true},
+        Version{"23203", true, true, true}}) {
+    const bool has_policy = has_shrink;
+    Environment environment = with_nccl({{"PERSEUS_STANDIN_NCCL_VERSION", number},
+                                         {"PERSEUS_NCCL_CTA_POLICY", "efficiency"},
+                                         {"PERSEUS_NCCL_RANKS_PER_ROOT", "2"},
+                                         {"PERSEUS_NCCL_LANES", "1"},
+                                         {"PERSEUS_DYNAMIC_PROCESS_SETS", "1"}});
+    if (has_policy) environment.emplace_back("PERSEUS_STANDIN_CTA_POLICY", "1");
+    World(size(), environment)
+        .run_bare([&, has_registration = has_registration, has_ids = has_ids,
+                   has_shrink = has_shrink](int rank) {
+          REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+          const TestGpu gpu;
+          const int32_t members[] = {0, last()};
+          perseus_process_set_t set = PERSEUS_WORLD;
+          const bool has_set = size() > 2;
+          if (has_set) REQUIRE(perseus_add_process_set(members, 2, &set) == PERSEUS_OK);
+          for (int step = 0; step < 2; ++step) {
+            // Of several tensors, which are laid end to end.
+            GpuValues<float> first(gpu, std::vector<float>(100, 1.0f));
+            GpuValues<float> second(gpu, std::vector<float>(33, 1.0f));
+            const std::vector<int64_t> shapes[] = {{100}, {33}};
+            Submission both(PERSEUS_ALLREDUCE, "both");
+            both.tensor(first.data(), first.data(), shapes[0], PERSEUS_FLOAT32);
+            both.tensor(second.data(), second.data(), shapes[1], PERSEUS_FLOAT32);
+            REQUIRE(on(gpu, both).run() == PERSEUS_OK);
+            for (const float value : second.read()) REQUIRE(value == sum_of_ones());
+            if (has_set && (rank == 0 || rank == last())) {
+              Summed of_two(gpu, "two", 100, 1.0f, set);
+              of_two.submit();
+              of_two.expect(2.0f);
+            }
+          }
+          const auto calls = standin<int(const char*)>("perseus_standin_calls");
+          REQUIRE((calls("ncclCommRegister") > 0) == has_registration);
+          REQUIRE((calls("ncclMemAlloc") > 0) == has_registration);
+          REQUIRE((calls("ncclCommInitRankScalable") > 0) == (has_ids && size() > 2));
+          const bool is_member = has_set && (rank == 0 || rank == last());
+          REQUIRE(calls("ncclCommShrink") == (has_shrink && is_member ? 1 : 0));
+          REQUIRE(perseus_shutdown() == PERSEUS_OK);
+          REQUIRE(calls("ncclCommDeregister") == calls("ncclCommRegister"));
+        });
+  }
+}
+
 TEST_P(GpuFaults, OperationsOnTheCpuAndOnGpusGoSideBySide) {
   World(size(), with_nccl()).run([&](int rank) {
     const TestGpu gpu;

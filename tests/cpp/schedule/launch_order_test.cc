@@ -7,6 +7,8 @@
 namespace perseus {
 namespace {
 
+constexpr int kLanes = 2;
+
 Launch launch(int32_t urgency, uint64_t size = 1) {
   Launch made;
   made.urgency = urgency;
@@ -14,13 +16,15 @@ Launch launch(int32_t urgency, uint64_t size = 1) {
   return made;
 }
 
+// Of launches without halves.
 std::vector<Launch*> settle(LaunchOrder& order, uint64_t ended) {
-  const auto settled = order.settle(ended);
-  return {settled.begin(), settled.end()};
+  std::vector<Launch*> settled;
+  for (const LaunchTurn& turn : order.settle(ended)) settled.push_back(turn.launch);
+  return settled;
 }
 
 TEST(LaunchOrder, TakesTheUrgentFirstAndEqualsInTheirOrder) {
-  LaunchOrder order(100);
+  LaunchOrder order(100, kLanes);
   Launch launches[4] = {launch(0), launch(5), launch(0), launch(5)};
   for (Launch& each : launches) order.add(&each);
   const std::vector<Launch*> expected = {&launches[1], &launches[3], &launches[0], &launches[2]};
@@ -30,7 +34,7 @@ TEST(LaunchOrder, TakesTheUrgentFirstAndEqualsInTheirOrder) {
 }
 
 TEST(LaunchOrder, BoundsWhatIsUnderWayUntilAllRanksSayThatItHasEnded) {
-  LaunchOrder order(10);
+  LaunchOrder order(10, kLanes);
   Launch launches[3] = {launch(0, 6), launch(0, 6), launch(0, 6)};
   for (Launch& each : launches) order.add(&each);
   EXPECT_EQ(settle(order, 0), std::vector<Launch*>{&launches[0]});
@@ -42,7 +46,7 @@ TEST(LaunchOrder, BoundsWhatIsUnderWayUntilAllRanksSayThatItHasEnded) {
 }
 
 TEST(LaunchOrder, WhatIsLargerThanTheCreditGoesAlone) {
-  LaunchOrder order(10);
+  LaunchOrder order(10, kLanes);
   Launch launches[2] = {launch(0, 50), launch(0, 50)};
   for (Launch& each : launches) order.add(&each);
   EXPECT_EQ(settle(order, 0), std::vector<Launch*>{&launches[0]});
@@ -50,7 +54,7 @@ TEST(LaunchOrder, WhatIsLargerThanTheCreditGoesAlone) {
 }
 
 TEST(LaunchOrder, TheUrgentOvertakesWhatWaits) {
-  LaunchOrder order(1);
+  LaunchOrder order(1, kLanes);
   Launch bulk[2] = {launch(0), launch(0)};
   for (Launch& each : bulk) order.add(&each);
   EXPECT_EQ(settle(order, 0), std::vector<Launch*>{&bulk[0]});
@@ -61,7 +65,7 @@ TEST(LaunchOrder, TheUrgentOvertakesWhatWaits) {
 }
 
 TEST(LaunchOrder, CountsWhatHasEndedHereWithoutAGap) {
-  LaunchOrder order(100);
+  LaunchOrder order(100, kLanes);
   Launch launches[3] = {launch(0), launch(0), launch(0)};
   for (Launch& each : launches) order.add(&each);
   settle(order, 0);
@@ -74,12 +78,43 @@ TEST(LaunchOrder, CountsWhatHasEndedHereWithoutAGap) {
 }
 
 TEST(LaunchOrder, GivesBackWhatHasNotBeenSettled) {
-  LaunchOrder order(1);
+  LaunchOrder order(1, kLanes);
   Launch launches[3] = {launch(0), launch(0), launch(0)};
   for (Launch& each : launches) order.add(&each);
   settle(order, 0);
   EXPECT_EQ(order.cancel().size(), 2u);
   EXPECT_FALSE(order.has_waiting());
+}
+
+TEST(LaunchOrder, LowerHalvesFollowTheUpperOnesOfTheOtherLanes) {
+  Launch launches[4] = {launch(0), launch(0), launch(0), launch(0)};
+  for (Launch& each : launches) each.has_halves = true;
+  auto& [a, b, c, d] = launches;
+  const auto turns_with = [&](int lanes) {
+    LaunchOrder order(100, lanes);
+    for (Launch& each : launches) order.add(&each);
+    const auto settled = order.settle(0);
+    return std::vector<LaunchTurn>(settled.begin(), settled.end());
+  };
+  using Turns = std::vector<LaunchTurn>;
+  EXPECT_EQ(turns_with(1),
+            (Turns{{&a}, {&a, true}, {&b}, {&b, true}, {&c}, {&c, true}, {&d}, {&d, true}}));
+  EXPECT_EQ(turns_with(2),
+            (Turns{{&a}, {&b}, {&a, true}, {&c}, {&b, true}, {&d}, {&c, true}, {&d, true}}));
+  EXPECT_EQ(turns_with(16),
+            (Turns{{&a}, {&b}, {&c}, {&d}, {&a, true}, {&b, true}, {&c, true}, {&d, true}}));
+}
+
+// What is whole may come between, but not on the lane of one that is half done.
+TEST(LaunchOrder, ALaneHasNothingHalfDoneWhenItIsGivenAnother) {
+  Launch launches[3] = {launch(0), launch(0), launch(0)};
+  auto& [a, b, c] = launches;
+  a.has_halves = true;
+  LaunchOrder order(100, 2);
+  for (Launch& each : launches) order.add(&each);
+  const auto settled = order.settle(0);
+  EXPECT_EQ(std::vector<LaunchTurn>(settled.begin(), settled.end()),
+            (std::vector<LaunchTurn>{{&a}, {&b}, {&a, true}, {&c}}));
 }
 
 // Ranks whose launches end at other moments, and in other orders, settle the same order.
@@ -90,22 +125,26 @@ TEST(LaunchOrder, IsTheSameOnRanksThatAgreeOnTheSame) {
     std::vector<std::vector<Launch>> of_rank(kRanks);
     for (int i = 0; i < kLaunches; ++i) {
       const Launch made = launch(static_cast<int32_t>(random() % 4), 1 + random() % 8);
-      for (auto& launches : of_rank) launches.push_back(made);
+      for (auto& launches : of_rank) {
+        launches.push_back(made);
+        launches.back().has_halves = i % 3 != 0;
+      }
     }
-    std::vector<LaunchOrder> orders(kRanks, LaunchOrder(16));
+    std::vector<LaunchOrder> orders(kRanks, LaunchOrder(16, kLanes));
     std::vector<std::vector<Launch*>> running(kRanks);
     std::vector<std::vector<size_t>> order_of(kRanks);
     int added = 0;
-    for (int steps = 0; order_of[0].size() < kLaunches; ++steps) {
+    for (int steps = 0; order_of[0].size() < kLaunches + kLaunches * 2 / 3; ++steps) {
       ASSERT_LT(steps, 10'000);
       const int more = std::min<int>(static_cast<int>(random() % 5), kLaunches - added);
       uint64_t ended = UINT64_MAX;
       for (const LaunchOrder& order : orders) ended = std::min(ended, order.ended_here());
       for (int r = 0; r < kRanks; ++r) {
         for (int i = 0; i < more; ++i) orders[r].add(&of_rank[r][added + i]);
-        for (Launch* settled : orders[r].settle(ended)) {
-          order_of[r].push_back(static_cast<size_t>(settled - of_rank[r].data()));
-          running[r].push_back(settled);
+        for (const LaunchTurn& turn : orders[r].settle(ended)) {
+          const auto which = static_cast<size_t>(turn.launch - of_rank[r].data());
+          order_of[r].push_back(2 * which + (turn.is_lower ? 1 : 0));
+          if (turn.is_last()) running[r].push_back(turn.launch);
         }
         while (!running[r].empty() && random() % 3 != 0) {
           const size_t which = random() % running[r].size();

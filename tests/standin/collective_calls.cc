@@ -1,54 +1,20 @@
-// The stand-in for NCCL: the exported functions.
-#include "device/cuda/nccl.h"
-
-#include <cstdint>
+// The collectives of the stand-in for NCCL.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <utility>
 
-#include "communicator.h"
-#include "device.h"
+#include "communicators.h"
+#include "device/cuda/nccl.h"
 #include "elements.h"
 #include "group.h"
 #include "injection.h"
-#include "settings.h"
 
 using namespace perseus;           // NOLINT: the exported functions belong to no namespace
 using namespace perseus::standin;  // NOLINT
 
 namespace {
-
-// The communicators that have not been destroyed or aborted.
-class Communicators {
- public:
-  static Communicators& get() {
-    static Communicators& communicators = *new Communicators;
-    return communicators;
-  }
-
-  NcclHandle add(std::shared_ptr<Communicator> communicator) {
-    std::lock_guard lock(mutex_);
-    const auto handle = reinterpret_cast<NcclHandle>((uintptr_t{3} << 32) + 16 * ++made_);
-    all_[handle] = std::move(communicator);
-    return handle;
-  }
-  std::shared_ptr<Communicator> find(NcclHandle comm) {
-    std::lock_guard lock(mutex_);
-    const auto found = all_.find(comm);
-    return found == all_.end() ? nullptr : found->second;
-  }
-  void remove(NcclHandle comm) {
-    std::lock_guard lock(mutex_);
-    all_.erase(comm);
-  }
-
- private:
-  std::mutex mutex_;
-  uintptr_t made_ = 0;
-  std::map<NcclHandle, std::shared_ptr<Communicator>> all_;
-};
 
 // Reductions that programs have made: numbers from kFirstScaledSum on.
 class ScaledSums {
@@ -84,17 +50,6 @@ class ScaledSums {
   std::map<int, double> factors_;
 };
 
-std::string name_of(const NcclUniqueId& id) {
-  constexpr int kNamingBytes = 16;
-  std::string name = "perseus-standin-";
-  for (int i = 0; i < kNamingBytes; ++i) {
-    for (const int digit : {id.bytes[i] >> 4 & 15, id.bytes[i] & 15}) {
-      name += "0123456789abcdef"[digit];
-    }
-  }
-  return name + "-";
-}
-
 NcclResult submit(Collective collective, NcclHandle comm, CuStream stream) {
   auto communicator = Communicators::get().find(comm);
   if (!communicator || !ScaledSums::get().resolve(collective) ||
@@ -109,6 +64,10 @@ NcclResult submit(Collective collective, NcclHandle comm, CuStream stream) {
   }
   // As NCCL says of one that still connects.
   if (communicator->error() == kNcclInProgress) return kNcclInvalidArgument;
+  const auto touched = collective.accesses(communicator->rank, communicator->ranks);
+  collective.is_registered = std::all_of(touched.begin(), touched.end(), [&](const Access& access) {
+    return communicator->is_registered(access.address, access.bytes);
+  });
   Group::of_this_thread().add(std::move(communicator), std::move(collective), stream);
   return kNcclSuccess;
 }
@@ -135,76 +94,6 @@ PERSEUS_STANDIN_API const char* ncclGetErrorString(NcclResult error) {
     case kNcclInProgress: return "NCCL operation in progress";
     default: return "unknown result code";
   }
-}
-
-PERSEUS_STANDIN_API NcclResult ncclGetVersion(int* version) {
-  if (const int error = injected(__func__)) return error;
-  *version = settings().nccl_version;
-  return kNcclSuccess;
-}
-
-PERSEUS_STANDIN_API NcclResult ncclGetUniqueId(NcclUniqueId* id) {
-  if (const int error = injected(__func__)) return error;
-  std::random_device random;
-  for (char& byte : id->bytes) byte = static_cast<char>(random());
-  return kNcclSuccess;
-}
-
-PERSEUS_STANDIN_API NcclResult ncclCommInitRankConfig(NcclHandle* comm, int ranks, NcclUniqueId id,
-                                                      int rank, NcclConfig* config) {
-  if (const int error = injected(__func__)) return error;
-  if (current_device() < 0) return kNcclUnhandledCudaError;
-  constexpr unsigned kMagic = 0xcafebeef;
-  if (ranks < 1 || rank < 0 || rank >= ranks || (config != nullptr && config->magic != kMagic)) {
-    return kNcclInvalidArgument;
-  }
-  const bool is_blocking = config == nullptr || config->blocking != 0;
-  auto communicator =
-      std::make_shared<Communicator>(name_of(id), rank, ranks, current_device(), is_blocking);
-  communicator->start();
-  *comm = Communicators::get().add(communicator);
-  if (!is_blocking) return kNcclInProgress;
-  if (Group::of_this_thread().is_open()) {
-    Group::of_this_thread().add_start(std::move(communicator));
-    return kNcclSuccess;
-  }
-  const NcclResult error = communicator->wait_for_start();
-  if (error != kNcclSuccess) Communicators::get().remove(std::exchange(*comm, nullptr));
-  return error;
-}
-
-PERSEUS_STANDIN_API NcclResult ncclCommFinalize(NcclHandle comm) {
-  if (const int error = injected(__func__)) return error;
-  const auto communicator = Communicators::get().find(comm);
-  if (!communicator) return kNcclInvalidArgument;
-  communicator->finalize();
-  return communicator->error() == kNcclInProgress ? kNcclInProgress : kNcclSuccess;
-}
-
-PERSEUS_STANDIN_API NcclResult ncclCommDestroy(NcclHandle comm) {
-  if (const int error = injected(__func__)) return error;
-  const auto communicator = Communicators::get().find(comm);
-  if (!communicator) return kNcclInvalidArgument;
-  communicator->wait_for_work();
-  Communicators::get().remove(comm);
-  return kNcclSuccess;
-}
-
-PERSEUS_STANDIN_API NcclResult ncclCommAbort(NcclHandle comm) {
-  if (const int error = injected(__func__)) return error;
-  const auto communicator = Communicators::get().find(comm);
-  if (!communicator) return kNcclInvalidArgument;
-  communicator->abort();
-  Communicators::get().remove(comm);
-  return kNcclSuccess;
-}
-
-PERSEUS_STANDIN_API NcclResult ncclCommGetAsyncError(NcclHandle comm, NcclResult* error) {
-  if (const int injected_error = injected(__func__)) return injected_error;
-  const auto communicator = Communicators::get().find(comm);
-  if (!communicator) return kNcclInvalidArgument;
-  *error = communicator->error();
-  return kNcclSuccess;
 }
 
 PERSEUS_STANDIN_API NcclResult ncclGroupStart() {

@@ -343,7 +343,7 @@ TEST_F(NcclRules, AProcessMayHaveSeveralRanks) {
                          NcclHandle comms[2];
                          CuStream streams[2];
                          CuPointer buffers[2];
-                         NcclConfig config;
+                         NcclConfig config = here.config();
                          require(here.nccl.group_start(), "ncclGroupStart");
                          for (int i = 0; i < 2; ++i) {
                            here.cuda.make_current(i);

@@ -22,8 +22,13 @@ struct Rank {
   CuEvent event = cuda.new_event();
   NcclHandle comm = nullptr;
 
+  NcclConfig config() const {
+    int version = 0;
+    require(nccl.version(&version), "ncclGetVersion");
+    return NcclConfig::of(version);
+  }
   NcclResult connect(size_t id = 0, int blocking = 1) {
-    NcclConfig config;
+    NcclConfig config = this->config();
     config.blocking = blocking;
     return nccl.init_rank(&comm, ranks, ids[id], rank, &config);
   }

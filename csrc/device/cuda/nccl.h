@@ -67,6 +67,18 @@ struct NcclConfig {
 // Versions as NCCL numbers them.
 inline constexpr int kNcclWithCtaPolicy = 22700, kNcclWithLaunchOrder = 23100;
 
+inline NcclConfig NcclConfig::of(int nccl_version) {
+  NcclConfig config;
+  if (nccl_version < kNcclWithCtaPolicy) {
+    config.size = offsetof(NcclConfig, traffic_class);
+    config.version = 21800;
+  } else if (nccl_version < kNcclWithLaunchOrder) {
+    config.size = offsetof(NcclConfig, channels_per_net_peer);
+    config.version = 22700;
+  }
+  return config;
+}
+
 // X(member, name in the library, parameters); all return a NcclResult.
 #define PERSEUS_NCCL_FUNCTIONS(X)                                                               \
   X(version, ncclGetVersion, (int* version))                                                    \

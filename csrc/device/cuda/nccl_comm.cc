@@ -16,20 +16,6 @@ constexpr std::string_view kConnecting = "connecting with NCCL";
 
 }  // namespace
 
-NcclConfig NcclConfig::of(int nccl_version) {
-  NcclConfig config;
-  const auto end_at = [&config](size_t size, unsigned version) {
-    config.size = size;
-    config.version = version;
-  };
-  if (nccl_version < kNcclWithCtaPolicy) {
-    end_at(offsetof(NcclConfig, traffic_class), 21800);
-  } else if (nccl_version < kNcclWithLaunchOrder) {
-    end_at(offsetof(NcclConfig, channels_per_net_peer), 22700);
-  }
-  return config;
-}
-
 Status nccl_status(const Nccl& nccl, NcclResult result, std::string_view what) {
   if (result == kNcclSuccess || result == kNcclInProgress) return {};
   return Status::internal(std::string(what) + " failed: NCCL says \"" + nccl.error_text(result) +

@@ -94,6 +94,16 @@ def poll(handle: int, /) -> int: ...
 def wait(handle: int, time_out_ms: int = -1, /) -> bool:
     """Whether the operation is complete; raises if it failed. Python's signal handlers run."""
 
+def wait_on_stream(handle: int, stream: int, /) -> None:
+    """Has a CUDA stream wait for the results; raises if the operation failed. Then what is kept for
+    it may be let go of in the order of that stream."""
+
+def kept(handle: int, /) -> Any:
+    """What submit was given to keep; None if nothing is kept any more."""
+
+def let_go(handle: int, /) -> None:
+    """Keeps it no longer."""
+
 def finish(handle: int, /) -> None:
     """wait without bound, then release, also where the operation failed."""
 

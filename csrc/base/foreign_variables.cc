@@ -44,7 +44,6 @@ const std::vector<IgnoredVariable>& ignored_variables() {
       {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
        "the tuner tries values in turn and fits no Gaussian process"},
       {"HOROVOD_BATCH_D2D_MEMCOPIES", "packing always copies all tensors of a merge in one pass"},
-      {"HOROVOD_ENABLE_ASYNC_COMPLETION", "completion is always asynchronous"},
       {"HOROVOD_ENABLE_XLA_OPS", "there are no XLA operations"},
       {"HOROVOD_DISABLE_NVTX_RANGES", "there are no NVTX ranges; PERSEUS_TIMELINE shows the same"},
       {"HOROVOD_CONTROLLER", "agreement needs no controller"},

@@ -99,6 +99,7 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
   const OperationPtr operation = std::move(made).value();
 
   if (!process.names.take(submission.id)) return in_flight(*place.name);
+  operation->holds_name = true;
   const perseus_handle_t handle = process.handles.add(operation);
   if (submission.callback != nullptr) {
     // Small enough to need no memory of its own.
@@ -114,6 +115,14 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
     return status;
   }
   return handle;
+}
+
+// A graph cannot wait for what is not a part of it.
+bool is_captured(const perseus::Gpu& gpu, perseus::CuStream stream) {
+  const perseus::CurrentContext current(gpu);
+  int capturing = perseus::kCuNotCapturing;
+  const perseus::CuResult asked = gpu.driver().capture_status(stream, &capturing);
+  return asked != perseus::kCuSuccess || capturing != perseus::kCuNotCapturing;
 }
 
 }  // namespace
@@ -176,7 +185,10 @@ perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms) {
 perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
                                         int64_t time_out_ms) {
   const OperationPtr operation = Process::instance().handles.find(handle);
-  if (operation == nullptr || operation->gpu == nullptr) return perseus_wait(handle, time_out_ms);
+  auto* const waiting = static_cast<perseus::CuStream>(stream);
+  if (operation == nullptr || operation->gpu == nullptr || is_captured(*operation->gpu, waiting)) {
+    return perseus_wait(handle, time_out_ms);
+  }
   std::optional<std::chrono::nanoseconds> time_out;
   if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
   const auto spin = Process::instance().spin.load(std::memory_order_relaxed);
@@ -188,8 +200,10 @@ perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
   const perseus::CurrentContext current(gpu);
   Status status = current.status();
   for (const perseus::GpuEvent& result : operation->results) {
-    if (status.is_ok()) status = gpu.order(static_cast<perseus::CuStream>(stream), result);
+    if (status.is_ok()) status = gpu.order(waiting, result);
   }
+  // Agreed on and queued: a second operation of the name finds its own way.
+  if (status.is_ok()) operation->give_back_name(Process::instance().names);
   return to_c(status);
 }
 

@@ -164,7 +164,7 @@ Status Engine::submit(OperationPtr operation) {
     std::lock_guard lock(queue_mutex_);
     if (!refusal_.is_ok()) {
       const Status why = ended(*operation, refusal_);
-      if (operation->name_id >= 0) names_.give_back(operation->name_id);
+      operation->give_back_name(names_);
       return why;
     }
     queue_.push_back(std::move(operation));
@@ -254,7 +254,7 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   if (status.code() == StatusCode::kAborted && !closing_) tell_launcher_who_is_to_blame();
   trace_complete(timeline_, *operation);
   operation->status = ended(*operation, std::move(status));
-  if (operation->name_id >= 0) names_.give_back(operation->name_id);
+  operation->give_back_name(names_);
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();
   if (operation->gpu != nullptr) operation->launched.set();

@@ -21,6 +21,7 @@
 #include "base/event.h"
 #include "base/status.h"
 #include "device/cuda/gpu.h"
+#include "engine/names.h"
 #include "negotiation/description.h"
 
 namespace perseus {
@@ -48,6 +49,7 @@ class Operation {
  public:
   int64_t handle = 0;
   int32_t name_id = -1;  // in Names; -1 for the engine's own operations
+  std::atomic<bool> holds_name{false};
   int32_t process_set = 0;
   std::string key;
   Description description;
@@ -66,6 +68,11 @@ class Operation {
   void shard_launched(const GpuEvent& until) {
     results.push_back(until);
     if (unlaunched_shards.fetch_sub(1, std::memory_order_acq_rel) == 1) launched.set();
+  }
+
+  // The name may be used again. Any thread, any number of times.
+  void give_back_name(Names& names) {
+    if (holds_name.exchange(false, std::memory_order_acq_rel)) names.give_back(name_id);
   }
 
   // Engine thread: shards that are not done.

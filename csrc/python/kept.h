@@ -24,6 +24,12 @@ class Kept {
     objects_[handle] = pybind11::reinterpret_borrow<pybind11::object>(object);
   }
 
+  // None for a handle that nothing is kept for.
+  pybind11::object find(perseus_handle_t handle) const {
+    const auto found = objects_.find(handle);
+    return found == objects_.end() ? pybind11::none() : found->second;
+  }
+
   void let_go(perseus_handle_t handle) {
     const auto found = objects_.find(handle);
     if (found == objects_.end()) return;

@@ -165,13 +165,14 @@ PyObject* error(const Arguments& arguments) {
   return none();
 }
 
-// One perseus_wait of at most `time_out_ms`, without the GIL. Raises if the operation failed.
-bool wait_slice(perseus_handle_t handle, int64_t time_out_ms) {
+// One call that waits for at most `time_out_ms`, without the GIL. Raises if the operation failed.
+template <typename Wait>
+bool wait_slice(const Wait& wait, int64_t time_out_ms) {
   perseus_status_t status;
   std::string message;
   {
     Unlocked unlocked;
-    status = perseus_wait(handle, time_out_ms);
+    status = wait(time_out_ms);
     if (status != PERSEUS_OK && status != PERSEUS_IN_PROGRESS) message = perseus_last_error();
   }
   if (status == PERSEUS_OK) return true;
@@ -195,7 +196,7 @@ bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
       slice = std::min(slice, std::max<int64_t>(0, time_out_ms - spent.count()));
     }
-    if (wait_slice(handle, slice)) return true;
+    if (wait_slice([&](int64_t ms) { return perseus_wait(handle, ms); }, slice)) return true;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (time_out_ms >= 0 && slice < kSignalCheckMs) return false;
   }
@@ -205,6 +206,31 @@ bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
 PyObject* wait(const Arguments& arguments) {
   arguments.expect(1, 2);
   return PyBool_FromLong(wait_for(arguments.int64(0), arguments.has(1) ? arguments.int64(1) : -1));
+}
+
+// wait_on_stream(handle, stream)
+PyObject* wait_on_stream(const Arguments& arguments) {
+  arguments.expect(2, 2);
+  const perseus_handle_t handle = arguments.int64(0);
+  void* stream = arguments.address(1);
+  const auto wait = [&](int64_t ms) { return perseus_wait_on_stream(handle, stream, ms); };
+  while (!wait_slice(wait, kSignalCheckMs)) {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  return none();
+}
+
+// kept(handle) -> what submit was given to keep, or None
+PyObject* kept(const Arguments& arguments) {
+  arguments.expect(1, 1);
+  return Kept::instance().find(arguments.int64(0)).release().ptr();
+}
+
+// let_go(handle): of that, before the operation is complete
+PyObject* let_go_of_kept(const Arguments& arguments) {
+  arguments.expect(1, 1);
+  Kept::instance().let_go(arguments.int64(0));
+  return none();
 }
 
 // finish(handle): waits and forgets the handle, unless Python was interrupted meanwhile: then the
@@ -254,6 +280,9 @@ void bind_steady_calls(py::module_& module) {
       method<array_address>("array_address"),
       method<poll>("poll"),
       method<wait>("wait"),
+      method<wait_on_stream>("wait_on_stream"),
+      method<kept>("kept"),
+      method<let_go_of_kept>("let_go"),
       method<finish>("finish"),
       method<error>("error"),
       method<release>("release"),

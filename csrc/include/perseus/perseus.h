@@ -255,10 +255,11 @@ PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_
 
 /* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: what is
  * queued to it from now on finds them. Returns as soon as all work is queued on the GPU, so that
- * the caller need not wait for its end; by way of the host, when the operation is complete. The
- * tensors may be freed once the operation is complete, or in the order of that stream. Of what goes
- * wrong later on the GPU, perseus_wait tells, and so do operations that come after. For tensors on
- * the CPU it is perseus_wait. */
+ * the caller need not wait for its end; by way of the host, when the operation is complete. From
+ * then on the name may be used again, and the tensors may be used and freed in the order of that
+ * stream, as they may by anybody once the operation is complete. Of what goes wrong later on the
+ * GPU, perseus_wait tells, and operations that come after fail. For tensors on the CPU, and for a
+ * stream that is being captured into a graph, it is perseus_wait. */
 PERSEUS_API perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
                                                     int64_t time_out_ms);
 

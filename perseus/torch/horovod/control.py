@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.torch.horovod.async_completion import settle
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import set_id
 from perseus_core import barrier as _barrier
@@ -29,5 +30,10 @@ def join(device: int = -1) -> int:
 
 @eager
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Returns once all ranks of the set have called it."""
+    """Returns once all ranks of the set have called it.
+
+    What CUDA streams wait for (PERSEUS_ASYNC_COMPLETION) is complete then on this rank; an error of
+    it is raised.
+    """
+    settle()
     _barrier(process_set=set_id(process_set))

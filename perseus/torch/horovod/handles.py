@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from perseus.torch.horovod import async_completion
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import copied_back
 from perseus_core import _engine
@@ -57,7 +58,8 @@ def synchronize(handle: int) -> Any:
     """Waits for the operation and gives its output; None for an unknown handle.
 
     A handle can be synchronized once. Other Python threads run meanwhile. Raises
-    HorovodInternalError if the operation failed.
+    HorovodInternalError if the operation failed. With PERSEUS_ASYNC_COMPLETION, the current CUDA
+    stream waits in place of the host; see async_completion.
     """
     return finish(_checked(handle))
 
@@ -66,8 +68,12 @@ def finish(handle: int) -> Any:
     """synchronize, for our own calls."""
     if handle not in _outputs:
         return None
+    is_known = True  # what becomes of the operation
     try:
-        _engine.wait(handle)
+        if async_completion.is_on():
+            is_known = not async_completion.wait(handle, _outputs[handle])
+        if is_known:
+            _engine.wait(handle)
     except BaseException:
         # After Ctrl-C it is still under way, or well.
         if _engine.poll(handle) != 0 and _engine.error(handle):
@@ -76,12 +82,18 @@ def finish(handle: int) -> Any:
     output = _outputs[handle]
     if handle in _finishers:
         output = _finishers[handle](handle)
-    _forget(handle)
+    if is_known:
+        _forget(handle)
+    else:
+        _finishers.pop(handle, None)
+        del _outputs[handle]
+        async_completion.forget(handle)
     return output
 
 
 def reset() -> None:
     """Forgets the operations of an engine that has shut down."""
+    async_completion.reset()
     for handle in list(_outputs):
         _forget(handle)
 

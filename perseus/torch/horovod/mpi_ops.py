@@ -8,7 +8,7 @@ from typing import Any
 from perseus.common.basics import Basics
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.torch.horovod import handles
+from perseus.torch.horovod import async_completion, handles
 from perseus.torch.horovod.allgather import (
     HorovodAllgather,
     HorovodGroupedAllgather,
@@ -85,6 +85,7 @@ def shutdown() -> None:
     """Leaves the job. Operations under way fail, here and on the others. init may follow."""
     apply_all_updates()
     _basics.shutdown()
+    async_completion.warn()
 
 
 __all__ = [

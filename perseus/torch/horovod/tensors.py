@@ -3,7 +3,7 @@
 An operation on CUDA tensors begins when the current stream has come to where it is at the call.
 Until it is complete, which it is when the GPU is done, a reference to all that it reads and writes
 is kept: PyTorch's allocator, which knows nothing of the engine's streams, must not give that memory
-to others.
+to others. async_completion has another rule.
 """
 
 from __future__ import annotations
@@ -99,6 +99,22 @@ def copy(target: torch.Tensor, buffer: torch.Tensor) -> None:
     target.copy_(buffer)
     if buffer.is_cuda:
         buffer.record_stream(torch.cuda.current_stream(buffer.device))
+
+
+def leave_to(stream: torch.cuda.Stream, memory: Any) -> None:
+    """Lets tensors, or their storages, be let go of as soon as the stream does what it has by now.
+
+    PyTorch's allocator then gives their memory to others in the order of the stream that it was
+    allocated for, and not before this one has come so far.
+    """
+    if isinstance(memory, (list, tuple)):
+        for part in memory:
+            leave_to(stream, part)
+    elif isinstance(memory, torch.UntypedStorage):
+        whole = torch.empty(0, dtype=torch.uint8, device=memory.device)
+        whole.set_(memory).record_stream(stream)
+    else:
+        memory.record_stream(stream)
 
 
 def contiguous_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

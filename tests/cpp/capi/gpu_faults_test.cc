@@ -105,6 +105,25 @@ TEST_P(GpuFaults, AnErrorWhileACollectiveRuns) {
                  10);
 }
 
+// What goes wrong when a stream has been made to wait is not lost.
+TEST_P(GpuFaults, AnErrorAfterAStreamWaits) {
+  World(size(), on_rank(last(), {{"PERSEUS_STANDIN_COLLECTIVE", "2=6"}})).run([&](int) {
+    const TestGpu gpu;
+    REQUIRE(Summed(gpu, "first", 1000, 1.0f).run() == PERSEUS_OK);
+    GpuValues<float> data(gpu, std::vector<float>(1000, 1.0f));
+    const std::vector<int64_t> shape = {1000};
+    Submission sum(PERSEUS_ALLREDUCE, "second");
+    sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
+    standin<void(void*)>("perseus_standin_hold")(gpu.stream());
+    const perseus_handle_t handle = on(gpu, sum).submit();
+    perseus_wait_on_stream(handle, gpu.stream(), -1);  // which may be told or not
+    standin<void(void*)>("perseus_standin_release")(gpu.stream());
+    REQUIRE(perseus_wait(handle, -1) != PERSEUS_OK);
+    perseus_release(handle);
+    REQUIRE(Summed(gpu, "third", 1000, 1.0f).run() == PERSEUS_ABORTED);
+  });
+}
+
 TEST_P(GpuFaults, ACollectiveThatHangs) {
   expect_failure(
       with_nccl({{"PERSEUS_STANDIN_COLLECTIVE", "2=hang"}, {"PERSEUS_NCCL_TIMEOUT", "1"}}),

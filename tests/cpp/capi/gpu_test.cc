@@ -170,6 +170,60 @@ TEST_P(OnGpu, AStreamWaitsForResultsInPlaceOfTheHost) {
   });
 }
 
+TEST_P(OnGpu, ANameMayBeUsedAgainOnceAStreamWaits) {
+  if (is_staged()) GTEST_SKIP() << "the host has to wait for what passes through it";
+  run([&](int) {
+    const TestGpu gpu;
+    GpuValues<float> data(gpu, std::vector<float>(1000, 1.0f));
+    const std::vector<int64_t> shape = {1000};
+    Submission sum(PERSEUS_ALLREDUCE, "sum");
+    sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
+    on(gpu, sum);
+    const auto hold = standin<void(void*)>("perseus_standin_hold");
+    const auto release = standin<void(void*)>("perseus_standin_release");
+    hold(gpu.stream());
+    std::vector<perseus_handle_t> handles;
+    perseus_handle_t second = 0;
+    for (int i = 0; i < 3; ++i) {
+      handles.push_back(sum.submit());
+      REQUIRE(perseus_submit(&sum.raw, &second) == PERSEUS_DUPLICATE_NAME);
+      REQUIRE(perseus_wait_on_stream(handles.back(), gpu.stream(), -1) == PERSEUS_OK);
+      REQUIRE(perseus_poll(handles.back()) == 0);
+    }
+    release(gpu.stream());
+    for (const perseus_handle_t handle : handles) {
+      REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
+      perseus_release(handle);
+    }
+    const auto expected = static_cast<float>(size() * size() * size());
+    for (const float value : data.read()) REQUIRE(value == expected);
+    // The name is free as often as it is taken, and no more.
+    hold(gpu.stream());
+    handles = {sum.submit()};
+    REQUIRE(perseus_submit(&sum.raw, &second) == PERSEUS_DUPLICATE_NAME);
+    release(gpu.stream());
+    REQUIRE(perseus_wait(handles[0], -1) == PERSEUS_OK);
+    perseus_release(handles[0]);
+  });
+}
+
+TEST_P(OnGpu, TheHostWaitsInPlaceOfAStreamThatIsBeingCaptured) {
+  run([&](int) {
+    const TestGpu gpu;
+    GpuValues<float> data(gpu, std::vector<float>(1000, 1.0f));
+    const std::vector<int64_t> shape = {1000};
+    Submission sum(PERSEUS_ALLREDUCE, "sum");
+    sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
+    const perseus_handle_t handle = on(gpu, sum).submit();
+    const auto set_capturing = standin<void(void*, int)>("perseus_standin_set_capturing");
+    set_capturing(gpu.stream(), 1);
+    REQUIRE(perseus_wait_on_stream(handle, gpu.stream(), -1) == PERSEUS_OK);
+    REQUIRE(perseus_poll(handle) == 1);
+    set_capturing(gpu.stream(), 0);
+    perseus_release(handle);
+  });
+}
+
 TEST_P(OnGpu, WaitingOnAStreamTellsOfErrors) {
   if (size() == 1) GTEST_SKIP() << "needs two ranks";
   run([&](int rank) {

@@ -15,7 +15,7 @@ from standin_cupy import cupy_on
 from standin_gpu import DlpackArray, Gpu, InterfaceArray
 
 import perseus_core as core
-from perseus_core import ReduceOp
+from perseus_core import DataType, OperationKind, ReduceOp, _engine
 
 SHAPES = [(), (0, 3), (1,), (7, 11), (1000, 33)]
 DTYPES = ["float32", "float64", "float16", "int32", "int64", "uint8"]
@@ -179,6 +179,38 @@ def a_callback_is_told() -> None:
         pass
 
 
+def streams_wait_in_place_of_the_host() -> None:
+    """And a name may be used again as soon as one does."""
+    passes_host = os.environ["PERSEUS_GPU_OPERATIONS"] == "staged"
+    array = InterfaceArray(gpu, np.full(300, core.rank() + 1.0))
+    out = InterfaceArray(gpu, np.zeros(300))
+    consumer = gpu.new_stream()
+    number = _engine.register(core.WORLD, OperationKind.ALLREDUCE, "on.stream")
+    options = ((300,), DataType.FLOAT64, ReduceOp.SUM, 1.0, 1.0, 0, 0, None, 1, 0)
+    if not passes_host:
+        gpu.driver.perseus_standin_hold(ctypes.c_void_p(gpu.stream))
+    handles = []
+    for source, stream in ((array, gpu.stream), (out, consumer)):
+        keep = (source, out)
+        handle = _engine.submit_allreduce(
+            number, keep, source.address, out.address, *options, stream
+        )
+        _engine.wait_on_stream(handle, consumer)
+        assert _engine.kept(handle) is keep
+        _engine.let_go(handle)
+        assert _engine.kept(handle) is None
+        handles.append(handle)
+    if not passes_host:
+        assert [_engine.poll(handle) for handle in handles] == [0, 0]
+        gpu.driver.perseus_standin_release(ctypes.c_void_p(gpu.stream))
+    gpu.make_wait(gpu.stream, consumer)
+    total = core.size() * (core.size() + 1) / 2 * core.size()
+    np.testing.assert_array_equal(out.read(), np.full(300, total))
+    for handle in handles:
+        assert _engine.wait(handle)
+        _engine.release(handle)
+
+
 class ArrayThatTellsNoStream(InterfaceArray):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -298,6 +330,7 @@ CHECKS = [
     results_are_inputs_again,
     arrays_live_until_the_end,
     a_callback_is_told,
+    streams_wait_in_place_of_the_host,
     memory_without_a_stream_is_ready,
     older_interfaces_begin_after_the_default_stream,
     wrong_uses_are_refused,

@@ -35,6 +35,15 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from contest.report import machine
 
 TESTS = ROOT / "tests/gpu"
+#: What is tested of PyTorch: with CUDA tensors what others are tested with, and what they lack.
+TORCH = [
+    *(
+        ROOT / f"tests/python/parallel/test_torch_{what}.py"
+        for what in ("collectives", "autograd", "sync_batch_norm")
+    ),
+    TESTS / "test_torch_cuda.py",
+]
+CUPY = TESTS / "test_cupy.py"
 LOGS = gpu_build.FOLDER / "logs"
 RESULTS = ROOT / "benchmarks/results/gpu_check.json"
 #: Seconds of all steps together; what is left then is not begun.
@@ -117,10 +126,11 @@ def with_ranks(ranks: int, *program: str | Path) -> list[str | Path]:
     return [*launcher, sys.executable, *program]
 
 
-def tests(file: str, ranks: int) -> Callable[[Context], list[str | Path]]:
+def tests(ranks: int, *files: Path) -> Callable[[Context], list[str | Path]]:
+    options = ["-q", "-p", "no:cacheprovider", "-c", TESTS / "pytest.ini"]
     # Ranks that fell out of step fail whatever comes next: a few say enough.
-    options = ["-q", "-p", "no:cacheprovider", "--maxfail", "20" if ranks == 1 else "3"]
-    return lambda _: with_ranks(ranks, "-m", "pytest", *options, TESTS / file)
+    options += ["--maxfail", "20" if ranks == 1 else "3"]
+    return lambda _: with_ranks(ranks, "-m", "pytest", *options, *files)
 
 
 def program(name: str, ranks: int) -> Callable[[Context], list[str | Path]]:
@@ -201,30 +211,28 @@ STEPS = [
         shown=("copy, GB/s", *SHARES),
     ),
     sanitized("memcheck"),
-    Step(
-        "torch-1", "PyTorch, 1 rank, NCCL", 90, tests("test_torch_cuda.py", 1), operations("nccl")
-    ),
+    Step("torch-1", "PyTorch, 1 rank, NCCL", 90, tests(1, *TORCH), operations("nccl")),
     Step(
         "torch-2-staged",
         "PyTorch, 2 ranks, by way of the host",
         90,
-        tests("test_torch_cuda.py", 2),
+        tests(2, *TORCH),
         operations("staged"),
     ),
     Step(
         "torch-2-nccl",
         "PyTorch, 2 ranks on one GPU, NCCL",
         120,
-        tests("test_torch_cuda.py", 2),
+        tests(2, *TORCH),
         shared_gpu(2),
         no_nccl,
     ),
-    Step("cupy-1", "CuPy, 1 rank, NCCL", 60, tests("test_cupy.py", 1), operations("nccl"), no_cupy),
+    Step("cupy-1", "CuPy, 1 rank, NCCL", 60, tests(1, CUPY), operations("nccl"), no_cupy),
     Step(
         "cupy-2-staged",
         "CuPy, 2 ranks, by way of the host",
         60,
-        tests("test_cupy.py", 2),
+        tests(2, CUPY),
         operations("staged"),
         no_cupy,
     ),
@@ -284,7 +292,7 @@ STEPS = [
         "torch-2-auto",
         "PyTorch, 2 ranks, by the way Perseus finds",
         90,
-        tests("test_torch_cuda.py", 2),
+        tests(2, *TORCH),
         operations("auto"),
         only_long=True,
     ),
@@ -292,7 +300,7 @@ STEPS = [
         "torch-4-nccl",
         "PyTorch, 4 ranks on one GPU, NCCL",
         120,
-        tests("test_torch_cuda.py", 4),
+        tests(4, *TORCH),
         shared_gpu(4),
         no_nccl,
         only_long=True,
@@ -306,7 +314,8 @@ NAMES = [step.name for step in STEPS]
 def run(step: Step, context: Context, limit: float) -> Outcome:
     if why := step.why_not(context):
         return Outcome(step.name, NOT_RUN, reason=why)
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **step.environment(context)}
+    device = {"PERSEUS_TEST_DEVICE": "cpu" if ON_CPU else "cuda"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **device, **step.environment(context)}
     paths = [str(gpu_build.PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     if step.name != "build":
         environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python/parallel"))
+from torch_device import own_gpu
 
 
 def is_cpu() -> bool:
@@ -17,11 +21,7 @@ def is_cpu() -> bool:
 
 def device() -> torch.device:
     """This rank's GPU, made the current one; the CPU if PERSEUS_GPU_CHECK_DEVICE says so."""
-    if is_cpu():
-        return torch.device("cpu")
-    index = int(os.environ.get("PERSEUS_LOCAL_RANK", "0")) % torch.cuda.device_count()
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    return torch.device("cpu") if is_cpu() else own_gpu()
 
 
 def synchronize() -> None:

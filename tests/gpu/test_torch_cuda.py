@@ -1,23 +1,21 @@
-"""perseus.torch.horovod with tensors on GPUs, against float64 references on the CPU."""
+"""perseus.torch.horovod with tensors on GPUs: streams, memory, errors, process sets, training.
+
+What holds wherever the tensors are is in tests/python/parallel, with the fixture `device`.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import place
 import pytest
 import torch
-from references import assert_close, rank_input, reduced
 
 import perseus.torch.horovod as hvd
-from perseus_core import HorovodInternalError, NonFiniteError, ReduceOp
+from perseus_core import HorovodInternalError, NonFiniteError
 
 DEVICE = place.device()
-FLOATS = ["float16", "bfloat16", "float32", "float64"]
-REDUCIBLE = ["uint8", "int8", "int16", "int32", "int64", *FLOATS]
-SHAPES = [(), (0,), (1,), (17,), (3, 5, 2), (5000,)]
 
 
 @pytest.fixture(autouse=True)
@@ -27,236 +25,11 @@ def ready() -> None:
     hvd.init()
 
 
-def as_tensor(array) -> torch.Tensor:
-    if array.dtype.name == "bfloat16":
-        return torch.tensor(array.astype(np.float32)).to(DEVICE, torch.bfloat16)
-    return torch.tensor(array).to(DEVICE)
-
-
-def as_array(tensor: torch.Tensor):
-    """On the host; the tensor has to be where the inputs are."""
-    import ml_dtypes
-
-    assert tensor.device == DEVICE
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.to(torch.float32).numpy().astype(ml_dtypes.bfloat16)
-    return tensor.numpy()
-
-
-def rank_inputs(shape, dtype):
-    return [rank_input(rank, shape, dtype) for rank in range(hvd.size())]
-
-
 def ones(*shape: int, **options) -> torch.Tensor:
     return torch.ones(shape, device=DEVICE, **options)
 
 
-# ---- Operations -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product])
-@pytest.mark.parametrize("dtype", REDUCIBLE)
-def test_allreduce_of_every_type(dtype, op):
-    for shape in SHAPES:
-        arrays = rank_inputs(shape, dtype)
-        tensor = as_tensor(arrays[hvd.rank()])
-        expected = reduced(arrays, ReduceOp(op))
-        result = hvd.allreduce(tensor, op=op)
-        assert result.dtype == tensor.dtype
-        assert_close(as_array(result), expected, hvd.size())
-        np.testing.assert_array_equal(as_array(tensor), arrays[hvd.rank()])
-        assert hvd.allreduce_(tensor, op=op) is tensor
-        assert_close(as_array(tensor), expected, hvd.size())
-
-
-def test_allreduce_of_bool():
-    own = torch.tensor([hvd.rank() == 0, False, True], device=DEVICE)
-    assert hvd.allreduce(own, op=hvd.Max).tolist() == [True, False, True]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
-@pytest.mark.parametrize("elements", [100_003, 5_000_000])
-def test_allreduce_of_large_tensors(dtype, elements):
-    arrays = rank_inputs((elements,), dtype)
-    tensor = as_tensor(arrays[hvd.rank()])
-    hvd.allreduce_(tensor, op=hvd.Sum)
-    assert_close(as_array(tensor), reduced(arrays, ReduceOp.SUM), hvd.size())
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_tensors_that_begin_anywhere(dtype):
-    """As parts of one allocation, side by side, in place: what lies between is left alone."""
-    arrays = rank_inputs((4000,), dtype)
-    whole = as_tensor(arrays[hvd.rank()])
-    expected = reduced(arrays, ReduceOp.SUM)
-    parts = [whole[1:100], whole[101:103], whole[104:1001], whole[1003:3999]]
-    handles = [
-        hvd.allreduce_async_(part, op=hvd.Sum, name=f"part.{i}") for i, part in enumerate(parts)
-    ]
-    for handle in handles:
-        hvd.synchronize(handle)
-    for i in (0, 100, 103, 1001, 1002, 3999):
-        expected[i] = arrays[hvd.rank()][i]
-    assert_close(as_array(whole), expected, hvd.size())
-
-
-@pytest.mark.parametrize("view", ["transposed", "strided", "expanded"])
-def test_tensors_that_are_not_contiguous(view):
-    arrays = rank_inputs((6, 8), "float32")
-    expected = reduced(arrays, ReduceOp.SUM)
-    own = as_tensor(arrays[hvd.rank()])
-    if view == "transposed":
-        tensor, expected = own.t(), expected.T
-    elif view == "strided":
-        tensor, expected = own[::2, 1::3], expected[::2, 1::3]
-    else:
-        tensor, expected = own[:, :1].expand(6, 8), np.repeat(expected[:, :1], 8, axis=1)
-    assert_close(as_array(hvd.allreduce(tensor, op=hvd.Sum)), expected, hvd.size())
-    if view != "expanded":
-        assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor
-        assert_close(as_array(tensor), expected, hvd.size())
-
-
-@pytest.mark.parametrize("dtype", ["int32", *FLOATS])
-def test_prescale_and_postscale(dtype):
-    arrays = rank_inputs((500,), dtype)
-    result = hvd.allreduce(
-        as_tensor(arrays[hvd.rank()]), op=hvd.Sum, prescale_factor=4.0, postscale_factor=0.25
-    )
-    assert_close(as_array(result), reduced(arrays, ReduceOp.SUM), hvd.size() + 2)
-
-
-def test_fp16_compression_gives_back_the_type():
-    arrays = rank_inputs((100,), "float64")
-    result = hvd.allreduce(
-        as_tensor(arrays[hvd.rank()]), op=hvd.Sum, compression=hvd.Compression.fp16
-    )
-    assert result.dtype == torch.float64
-    assert np.abs(as_array(result) - reduced(arrays, ReduceOp.SUM)).max() < 0.02 * hvd.size()
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_adasum_of_what_is_the_same_everywhere_is_it(dtype):
-    same = as_tensor(rank_input(0, (300,), dtype))
-    result = hvd.allreduce(same, op=hvd.Adasum)
-    assert_close(as_array(result), as_array(same).astype(np.float64), 4)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_grouped_allreduce(dtype):
-    shapes = [(3,), (), (1000,), (0,), (2, 2), (70_001,), *[(i,) for i in range(1, 140)]]
-    groups = [rank_inputs(shape, dtype) for shape in shapes]
-    tensors = [as_tensor(group[hvd.rank()]) for group in groups]
-    for results in (
-        hvd.grouped_allreduce(tensors, op=hvd.Sum),
-        hvd.grouped_allreduce_(tensors, op=hvd.Sum),
-    ):
-        for result, group in zip(results, groups, strict=True):
-            assert_close(as_array(result), reduced(group, ReduceOp.SUM), hvd.size())
-
-
-def test_grouped_allreduce_of_mixed_types():
-    tensors = [ones(3, dtype=torch.float64), ones(2, dtype=torch.int32)]
-    results = hvd.grouped_allreduce_(tensors, op=hvd.Sum)
-    assert results[0].tolist() == [hvd.size()] * 3
-    assert results[1].tolist() == [hvd.size()] * 2
-
-
-def test_many_at_once_of_all_sizes_and_types():
-    """More than one merged buffer, and more than one shard."""
-    work = [
-        (rank_inputs((elements,), dtype), f"{dtype}.{elements}")
-        for dtype in ("float32", "float16", "int32")
-        for elements in (1, 7, 63, 1000, 4096, 30_011, 300_000, 1_500_000)
-    ]
-    tensors = [as_tensor(arrays[hvd.rank()]) for arrays, _ in work]
-    for _ in range(3):
-        inputs = [tensor.clone() for tensor in tensors]
-        handles = [
-            hvd.allreduce_async_(tensor, op=hvd.Sum, name=name)
-            for tensor, (_, name) in zip(inputs, work, strict=True)
-        ]
-        for handle in handles:
-            hvd.synchronize(handle)
-        for tensor, (arrays, _) in zip(inputs, work, strict=True):
-            assert_close(as_array(tensor), reduced(arrays, ReduceOp.SUM), hvd.size())
-
-
-@pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
-def test_broadcast(dtype):
-    for root in range(hvd.size()):
-        arrays = rank_inputs((4, 5), dtype)
-        tensor = as_tensor(arrays[hvd.rank()])
-        np.testing.assert_array_equal(as_array(hvd.broadcast(tensor, root)), arrays[root])
-        np.testing.assert_array_equal(as_array(tensor), arrays[hvd.rank()])
-        assert hvd.broadcast_(tensor.t(), root).shape == (5, 4)
-        np.testing.assert_array_equal(as_array(tensor), arrays[root])
-
-
-@pytest.mark.parametrize("dtype", [*REDUCIBLE, "bool"])
-def test_allgather_of_uneven_parts(dtype):
-    arrays = [rank_input(rank, ((rank * 3 + 1) % 4, 5), dtype) for rank in range(hvd.size())]
-    result = hvd.allgather(as_tensor(arrays[hvd.rank()]))
-    np.testing.assert_array_equal(as_array(result), np.concatenate(arrays))
-
-
-def test_allgather_of_nothing():
-    result = hvd.allgather(torch.empty(0, 3, device=DEVICE))
-    assert result.shape == (0, 3)
-    assert result.device == DEVICE
-
-
-def test_grouped_allgather():
-    rank, size = hvd.rank(), hvd.size()
-    own = [torch.full((rank, 2), rank, device=DEVICE), torch.tensor([rank], device=DEVICE)]
-    first, second = hvd.grouped_allgather(own)
-    assert first.shape == (size * (size - 1) // 2, 2)
-    assert second.tolist() == list(range(size))
-
-
-@pytest.mark.parametrize("kind", [list, torch.tensor])
-def test_alltoall_with_splits(kind):
-    size, rank = hvd.size(), hvd.rank()
-    splits = [(rank + to) % 3 for to in range(size)]
-    rows = torch.full((sum(splits), 2), rank, device=DEVICE)
-    output, received = hvd.alltoall(rows, splits=kind(splits))
-    assert output.device == DEVICE
-    assert received.tolist() == [(sender + rank) % 3 for sender in range(size)]
-    expected = [sender for sender in range(size) for _ in range((sender + rank) % 3)]
-    assert output[:, 0].tolist() == expected
-
-
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
-@pytest.mark.parametrize("dtype", ["int32", "int64", *FLOATS])
-def test_reducescatter(dtype, op):
-    for rows in (0, 1, 7, 64):
-        arrays = rank_inputs((rows, 3), dtype)
-        result = hvd.reducescatter(as_tensor(arrays[hvd.rank()]), op=op)
-        own = np.array_split(reduced(arrays, ReduceOp(op)), hvd.size())[hvd.rank()]
-        assert_close(as_array(result), own, hvd.size())
-
-
-@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
-def test_sparse_allreduce(op):
-    rank, size = hvd.rank(), hvd.size()
-    dense = torch.zeros(6, 2, device=DEVICE)
-    dense[rank % 6] = rank + 1.0
-    result = hvd.sparse_allreduce_async(dense.to_sparse(1), name="sparse", op=op)()
-    expected = torch.zeros(6, 2, device=DEVICE)
-    for other in range(size):
-        expected[other % 6] += other + 1.0
-    if op == hvd.Average:
-        expected /= size
-    torch.testing.assert_close(result.to_dense(), expected)
-
-
-def test_join_with_uneven_steps_returns_the_last_rank():
-    for step in range(hvd.rank() + 1):
-        result = hvd.allreduce(ones(3), op=hvd.Sum, name=f"uneven.{step}")
-        assert result.tolist() == [hvd.size() - step] * 3
-    last = hvd.join()
-    assert hvd.allgather(torch.tensor([last], device=DEVICE)).tolist() == [last] * hvd.size()
+# ---- Process sets ---------------------------------------------------------------------------
 
 
 def test_process_sets(two_ranks: None):
@@ -315,19 +88,21 @@ def test_a_graph_that_is_captured_is_refused():
 
 
 @pytest.fixture
-def raising(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine is started anew with a setting: the parameter, a variable and its value."""
     hvd.barrier()
     hvd.shutdown()
     with monkeypatch.context() as environment:
-        environment.setenv("PERSEUS_ALLREDUCE_NANCHECK", "raise")
+        environment.setenv(*request.param)
         hvd.init()
         yield
         hvd.barrier()
         hvd.shutdown()
 
 
+@pytest.mark.parametrize("setting", [("PERSEUS_ALLREDUCE_NANCHECK", "raise")], indirect=True)
 @pytest.mark.parametrize("elements", [1000, 2_000_000])
-def test_nan_is_found_everywhere(elements: int, raising: None):
+def test_nan_is_found_everywhere(elements: int, setting: None):
     tensor = ones(elements)
     assert hvd.allreduce(tensor, op=hvd.Sum, name="good")[0].item() == hvd.size()
     if hvd.rank() == hvd.size() - 1:
@@ -380,12 +155,19 @@ def test_a_result_is_there_for_every_stream():
     assert (total + 1).unique().tolist() == [hvd.size() + 1.0]
 
 
-def test_tensors_that_python_dropped_are_kept():
-    handles = [hvd.allreduce_async(ones(200_000), op=hvd.Sum) for _ in range(30)]
-    others = [torch.full((200_000,), 7.0, device=DEVICE) for _ in range(30)]
-    for handle in handles:
-        assert hvd.synchronize(handle).unique().tolist() == [hvd.size()]
-    assert all(other.unique().tolist() == [7.0] for other in others)
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", [("PERSEUS_ASYNC_COMPLETION", "1")], indirect=True)
+def test_a_host_that_runs_ahead_finds_the_same(setting: None):
+    """Memory that it lets go of is used again at once, and so is the name."""
+    mean = ones(300_000)
+    for step in range(20):
+        torch.cuda._sleep(2_000_000 * (1 + (step + hvd.rank()) % 3))
+        total = hvd.allreduce(mean, op=hvd.Sum, name="ahead")
+        mean = total / hvd.size()
+        del total
+        torch.full((300_000,), -1.0, device=DEVICE)
+    hvd.barrier()
+    assert mean.unique().tolist() == [1.0]
 
 
 @pytest.mark.gpu
@@ -513,51 +295,6 @@ def test_half_precision_with_a_gradient_scaler():
     gathered = hvd.allgather(model.weight.detach().unsqueeze(0))
     for other in gathered:
         torch.testing.assert_close(other, model.weight.detach(), rtol=0, atol=0)
-
-
-def test_gradients_of_the_collectives():
-    size, rank = hvd.size(), hvd.rank()
-
-    def leaf(*shape: int) -> torch.Tensor:
-        return torch.full(shape, rank + 1.0, device=DEVICE, requires_grad=True)
-
-    tensor = leaf(3, 2)
-    hvd.allreduce(tensor, op=hvd.Sum).sum().backward()
-    assert tensor.grad.tolist() == [[float(size)] * 2] * 3
-    tensors = [leaf(3), leaf(2, 2)]
-    first, second = hvd.grouped_allreduce(tensors, op=hvd.Sum)
-    (first.sum() + 2 * second.sum()).backward()
-    assert tensors[1].grad.tolist() == [[2.0 * size] * 2] * 2
-    tensor = leaf(rank + 1, 2)
-    hvd.allgather(tensor).sum().backward()
-    assert tensor.grad.tolist() == [[1.0] * 2] * (rank + 1)
-    tensor = leaf(3)
-    hvd.broadcast(tensor, size - 1).sum().backward()
-    assert tensor.grad.tolist() == [1.0 if rank == size - 1 else 0.0] * 3
-
-
-@pytest.mark.parametrize("dims", [2, 4])
-def test_sync_batch_norm_equals_batch_norm_of_one_process(dims):
-    generator = torch.Generator().manual_seed(dims)
-    shape = [4, 2][: dims - 2]
-    parts = [
-        torch.randn([2 + 3 * rank, 3, *shape], generator=generator).double().to(DEVICE)
-        for rank in range(hvd.size())
-    ]
-    sync = hvd.SyncBatchNorm(3).double().to(DEVICE)
-    layer = {2: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[dims]
-    reference = layer(3).double().to(DEVICE)
-    own = parts[hvd.rank()].clone().requires_grad_()
-    everything = torch.cat(parts).requires_grad_()
-    output, expected = sync(own), reference(everything)
-    begin = sum(len(part) for part in parts[: hvd.rank()])
-    mine = slice(begin, begin + len(own))
-    torch.testing.assert_close(output, expected[mine], rtol=1e-10, atol=1e-10)
-    factors = torch.arange(everything.numel(), device=DEVICE).double().view_as(everything).cos()
-    (output * factors[mine]).sum().backward()
-    (expected * factors).sum().backward()
-    torch.testing.assert_close(own.grad, everything.grad[mine], rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(sync.running_var, reference.running_var)
 
 
 def test_state_is_made_the_same_everywhere():

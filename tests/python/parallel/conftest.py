@@ -7,6 +7,7 @@ nothing of its own in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,14 @@ def core() -> None:
 def two_ranks(core: None) -> None:
     if perseus_core.size() < 2:
         pytest.skip("needs ranks that can differ")
+
+
+@pytest.fixture
+def device() -> Any:
+    """Where the tensors of a test are: in CPU memory, or on this rank's GPU; see torch_device."""
+    import torch_device
+
+    return torch_device.of_tests()
 
 
 @pytest.fixture

@@ -23,14 +23,16 @@ def ranks() -> Iterator[None]:
 FAR_FROM_0 = (100.0, -5.0, 0.0)
 
 
-def batches(dims: int, means: tuple[float, ...] = FAR_FROM_0) -> list[torch.Tensor]:
+def batches(
+    device: torch.device, dims: int, means: tuple[float, ...] = FAR_FROM_0
+) -> list[torch.Tensor]:
     """Each rank's input; their sizes differ. `means`: of the channels."""
     generator = torch.Generator().manual_seed(dims)
     shape = [4, 2, 5][: dims - 2]
     return [
-        torch.randn(
-            [2 + 3 * rank, CHANNELS, *shape], generator=generator, dtype=torch.float64
-        ).add_(torch.tensor(means).view(1, -1, *[1] * len(shape)))
+        torch.randn([2 + 3 * rank, CHANNELS, *shape], generator=generator, dtype=torch.float64)
+        .add_(torch.tensor(means).view(1, -1, *[1] * len(shape)))
+        .to(device)
         for rank in range(hvd.size())
     ]
 
@@ -45,10 +47,12 @@ def weights(layer: torch.nn.Module) -> None:
 @pytest.mark.parametrize("dims", [2, 3, 4, 5])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("momentum", [0.1, None])
-def test_equals_batch_norm_of_one_process(dims: int, affine: bool, momentum: float | None) -> None:
-    parts = batches(dims)
-    sync = hvd.SyncBatchNorm(CHANNELS, momentum=momentum, affine=affine).double()
-    reference = LAYERS[dims](CHANNELS, momentum=momentum, affine=affine).double()
+def test_equals_batch_norm_of_one_process(
+    dims: int, affine: bool, momentum: float | None, device: torch.device
+) -> None:
+    parts = batches(device, dims)
+    sync = hvd.SyncBatchNorm(CHANNELS, momentum=momentum, affine=affine).double().to(device)
+    reference = LAYERS[dims](CHANNELS, momentum=momentum, affine=affine).double().to(device)
     weights(sync)
     weights(reference)
     own = parts[hvd.rank()].clone().requires_grad_()
@@ -61,7 +65,7 @@ def test_equals_batch_norm_of_one_process(dims: int, affine: bool, momentum: flo
         mine = slice(begin, begin + len(own))
         torch.testing.assert_close(output, expected[mine], rtol=1e-10, atol=1e-10)
         # A loss in which every element has a say of its own.
-        factors = torch.arange(everything.numel(), dtype=torch.float64).view_as(everything).cos()
+        factors = torch.arange(everything.numel(), device=device).double().view_as(everything).cos()
         (output * factors[mine]).sum().backward()
         (expected * factors).sum().backward()
         torch.testing.assert_close(own.grad, everything.grad[mine], rtol=1e-9, atol=1e-10)
@@ -75,15 +79,15 @@ def test_equals_batch_norm_of_one_process(dims: int, affine: bool, momentum: flo
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_narrow_types_are_summed_wide(dtype: torch.dtype) -> None:
-    parts = batches(4, (1.0, 0.0, -1.0))
+def test_narrow_types_are_summed_wide(dtype: torch.dtype, device: torch.device) -> None:
+    parts = batches(device, 4, (1.0, 0.0, -1.0))
     narrow = [part.to(dtype) for part in parts]
-    sync = hvd.SyncBatchNorm(CHANNELS)
+    sync = hvd.SyncBatchNorm(CHANNELS).to(device)
     own = narrow[hvd.rank()].clone().requires_grad_()
     output = sync(own)
     assert output.dtype == dtype
     everything = torch.cat(narrow).double()
-    expected = torch.nn.BatchNorm2d(CHANNELS).double()(everything)
+    expected = torch.nn.BatchNorm2d(CHANNELS).double().to(device)(everything)
     begin = sum(len(part) for part in parts[: hvd.rank()])
     tolerance = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(

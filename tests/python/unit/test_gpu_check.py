@@ -83,14 +83,14 @@ def test_a_step_that_cannot_be_run_is_no_failure(check: ModuleType, tmp_path: Pa
     assert json.loads((tmp_path / "kept.json").read_text())["rows"][0]["result"] == "not run"
 
 
-@pytest.mark.parametrize("file", ["test_torch_cuda.py", "test_cupy.py"])
-def test_its_tests_hold_for_tensors_in_cpu_memory(file: str) -> None:
+@pytest.mark.parametrize("name", ["torch-2-staged", "cupy-2-staged"])
+def test_its_tests_hold_for_tensors_in_cpu_memory(check: ModuleType, name: str) -> None:
     """Said to be there, they test what the other tests do; but they run."""
     pytest.importorskip("torch")
-    tests = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not of_every_type"]
-    launcher = [sys.executable, "-m", "perseus.run", "-np", "2", "--", sys.executable]
+    (tests,) = [step for step in check.STEPS if step.name == name]
+    command = map(str, tests.command(check.Context(False, check.gpu_nccl.Found(None))))
     done = subprocess.run(
-        [*launcher, *tests, str(ROOT / "tests/gpu" / file)],
+        [*command, "-k", "not of_every_type and not large and not many_at_once"],
         env={**os.environ, "PERSEUS_GPU_CHECK_DEVICE": "cpu", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -149,15 +149,21 @@ class GpuPair:
                 result.free_on_stream(library.cuda.get_current_stream().ptr)
                 return array.copy()
         if self._library == "torch":
-            if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
-                tensor = library.from_dlpack(result.as_uint8()).view(library.bool)
-            else:
-                tensor = library.from_dlpack(result)
-            if tensor.nbytes > _MOST_COPIED:
-                return tensor
-            result.free_on_stream(library.cuda.current_stream(tensor.device).cuda_stream)
-            return tensor.clone()
+            return in_torch(result)
         return GpuArray(result)
+
+
+def in_torch(result: _engine.Result) -> Any:
+    """A result in the engine's memory as a tensor of PyTorch's: a copy, unless it is large."""
+    torch: Any = sys.modules["torch"]
+    if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
+        tensor = torch.from_dlpack(result.as_uint8()).view(torch.bool)
+    else:
+        tensor = torch.from_dlpack(result)
+    if tensor.nbytes > _MOST_COPIED:
+        return tensor
+    result.free_on_stream(torch.cuda.current_stream(tensor.device).cuda_stream)
+    return tensor.clone()
 
 
 def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPair]:

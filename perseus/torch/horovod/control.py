@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.torch.horovod.async_completion import settle
 from perseus.torch.horovod.eager import eager
@@ -19,12 +21,13 @@ def join(device: int = -1) -> int:
     from it fails.
 
     Args:
-      device: -1; tensors must be in CPU memory.
+      device: the GPU that Horovod would take zeros from, -1 for none. Any will do: tensors of GPUs
+        go by way of the host while a rank has joined, which needs none of its own.
 
     Returns the rank that joined last, the same on all ranks.
     """
-    if device != -1:
-        raise ValueError(f"device is {device}; this build of Perseus moves CPU tensors only")
+    if operator.index(device) < -1:
+        raise ValueError(f"device is {device}; it takes the number of a GPU, or -1")
     return _join()
 
 

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from perseus.common.process_sets import ProcessSet
 from perseus_core import DataType, _engine
-from perseus_core.gpu_arrays import CUDA, Place
+from perseus_core.gpu_arrays import CUDA, Place, in_torch
 
 #: Bytes from which fresh memory takes longer to come by than to fill.
 LARGE = 4 << 20
@@ -166,15 +166,15 @@ def empty_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def take_result(handle: int, index: int = 0) -> torch.Tensor:
-    """Result `index`, which the engine allocated, without a copy."""
+    """Result `index`, which the engine allocated; in CPU memory without a copy."""
     return from_result(_engine.Result(handle, index))
 
 
 def from_result(result: _engine.Result) -> torch.Tensor:
-    """The memory of a result, as a tensor that owns it."""
+    """A result as a tensor, in CPU memory the one that owns it."""
+    if result.device == CUDA:
+        return in_torch(result)
     if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
-        if result.device == CUDA:
-            return torch.from_dlpack(result.as_uint8()).view(torch.bool)
         return torch.from_numpy(np.asarray(result))
     return torch.from_dlpack(result)
 

@@ -277,6 +277,9 @@ def test_gradients_that_flow_back_after_join():
 
 
 def test_the_device_of_join():
-    with pytest.raises(ValueError, match="device is 0"):
-        hvd.join(device=0)
-    hvd.join(device=-1)
+    for device in (-1, 0, hvd.local_rank()):
+        hvd.join(device)
+    with pytest.raises(ValueError, match="device is -2"):
+        hvd.join(device=-2)
+    with pytest.raises(TypeError, match="integer"):
+        hvd.join(device="cuda")

@@ -117,6 +117,12 @@ void FiniteCheck::found(Side side, size_t piece, const std::byte* source, size_t
   if (puts_zeros()) put_zeros(copy, first, elements, type);
 }
 
+void FiniteCheck::found_there(Side side, size_t piece, uint64_t offset, bool is_infinity) {
+  found_[side] = true;
+  findings_[piece].side[side] =
+      (pieces_[piece].offset + offset) * kKinds + (is_infinity ? kInfinity : kNan);
+}
+
 bool FiniteCheck::has_to_conclude(bool is_shared) const {
   return is_on() && (found_[kInput] || found_[kResult] || (!is_shared && !puts_zeros()));
 }

@@ -39,6 +39,9 @@ class FiniteCheck {
   void found(Side side, size_t piece, const std::byte* source, size_t first, std::byte* copy,
              size_t elements, size_t offset = 0);
 
+  // The same where a kernel has searched it: element `offset` of the piece is the first.
+  void found_there(Side side, size_t piece, uint64_t offset, bool is_infinity);
+
   // To be run once the result has been searched. `is_shared`: all ranks have the same result.
   bool has_to_conclude(bool is_shared) const;
   Task conclude(bool is_shared);

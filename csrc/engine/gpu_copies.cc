@@ -27,7 +27,7 @@ template <typename CopyOne>
 Status queue(const Gpu& gpu, const GpuCopies& copies, CuStream stream, CopyOne copy_one) {
   PERSEUS_RETURN_IF_ERROR(wait_until_ready(gpu, copies.ready, stream));
   if (takes_kernel(gpu, copies)) {
-    return gpu.kernels()->launch(copies.moves, copies.dtype, copies.dtype, copies.factor, nullptr,
+    return gpu.kernels()->launch(copies.moves, copies.dtype, copies.dtype, copies.factor, {},
                                  stream);
   }
   for (const Move& move : copies.moves) {

@@ -7,6 +7,7 @@
 
 #include "collectives/message.h"
 #include "collectives/parts.h"
+#include "engine/finite_check.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -141,6 +142,10 @@ void NcclGroup::judge(std::span<const Card> cards) {
   for (size_t i = 0; i < cards.size() && why_not_.empty(); ++i) {
     if (cards[i].version == 0) {
       why_not_ = rank_text(i) + " has no NCCL that can be used";
+    } else if (cards[i].has_kernels == 0 && FiniteCheck::is_on(settings_)) {
+      why_not_ = rank_text(i) +
+                 " has no kernels, which look for what is not finite "
+                 "(PERSEUS_ALLREDUCE_NANCHECK)";
     } else if (cards[i].version != cards[0].version) {
       why_not_ = "the ranks have different versions of NCCL: " + std::to_string(cards[0].version) +
                  " and, on " + rank_text(i) + ", " + std::to_string(cards[i].version);

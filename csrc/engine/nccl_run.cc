@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "collectives/message.h"
-#include "device/cpu/kernels.h"
-#include "device/cuda/cuda_error.h"
+#include "device/cuda/lane_calls.h"
 #include "engine/finite_check.h"
 #include "engine/gpu_copies.h"
+#include "engine/gpu_search.h"
 #include "engine/nccl_group.h"
 #include "engine/results.h"
 #include "engine/row_swap.h"
@@ -21,97 +21,6 @@ constexpr int kOnlyNccl = 1;  // of PERSEUS_GPU_OPERATIONS
 double factor_of(const Description& description, int set_size) {
   return description.prescale * result_factor(description, set_size);
 }
-
-CuPointer address(const void* pointer) { return reinterpret_cast<CuPointer>(pointer); }
-
-// What the calls of one shard on one communicator have in common. GPU's thread.
-class LaneCalls {
- public:
-  LaneCalls(Gpu& gpu, NcclLane& lane, NcclComm& comm) : gpu_(gpu), lane_(lane), comm_(comm) {}
-
-  // The same for the communicator of this host's ranks, or that between hosts.
-  LaneCalls inside_host() const { return {gpu_, lane_, lane_.local()}; }
-  LaneCalls between_hosts() const { return {gpu_, lane_, lane_.across()}; }
-
-  CuStream stream() const { return lane_.stream(); }
-  // Memory for what this shard queues on the lane, which the next shard there will have as well.
-  Result<std::byte*> take_memory(uint64_t bytes) const { return lane_.take_memory(bytes); }
-
-  // By a kernel or, where there is none, one copy each.
-  Status move(std::span<const Move> moves, DataType dtype) const {
-    if (const MoveKernels* kernels = gpu_.kernels(); kernels != nullptr && moves.size() > 1) {
-      return kernels->launch(moves, dtype, dtype, 1.0, nullptr, stream());
-    }
-    for (const Move& move : moves) {
-      if (move.elements == 0 || move.source == move.target) continue;
-      const CuResult copied = gpu_.driver().copy_on_device(
-          address(move.target), address(move.source), move.elements * size_of(dtype), stream());
-      PERSEUS_RETURN_IF_ERROR(cuda_status(gpu_.driver(), copied, "copying on the GPU"));
-    }
-    return {};
-  }
-
-  // Sums of floating types are of values times `factor`.
-  Status all_reduce(const void* source, void* target, uint64_t elements, DataType dtype,
-                    ReduceOp op, double factor) const {
-    return with_op(op, dtype, factor, [&](int number) {
-      return finish(table().all_reduce(source, target, elements, *nccl_type(dtype), number,
-                                       handle(), stream()),
-                    "ncclAllReduce");
-    });
-  }
-  Status reduce_scatter(const void* source, void* target, uint64_t elements_of_each, DataType dtype,
-                        ReduceOp op, double factor) const {
-    return with_op(op, dtype, factor, [&](int number) {
-      return finish(table().reduce_scatter(source, target, elements_of_each, *nccl_type(dtype),
-                                           number, handle(), stream()),
-                    "ncclReduceScatter");
-    });
-  }
-  Status all_gather(const void* source, void* target, uint64_t bytes_of_each) const {
-    return finish(table().all_gather(source, target, bytes_of_each, kNcclUint8, handle(), stream()),
-                  "ncclAllGather");
-  }
-  Status broadcast(const void* source, void* target, uint64_t bytes, int root) const {
-    return finish(table().broadcast(source, target, bytes, kNcclUint8, root, handle(), stream()),
-                  "ncclBroadcast");
-  }
-
-  const Nccl& table() const { return comm_.nccl(); }
-  NcclHandle handle() const { return comm_.get(); }
-  // Several calls of the table as one.
-  template <typename Calls>
-  Status grouped(const char* what, Calls calls) const {
-    PERSEUS_RETURN_IF_ERROR(nccl_status(table(), table().group_start(), what));
-    const NcclResult within = calls();
-    const NcclResult ended = table().group_end();
-    PERSEUS_RETURN_IF_ERROR(nccl_status(table(), within, what));
-    return finish(ended, what);
-  }
-
- private:
-  // Calls reduce(NCCL's number of the reduction).
-  template <typename Reduce>
-  Status with_op(ReduceOp op, DataType dtype, double factor, Reduce reduce) const {
-    if (factor == 1.0) return reduce(*nccl_op(op));
-    alignas(8) std::byte scalar[8];
-    scale_convert(scalar, dtype, &factor, DataType::kFloat64, 1, 1.0);
-    int scaled = 0;
-    const NcclResult made = table().create_premul_sum(&scaled, scalar, *nccl_type(dtype),
-                                                      kNcclScalarOfHost, comm_.get());
-    PERSEUS_RETURN_IF_ERROR(nccl_status(table(), made, "making a scaled sum"));
-    const Status status = reduce(scaled);
-    table().destroy_op(scaled, comm_.get());
-    return status;
-  }
-  Status finish(NcclResult result, const char* what) const {
-    return comm_.finish_call(result, what);
-  }
-
-  Gpu& gpu_;
-  NcclLane& lane_;
-  NcclComm& comm_;
-};
 
 // Runs `queue(LaneCalls&)` on the GPU's thread, on the shard's lane, and waits for the end of what
 // it has queued. is_last: the shard queues nothing after that.
@@ -136,74 +45,126 @@ auto on_lane(ShardRun& run, const GpuLaunches& launches, std::span<const CuEvent
   });
 }
 
-// The moves between the pieces of the shard and a buffer whose place is not known yet: from 0 on.
-struct Pieces {
-  ScratchArray<Move> pack, unpack;
-  ScratchArray<CuEvent> ready;
-
-  Pieces(const ShardRun& run, RunContext& context)
-      : pack(context.buffers, run.shard.pieces.size()),
-        unpack(context.buffers, run.shard.pieces.size()),
-        ready(context.buffers, run.shard.pieces.size()) {
-    if (!pack || !unpack || !ready) return;
+// The pieces of a shard, and where a collective finds their values: in one tensor's memory, or in
+// that of all, packed. What is looked for is found by the kernels that move them.
+class Pieces {
+ public:
+  // search: null if nothing is looked for.
+  Pieces(const ShardRun& run, RunContext& context, GpuSearch* search)
+      : run_(run),
+        search_(search),
+        pack_(context.buffers, run.shard.pieces.size()),
+        unpack_(context.buffers, run.shard.pieces.size()),
+        ready_(context.buffers, run.shard.pieces.size()) {
+    if (!pack_ || !unpack_ || !ready_) return;
     uintptr_t offset = 0;
-    uint32_t last = UINT32_MAX;
+    uint32_t index = 0, last = UINT32_MAX;
     for (const Piece& piece : run.shard.pieces) {
       const Segment segment = segment_of(run, piece);
-      auto* place = reinterpret_cast<std::byte*>(offset);
-      pack.emplace(Move{segment.source, place, segment.elements, 0});
-      unpack.emplace(Move{place, segment.target, segment.elements, 0});
+      auto* place = reinterpret_cast<std::byte*>(offset);  // in a buffer that is not known yet
+      pack_.emplace(Move{segment.source, place, segment.elements, index});
+      unpack_.emplace(Move{place, segment.target, segment.elements, index});
       if (piece.operation != last) {
-        ready.emplace(run.batch->operations[piece.operation]->ready.get());
+        ready_.emplace(run.batch->operations[piece.operation]->ready.get());
       }
+      ++index;
       last = piece.operation;
       offset += segment.elements * size_of(run.shard.dtype);
     }
   }
-  bool is_ready() const { return static_cast<bool>(pack) && unpack && ready; }
-  void place_at(std::byte* buffer) {
-    for (Move& move : pack.span()) {
-      move.target = buffer + reinterpret_cast<uintptr_t>(move.target);
+  Status status() const {
+    if (pack_ && unpack_ && ready_) return {};
+    return out_of_scratch(run_.shard.pieces.size() * sizeof(Move));
+  }
+  std::span<const CuEvent> ready() { return ready_.span(); }
+
+  // GPU's thread.
+  struct Place {
+    const void* source;
+    std::byte* target;
+  };
+  // Where the collective is to read and to write `room` bytes, of which there may be more than the
+  // pieces have. packs: whether this rank's values are read.
+  Result<Place> gather(const LaneCalls& calls, uint64_t room, bool packs) {
+    const bool fits = pack_.size() == 1 && room == run_.shard.bytes;
+    const bool is_searched = search_ != nullptr && search_->is_on();
+    auto* buffer = static_cast<std::byte*>(unpack_[0].target);
+    is_moved_ = !fits || is_searched;
+    if (!is_moved_) return Place{pack_[0].source, buffer};
+    if (is_searched) PERSEUS_RETURN_IF_ERROR(search_->prepare(calls.gpu()));
+    if (!fits) {
+      const auto memory = calls.take_memory(room);
+      PERSEUS_RETURN_IF_ERROR(memory.status());
+      buffer = memory.value();
     }
-    for (Move& move : unpack.span()) {
+    for (Move& move : pack_.span()) move.target = buffer + reinterpret_cast<uintptr_t>(move.target);
+    for (Move& move : unpack_.span()) {
       move.source = buffer + reinterpret_cast<uintptr_t>(move.source);
     }
+    if (packs) PERSEUS_RETURN_IF_ERROR(move(calls, pack_.span(), FiniteCheck::kInput));
+    return Place{buffer, buffer};
   }
+  // Of what the collective has written.
+  Status spread(const LaneCalls& calls) {
+    return is_moved_ ? move(calls, unpack_.span(), FiniteCheck::kResult) : Status::ok();
+  }
+
+ private:
+  Status move(const LaneCalls& calls, std::span<const Move> moves, FiniteCheck::Side side) const {
+    return calls.move(moves, run_.shard.dtype, search_ != nullptr ? search_->of(side) : Search{});
+  }
+
+  const ShardRun& run_;
+  GpuSearch* const search_;
+  ScratchArray<Move> pack_, unpack_;
+  ScratchArray<CuEvent> ready_;
+  bool is_moved_ = false;
 };
 
-// Allreduce or broadcast: `collective(calls, source, target)` on one tensor's memory, or on that of
-// all, packed. `packs`: whether this rank's tensors are read.
-template <typename Collective>
-Task run_pieces(ShardRun& run, RunContext context, const GpuLaunches& launches, bool packs,
-                Collective collective) {
-  Pieces pieces(run, context);
-  if (!pieces.is_ready()) co_return out_of_scratch(run.shard.pieces.size() * sizeof(Move));
-  const DataType dtype = run.shard.dtype;
-  const auto queue = [&](const LaneCalls& calls) -> Status {
-    if (pieces.pack.size() == 1) {
-      return collective(calls, pieces.pack[0].source, pieces.unpack[0].target);
+// What is looked for in the pieces that a shard reduces, if anything.
+struct PiecesCheck {
+  PiecesCheck(ShardRun& run, RunContext& context)
+      : check(run, context, run.shard.pieces),
+        search(check, run.shard.dtype, run.shard.pieces.size(), run.shard.pieces.size()),
+        pieces(run.shard.pieces.size()) {}
+
+  FiniteCheck check;
+  GpuSearch search;
+  const size_t pieces;
+
+  // Once all is done on the GPU.
+  Task conclude() {
+    for (const auto side : {FiniteCheck::kInput, FiniteCheck::kResult}) {
+      for (size_t i = 0; i < pieces; ++i) {
+        const auto found = search.found(side, i);
+        if (found) check.found_there(side, i, found->element, found->is_infinity);
+      }
     }
-    const auto memory = calls.take_memory(run.shard.bytes);
-    PERSEUS_RETURN_IF_ERROR(memory.status());
-    pieces.place_at(memory.value());
-    if (packs) PERSEUS_RETURN_IF_ERROR(calls.move(pieces.pack.span(), dtype));
-    PERSEUS_RETURN_IF_ERROR(collective(calls, memory.value(), memory.value()));
-    return calls.move(pieces.unpack.span(), dtype);
-  };
-  auto work = on_lane(run, launches, pieces.ready.span(), /*is_last=*/true, queue);
-  const Status status = co_await work;
-  co_return status;
-}
+    if (!check.has_to_conclude(/*is_shared=*/true)) co_return Status::ok();
+    const Status status = co_await check.conclude(/*is_shared=*/true);
+    co_return status;
+  }
+};
 
 Task run_allreduce(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const Description& description = run.description();
   const double factor = factor_of(description, run.batch->set->group.size);
-  Task task = run_pieces(run, context, launches, /*packs=*/true,
-                         [&](const LaneCalls& calls, const void* source, void* target) {
-                           return calls.all_reduce(source, target, run.shard.elements(),
-                                                   run.shard.dtype, description.reduce_op, factor);
-                         });
-  const Status status = co_await std::move(task);
+  PiecesCheck checked(run, context);
+  PERSEUS_CO_RETURN_IF_ERROR(checked.check.ready());
+  Pieces pieces(run, context, &checked.search);
+  PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
+  const auto queue = [&](const LaneCalls& calls) -> Status {
+    const auto place = pieces.gather(calls, run.shard.bytes, /*packs=*/true);
+    PERSEUS_RETURN_IF_ERROR(place.status());
+    PERSEUS_RETURN_IF_ERROR(calls.all_reduce(place.value().source, place.value().target,
+                                             run.shard.elements(), run.shard.dtype,
+                                             description.reduce_op, factor));
+    return pieces.spread(calls);
+  };
+  auto work = on_lane(run, launches, pieces.ready(), /*is_last=*/true, queue);
+  Status status = co_await work;
+  checked.search.note_use(work.take_event());
+  if (status.is_ok() && checked.search.is_on()) status = co_await checked.conclude();
   co_return status;
 }
 
@@ -214,114 +175,152 @@ Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
   const DataType dtype = run.shard.dtype;
   const Group& local = run.batch->set->group.by_host->local;
   const double factor = factor_of(description, run.batch->set->group.size);
-  const uint64_t elements = run.shard.elements();
-  const uint64_t part = (elements + local.size - 1) / local.size;
+  const uint64_t part = (run.shard.elements() + local.size - 1) / local.size;
   const uint64_t part_bytes = part * size_of(dtype);
-  Pieces pieces(run, context);
-  if (!pieces.is_ready()) co_return out_of_scratch(run.shard.pieces.size() * sizeof(Move));
-  const bool is_packed = pieces.pack.size() > 1 || elements != part * local.size;
+  PiecesCheck checked(run, context);
+  PERSEUS_CO_RETURN_IF_ERROR(checked.check.ready());
+  Pieces pieces(run, context, &checked.search);
+  PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
 
   // GPU's thread, which launches both.
   std::byte* whole = nullptr;
   std::byte* own = nullptr;
   Status upper_launched = Status::aborted("the upper half has not been launched");
   const auto queue_upper = [&](const LaneCalls& calls) -> Status {
-    const void* source = pieces.pack[0].source;
-    whole = static_cast<std::byte*>(pieces.unpack[0].target);
-    if (is_packed) {
-      const auto memory = calls.take_memory(part_bytes * local.size);
-      PERSEUS_RETURN_IF_ERROR(memory.status());
-      whole = memory.value();
-      pieces.place_at(whole);
-      PERSEUS_RETURN_IF_ERROR(calls.move(pieces.pack.span(), dtype));
-      source = whole;
-    }
+    const auto place = pieces.gather(calls, part_bytes * local.size, /*packs=*/true);
+    PERSEUS_RETURN_IF_ERROR(place.status());
+    whole = place.value().target;
     own = whole + part_bytes * local.index;
-    PERSEUS_RETURN_IF_ERROR(calls.inside_host().reduce_scatter(source, own, part, dtype,
-                                                               description.reduce_op, factor));
+    PERSEUS_RETURN_IF_ERROR(calls.inside_host().reduce_scatter(
+        place.value().source, own, part, dtype, description.reduce_op, factor));
     return calls.between_hosts().all_reduce(own, own, part, dtype, description.reduce_op, 1.0);
   };
   const auto queue_lower = [&](const LaneCalls& calls) -> Status {
     PERSEUS_RETURN_IF_ERROR(upper_launched);
     PERSEUS_RETURN_IF_ERROR(calls.inside_host().all_gather(own, whole, part_bytes));
-    return is_packed ? calls.move(pieces.unpack.span(), dtype) : Status::ok();
+    return pieces.spread(calls);
   };
 
-  auto upper = on_lane(run, launches, pieces.ready.span(), /*is_last=*/false,
+  auto upper = on_lane(run, launches, pieces.ready(), /*is_last=*/false,
                        [&](const LaneCalls& calls) { return upper_launched = queue_upper(calls); });
   auto lower = on_lane(run, launches, {}, /*is_last=*/true, queue_lower);
   upper.begin();
   const Status turn = co_await launches.turn(run);
   if (turn.is_ok()) lower.begin();
-  Status upper_status;
+  Status status;
   {
     const TracedStep traced(context.timeline, run, "UPPER");
-    upper_status = co_await upper;
+    status = co_await upper;
+    checked.search.note_use(upper.take_event());
   }
   PERSEUS_CO_RETURN_IF_ERROR(turn);
   const TracedStep traced(context.timeline, run, "LOWER");
   const Status lower_status = co_await lower;
-  PERSEUS_CO_RETURN_IF_ERROR(upper_status);
-  co_return lower_status;
+  checked.search.note_use(lower.take_event());
+  if (status.is_ok()) status = lower_status;
+  if (status.is_ok() && checked.search.is_on()) status = co_await checked.conclude();
+  co_return status;
 }
 
 Task run_broadcast(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const ProcessSet& set = *run.batch->set;
   const int root = set.index_of(run.description().root);
-  Task task = run_pieces(run, context, launches, /*packs=*/root == set.index,
-                         [&](const LaneCalls& calls, const void* source, void* target) {
-                           return calls.broadcast(source, target, run.shard.bytes, root);
-                         });
-  const Status status = co_await std::move(task);
+  Pieces pieces(run, context, /*search=*/nullptr);
+  PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
+  const auto queue = [&](const LaneCalls& calls) -> Status {
+    const auto place = pieces.gather(calls, run.shard.bytes, /*packs=*/root == set.index);
+    PERSEUS_RETURN_IF_ERROR(place.status());
+    PERSEUS_RETURN_IF_ERROR(
+        calls.broadcast(place.value().source, place.value().target, run.shard.bytes, root));
+    return pieces.spread(calls);
+  };
+  auto work = on_lane(run, launches, pieces.ready(), /*is_last=*/true, queue);
+  const Status status = co_await work;
   co_return status;
 }
 
-// What falls to each rank is as long on all: rows are laid out for the longest, where they differ.
-Task run_reduce_scatter(ShardRun& run, const GpuLaunches& launches) {
+// What falls to each rank is as long on all: rows are laid out for the longest, where they differ,
+// and where something is looked for in them.
+Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const Group& group = run.batch->set->group;
   const Description& description = run.description();
   Operation& operation = *run.batch->operations[run.shard.operation];
   const double factor = factor_of(description, group.size);
   const CuEvent ready = operation.ready.get();
+  const size_t tensors = description.tensors.size();
+  const DataType dtype = description.tensors.front().dtype;
 
-  const auto scatter = [&](const LaneCalls& calls, size_t t) -> Status {
+  ScratchArray<Piece> pieces(context.buffers, tensors);
+  ScratchArray<Move> moves(context.buffers, group.size, Move{});
+  if (!pieces || !moves) co_return out_of_scratch(tensors * sizeof(Piece));
+  for (uint32_t t = 0; t < tensors; ++t) {
+    const auto elements = static_cast<uint64_t>(description.tensors[t].elements());
+    pieces.emplace(Piece{run.shard.operation, t, 0, elements});
+  }
+  FiniteCheck check(run, context, pieces.span());
+  PERSEUS_CO_RETURN_IF_ERROR(check.ready());
+  // A move for each rank's part of each tensor, and one for each result.
+  GpuSearch search(check, dtype, tensors * group.size, tensors);
+  const auto elements_of = [&](size_t t, int rank) {
     const TensorDescription& tensor = description.tensors[t];
-    const int64_t rows = tensor.shape[0];
-    const uint64_t row = row_bytes(tensor);
-    const int64_t longest = rows_of(rows, group.size, 0);
-    const uint64_t block = static_cast<uint64_t>(longest) * row;
+    return static_cast<uint64_t>(rows_of(tensor.shape[0], group.size, rank)) * row_bytes(tensor) /
+           size_of(dtype);
+  };
+
+  const auto scatter = [&](const LaneCalls& calls, uint32_t t) -> Status {
+    const uint64_t block = elements_of(t, 0);  // the longest
     if (block == 0) return {};
     const std::byte* input = operation.tensors[t].input;
     std::byte* output = operation.tensors[t].output;
     const auto reduce = [&](const std::byte* source, std::byte* target) {
-      return calls.reduce_scatter(source, target, block / size_of(tensor.dtype), tensor.dtype,
-                                  description.reduce_op, factor);
+      return calls.reduce_scatter(source, target, block, dtype, description.reduce_op, factor);
     };
-    if (rows % group.size == 0) return reduce(input, output);
-    const auto memory = calls.take_memory(block * group.size);
+    const bool is_even = elements_of(t, group.size - 1) == block;
+    if (is_even && !search.is_on()) return reduce(input, output);
+    const uint64_t block_bytes = block * size_of(dtype);
+    const auto memory = calls.take_memory(block_bytes * group.size);
     PERSEUS_RETURN_IF_ERROR(memory.status());
     std::byte* place = memory.value();
-    for (int r = 0; r < group.size; ++r, place += block) {
-      const uint64_t bytes = static_cast<uint64_t>(rows_of(rows, group.size, r)) * row;
-      const Move move{input, place, bytes / size_of(tensor.dtype), 0};
-      PERSEUS_RETURN_IF_ERROR(calls.move({&move, 1}, tensor.dtype));
-      input += bytes;
+    for (int r = 0; r < group.size; ++r, place += block_bytes) {
+      const uint64_t elements = elements_of(t, r);
+      moves[r] = {input, place, elements, t * group.size + r};
+      input += elements * size_of(dtype);
     }
-    std::byte* own = memory.value() + static_cast<uint64_t>(group.index) * block;
+    PERSEUS_RETURN_IF_ERROR(calls.move(moves.span(), dtype, search.of(FiniteCheck::kInput)));
+    std::byte* own = memory.value() + static_cast<uint64_t>(group.index) * block_bytes;
     PERSEUS_RETURN_IF_ERROR(reduce(memory.value(), own));
-    const uint64_t own_bytes = static_cast<uint64_t>(rows_of(rows, group.size, group.index)) * row;
-    const Move move{own, output, own_bytes / size_of(tensor.dtype), 0};
-    return calls.move({&move, 1}, tensor.dtype);
+    const Move move{own, output, elements_of(t, group.index), t};
+    return calls.move({&move, 1}, dtype, search.of(FiniteCheck::kResult));
   };
 
   const auto queue = [&](const LaneCalls& calls) -> Status {
-    for (size_t t = 0; t < description.tensors.size(); ++t) {
-      PERSEUS_RETURN_IF_ERROR(scatter(calls, t));
-    }
+    PERSEUS_RETURN_IF_ERROR(search.prepare(calls.gpu()));
+    for (uint32_t t = 0; t < tensors; ++t) PERSEUS_RETURN_IF_ERROR(scatter(calls, t));
     return {};
   };
   auto work = on_lane(run, launches, {&ready, 1}, /*is_last=*/true, queue);
-  const Status status = co_await work;
+  Status status = co_await work;
+  search.note_use(work.take_event());
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+
+  for (size_t t = 0; t < tensors && search.is_on(); ++t) {
+    uint64_t before = 0;
+    bool is_told = false;
+    for (int r = 0; r < group.size; ++r) {
+      if (r == group.index) {
+        if (const auto made = search.found(FiniteCheck::kResult, t)) {
+          check.found_there(FiniteCheck::kResult, t, before + made->element, made->is_infinity);
+        }
+      }
+      const auto given = search.found(FiniteCheck::kInput, t * group.size + r);
+      if (given && !is_told) {
+        check.found_there(FiniteCheck::kInput, t, before + given->element, given->is_infinity);
+        is_told = true;
+      }
+      before += elements_of(t, r);
+    }
+  }
+  if (check.has_to_conclude(/*is_shared=*/false)) status = co_await check.conclude(false);
   co_return status;
 }
 
@@ -461,7 +460,7 @@ Task run_even(ShardRun& run, RunContext context, GpuLaunches& launches) {
   } else if (run.description().kind == OperationKind::kBroadcast) {
     status = co_await run_broadcast(run, context, launches);
   } else {
-    status = co_await run_reduce_scatter(run, launches);
+    status = co_await run_reduce_scatter(run, context, launches);
   }
   co_return status;
 }
@@ -500,7 +499,7 @@ bool has_nccl_way(const Description& description, const Settings& settings) {
   const bool is_coded = description.kind == OperationKind::kAllreduce &&
                         codec_for(description, dtype, settings) != nullptr;
   return is_same_type && nccl_type(dtype) && nccl_op(description.reduce_op) && !is_coded &&
-         (!is_scaled || (is_sum && is_floating(dtype))) && !FiniteCheck::is_on(settings);
+         (!is_scaled || (is_sum && is_floating(dtype)));
 }
 
 bool has_halves(const ShardRun& run, const Settings& settings) {

@@ -37,11 +37,11 @@ std::vector<Access> accesses_of(const Kernel& kernel, const MoveTable& table) {
   std::vector<Access> accesses;
   for (int i = 0; i < table.count; ++i) {
     const MoveTable::Run& run = table.runs[i];
+    if (table.found != nullptr) {
+      accesses.push_back({table.found + run.index, sizeof(*table.found), true, Place::kEither});
+    }
     accesses.push_back({run.source, run.elements * kernel.source_bytes, false, Place::kEither});
     accesses.push_back({run.target, run.elements * kernel.target_bytes, true, Place::kEither});
-  }
-  if (table.found != nullptr) {
-    accesses.push_back({table.found, sizeof(*table.found), true, Place::kEither});
   }
   return accesses;
 }

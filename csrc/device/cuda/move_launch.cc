@@ -23,7 +23,7 @@ std::string kernel_name(DataType from, DataType to) {
 class Launcher {
  public:
   Launcher(const CudaDriver& driver, CuFunction kernel, uint32_t from_size, uint32_t to_size,
-           double factor, unsigned long long* found, CuStream stream)
+           double factor, const Search& search, CuStream stream)
       : driver_(driver),
         kernel_(kernel),
         from_size_(from_size),
@@ -31,7 +31,8 @@ class Launcher {
         tile_(tile_elements(from_size, to_size)),
         stream_(stream) {
     table_.factor = factor;
-    table_.found = found;
+    table_.found = search.words;
+    table_.puts_zeros = search.puts_zeros;
     clear();
   }
 
@@ -119,19 +120,19 @@ Status MoveKernels::find_all(CuModule module) {
 }
 
 Status MoveKernels::launch(std::span<const Move> moves, DataType from, DataType to, double factor,
-                           unsigned long long* found, CuStream stream) const {
+                           const Search& search, CuStream stream) const {
   if (!can_move(from, to)) {
     return Status::invalid_argument("cannot convert " + std::string(to_string(from)) + " to " +
                                     std::string(to_string(to)) + " on the GPU");
   }
-  if (!is_floating(from)) found = nullptr;
-  const bool is_copy = from == to && factor == 1 && found == nullptr;
+  const bool is_searched = search.words != nullptr && is_floating(from);
+  const bool is_copy = from == to && factor == 1 && !is_searched;
   const CuFunction kernel = is_copy ? copy_ : moves_[static_cast<int>(from)][static_cast<int>(to)];
   const auto from_size = static_cast<uint32_t>(size_of(from));
   const auto to_size = static_cast<uint32_t>(size_of(to));
   const uint32_t bytes_of_copied = is_copy ? from_size : 1;
-  Launcher launcher(driver_, kernel, is_copy ? 1 : from_size, is_copy ? 1 : to_size, factor, found,
-                    stream);
+  Launcher launcher(driver_, kernel, is_copy ? 1 : from_size, is_copy ? 1 : to_size, factor,
+                    is_searched ? search : Search{}, stream);
   for (const Move& move : moves) {
     if (is_copy && move.source == move.target) continue;
     PERSEUS_RETURN_IF_ERROR(launcher.add(move.source, move.target,

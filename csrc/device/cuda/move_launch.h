@@ -17,7 +17,15 @@ struct Move {
   const void* source;
   void* target;  // may equal the source, if the types do; else they do not overlap
   size_t elements;
-  uint32_t index;  // told by what is found; below 2^24
+  uint32_t index;  // of its word where the sources are searched
+};
+
+// For NaN and infinity.
+struct Search {
+  // A word for each index of the moves, in memory that the GPU reaches, each kNothingFound or what
+  // earlier launches found; see found_word. Null: not searched.
+  unsigned long long* words = nullptr;
+  bool puts_zeros = false;  // in the targets, in place of what is found
 };
 
 // The kernels of one context, loaded into it. Immutable: any thread on which that context is the
@@ -31,13 +39,10 @@ class MoveKernels {
 
   // Queues on the stream: target[i] = to(source[i] * factor) for every move, as scale_convert of
   // device/cpu/kernels.h has it; several launches where the moves do not fit into one table. The
-  // types may differ between floating types only.
-  // found: null, or memory of the device that holds kNothingFound or what earlier launches found;
-  // it becomes the least (index << 40 | element) of a NaN or infinity among the sources. Of types
-  // that have none, nothing is searched.
+  // types may differ between floating types only. Of types that have no NaN nothing is searched.
   // Allocates nothing. `moves` is not needed any more when it returns.
   Status launch(std::span<const Move> moves, DataType from, DataType to, double factor,
-                unsigned long long* found, CuStream stream) const;
+                const Search& search, CuStream stream) const;
 
  private:
   explicit MoveKernels(const CudaDriver& driver) : driver_(driver) {}

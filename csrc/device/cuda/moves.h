@@ -17,15 +17,16 @@ struct MoveTable {
     void* target;  // may equal the source, if the types do; else they do not overlap
     uint64_t elements;
     uint32_t first_block;  // blocks up to the next run's work on this one, a tile each
-    uint32_t index;        // the caller's, for what is found
+    uint32_t index;        // of its word among those of `found`
   };
   Run runs[kCapacity];
-  int32_t count;
-  uint32_t blocks;  // of all runs
+  uint16_t count;
+  uint16_t puts_zeros;  // in the target, where a NaN or infinity is found
+  uint32_t blocks;      // of all runs
   double factor;
-  // Where what is found goes, if the sources are to be searched for NaN and infinity: the least
-  // (index << 40 | element), of this and all earlier launches. Elements beyond 2^40 - 1 count as
-  // that one. Null: not searched.
+  // A word for each index, if the sources are to be searched: what was found there first, of this
+  // and all earlier launches (see found_word). Memory that both sides have, or the GPU's. Null: not
+  // searched.
   unsigned long long* found;
   // Of runs[0], which may go on with what was too long for the table before: where it begins in the
   // caller's run.
@@ -41,9 +42,14 @@ inline constexpr uint32_t kGroupBytes = 16;
 inline constexpr uint32_t kGroupsOfThread = 4;
 inline constexpr uint32_t kGroupsOfTile = kMoveThreads * kGroupsOfThread;
 inline constexpr uint32_t kMostBlocks = 0x7fffffff;  // of a launch
-// What `found` holds while nothing has been found.
+
+// What a word of `found` holds: the least of what there is.
 inline constexpr unsigned long long kNothingFound = ~0ull;
-inline constexpr int kFoundElementBits = 40;
+constexpr unsigned long long found_word(uint64_t element, bool is_infinity) {
+  return element * 2 + (is_infinity ? 1 : 0);
+}
+constexpr uint64_t found_element(unsigned long long word) { return word / 2; }
+constexpr bool found_infinity(unsigned long long word) { return word % 2 != 0; }
 
 constexpr uint32_t group_elements(uint32_t from_size, uint32_t to_size) {
   return kGroupBytes / (from_size > to_size ? from_size : to_size);

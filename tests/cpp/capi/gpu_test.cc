@@ -3,7 +3,6 @@
 // process. collectives_test.cc has what they have in common with those of the CPU.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -252,25 +251,6 @@ TEST_P(OnGpu, AdasumOfEqualGradientsIsTheGradient) {
     const std::vector<float> result = data.read();
     for (size_t i = 0; i < 1000; ++i) REQUIRE(std::abs(result[i] - gradient[i]) < 1e-5);
   });
-}
-
-TEST_P(OnGpu, NaNIsFoundAndNamed) {
-  run(
-      [&](int rank) {
-        const TestGpu gpu;
-        std::vector<float> values(3000, 1.0f);
-        if (rank == size() - 1) values[1234] = NAN;
-        GpuValues<float> data(gpu, values);
-        const std::vector<int64_t> shape = {3000};
-        Submission sum(PERSEUS_ALLREDUCE, "sum");
-        sum.raw.prescale = 0.5;
-        sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
-        REQUIRE(on(gpu, sum).run() == PERSEUS_NON_FINITE);
-        const std::string message = perseus_last_error();
-        REQUIRE(message.find("rank " + std::to_string(size() - 1)) != std::string::npos);
-        REQUIRE(message.find("element 1234") != std::string::npos);
-      },
-      {{"PERSEUS_ALLREDUCE_NANCHECK", "raise"}});
 }
 
 TEST_P(OnGpu, ARankThatHasJoinedHelpsTheOthers) {

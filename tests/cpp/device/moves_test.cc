@@ -81,8 +81,8 @@ class Moves : public testing::Test {
   }
 
   void run(const std::vector<Move>& moves, DataType from, DataType to, double factor,
-           unsigned long long* found = nullptr) {
-    const Status status = kernels->launch(moves, from, to, factor, found, nullptr);
+           const Search& search = {}) {
+    const Status status = kernels->launch(moves, from, to, factor, search, nullptr);
     ASSERT_TRUE(status.is_ok()) << status.message();
   }
 
@@ -258,31 +258,45 @@ TEST_F(Moves, InPlaceThatChangeNothingAreNotLaunched) {
   EXPECT_TRUE(state.launched.empty());
 }
 
-TEST_F(Moves, FindTheFirstNanOrInfinityOfAll) {
+TEST_F(Moves, FindTheFirstNanOrInfinityOfEach) {
   std::mt19937_64 random(7);
   for (const Pair& pair : all_pairs()) {
     for (int turn = 0; turn < 40; ++turn) {
+      const double factor = turn % 2 ? 1.0 : 2.0;
+      const bool puts_zeros = turn % 4 >= 2;
       const size_t offset = random() % (16 / size_of(pair.from));
       std::vector<Elements> sources;
       std::vector<Elements> targets;
       std::vector<Move> moves;
-      unsigned long long expected = kNothingFound;
+      std::vector<Elements> finite;
+      std::vector<unsigned long long> expected(10, kNothingFound);
       for (uint32_t index : {7u, 3u, 9u}) {
         const size_t elements = random() % 9000;
         sources.emplace_back(pair.from, elements, turn, offset);
+        finite.emplace_back(pair.from, elements, turn, offset);
         targets.emplace_back(pair.to, elements, turn, random() % (16 / size_of(pair.to)));
         for (uint64_t bad = random() % 3; bad > 0 && elements > 0 && is_floating(pair.from);
              --bad) {
           const uint64_t place = random() % elements;
-          sources.back().set(place, random() % 2 ? NAN : -INFINITY);
-          expected =
-              std::min<unsigned long long>(expected, uint64_t{index} << kFoundElementBits | place);
+          const bool is_nan = random() % 2 != 0;
+          sources.back().set(place, is_nan ? NAN : -INFINITY);
+          finite.back().set(place, 0);
+          unsigned long long& word = expected[index];
+          if (place <= found_element(word)) word = found_word(place, !is_nan);
         }
         moves.push_back({sources.back().data(), targets.back().data(), elements, index});
       }
-      unsigned long long found = kNothingFound;
-      run(moves, pair.from, pair.to, turn % 2 ? 1.0 : 2.0, &found);
+      std::vector<unsigned long long> found(10, kNothingFound);
+      run(moves, pair.from, pair.to, factor, {found.data(), puts_zeros});
       ASSERT_EQ(found, expected) << to_string(pair.from) << " to " << to_string(pair.to);
+      for (size_t i = 0; i < moves.size(); ++i) {
+        const size_t elements = moves[i].elements;
+        std::vector<std::byte> moved(elements * size_of(pair.to));
+        scale_convert(moved.data(), pair.to, (puts_zeros ? finite : sources)[i].data(), pair.from,
+                      elements, factor);
+        ASSERT_EQ(first_difference(targets[i].data(), moved.data(), elements, pair.to), elements)
+            << to_string(pair.from) << " to " << to_string(pair.to);
+      }
     }
   }
 }
@@ -290,11 +304,13 @@ TEST_F(Moves, FindTheFirstNanOrInfinityOfAll) {
 TEST_F(Moves, KeepWhatEarlierLaunchesFound) {
   Elements source(DataType::kFloat32, 10, 1);
   source.set(4, NAN);
-  unsigned long long found = 5ull << kFoundElementBits;
-  run({{source.data(), source.data(), 10, 6}}, DataType::kFloat32, DataType::kFloat32, 1.0, &found);
-  EXPECT_EQ(found, 5ull << kFoundElementBits);
-  run({{source.data(), source.data(), 10, 2}}, DataType::kFloat32, DataType::kFloat32, 1.0, &found);
-  EXPECT_EQ(found, 2ull << kFoundElementBits | 4);
+  for (const uint64_t earlier : {3, 4, 5}) {
+    unsigned long long found[] = {kNothingFound, found_word(earlier, true)};
+    run({{source.data(), source.data(), 10, 1}}, DataType::kFloat32, DataType::kFloat32, 1.0,
+        {found});
+    EXPECT_EQ(found[0], kNothingFound);
+    EXPECT_EQ(found[1], earlier < 4 ? found_word(earlier, true) : found_word(4, false));
+  }
 }
 
 TEST_F(Moves, WithoutASearchFindNothing) {
@@ -324,7 +340,7 @@ TEST_F(Moves, TooLongForATableAreSplit) {
   constexpr size_t kElements = (size_t{1} << 43) * 9 / 4;
   unsigned long long found = kNothingFound;
   run({{source, target, 100, 1}, {source, target, kElements, 2}, {source, target, 50, 3}},
-      DataType::kFloat32, DataType::kFloat16, 0.5, &found);
+      DataType::kFloat32, DataType::kFloat16, 0.5, {&found});
   ASSERT_EQ(state.launched.size(), 3u);
   uint64_t done = 0;
   for (size_t i = 0; i < 3; ++i) {
@@ -348,26 +364,22 @@ TEST_F(Moves, TooLongForATableAreSplit) {
 TEST_F(Moves, CountElementsFromWhereTheCallersRunBegan) {
   Elements source(DataType::kFloat32, 10, 1);
   source.set(4, INFINITY);
-  unsigned long long found = kNothingFound;
+  unsigned long long found[] = {kNothingFound, kNothingFound};
   MoveTable table = {};
   table.count = 2;
   table.blocks = 2;
   table.factor = 1;
-  table.found = &found;
-  table.runs[0] = {source.data(), source.data(), 10, 0, 8};
-  table.runs[1] = {source.data(), source.data(), 10, 1, 9};
-  table.first_element = 1000;
+  table.found = found;
+  table.runs[0] = {source.data(), source.data(), 10, 0, 0};
+  table.runs[1] = {source.data(), source.data(), 10, 1, 1};
+  table.first_element = 1ull << 43;
   ASSERT_TRUE(standin::run_kernel("perseus_move_float32_float32", table));
-  EXPECT_EQ(found, 8ull << kFoundElementBits | 1004);
-  found = kNothingFound;
-  table.first_element = 1ull << kFoundElementBits;
-  ASSERT_TRUE(standin::run_kernel("perseus_move_float32_float32", table));
-  EXPECT_EQ(found, (9ull << kFoundElementBits) - 1) << "the last that can be told of run 8";
+  EXPECT_EQ(found[0], found_word((1ull << 43) + 4, true));
+  EXPECT_EQ(found[1], found_word(4, true));
 }
 
 TEST_F(Moves, OfTypesThatDoNotConvertAreRefused) {
-  const Status status =
-      kernels->launch({}, DataType::kInt32, DataType::kFloat32, 1.0, nullptr, nullptr);
+  const Status status = kernels->launch({}, DataType::kInt32, DataType::kFloat32, 1.0, {}, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("int32 to float32"), std::string::npos);
 }
@@ -375,9 +387,8 @@ TEST_F(Moves, OfTypesThatDoNotConvertAreRefused) {
 TEST_F(Moves, TellTheDriversError) {
   Elements source(DataType::kFloat32, 10, 1);
   state.answer = kCuOutOfMemory;
-  const Status status =
-      kernels->launch({{Move{source.data(), source.data(), 10, 0}}}, DataType::kFloat32,
-                      DataType::kFloat32, 2.0, nullptr, nullptr);
+  const Status status = kernels->launch({{Move{source.data(), source.data(), 10, 0}}},
+                                        DataType::kFloat32, DataType::kFloat32, 2.0, {}, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
   EXPECT_NE(status.message().find("CUDA_ERROR_OF_TEST (2): as the test wants"), std::string::npos)
       << status.message();

@@ -129,7 +129,7 @@ inline Status run_rank(ThreadRendezvous& rendezvous, Bootstrap& bootstrap, const
   if (!mesh.is_ok()) return mesh.status();
   RankContext context{bootstrap.rank(), bootstrap.size(), loop,
                       *mesh.value(),    listener,         rendezvous};
-  RankRun run(loop, *mesh.value(), std::chrono::seconds(10));
+  RankRun run(loop, *mesh.value(), std::chrono::seconds(60));  // under a sanitizer
   loop.post([&] { body(context).start(&run); });
   loop.run();
   return run.status;

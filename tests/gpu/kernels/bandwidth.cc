@@ -37,7 +37,7 @@ class Packing {
   Packing(const Machine& machine, const Gradients& gradients, size_t least_bytes)
       : machine_(machine),
         elements_(std::accumulate(gradients.elements.begin(), gradients.elements.end(), size_t{0})),
-        found_(machine, sizeof(unsigned long long)) {
+        found_(machine, gradients.elements.size() * sizeof(unsigned long long)) {
     size_t bytes = 0;
     std::vector<size_t> at;
     for (const size_t elements : gradients.elements) {
@@ -63,8 +63,8 @@ class Packing {
         half += elements * sizeof(uint16_t);
       }
     }
-    const unsigned long long nothing = kNothingFound;
-    found_.write(0, &nothing, sizeof nothing);
+    const std::vector<unsigned long long> nothing(gradients.elements.size(), kNothingFound);
+    found_.write(0, nothing.data(), nothing.size() * sizeof(unsigned long long));
   }
 
   double bytes() const { return 2.0 * sizeof(float) * static_cast<double>(elements_); }
@@ -95,7 +95,7 @@ class Packing {
   void launch(const std::vector<Move>& moves, DataType to, double factor, bool is_searched) const {
     auto* const found = reinterpret_cast<unsigned long long*>(found_.data());
     require(machine_.kernels().launch(moves, DataType::kFloat32, to, factor,
-                                      is_searched ? found : nullptr, machine_.stream()));
+                                      Search{is_searched ? found : nullptr}, machine_.stream()));
   }
   void copy(void* target, const void* source, size_t bytes) const {
     machine_.check(machine_.driver().copy_on_device(reinterpret_cast<CuPointer>(target),

@@ -70,6 +70,7 @@ class Check {
     part("more runs than a table holds", [&](const Pair& pair) { many_runs(pair); });
     part("in place", [&](const Pair& pair) { in_place(pair); });
     part("NaN and infinity", [&](const Pair& pair) { searches(pair); });
+    part("zeros for them", [&](const Pair& pair) { puts_zeros(pair); });
     if (!options_.is_huge) return;
     part("runs of more than 2^32 elements", [&](const Pair& pair) { huge(pair); });
   }
@@ -113,8 +114,9 @@ class Check {
   }
 
   void launch(const std::vector<Move>& moves, const Pair& pair, double factor,
-              unsigned long long* found = nullptr) {
-    require(machine_.kernels().launch(moves, pair.from, pair.to, factor, found, machine_.stream()));
+              const Search& search = {}) {
+    require(
+        machine_.kernels().launch(moves, pair.from, pair.to, factor, search, machine_.stream()));
     machine_.synchronize();
     runs_ += moves.size();
     for (const Move& move : moves) elements_ += move.elements;
@@ -240,14 +242,15 @@ class Check {
     }
   }
 
-  // The least index and element of all, among sources of usual numbers.
+  // The first of each, among sources of usual numbers.
   void searches(const Pair& pair) {
     if (!is_floating(pair.from)) return;
     const size_t from_size = size_of(pair.from);
-    const DeviceMemory found(machine_, sizeof(unsigned long long));
+    constexpr size_t kWords = 10;
+    const DeviceMemory found(machine_, kWords * sizeof(unsigned long long));
     for (int round = 0; round < options_.rounds; ++round) {
       const size_t at = below(offsets(pair.from)) * from_size;
-      unsigned long long expected = kNothingFound;
+      std::vector<unsigned long long> expected(kWords, kNothingFound);
       std::vector<DeviceMemory> memories;
       std::vector<Move> moves;
       for (const uint32_t index : {7u, 3u, 9u}) {
@@ -256,9 +259,10 @@ class Check {
         for (double& value : values) value = static_cast<double>(below(2001)) / 100 - 10;
         for (size_t bad = below(3); bad > 0 && size > 0; --bad) {
           const uint64_t place = below(size);
-          values[place] = below(2) ? NAN : -INFINITY;
-          expected =
-              std::min<unsigned long long>(expected, uint64_t{index} << kFoundElementBits | place);
+          const bool is_nan = below(2) != 0;
+          values[place] = is_nan ? NAN : -INFINITY;
+          unsigned long long& word = expected[index];
+          if (place <= found_element(word)) word = found_word(place, !is_nan);
         }
         Bytes source(size * from_size);
         convert(source.data(), pair.from, values.data(), DataType::kFloat64, size);
@@ -269,15 +273,41 @@ class Check {
         memories.emplace_back(machine_, size * size_of(pair.to));
         moves.push_back({place, memories.back().data(), size, index});
       }
-      unsigned long long result = kNothingFound;
-      found.write(0, &result, sizeof result);
+      std::vector<unsigned long long> result(kWords, kNothingFound);
+      found.write(0, result.data(), kWords * sizeof(unsigned long long));
       launch(moves, pair, round % 2 ? 1.0 : 2.0,
-             reinterpret_cast<unsigned long long*>(found.data()));
-      found.read(0, &result, sizeof result);
-      if (result != expected) {
-        differs(pair, "found " + std::to_string(result) + ", not " + std::to_string(expected));
+             {reinterpret_cast<unsigned long long*>(found.data())});
+      found.read(0, result.data(), kWords * sizeof(unsigned long long));
+      for (size_t i = 0; i < kWords; ++i) {
+        if (result[i] == expected[i]) continue;
+        differs(pair,
+                "found " + std::to_string(result[i]) + ", not " + std::to_string(expected[i]));
       }
     }
+  }
+
+  // Puts zeros there, in place.
+  void puts_zeros(const Pair& pair) {
+    if (!is_floating(pair.from) || pair.from != pair.to) return;
+    const size_t size = 5000 + below(5000), bytes = size * size_of(pair.from);
+    std::vector<double> values(size, 1.5);
+    const auto as_stored = [&] {
+      Bytes stored(bytes);
+      convert(stored.data(), pair.from, values.data(), DataType::kFloat64, size);
+      return stored;
+    };
+    std::vector<size_t> bad(20);
+    for (size_t& place : bad) values[place = below(size)] = below(2) ? NAN : INFINITY;
+    const DeviceMemory memory(machine_, bytes), found(machine_, sizeof(unsigned long long));
+    const unsigned long long nothing = kNothingFound;
+    memory.write(0, as_stored().data(), bytes);
+    found.write(0, &nothing, sizeof nothing);
+    launch({{memory.data(), memory.data(), size, 0}}, pair, 1.0,
+           {reinterpret_cast<unsigned long long*>(found.data()), true});
+    for (const size_t place : bad) values[place] = 0;
+    Bytes result(bytes);
+    memory.read(0, result.data(), bytes);
+    if (result != as_stored()) differs(pair, "zeros are not where NaN and infinity were");
   }
 
   // One value, of one byte, all through but for a few: with the greatest index among them, and, of
@@ -314,10 +344,10 @@ class Check {
     const DeviceMemory found(machine_, sizeof(unsigned long long));
     unsigned long long result = kNothingFound;
     found.write(0, &result, sizeof result);
-    launch({{from.data(), to.data(), size, 5}}, pair, 1.0,
-           reinterpret_cast<unsigned long long*>(found.data()));
+    launch({{from.data(), to.data(), size, 0}}, pair, 1.0,
+           {reinterpret_cast<unsigned long long*>(found.data())});
     found.read(0, &result, sizeof result);
-    const unsigned long long infinity = 5ull << kFoundElementBits | places[3];
+    const unsigned long long infinity = found_word(places[3], true);
     if (result != (is_floating(pair.from) ? infinity : kNothingFound)) {
       differs(pair, "beyond 2^32, found " + std::to_string(result));
     }

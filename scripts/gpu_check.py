@@ -1,8 +1,9 @@
-"""gpu_check.py [--quick] [--only STEP] [--list]: builds, tests and measures on this machine's GPU.
+"""gpu_check.py [--quick] [--only STEP] [--limit S] [--list]: tests and measures on this GPU.
 
-Run by the Python that has PyTorch; needs nvcc and no network. Each step is a process of its own
-with a limit of time, and all are run, whatever fails before. The end is one table, which goes into
-benchmarks/results/gpu_check.json too. Exits with 1 if a step failed.
+Run by the Python that has PyTorch; needs nvcc and no network (tests/gpu/README.md says what else).
+Each step is a process of its own with a limit of time, and all are run, whatever fails before. The
+end is one table, which goes into benchmarks/results/gpu_check.json too. Exits with 1 if a step
+failed, or was not begun for want of time.
 
 Where there is no GPU, PERSEUS_GPU_CHECK_DEVICE=cpu and --json have it try itself: PyTorch's tensors
 are in CPU memory, and PERSEUS_CUDA_LIBRARY_PATH names the folder of tests/standin's libraries.
@@ -46,8 +47,6 @@ TORCH = [
 CUPY = TESTS / "test_cupy.py"
 LOGS = gpu_build.FOLDER / "logs"
 RESULTS = ROOT / "benchmarks/results/gpu_check.json"
-#: Seconds of all steps together; what is left then is not begun.
-WHOLE = 525
 ON_CPU = os.environ.get("PERSEUS_GPU_CHECK_DEVICE") == "cpu"
 PASSED, FAILED, NOT_RUN = "passed", "FAILED", "not run"
 
@@ -103,6 +102,14 @@ def kernels(*arguments: str) -> Callable[[Context], list[str | Path]]:
     return command
 
 
+def compute_sanitizer() -> str | None:
+    """From where nvcc may be as well."""
+    toolkits = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    beside = (f"{toolkit}/bin" for toolkit in (*toolkits, "/usr/local/cuda"))
+    places = os.pathsep.join((os.environ.get("PATH", ""), *beside))
+    return shutil.which("compute-sanitizer", path=places)
+
+
 def sanitized(tool: str) -> Step:
     options = ["--tool", tool, "--error-exitcode", "9"]
     return Step(
@@ -110,12 +117,12 @@ def sanitized(tool: str) -> Step:
         f"kernels under compute-sanitizer {tool}",
         100,
         lambda context: [
-            "compute-sanitizer",
+            compute_sanitizer() or "compute-sanitizer",
             *options,
             *kernels("--alignments", "2", "--rounds", "2")(context),
         ],
         why_not=lambda _: (
-            "" if shutil.which("compute-sanitizer") else "compute-sanitizer is not on PATH"
+            "" if compute_sanitizer() else "compute-sanitizer is neither on PATH nor beside CUDA"
         ),
         only_long=tool != "memcheck",
     )
@@ -189,7 +196,7 @@ STEPS = [
     Step(
         "build",
         "engine, kernels and packages, in build/gpu",
-        300,
+        1200,
         lambda _: [sys.executable, ROOT / "scripts/gpu_build.py"],
     ),
     Step(
@@ -456,6 +463,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps, rough figures")
     parser.add_argument("--only", action="append", choices=NAMES, metavar="STEP", default=[])
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=3600,
+        metavar="S",
+        help="seconds of all steps together; what is left then is not begun (%(default)g)",
+    )
     parser.add_argument("--list", action="store_true", help="name the steps, and run none")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE")
     args = parser.parse_args()
@@ -473,13 +487,16 @@ def main() -> None:
     about["NCCL for several ranks on one GPU"] = context.nccl.version or context.nccl.why_not
     began = time.monotonic()
     outcomes: list[Outcome] = []
+    late: list[str] = []
     for step in steps:
-        left = WHOLE - (time.monotonic() - began)
+        left = args.limit - (time.monotonic() - began)
         print(f"== {step.name}: {step.what}", flush=True)
         if outcomes and outcomes[0].result == FAILED:
             outcome = Outcome(step.name, NOT_RUN, reason="the build failed")
         elif left < 5:
-            outcome = Outcome(step.name, NOT_RUN, reason=f"the {WHOLE} s of all steps are over")
+            why = f"the {args.limit:g} s of all steps are over"
+            outcome = Outcome(step.name, NOT_RUN, reason=why)
+            late.append(step.name)
         else:
             outcome = run(step, context, min(step.limit, left))
         print(f"   {outcome.result} {outcome.reason} ({outcome.seconds:.1f} s)", flush=True)
@@ -487,7 +504,9 @@ def main() -> None:
         save(outcomes, about, args.json, finished=step is steps[-1])
     print(f"\n{table(outcomes)}")
     failed = [outcome.step for outcome in outcomes if outcome.result == FAILED]
-    sys.exit(f"gpu-check: failed: {' '.join(failed)}" if failed else 0)
+    problems = [f"failed: {' '.join(failed)}"] if failed else []
+    problems += [f"no time for: {' '.join(late)}"] if late else []
+    sys.exit(f"gpu-check: {'; '.join(problems)}" if problems else 0)
 
 
 if __name__ == "__main__":

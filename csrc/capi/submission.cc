@@ -101,9 +101,15 @@ class Checker {
     Gpu& gpu = *found.value();
     for (size_t t = 0; t < operation_->tensors.size(); ++t) {
       const OperationTensor& tensor = operation_->tensors[t];
-      if (operation_->description.tensors[t].elements() == 0) continue;
-      PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.input)));
-      if (tensor.output != nullptr) PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.output)));
+      const TensorDescription& description = operation_->description.tensors[t];
+      if (description.elements() == 0) continue;
+      const size_t element = size_of(description.dtype);
+      const size_t bytes = static_cast<size_t>(description.elements()) * element;
+      PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.input, bytes, element)));
+      if (tensor.output == nullptr) continue;
+      // Of what is scattered a part comes back.
+      const size_t least = name_.kind == OperationKind::kReduceScatter ? 1 : bytes;
+      PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.output, least, element)));
     }
     const CurrentContext current(gpu);
     PERSEUS_RETURN_IF_ERROR(about(current.status()));

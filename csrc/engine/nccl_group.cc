@@ -19,6 +19,12 @@ constexpr int kSharesGpus = 23003;
 // Of PERSEUS_NCCL_CTA_POLICY: leave it to NCCL.
 constexpr int kAnyCtaPolicy = 0;
 
+// Whether this version has the policy that is asked for.
+bool has_cta_policy(const Settings& settings, int version) {
+  constexpr int kZero = 2, kWithZero = 22800;
+  return version >= (settings.nccl_cta_policy == kZero ? kWithZero : kNcclWithCtaPolicy);
+}
+
 // Numbers of the swaps' messages under the one call.
 constexpr uint32_t kCardsPart = 0, kIdsPart = 1;
 
@@ -32,7 +38,7 @@ NcclConfig config_of(const Settings& settings, int version) {
   config.blocking = 0;     // so that it can be given up
   config.split_share = 0;  // lanes run side by side
   config.shrink_share = 0;
-  if (settings.nccl_cta_policy != kAnyCtaPolicy) {
+  if (settings.nccl_cta_policy != kAnyCtaPolicy && has_cta_policy(settings, version)) {
     config.cta_policy = static_cast<int>(settings.nccl_cta_policy);
   }
   config.launch_order_implicit = 1;
@@ -160,11 +166,14 @@ void NcclGroup::judge(std::span<const Card> cards) {
     }
   }
   if (set_.index != 0) return;
+  if (!why_not_.empty() && settings_.gpu_operations == kOnlyNccl) return;  // which errors tell
   if (!why_not_.empty()) {
     PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << why_not_);
-  } else if (settings_.nccl_cta_policy != kAnyCtaPolicy && library_.version < kNcclWithCtaPolicy) {
+  } else if (settings_.nccl_cta_policy != kAnyCtaPolicy &&
+             !has_cta_policy(settings_, library_.version)) {
     PERSEUS_LOG(kWarning,
-                "PERSEUS_NCCL_CTA_POLICY is left alone: NCCL has it from 2.27 on, this is "
+                "PERSEUS_NCCL_CTA_POLICY is left alone: NCCL has it from 2.27 on, and zero from "
+                "2.28 on; this is "
                     << library_.version);
   }
 }

@@ -1,9 +1,11 @@
 #include "engine/nccl_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "collectives/message.h"
+#include "device/cpu/kernels.h"
 #include "device/cuda/lane_calls.h"
 #include "engine/finite_check.h"
 #include "engine/gpu_copies.h"
@@ -16,10 +18,34 @@
 namespace perseus {
 namespace {
 
-constexpr int kOnlyNccl = 1;  // of PERSEUS_GPU_OPERATIONS
+// Where the factors of a sum are multiplied: before anything is added, so that no sum is out of
+// range whose result is not, as far as NCCL can do it, which takes a factor in the elements' type.
+// In 16 bits that may be far from what it is: then the power of two below it, which is exact, and
+// the rest by the kernel that unpacks.
+struct Factors {
+  double in_sum = 1.0;
+  double in_unpack = 1.0;
+};
 
-double factor_of(const Description& description, int set_size) {
-  return description.prescale * result_factor(description, set_size);
+bool can_hold(DataType dtype, double factor) {
+  if (factor == 0.0) return true;
+  alignas(8) std::byte held[8];
+  double back = 0.0;
+  scale_convert(held, dtype, &factor, DataType::kFloat64, 1, 1.0);
+  convert(&back, DataType::kFloat64, held, dtype, 1);
+  return size_of(dtype) > 2 ? std::isfinite(back) && back != 0.0 : back == factor;
+}
+
+Factors factors_of(const ShardRun& run) {
+  const Description& description = run.description();
+  const DataType dtype = description.tensors.front().dtype;
+  const double factor =
+      description.prescale * result_factor(description, run.batch->set->group.size);
+  if (factor == 1.0 || can_hold(dtype, factor)) return {factor, 1.0};
+  const bool is_half = dtype == DataType::kFloat16;
+  const int exponent = std::clamp(std::ilogb(factor), is_half ? -14 : -126, is_half ? 15 : 127);
+  const double in_sum = std::ldexp(1.0, exponent);
+  return {in_sum, factor / in_sum};
 }
 
 // Runs `queue(LaneCalls&)` on the GPU's thread, on the shard's lane, and waits for the end of what
@@ -49,9 +75,10 @@ auto on_lane(ShardRun& run, const GpuLaunches& launches, std::span<const CuEvent
 // that of all, packed. What is looked for is found by the kernels that move them.
 class Pieces {
  public:
-  // search: null if nothing is looked for.
-  Pieces(const ShardRun& run, RunContext& context, GpuSearch* search)
+  // factor: for what is unpacked. search: null if nothing is looked for.
+  Pieces(const ShardRun& run, RunContext& context, double factor, GpuSearch* search)
       : run_(run),
+        factor_(factor),
         search_(search),
         pack_(context.buffers, run.shard.pieces.size()),
         unpack_(context.buffers, run.shard.pieces.size()),
@@ -87,11 +114,10 @@ class Pieces {
   // pieces have. packs: whether this rank's values are read.
   Result<Place> gather(const LaneCalls& calls, uint64_t room, bool packs) {
     const bool fits = pack_.size() == 1 && room == run_.shard.bytes;
-    const bool is_searched = search_ != nullptr && search_->is_on();
     auto* buffer = static_cast<std::byte*>(unpack_[0].target);
-    is_moved_ = !fits || is_searched;
+    is_moved_ = !fits || is_searched() || factor_ != 1.0;
     if (!is_moved_) return Place{pack_[0].source, buffer};
-    if (is_searched) PERSEUS_RETURN_IF_ERROR(search_->prepare(calls.gpu()));
+    if (is_searched()) PERSEUS_RETURN_IF_ERROR(search_->prepare(calls.gpu()));
     if (!fits) {
       const auto memory = calls.take_memory(room);
       PERSEUS_RETURN_IF_ERROR(memory.status());
@@ -101,20 +127,32 @@ class Pieces {
     for (Move& move : unpack_.span()) {
       move.source = buffer + reinterpret_cast<uintptr_t>(move.source);
     }
-    if (packs) PERSEUS_RETURN_IF_ERROR(move(calls, pack_.span(), FiniteCheck::kInput));
+    if (packs) PERSEUS_RETURN_IF_ERROR(move(calls, pack_.span(), 1.0, FiniteCheck::kInput));
     return Place{buffer, buffer};
   }
   // Of what the collective has written.
   Status spread(const LaneCalls& calls) {
-    return is_moved_ ? move(calls, unpack_.span(), FiniteCheck::kResult) : Status::ok();
+    if (!is_moved_) return {};
+    double factor = factor_;
+    if (is_searched() && factor != 1.0) {
+      // What is looked at is the result.
+      for (Move& move : pack_.span()) move.source = move.target;
+      PERSEUS_RETURN_IF_ERROR(calls.move(pack_.span(), run_.shard.dtype, factor, {}));
+      factor = 1.0;
+    }
+    return move(calls, unpack_.span(), factor, FiniteCheck::kResult);
   }
 
  private:
-  Status move(const LaneCalls& calls, std::span<const Move> moves, FiniteCheck::Side side) const {
-    return calls.move(moves, run_.shard.dtype, search_ != nullptr ? search_->of(side) : Search{});
+  bool is_searched() const { return search_ != nullptr && search_->is_on(); }
+  Status move(const LaneCalls& calls, std::span<const Move> moves, double factor,
+              FiniteCheck::Side side) const {
+    const Search search = search_ != nullptr ? search_->of(side) : Search{};
+    return calls.move(moves, run_.shard.dtype, factor, search);
   }
 
   const ShardRun& run_;
+  const double factor_;
   GpuSearch* const search_;
   ScratchArray<Move> pack_, unpack_;
   ScratchArray<CuEvent> ready_;
@@ -148,17 +186,17 @@ struct PiecesCheck {
 
 Task run_allreduce(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const Description& description = run.description();
-  const double factor = factor_of(description, run.batch->set->group.size);
+  const Factors factors = factors_of(run);
   PiecesCheck checked(run, context);
   PERSEUS_CO_RETURN_IF_ERROR(checked.check.ready());
-  Pieces pieces(run, context, &checked.search);
+  Pieces pieces(run, context, factors.in_unpack, &checked.search);
   PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
   const auto queue = [&](const LaneCalls& calls) -> Status {
     const auto place = pieces.gather(calls, run.shard.bytes, /*packs=*/true);
     PERSEUS_RETURN_IF_ERROR(place.status());
     PERSEUS_RETURN_IF_ERROR(calls.all_reduce(place.value().source, place.value().target,
                                              run.shard.elements(), run.shard.dtype,
-                                             description.reduce_op, factor));
+                                             description.reduce_op, factors.in_sum));
     return pieces.spread(calls);
   };
   auto work = on_lane(run, launches, pieces.ready(), /*is_last=*/true, queue);
@@ -174,12 +212,12 @@ Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
   const Description& description = run.description();
   const DataType dtype = run.shard.dtype;
   const Group& local = run.batch->set->group.by_host->local;
-  const double factor = factor_of(description, run.batch->set->group.size);
+  const Factors factors = factors_of(run);
   const uint64_t part = (run.shard.elements() + local.size - 1) / local.size;
   const uint64_t part_bytes = part * size_of(dtype);
   PiecesCheck checked(run, context);
   PERSEUS_CO_RETURN_IF_ERROR(checked.check.ready());
-  Pieces pieces(run, context, &checked.search);
+  Pieces pieces(run, context, factors.in_unpack, &checked.search);
   PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
 
   // GPU's thread, which launches both.
@@ -192,7 +230,7 @@ Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
     whole = place.value().target;
     own = whole + part_bytes * local.index;
     PERSEUS_RETURN_IF_ERROR(calls.inside_host().reduce_scatter(
-        place.value().source, own, part, dtype, description.reduce_op, factor));
+        place.value().source, own, part, dtype, description.reduce_op, factors.in_sum));
     return calls.between_hosts().all_reduce(own, own, part, dtype, description.reduce_op, 1.0);
   };
   const auto queue_lower = [&](const LaneCalls& calls) -> Status {
@@ -225,7 +263,7 @@ Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
 Task run_broadcast(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const ProcessSet& set = *run.batch->set;
   const int root = set.index_of(run.description().root);
-  Pieces pieces(run, context, /*search=*/nullptr);
+  Pieces pieces(run, context, /*factor=*/1.0, /*search=*/nullptr);
   PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
   const auto queue = [&](const LaneCalls& calls) -> Status {
     const auto place = pieces.gather(calls, run.shard.bytes, /*packs=*/root == set.index);
@@ -240,12 +278,12 @@ Task run_broadcast(ShardRun& run, RunContext context, const GpuLaunches& launche
 }
 
 // What falls to each rank is as long on all: rows are laid out for the longest, where they differ,
-// and where something is looked for in them.
+// and where something is looked for in them, or multiplied.
 Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const Group& group = run.batch->set->group;
   const Description& description = run.description();
   Operation& operation = *run.batch->operations[run.shard.operation];
-  const double factor = factor_of(description, group.size);
+  const Factors factors = factors_of(run);
   const CuEvent ready = operation.ready.get();
   const size_t tensors = description.tensors.size();
   const DataType dtype = description.tensors.front().dtype;
@@ -273,10 +311,11 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& la
     const std::byte* input = operation.tensors[t].input;
     std::byte* output = operation.tensors[t].output;
     const auto reduce = [&](const std::byte* source, std::byte* target) {
-      return calls.reduce_scatter(source, target, block, dtype, description.reduce_op, factor);
+      return calls.reduce_scatter(source, target, block, dtype, description.reduce_op,
+                                  factors.in_sum);
     };
     const bool is_even = elements_of(t, group.size - 1) == block;
-    if (is_even && !search.is_on()) return reduce(input, output);
+    if (is_even && !search.is_on() && factors.in_unpack == 1.0) return reduce(input, output);
     const uint64_t block_bytes = block * size_of(dtype);
     const auto memory = calls.take_memory(block_bytes * group.size);
     PERSEUS_RETURN_IF_ERROR(memory.status());
@@ -286,11 +325,17 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& la
       moves[r] = {input, place, elements, t * group.size + r};
       input += elements * size_of(dtype);
     }
-    PERSEUS_RETURN_IF_ERROR(calls.move(moves.span(), dtype, search.of(FiniteCheck::kInput)));
+    PERSEUS_RETURN_IF_ERROR(calls.move(moves.span(), dtype, 1.0, search.of(FiniteCheck::kInput)));
     std::byte* own = memory.value() + static_cast<uint64_t>(group.index) * block_bytes;
     PERSEUS_RETURN_IF_ERROR(reduce(memory.value(), own));
     const Move move{own, output, elements_of(t, group.index), t};
-    return calls.move({&move, 1}, dtype, search.of(FiniteCheck::kResult));
+    double factor_left = factors.in_unpack;
+    if (search.is_on() && factor_left != 1.0) {
+      const Move in_place{own, own, move.elements, t};
+      PERSEUS_RETURN_IF_ERROR(calls.move({&in_place, 1}, dtype, factor_left, {}));
+      factor_left = 1.0;
+    }
+    return calls.move({&move, 1}, dtype, factor_left, search.of(FiniteCheck::kResult));
   };
 
   const auto queue = [&](const LaneCalls& calls) -> Status {
@@ -475,6 +520,14 @@ Task run_staged(ShardRun& run, RunContext context, GpuLaunches& launches) {
   co_return status;
 }
 
+// Why the shard goes by way of the host; empty if it goes by NCCL. The same on all ranks.
+std::string why_staged(const ShardRun& run, const NcclGroup& nccl) {
+  if (!nccl.why_not().empty() || nccl.has_kernels()) return nccl.why_not();
+  const bool takes_kernels =
+      is_reduction(run.description().kind) && factors_of(run).in_unpack != 1.0;
+  return takes_kernels ? "a rank has no kernels, which multiply in 16 bits" : "";
+}
+
 Status check_gpus(const ShardRun& run, const NcclGroup& nccl) {
   Status status;
   for_each_operation(run.shard, [&](uint32_t index) {
@@ -512,12 +565,13 @@ Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {
   NcclGroup& nccl = *run.batch->set->nccl;
   Status status = co_await nccl.met();
   if (status.is_ok()) status = check_gpus(run, nccl);
-  if (status.is_ok() && !nccl.why_not().empty() && context.settings.gpu_operations == kOnlyNccl) {
-    status = Status::unsupported("PERSEUS_GPU_OPERATIONS is nccl, but " + nccl.why_not());
+  const std::string why = why_staged(run, nccl);
+  if (status.is_ok() && !why.empty() && context.settings.gpu_operations == kOnlyNccl) {
+    status = Status::unsupported("PERSEUS_GPU_OPERATIONS is nccl, but " + why);
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);
   const OperationKind kind = run.description().kind;
-  if (!nccl.why_not().empty()) {
+  if (!why.empty()) {
     status = co_await run_staged(run, context, launches);
   } else if (kind == OperationKind::kAllgather) {
     status = co_await run_allgather(run, context, launches);

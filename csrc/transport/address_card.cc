@@ -63,7 +63,10 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
                                                 "PERSEUS_DISABLE_GROUP_FUSION",
                                                 "PERSEUS_DYNAMIC_PROCESS_SETS",
                                                 "PERSEUS_GPU_OPERATIONS",
-                                                "PERSEUS_NCCL_LANES"};
+                                                "PERSEUS_NCCL_LANES",
+                                                "PERSEUS_NCCL_REGISTER_BUFFERS",
+                                                "PERSEUS_NCCL_CTA_POLICY",
+                                                "PERSEUS_NCCL_RANKS_PER_ROOT"};
   std::vector<std::pair<std::string, std::string>> agreed;
   const std::vector<SettingRow> rows = describe(settings);
   for (const std::string_view name : kNames) {

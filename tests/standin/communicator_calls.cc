@@ -41,7 +41,11 @@ bool is_valid(const NcclConfig* config) {
   if (settings().nccl_version < 23100) most = offsetof(NcclConfig, graph_usage);
   if (settings().nccl_version < 22800) most = offsetof(NcclConfig, channels_per_net_peer);
   if (settings().nccl_version < 22700) most = offsetof(NcclConfig, traffic_class);
-  return config->magic == kMagic && config->size <= most &&
+  constexpr int kEfficiency = 1;  // the last CTA policy before 2.28
+  const bool has_policy =
+      settings().nccl_version >= 22800 || most < offsetof(NcclConfig, shrink_share) ||
+      config->size <= offsetof(NcclConfig, cta_policy) || config->cta_policy <= kEfficiency;
+  return has_policy && config->magic == kMagic && config->size <= most &&
          config->version <= static_cast<unsigned>(settings().nccl_version);
 }
 

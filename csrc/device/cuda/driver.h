@@ -33,6 +33,8 @@ inline constexpr int kCuPointerDeviceOrdinal = 9;
 inline constexpr unsigned kCuMemoryTypeDevice = 2;
 // CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_MEMHOSTALLOC_PORTABLE
 inline constexpr unsigned kCuStreamNonBlocking = 1;
+// A stream's priority: the driver takes the nearest that the GPU has.
+inline constexpr int kCuMostUrgent = -100;
 inline constexpr unsigned kCuEventDisableTiming = 2;
 inline constexpr unsigned kCuHostPortable = 1;
 // CU_STREAM_CAPTURE_STATUS_NONE

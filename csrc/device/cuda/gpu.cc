@@ -38,6 +38,20 @@ Registry& registry() {
   return the_one;
 }
 
+// What the calling thread does while this lives breaks no capture into a CUDA graph.
+class OutsideOfCaptures {
+ public:
+  explicit OutsideOfCaptures(const CudaDriver& driver) : driver_(driver) {
+    driver_.exchange_capture_mode(&mode_);
+  }
+  OutsideOfCaptures(const OutsideOfCaptures&) = delete;
+  ~OutsideOfCaptures() { driver_.exchange_capture_mode(&mode_); }
+
+ private:
+  const CudaDriver& driver_;
+  int mode_ = kCuCaptureRelaxed;
+};
+
 // Forgets what allocate gave; nothing for any other pointer.
 std::optional<Registry::Allocation> take_allocation(const void* pointer) {
   Registry& all = registry();
@@ -146,15 +160,26 @@ Status Gpu::open() {
   return {};
 }
 
-Status Gpu::check_memory(const void* pointer) const {
-  const int ordinal = ordinal_of(driver_, pointer);
+Status Gpu::check_memory(const void* pointer, size_t bytes, size_t element_bytes) const {
+  const auto* const begin = static_cast<const std::byte*>(pointer);
+  const int ordinal = ordinal_of(driver_, begin);
   if (ordinal < 0) {
     return Status::invalid_argument("its memory is not on a GPU, though it was said to be on GPU " +
                                     std::to_string(ordinal_));
   }
-  if (ordinal == ordinal_) return {};
-  return Status::invalid_argument("its memory is on GPU " + std::to_string(ordinal) +
-                                  ", though it was said to be on GPU " + std::to_string(ordinal_));
+  if (ordinal != ordinal_) {
+    return Status::invalid_argument("its memory is on GPU " + std::to_string(ordinal) +
+                                    ", though it was said to be on GPU " +
+                                    std::to_string(ordinal_));
+  }
+  if (ordinal_of(driver_, begin + bytes - 1) != ordinal) {
+    return Status::invalid_argument("its memory on the GPU ends before its " +
+                                    std::to_string(bytes) + " bytes do");
+  }
+  // A GPU cannot read such, and what has tried can no longer use the GPU.
+  if (reinterpret_cast<uintptr_t>(begin) % element_bytes == 0) return {};
+  return Status::invalid_argument("its memory does not begin at a multiple of " +
+                                  std::to_string(element_bytes) + " bytes, an element's length");
 }
 
 Result<GpuEvent> Gpu::take_event() {
@@ -267,6 +292,7 @@ bool Gpu::free(void* pointer) {
   const auto allocation = take_allocation(pointer);
   if (!allocation) return false;
   const CurrentContext current(*allocation->gpu);
+  const OutsideOfCaptures outside(allocation->gpu->driver_);
   allocation->gpu->driver_.free(reinterpret_cast<CuPointer>(pointer));
   return true;
 }
@@ -276,6 +302,7 @@ bool Gpu::free_on_stream(void* pointer, CuStream stream) {
   if (!allocation) return false;
   Gpu& gpu = *allocation->gpu;
   const CurrentContext current(gpu);
+  const OutsideOfCaptures outside(gpu.driver_);
   Result<GpuEvent> last_use = GpuEvent();
   const bool is_kept = allocation->pooled > 0 && gpu.has_room_for(allocation->pooled);
   if (is_kept) last_use = gpu.record(stream);

@@ -131,8 +131,9 @@ class Gpu {
   CuStream download_stream() const { return download_; }
   CuStream upload_stream() const { return upload_; }
 
-  // Why the memory cannot be used as that of a tensor on this GPU; ok if it can.
-  Status check_memory(const void* pointer) const;
+  // Why the memory, of at least one byte, cannot be used as that of a tensor on this GPU, whose
+  // elements are so long; ok if it can.
+  Status check_memory(const void* pointer, size_t bytes, size_t element_bytes) const;
 
   // From here on in a CurrentContext.
   Result<GpuEvent> take_event();

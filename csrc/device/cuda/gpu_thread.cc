@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <iterator>
 
 #include "base/start_thread.h"
 #include "device/cuda/cuda_error.h"
@@ -141,7 +143,20 @@ void GpuThread::look_for_failures() {
 
 void GpuThread::abort_dependents() {
   if (std::exchange(are_aborted_, true)) return;
-  for (GpuDependent* dependent : dependents_) dependent->abort();
+  std::vector<std::function<void()>> aborts;
+  for (GpuDependent* dependent : dependents_)
+    std::ranges::move(dependent->aborts(), std::back_inserter(aborts));
+  std::vector<std::thread> threads(aborts.size());
+  for (size_t i = 0; i < aborts.size(); ++i) {
+    const auto abort = [this, &run = aborts[i]] {
+      const CurrentContext current(gpu_);
+      run();
+    };
+    if (!start_thread(threads[i], "an abort", abort).is_ok()) abort();
+  }
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
+  }
   aborted_at_ = Clock::now();
 }
 
@@ -154,25 +169,28 @@ void GpuThread::end_retired() {
   for (const auto& dependent : ending) std::erase(dependents_, dependent.get());
 }
 
-// Of a launch that fails a part may be queued, and so is waited for.
+// Of a launch that fails a part may be queued, and so is waited for. Nothing is launched after it:
+// the other ranks, which have launched theirs, would take what comes next for it.
 void GpuThread::launch(GpuJob& job) {
-  job.status_ = job.launch(job.stream_);
-  if (job.stream_ != nullptr) {
-    auto event = gpu_.take_event();
-    Status recorded = event.status();
-    if (recorded.is_ok()) {
-      recorded =
-          cuda_status(gpu_.driver(), gpu_.driver().record_event(event.value().get(), job.stream_),
-                      "recording an event");
-    }
+  auto event = gpu_.take_event();
+  job.status_ = event.is_ok() ? job.launch(job.stream_) : event.status();
+  if (event.is_ok() && job.stream_ != nullptr) {
+    const Status recorded =
+        cuda_status(gpu_.driver(), gpu_.driver().record_event(event.value().get(), job.stream_),
+                    "recording an event");
     if (recorded.is_ok()) {
       job.done_ = std::move(event).value();
-    } else if (job.status_.is_ok()) {
-      job.status_ = recorded;
+    } else {
+      job.has_no_end_ = true;
+      if (job.status_.is_ok()) job.status_ = recorded;
     }
   }
   job.launched_at_ = Clock::now();
-  if (job.status_.is_ok() && job.done_) job.launched();
+  if (!job.status_.is_ok()) {
+    if (failure_.is_ok()) failure_ = job.status_;
+  } else if (job.done_) {
+    job.launched();
+  }
   watched_.push_back(&job);
 }
 
@@ -183,7 +201,7 @@ bool GpuThread::look() {
   std::erase_if(watched_, [&](GpuJob* job) {
     Result<bool> is_done = true;
     if (job->done_) is_done = gpu_.is_done(job->done_);
-    const bool is_under_way = is_done.is_ok() && !is_done.value();
+    const bool is_under_way = job->has_no_end_ || (is_done.is_ok() && !is_done.value());
     if (is_under_way && (why.is_ok() || has_grace)) return false;
     if (job->status_.is_ok()) {
       // What comes to its end once dependents are aborted has no result.

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <coroutine>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,8 +33,9 @@ class GpuDependent {
   virtual ~GpuDependent() = default;  // an end in order, which may wait for a moment
   // What has gone wrong since it was begun.
   virtual Status health() = 0;
-  // Ends what waits on the GPU: its results are void.
-  virtual void abort() = 0;
+  // What ends all that waits on the GPU, whose results are void then: to be called side by side,
+  // as one may wait for the others' work.
+  virtual std::vector<std::function<void()>> aborts() = 0;
 };
 
 // A piece of work for a GPU's thread. Lives in the frame of the Task that awaits it.
@@ -57,6 +59,7 @@ class GpuJob {
   GpuEvent done_;
 
  private:
+  bool has_no_end_ = false;  // what it has queued has no event: nobody sees it end
   friend class GpuJobs;
   friend class GpuThread;
   friend class GpuThreads;
@@ -127,7 +130,7 @@ class GpuThread {
   // GPU's thread.
   std::vector<GpuJob*> watched_;  // launched, and not seen to be done
   std::vector<GpuDependent*> dependents_;
-  Status failure_;  // of a dependent
+  Status failure_;  // of a dependent, or of what was to be launched
   bool are_aborted_ = false;
   Clock::time_point aborted_at_;
   Clock::time_point looked_at_;

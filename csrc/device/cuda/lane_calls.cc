@@ -10,10 +10,11 @@ CuPointer address(const void* pointer) { return reinterpret_cast<CuPointer>(poin
 
 }  // namespace
 
-Status LaneCalls::move(std::span<const Move> moves, DataType dtype, const Search& search) const {
+Status LaneCalls::move(std::span<const Move> moves, DataType dtype, double factor,
+                       const Search& search) const {
   const MoveKernels* const kernels = gpu_.kernels();
-  if (kernels != nullptr && (moves.size() > 1 || search.words != nullptr)) {
-    return kernels->launch(moves, dtype, dtype, 1.0, search, stream());
+  if (kernels != nullptr && (moves.size() > 1 || factor != 1.0 || search.words != nullptr)) {
+    return kernels->launch(moves, dtype, dtype, factor, search, stream());
   }
   for (const Move& move : moves) {
     if (move.elements == 0 || move.source == move.target) continue;

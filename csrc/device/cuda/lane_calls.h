@@ -26,10 +26,12 @@ class LaneCalls {
   // Memory for what this shard queues on the lane, which the next shard there will have as well.
   Result<std::byte*> take_memory(uint64_t bytes) const { return lane_.take_memory(bytes); }
 
-  // By a kernel or, where there is none, one copy each; only a kernel can search.
-  Status move(std::span<const Move> moves, DataType dtype, const Search& search) const;
+  // Values times `factor`. By a kernel or, where there is none, one copy each: only a kernel can
+  // multiply and search.
+  Status move(std::span<const Move> moves, DataType dtype, double factor,
+              const Search& search) const;
 
-  // Sums of floating types are of values times `factor`.
+  // Sums of floating types are of values times `factor`, which is taken in that type.
   Status all_reduce(const void* source, void* target, uint64_t elements, DataType dtype,
                     ReduceOp op, double factor) const;
   Status reduce_scatter(const void* source, void* target, uint64_t elements_of_each, DataType dtype,

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <mutex>
 #include <sstream>
@@ -15,7 +16,7 @@ namespace {
 // The oldest NCCL whose communicators can be made without blocking, and split as we ask it to.
 constexpr int kOldestNccl = 21800;
 // The oldest driver of which all functions of the table are known.
-constexpr int kOldestDriver = 11000;
+constexpr int kOldestDriver = 11040;
 
 std::mutex g_mutex;
 std::vector<std::string> g_folders;  // of add_library_folders
@@ -40,29 +41,40 @@ std::string path_of(void* library) {
 struct Search {
   std::vector<std::string> first, then;  // folders: before what is in the process, and after
 
-  // Null if there is none; then `problem` says what the loader made of it.
+  // Null if there is none; then `problem` says what the loader made of it, and where it was looked
+  // for.
   void* open(const std::vector<const char*>& names, std::string& problem) const {
     for (const std::string& folder : first) {
-      if (void* library = open_in(folder, names)) return library;
+      if (void* library = open_in(folder, names, problem)) return library;
     }
     for (const char* name : names) {
       if (void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return library;
     }
     for (const std::string& folder : then) {
-      if (void* library = open_in(folder, names)) return library;
+      if (void* library = open_in(folder, names, problem)) return library;
     }
     for (const char* name : names) {
       if (void* library = dlopen(name, RTLD_NOW)) return library;
       const char* why = dlerror();
       if (problem.empty() && why != nullptr) problem = why;
     }
+    problem += "; looked in ";
+    for (const auto* folders : {&first, &then}) {
+      for (const std::string& folder : *folders) problem += folder + ", ";
+    }
+    problem += "this process and where the system has libraries";
     return nullptr;
   }
 
  private:
-  static void* open_in(const std::string& folder, const std::vector<const char*>& names) {
+  // The first that is there and cannot be opened is a problem.
+  static void* open_in(const std::string& folder, const std::vector<const char*>& names,
+                       std::string& problem) {
     for (const char* name : names) {
-      if (void* library = dlopen((folder + "/" + name).c_str(), RTLD_NOW)) return library;
+      const std::string path = folder + "/" + name;
+      if (void* library = dlopen(path.c_str(), RTLD_NOW)) return library;
+      const char* why = dlerror();
+      if (problem.empty() && why != nullptr && access(path.c_str(), F_OK) == 0) problem = why;
     }
     return nullptr;
   }

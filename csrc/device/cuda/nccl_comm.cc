@@ -9,6 +9,9 @@
 namespace perseus {
 namespace {
 
+// NCCL mostly needs a few microseconds, for which no thread should sleep, or else has to wait for
+// other ranks.
+constexpr std::chrono::microseconds kSoon{100};
 constexpr std::chrono::microseconds kPause{100};
 // Ranks that end in order do so at nearly the same time; who stays longer is not waited for.
 constexpr std::chrono::milliseconds kFarewell{500};
@@ -47,8 +50,8 @@ std::optional<int> nccl_op(ReduceOp op) {
   }
 }
 
-NcclComm::Made NcclComm::connect(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index,
-                                 int size) {
+NcclComm::Made NcclComm::begin(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index,
+                               int size) {
   std::unique_ptr<NcclComm> made(new NcclComm(setup));
   NcclConfig config = setup.config;
   const Nccl& nccl = setup.nccl;
@@ -57,7 +60,6 @@ NcclComm::Made NcclComm::connect(const NcclSetup& setup, std::span<NcclUniqueId>
                       : nccl.init_rank_with_ids(&made->comm_, size, index,
                                                 static_cast<int>(ids.size()), ids.data(), &config);
   PERSEUS_RETURN_IF_ERROR(nccl_status(nccl, result, kConnecting));
-  PERSEUS_RETURN_IF_ERROR(made->wait_until_connected());
   return made;
 }
 
@@ -80,24 +82,30 @@ NcclComm::Made NcclComm::shrink(std::vector<int> excluded) {
 // The new one is there only when the old one has settled.
 NcclComm::Made NcclComm::finish_making(std::unique_ptr<NcclComm> made, NcclResult result) {
   PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), result, kConnecting));
-  PERSEUS_RETURN_IF_ERROR(wait_until_settled(Clock::now() + setup_.patience, kConnecting));
-  PERSEUS_RETURN_IF_ERROR(made->wait_until_connected());
-  return made;
+  Status status = wait_until_connected();
+  if (status.is_ok()) status = made->wait_until_connected();
+  if (status.is_ok()) return made;
+  unfinished_.push_back(std::move(made));
+  return status;
 }
 
-Status NcclComm::wait_until_connected() {
-  const Status connected = wait_until_settled(Clock::now() + setup_.patience, kConnecting);
-  if (!connected.is_ok()) abort();
-  return connected;
+Status NcclComm::wait_until_connected() const {
+  return wait_until_settled(Clock::now() + setup_.patience, kConnecting);
 }
 
 Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view what) const {
+  const auto begin = Clock::now();
   for (;;) {
     NcclResult result = kNcclSuccess;
     PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), nccl().async_error(comm_, &result), what));
     if (result != kNcclInProgress) return nccl_status(nccl(), result, what);
     PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
-    if (Clock::now() > until) {
+    const auto now = Clock::now();
+    if (now - begin < kSoon) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (now > until) {
       return Status::timed_out(std::string(what) +
                                " has not ended in time; not all ranks of the "
                                "process set came, or NCCL's interface (NCCL_SOCKET_IFNAME) does "
@@ -152,6 +160,7 @@ Status NcclComm::health() const {
 
 void NcclComm::abort() {
   if (comm_ != nullptr) nccl().abort(std::exchange(comm_, nullptr));
+  for (const auto& child : unfinished_) child->abort();
 }
 
 }  // namespace perseus

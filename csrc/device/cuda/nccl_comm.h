@@ -32,11 +32,13 @@ struct NcclSetup {
 
 class NcclComm {
  public:
-  // The three that make one wait for the other ranks that call them alike, until the thread is to
-  // give up or the patience ends.
-  using Made = Result<std::unique_ptr<NcclComm>>;
+  // Begins to connect; to be followed by wait_until_connected.
   // ids: one or, where NCCL takes several, so many, each of a rank of its own; the same on all.
-  static Made connect(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index, int size);
+  using Made = Result<std::unique_ptr<NcclComm>>;
+  static Made begin(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index, int size);
+  // Likewise the two that follow: waits for the other ranks that call them alike, until the thread
+  // is to give up or the patience ends. After an error it is to be aborted with all others.
+  Status wait_until_connected() const;
   // Of this one's ranks, those that give the same color, in the order of their keys. All must call
   // it, and nothing may be under way on it.
   Made split(int color, int key);
@@ -68,11 +70,12 @@ class NcclComm {
   Made finish_making(std::unique_ptr<NcclComm> made, NcclResult result);
   // Waits until what was begun on the communicator has come to its end.
   Status wait_until_settled(Clock::time_point until, std::string_view what) const;
-  Status wait_until_connected();
 
   const NcclSetup setup_;
   NcclHandle comm_ = nullptr;  // null once aborted
   std::vector<void*> registered_;
+  // Of this one's ranks, which NCCL may yet write to until this one has been aborted.
+  std::vector<std::unique_ptr<NcclComm>> unfinished_;
 };
 
 }  // namespace perseus

@@ -57,7 +57,8 @@ Result<std::byte*> LaneMemory::allocate(size_t bytes) {
 Result<std::unique_ptr<NcclLane>> NcclLane::make(const NcclSetup& setup, Options options) {
   std::unique_ptr<NcclLane> lane(new NcclLane(setup, options));
   const CudaDriver& driver = setup.thread.gpu().driver();
-  const CuResult made = driver.create_stream(&lane->stream_, kCuStreamNonBlocking, 0);
+  // Before what computes: the next step waits for it.
+  const CuResult made = driver.create_stream(&lane->stream_, kCuStreamNonBlocking, kCuMostUrgent);
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver, made, "making a stream for NCCL"));
   setup.thread.look_after(*lane);
   return lane;
@@ -74,10 +75,10 @@ NcclLane::~NcclLane() {
 }
 
 Status NcclLane::connect(std::span<NcclUniqueId> ids, int index, int size) {
-  auto connected = NcclComm::connect(setup_, ids, index, size);
-  PERSEUS_RETURN_IF_ERROR(connected.status());
-  all_ = std::move(connected).value();
-  return {};
+  auto begun = NcclComm::begin(setup_, ids, index, size);
+  PERSEUS_RETURN_IF_ERROR(begun.status());
+  all_ = std::move(begun).value();
+  return all_->wait_until_connected();
 }
 
 Status NcclLane::shrink_from(NcclLane& other, std::vector<int> excluded) {
@@ -132,8 +133,10 @@ Status NcclLane::health() {
   return {};
 }
 
-void NcclLane::abort() {
-  for (NcclComm* comm : comms()) comm->abort();
+std::vector<std::function<void()>> NcclLane::aborts() {
+  std::vector<std::function<void()>> aborts;
+  for (NcclComm* comm : comms()) aborts.emplace_back([comm] { comm->abort(); });
+  return aborts;
 }
 
 }  // namespace perseus

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -68,7 +69,7 @@ class NcclLane final : public GpuDependent {
   Result<std::byte*> take_memory(size_t bytes) { return memory_.take(bytes, comms()); }
 
   Status health() override;
-  void abort() override;
+  std::vector<std::function<void()>> aborts() override;
 
  private:
   NcclLane(const NcclSetup& setup, Options options)

@@ -48,14 +48,18 @@ class Summed {
     submission_.raw.priority = priority;
     handle_ = submission_.submit();
   }
+  // The same where there may be a fault by now, which wait then tells.
+  void try_to_submit() { refused_ = perseus_submit(&submission_.raw, &handle_); }
   perseus_status_t wait() {
+    if (refused_ != PERSEUS_OK) return refused_;
     const perseus_status_t status = perseus_wait(handle_, -1);
     perseus_release(handle_);
     return status;
   }
+  std::vector<float> values() const { return values_.read(); }
   void expect(float sum) {
     REQUIRE(wait() == PERSEUS_OK);
-    for (const float value : values_.read()) REQUIRE(value == sum);
+    for (const float value : values()) REQUIRE(value == sum);
   }
 
  private:
@@ -63,6 +67,7 @@ class Summed {
   std::vector<int64_t> shape_;
   Submission submission_;
   perseus_handle_t handle_ = 0;
+  perseus_status_t refused_ = PERSEUS_OK;
 };
 
 class GpuFaults : public testing::TestWithParam<int> {
@@ -93,6 +98,37 @@ class GpuFaults : public testing::TestWithParam<int> {
 TEST_P(GpuFaults, ACallOfNcclThatFails) {
   expect_failure(on_rank(last(), {{"PERSEUS_STANDIN_FAIL", "ncclAllReduce:2=3"}}), "ncclAllReduce",
                  10);
+}
+
+// The other ranks have launched theirs when one cannot, and more is under way everywhere.
+TEST_P(GpuFaults, WhatIsOkIsRightThoughALaunchFails) {
+  for (const char* lanes : {"1", "2"}) {
+    for (const char* fault : {"ncclAllReduce:3=1", "ncclAllReduce:6=1", "cuStreamWaitEvent:4=700",
+                              "cuEventCreate:6=2", "cuEventCreate:9=2"}) {
+      World(size(), on_rank(last(), {{"PERSEUS_STANDIN_FAIL", fault},
+                                     {"PERSEUS_NCCL_LANES", lanes},
+                                     {"PERSEUS_ALLREDUCE_FUSION", "0"}}))
+          .run([&](int rank) {
+            constexpr int kTensors = 12;
+            const TestGpu gpu;
+            std::vector<std::unique_ptr<Summed>> sums;
+            for (int t = 0; t < kTensors; ++t) {
+              const auto value = static_cast<float>(100 * t + rank);
+              sums.push_back(std::make_unique<Summed>(gpu, "t" + std::to_string(t), 5000, value));
+              sums.back()->try_to_submit();
+            }
+            const auto of_ranks = static_cast<float>(size() * (size() - 1)) / 2;
+            for (int t = 0; t < kTensors; ++t) {
+              const perseus_status_t status = sums[t]->wait();
+              const bool must_fail = std::string_view(fault).starts_with("nccl");
+              REQUIRE(t < kTensors - 1 || !must_fail || status != PERSEUS_OK);
+              if (status != PERSEUS_OK) continue;
+              const float expected = static_cast<float>(100 * t * size()) + of_ranks;
+              for (const float value : sums[t]->values()) REQUIRE(value == expected);
+            }
+          });
+    }
+  }
 }
 
 TEST_P(GpuFaults, NcclThatDoesNotConnect) {

@@ -3,11 +3,14 @@
 // process. collectives_test.cc has what they have in common with those of the CPU.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 
 #include "capi/gpu_memory.h"
 #include "capi/world.h"
+#include "device/cpu/kernels.h"
 
 namespace perseus::test {
 namespace {
@@ -253,6 +256,45 @@ TEST_P(OnGpu, AdasumOfEqualGradientsIsTheGradient) {
   });
 }
 
+// Of which NCCL gets what float16 can hold.
+TEST_P(OnGpu, FactorsThatFloat16CannotHoldAreExactAllTheSame) {
+  struct Case {
+    double value, postscale;
+  };
+  run([&](int) {
+    const TestGpu gpu;
+    for (const auto& [value, postscale] :
+         {Case{1e-3, 1e5}, Case{1e4, 1e-8}, Case{3.0, 1.0 / 3}, Case{-5.0, -0.7}}) {
+      for (const perseus_operation_t kind : {PERSEUS_ALLREDUCE, PERSEUS_REDUCESCATTER}) {
+        for (const size_t tensors : {1, 3}) {
+          const std::vector<int64_t> shape = {501};
+          uint16_t half = 0;
+          convert(&half, DataType::kFloat16, &value, DataType::kFloat64, 1);
+          std::vector<std::unique_ptr<GpuValues<uint16_t>>> inputs;
+          Submission sum(kind, "sum");
+          sum.raw.postscale = postscale;
+          for (size_t t = 0; t < tensors; ++t) {
+            inputs.push_back(
+                std::make_unique<GpuValues<uint16_t>>(gpu, std::vector<uint16_t>(501, half)));
+            sum.tensor(inputs.back()->data(), nullptr, shape, PERSEUS_FLOAT16);
+          }
+          const perseus_handle_t handle = on(gpu, sum).submit();
+          const perseus_result_t result = wait_for_result(handle);
+          double held = 0, made = 0;
+          convert(&held, DataType::kFloat64, &half, DataType::kFloat16, 1);
+          const double expected = held * size() * postscale;
+          const auto count = static_cast<size_t>(result.shape[0]);
+          for (const uint16_t bits : GpuValues<uint16_t>::read_from(gpu, result.data, count)) {
+            convert(&made, DataType::kFloat64, &bits, DataType::kFloat16, 1);
+            REQUIRE(std::abs(made - expected) <= 2e-3 * std::abs(expected));
+          }
+          perseus_release(handle);
+        }
+      }
+    }
+  });
+}
+
 TEST_P(OnGpu, ARankThatHasJoinedHelpsTheOthers) {
   run([&](int rank) {
     if (rank > 0 || size() == 1) {
@@ -309,6 +351,13 @@ TEST_P(OnGpu, WrongMemoryIsRefusedOnAllRanks) {
     REQUIRE(std::strstr(perseus_last_error(), "its memory is on GPU 1") != nullptr);
     REQUIRE(submit(elsewhere.data(), 99) == PERSEUS_INVALID_ARGUMENT);
     REQUIRE(std::strstr(perseus_last_error(), "there is no GPU 99") != nullptr);
+    GpuValues<float> there(gpu, std::vector<float>(11, 1.0f));
+    const auto* bytes = reinterpret_cast<const std::byte*>(there.data());
+    REQUIRE(submit(bytes + 2, 0) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(std::strstr(perseus_last_error(), "at a multiple of 4 bytes") != nullptr);
+    REQUIRE(submit(bytes + 4, 0) == PERSEUS_OK);
+    REQUIRE(submit(bytes + 8, 0) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(std::strstr(perseus_last_error(), "ends before its 40 bytes do") != nullptr);
   });
 }
 

@@ -33,7 +33,9 @@ class ResultMemory : public testing::Test {
     ASSERT_EQ(gpu_.driver().copy_to_device(target, &value, sizeof value, stream), kCuSuccess);
   }
   // Whether CUDA still has it as allocated.
-  bool is_allocated(const std::byte* memory) const { return gpu_.check_memory(memory).is_ok(); }
+  bool is_allocated(const std::byte* memory) const {
+    return gpu_.check_memory(memory, 1, 1).is_ok();
+  }
 
   // Of the stand-in's own functions, one.
   template <typename... Arguments>

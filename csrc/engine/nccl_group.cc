@@ -45,7 +45,7 @@ NcclConfig config_of(const Settings& settings, int version) {
   return config;
 }
 
-// Index of the rank that makes an id for itself and those after it.
+// How many ranks make ids, each for itself and those after it.
 int roots_of(const FoundLibrary<Nccl>& library, const Settings& settings, int size) {
   if (library.functions.init_rank_with_ids == nullptr) return 1;
   const auto of_each = static_cast<int>(settings.nccl_ranks_per_root);

@@ -114,10 +114,10 @@ class Pieces {
   // pieces have. packs: whether this rank's values are read.
   Result<Place> gather(const LaneCalls& calls, uint64_t room, bool packs) {
     const bool fits = pack_.size() == 1 && room == run_.shard.bytes;
+    const bool is_searched = search_ != nullptr && search_->is_on();
     auto* buffer = static_cast<std::byte*>(unpack_[0].target);
-    is_moved_ = !fits || is_searched() || factor_ != 1.0;
-    if (!is_moved_) return Place{pack_[0].source, buffer};
-    if (is_searched()) PERSEUS_RETURN_IF_ERROR(search_->prepare(calls.gpu()));
+    if (fits && !is_searched && factor_ == 1.0) return Place{pack_[0].source, buffer};
+    if (is_searched) PERSEUS_RETURN_IF_ERROR(search_->prepare(calls.gpu()));
     if (!fits) {
       const auto memory = calls.take_memory(room);
       PERSEUS_RETURN_IF_ERROR(memory.status());
@@ -127,28 +127,23 @@ class Pieces {
     for (Move& move : unpack_.span()) {
       move.source = buffer + reinterpret_cast<uintptr_t>(move.source);
     }
-    if (packs) PERSEUS_RETURN_IF_ERROR(move(calls, pack_.span(), 1.0, FiniteCheck::kInput));
+    if (packs) {
+      PERSEUS_RETURN_IF_ERROR(
+          calls.move(pack_.span(), run_.shard.dtype, 1.0, search(FiniteCheck::kInput)));
+    }
+    buffer_ = buffer;
     return Place{buffer, buffer};
   }
   // Of what the collective has written.
   Status spread(const LaneCalls& calls) {
-    if (!is_moved_) return {};
-    double factor = factor_;
-    if (is_searched() && factor != 1.0) {
-      // What is looked at is the result.
-      for (Move& move : pack_.span()) move.source = move.target;
-      PERSEUS_RETURN_IF_ERROR(calls.move(pack_.span(), run_.shard.dtype, factor, {}));
-      factor = 1.0;
-    }
-    return move(calls, unpack_.span(), factor, FiniteCheck::kResult);
+    if (buffer_ == nullptr) return {};
+    return calls.unpack(buffer_, run_.shard.elements(), unpack_.span(), run_.shard.dtype, factor_,
+                        search(FiniteCheck::kResult));
   }
 
  private:
-  bool is_searched() const { return search_ != nullptr && search_->is_on(); }
-  Status move(const LaneCalls& calls, std::span<const Move> moves, double factor,
-              FiniteCheck::Side side) const {
-    const Search search = search_ != nullptr ? search_->of(side) : Search{};
-    return calls.move(moves, run_.shard.dtype, factor, search);
+  Search search(FiniteCheck::Side side) const {
+    return search_ != nullptr ? search_->of(side) : Search{};
   }
 
   const ShardRun& run_;
@@ -156,7 +151,7 @@ class Pieces {
   GpuSearch* const search_;
   ScratchArray<Move> pack_, unpack_;
   ScratchArray<CuEvent> ready_;
-  bool is_moved_ = false;
+  std::byte* buffer_ = nullptr;  // in which they are packed; null: they are where they belong
 };
 
 // What is looked for in the pieces that a shard reduces, if anything.
@@ -329,13 +324,8 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& la
     std::byte* own = memory.value() + static_cast<uint64_t>(group.index) * block_bytes;
     PERSEUS_RETURN_IF_ERROR(reduce(memory.value(), own));
     const Move move{own, output, elements_of(t, group.index), t};
-    double factor_left = factors.in_unpack;
-    if (search.is_on() && factor_left != 1.0) {
-      const Move in_place{own, own, move.elements, t};
-      PERSEUS_RETURN_IF_ERROR(calls.move({&in_place, 1}, dtype, factor_left, {}));
-      factor_left = 1.0;
-    }
-    return calls.move({&move, 1}, dtype, factor_left, search.of(FiniteCheck::kResult));
+    return calls.unpack(own, move.elements, {&move, 1}, dtype, factors.in_unpack,
+                        search.of(FiniteCheck::kResult));
   };
 
   const auto queue = [&](const LaneCalls& calls) -> Status {

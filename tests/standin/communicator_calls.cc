@@ -33,6 +33,11 @@ std::string name_of(const NcclUniqueId& id) {
   return name + "-";
 }
 
+int cta_policy_of(const NcclConfig* config) {
+  const bool has_policy = config != nullptr && config->size > offsetof(NcclConfig, cta_policy);
+  return has_policy ? config->cta_policy : NcclConfig::kUndefined;
+}
+
 // Fields of later versions would be taken for none.
 bool is_valid(const NcclConfig* config) {
   constexpr unsigned kMagic = 0xcafebeef;
@@ -42,9 +47,7 @@ bool is_valid(const NcclConfig* config) {
   if (settings().nccl_version < 22800) most = offsetof(NcclConfig, channels_per_net_peer);
   if (settings().nccl_version < 22700) most = offsetof(NcclConfig, traffic_class);
   constexpr int kEfficiency = 1;  // the last CTA policy before 2.28
-  const bool has_policy =
-      settings().nccl_version >= 22800 || most < offsetof(NcclConfig, shrink_share) ||
-      config->size <= offsetof(NcclConfig, cta_policy) || config->cta_policy <= kEfficiency;
+  const bool has_policy = settings().nccl_version >= 22800 || cta_policy_of(config) <= kEfficiency;
   return has_policy && config->magic == kMagic && config->size <= most &&
          config->version <= static_cast<unsigned>(settings().nccl_version);
 }
@@ -53,8 +56,7 @@ bool is_valid(const NcclConfig* config) {
 struct ConfigOfAll {
   bool is_blocking = true;
   static ConfigOfAll of(const NcclConfig* config) {
-    const bool has_policy = config != nullptr && config->size > offsetof(NcclConfig, cta_policy);
-    const int policy = has_policy ? config->cta_policy : NcclConfig::kUndefined;
+    const int policy = cta_policy_of(config);
     if (settings().cta_policy >= 0 && policy != settings().cta_policy) {
       fail("a communicator is made with the CTA policy " + std::to_string(policy));
     }

@@ -25,6 +25,15 @@ Status LaneCalls::move(std::span<const Move> moves, DataType dtype, double facto
   return {};
 }
 
+Status LaneCalls::unpack(std::byte* buffer, uint64_t elements, std::span<const Move> moves,
+                         DataType dtype, double factor, const Search& search) const {
+  if (search.words == nullptr || factor == 1.0) return move(moves, dtype, factor, search);
+  // A kernel looks at what it reads.
+  const Move in_place{buffer, buffer, elements, 0};
+  PERSEUS_RETURN_IF_ERROR(move({&in_place, 1}, dtype, factor, {}));
+  return move(moves, dtype, 1.0, search);
+}
+
 template <typename Reduce>
 Status LaneCalls::with_op(ReduceOp op, DataType dtype, double factor, Reduce reduce) const {
   if (factor == 1.0) return reduce(*nccl_op(op));

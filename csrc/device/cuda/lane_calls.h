@@ -30,6 +30,10 @@ class LaneCalls {
   // multiply and search.
   Status move(std::span<const Move> moves, DataType dtype, double factor,
               const Search& search) const;
+  // What lies in `buffer`, times `factor`, to where it belongs; what is searched is what comes of
+  // it.
+  Status unpack(std::byte* buffer, uint64_t elements, std::span<const Move> moves, DataType dtype,
+                double factor, const Search& search) const;
 
   // Sums of floating types are of values times `factor`, which is taken in that type.
   Status all_reduce(const void* source, void* target, uint64_t elements, DataType dtype,

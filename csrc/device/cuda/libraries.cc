@@ -38,7 +38,7 @@ std::string path_of(void* library) {
   return map->l_name;
 }
 
-struct Search {
+struct SearchPath {
   std::vector<std::string> first, then;  // folders: before what is in the process, and after
 
   // Null if there is none; then `problem` says what the loader made of it, and where it was looked
@@ -111,7 +111,7 @@ void bind_all(void* library, Nccl& nccl, std::string& problem) {
 }
 
 template <typename Functions>
-FoundLibrary<Functions> find(const Search& search, const std::vector<const char*>& names) {
+FoundLibrary<Functions> find(const SearchPath& search, const std::vector<const char*>& names) {
   FoundLibrary<Functions> found;
   void* library = search.open(names, found.problem);
   if (library == nullptr) return found;
@@ -172,7 +172,7 @@ std::string describe(const FoundLibrary<Functions>& library, const std::string& 
 }
 
 CudaLibraries open_all(const std::string& folders) {
-  const Search search{split_folders(folders), g_folders};
+  const SearchPath search{split_folders(folders), g_folders};
   CudaLibraries libraries;
   libraries.driver = find<CudaDriver>(search, {"libcuda.so.1"});
   libraries.runtime = find<CudaRuntime>(search, {"libcudart.so.13", "libcudart.so.12"});

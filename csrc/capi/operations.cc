@@ -120,9 +120,8 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
 // A graph cannot wait for what is not a part of it.
 bool is_captured(const perseus::Gpu& gpu, perseus::CuStream stream) {
   const perseus::CurrentContext current(gpu);
-  int capturing = perseus::kCuNotCapturing;
-  const perseus::CuResult asked = gpu.driver().capture_status(stream, &capturing);
-  return asked != perseus::kCuSuccess || capturing != perseus::kCuNotCapturing;
+  const auto captured = gpu.is_captured(stream);
+  return !captured.is_ok() || captured.value();
 }
 
 }  // namespace

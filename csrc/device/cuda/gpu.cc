@@ -331,11 +331,17 @@ Status Gpu::order(CuStream stream, const GpuEvent& event) const {
                      "having a stream wait for a result");
 }
 
-Result<GpuEvent> Gpu::record(CuStream stream) {
+Result<bool> Gpu::is_captured(CuStream stream) const {
   int capturing = kCuNotCapturing;
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, driver_.capture_status(stream, &capturing),
                                       "asking for the stream's state"));
-  if (capturing != kCuNotCapturing) {
+  return capturing != kCuNotCapturing;
+}
+
+Result<GpuEvent> Gpu::record(CuStream stream) {
+  const auto captured = is_captured(stream);
+  PERSEUS_RETURN_IF_ERROR(captured.status());
+  if (captured.value()) {
     return Status::invalid_argument(
         "its stream is being captured into a CUDA graph, which cannot hold what ranks agree on "
         "anew in each step; submit it outside of the capture");

@@ -144,7 +144,9 @@ class Gpu {
   Result<bool> is_done(const GpuEvent& event) const;
   // Has the stream wait for the event.
   Status order(CuStream stream, const GpuEvent& event) const;
-  // Refused where the stream is being captured: what happens in the engine is not the graph's.
+  // Whether the stream is being captured into a CUDA graph.
+  Result<bool> is_captured(CuStream stream) const;
+  // Refused where it is: what happens in the engine is not the graph's.
   Result<GpuEvent> record(CuStream stream);
 
  private:

@@ -50,6 +50,8 @@ class CMakeBuild(build_ext):
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
             f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if self.inplace else 'Release'}",
+            # All at once in half the time, for those who build once.
+            f"-DCMAKE_UNITY_BUILD={'OFF' if self.inplace else 'ON'}",
             "-DCMAKE_INSTALL_MESSAGE=NEVER",
             "-DCMAKE_INSTALL_LIBDIR=lib",
             "-DCMAKE_INSTALL_INCLUDEDIR=include",

@@ -5,7 +5,9 @@
 set(PERSEUS_MOVES_ROOM ${PROJECT_SOURCE_DIR}/csrc/device/cuda)
 # Where this nvcc knows them. Code for x.y runs on all of x, from x.y on; 8.6 and 8.9 can do more at
 # a time than 8.0.
-set(PERSEUS_GPU_ARCHITECTURES 75 80 86 89 90 100 120)
+if(NOT DEFINED PERSEUS_GPU_ARCHITECTURES)
+  set(PERSEUS_GPU_ARCHITECTURES 75 80 86 89 90 100 120)
+endif()
 
 function(perseus_find_nvcc result)
   set(wanted "${CUDACXX}")

@@ -1,9 +1,10 @@
 """fuzz.py [SECONDS] [NAME...]: fuzzes every parser, those in C++ with AddressSanitizer and UBSan.
 
-The programs of tests/fuzz run for SECONDS each (10), from the corpus in tests/fuzz/corpus; those in
-Python by atheris, which is libFuzzer for Python. What they find on the way stays in
-build/fuzz/corpus, and is where they begin the next time. A finding is kept in build/fuzz/findings,
-and fails the run. --merge brings what adds to the coverage into the tree's corpus.
+The programs of tests/fuzz run for SECONDS each (10), one a core, from the corpus in
+tests/fuzz/corpus; those in Python by atheris, which is libFuzzer for Python. What they find on the
+way stays in build/fuzz/corpus, and is where they begin the next time. A finding is kept in
+build/fuzz/findings, and fails the run. --merge brings what adds to the coverage into the tree's
+corpus.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
+import cpp_build
 import debian
-import toolchain
 
 SOURCES = debian.ROOT / "tests/fuzz"
 CORPUS = SOURCES / "corpus"
@@ -26,33 +26,6 @@ BUILD = debian.ROOT / "build/fuzz"
 #: A run of one input takes microseconds; one that takes as long hangs.
 HANGS_AFTER = 10
 LONGEST_INPUT = 4096
-PROBE = "int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long);"
-
-
-def compiler() -> str | None:
-    """A clang++ that has libFuzzer."""
-    for attempt in range(2):
-        for name in ("clang++", *(f"clang++-{version}" for version in range(20, 13, -1))):
-            path = shutil.which(name)
-            source = 'extern "C" ' + PROBE.replace(";", " { return 0; }")
-            command = [path or "", "-x", "c++", "-", "-fsanitize=fuzzer", "-o", os.devnull]
-            if path and subprocess.run(command, input=source, text=True).returncode == 0:
-                return path
-        if attempt == 0 and debian.fetch(["clang", "libclang-rt-14-dev"]) is None:
-            break
-    return None
-
-
-def build(cxx: str, names: list[str]) -> None:
-    bin_dir = Path(sys.executable).parent
-    configure = [str(bin_dir / "cmake"), f"-S{debian.ROOT}", f"-B{BUILD}", "-GNinja"]
-    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", f"-DCMAKE_CXX_COMPILER={cxx}"]
-    configure += ["-DSANITIZE=fuzz", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1"]
-    configure += toolchain.load().cmake_args
-    make = [str(bin_dir / "cmake"), "--build", str(BUILD), "--target", *names]
-    for command in (configure, make):
-        if subprocess.run(command, cwd=debian.ROOT, stdout=subprocess.DEVNULL).returncode != 0:
-            sys.exit(f"make: `{' '.join(command)}` failed")
 
 
 def is_python(name: str) -> bool:
@@ -62,7 +35,7 @@ def is_python(name: str) -> bool:
 def program(name: str) -> list[str]:
     if is_python(name):
         return [sys.executable, str(SOURCES / f"{name}.py")]
-    return [str(BUILD / "tests/fuzz" / name)]
+    return [str(cpp_build.folder("address") / "tests/fuzz" / name)]
 
 
 def fuzz(name: str, seconds: int) -> bool:
@@ -116,9 +89,8 @@ def main() -> int:
     os.environ["PYTHONPATH"] = str(debian.ROOT)  # for the programs in Python
     status = 0
     compiled = [name for name in names if not is_python(name)]
-    cxx = compiler() if compiled else None
-    if cxx is not None:
-        build(cxx, compiled)
+    if compiled and cpp_build.fuzzing_compiler():
+        cpp_build.build("address", compiled, quiet=True)
     elif compiled:
         status = debian.skipped("fuzzing of C++", "clang++ with libFuzzer is not to be had")
         names = [name for name in names if is_python(name)]
@@ -126,7 +98,9 @@ def main() -> int:
         for name in names:
             merge(name)
         return 0
-    return status if all([fuzz(name, args.seconds) for name in names]) else 1
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        clean = list(pool.map(lambda name: fuzz(name, args.seconds), names))
+    return status if all(clean) else 1
 
 
 if __name__ == "__main__":

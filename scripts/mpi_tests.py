@@ -1,8 +1,8 @@
 """Runs what needs a real MPI under each one in build/: Open MPI's and MPICH's mpirun.
 
 Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, the
-parallel Python tests started by its mpirun, by `perseusrun --mpi`, and with data moved by MPI, the
-tests of mpi4py's communicators, and those that start an mpirun themselves.
+parallel Python tests with data moved by MPI, those of worlds and sets started by its mpirun and by
+`perseusrun --mpi`, the tests of mpi4py's communicators, and those that start an mpirun themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ from debian import ROOT
 RANKS = "2"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
 SUITE = str(ROOT / "tests/python/parallel")
+# Where MPI only brings the ranks together, the rest does not know of it.
+WORLDS = [
+    f"{SUITE}/test_{name}.py"
+    for name in (
+        "core_collectives",
+        "core_process",
+        "torch_c10d",
+        "torch_elastic",
+        "torch_process_sets",
+    )
+]
 COMMUNICATORS = str(ROOT / "tests/python/mpi")
 STARTERS = str(ROOT / "tests/python/mpirun")
 # Enough to be parted in two that are worlds of several.
@@ -46,8 +57,8 @@ def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str
     perseusrun = [sys.executable, "-m", "perseus.run", "-np", RANKS, "--mpi"]
     over_mpi = environment(prefix, library, PERSEUS_TRANSPORT="mpi")
     listed = [
-        ("mpirun", [*mpirun, *PYTEST, SUITE], found),
-        ("perseusrun --mpi", [*perseusrun, *PYTEST, SUITE], found),
+        ("mpirun", [*mpirun, *PYTEST, *WORLDS], found),
+        ("perseusrun --mpi", [*perseusrun, *PYTEST, *WORLDS], found),
         ("mpirun, data over MPI", [*mpirun, *PYTEST, SUITE], over_mpi),
         ("communicators", [*mpirun_parted, *PYTEST, COMMUNICATORS], found),
         ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),

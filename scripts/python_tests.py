@@ -21,7 +21,7 @@ OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
 def alone(folder: str) -> int:
-    return subprocess.run([*PYTEST, str(TESTS / folder)], cwd=ROOT).returncode
+    return subprocess.run([*PYTEST, "--durations=30", str(TESTS / folder)], cwd=ROOT).returncode
 
 
 def parallel(ranks: int) -> int:

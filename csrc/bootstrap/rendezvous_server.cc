@@ -44,7 +44,7 @@ constexpr int kMostWarnings = 8;
 }  // namespace
 
 // Everything but the constructor and stop() runs on the service's own thread.
-class RendezvousServer::Service : private FdHandler {
+class RendezvousServer::Service final : private FdHandler {
  public:
   // At least one listener, all at one port.
   Service(std::vector<Socket> listeners, int size, std::string secret, Launched launched)
@@ -52,8 +52,8 @@ class RendezvousServer::Service : private FdHandler {
         port_(listeners_[0].local_port()),
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
-        launched_(std::move(launched)),
-        loop_(std::chrono::microseconds(0)) {}
+        loop_(std::chrono::microseconds(0)),
+        launched_(std::move(launched)) {}
 
   Status start() {
     PERSEUS_RETURN_IF_ERROR(loop_.status());
@@ -136,7 +136,7 @@ class RendezvousServer::Service : private FdHandler {
   std::thread thread_;
 };
 
-class RendezvousServer::Service::Connection : public FdHandler, public World::Member {
+class RendezvousServer::Service::Connection final : public FdHandler, public World::Member {
  public:
   Connection(Service& service, Socket socket)
       : service_(service),

@@ -21,8 +21,9 @@ constexpr int kAnyCtaPolicy = 0;
 
 // Whether this version has the policy that is asked for.
 bool has_cta_policy(const Settings& settings, int version) {
-  constexpr int kZero = 2, kWithZero = 22800;
-  return version >= (settings.nccl_cta_policy == kZero ? kWithZero : kNcclWithCtaPolicy);
+  constexpr int kZero = 2;
+  return version >=
+         (settings.nccl_cta_policy == kZero ? kNcclWithCtaPolicyZero : kNcclWithCtaPolicy);
 }
 
 // Numbers of the swaps' messages under the one call.

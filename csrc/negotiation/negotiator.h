@@ -86,7 +86,7 @@ class NegotiatorHost {
 };
 
 // Does no input or output of its own and knows no clock; used by one thread.
-class Negotiator : private KnownOperations {
+class Negotiator final : private KnownOperations {
  public:
   // index: this rank in the set; ranks: the set's, in the world, for messages to people. prefix:
   // bytes that go before each message, for whoever takes it apart.

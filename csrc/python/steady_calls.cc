@@ -180,13 +180,10 @@ bool wait_slice(const Wait& wait, int64_t time_out_ms) {
   raise_status(status, message);
 }
 
-// Whether the operation is complete; negative waits without bound.
-bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
-  // Who does not wait keeps the GIL: another thread may hold it for long.
-  if (perseus_poll(handle) != 0) {
-    check(perseus_wait(handle, 0));
-    return true;
-  }
+// Calls it for slices of the time until it is done, and signals are handled in between; negative:
+// without bound.
+template <typename Wait>
+bool wait_in_slices(const Wait& wait, int64_t time_out_ms) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   for (;;) {
@@ -196,10 +193,20 @@ bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
           std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
       slice = std::min(slice, std::max<int64_t>(0, time_out_ms - spent.count()));
     }
-    if (wait_slice([&](int64_t ms) { return perseus_wait(handle, ms); }, slice)) return true;
+    if (wait_slice(wait, slice)) return true;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (time_out_ms >= 0 && slice < kSignalCheckMs) return false;
   }
+}
+
+// Whether the operation is complete; negative waits without bound.
+bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
+  // Who does not wait keeps the GIL: another thread may hold it for long.
+  if (perseus_poll(handle) != 0) {
+    check(perseus_wait(handle, 0));
+    return true;
+  }
+  return wait_in_slices([&](int64_t ms) { return perseus_wait(handle, ms); }, time_out_ms);
 }
 
 // wait(handle, time_out_ms = -1) -> whether the operation is complete
@@ -213,10 +220,7 @@ PyObject* wait_on_stream(const Arguments& arguments) {
   arguments.expect(2, 2);
   const perseus_handle_t handle = arguments.int64(0);
   void* stream = arguments.address(1);
-  const auto wait = [&](int64_t ms) { return perseus_wait_on_stream(handle, stream, ms); };
-  while (!wait_slice(wait, kSignalCheckMs)) {
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  wait_in_slices([&](int64_t ms) { return perseus_wait_on_stream(handle, stream, ms); }, -1);
   return none();
 }
 

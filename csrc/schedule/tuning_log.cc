@@ -8,8 +8,8 @@
 namespace perseus {
 namespace {
 
-constexpr double kMiB = 1 << 20;
-constexpr double kKiB = 1 << 10;
+constexpr double kPerMiB = 1 << 20;
+constexpr double kPerKiB = 1 << 10;
 
 // Whether an engine of this process has begun the file before: after another init it goes on.
 bool has_begun(const std::string& path) {
@@ -34,23 +34,23 @@ void TuningLog::add(const Tuner& tuner, uint64_t slowest) {
   if (!file_.is_open()) return;
   const Tuning& tried = tuner.current();
   file_ << tuner.trial() << ',' << tuner.steps() << ',' << tried.streams << ','
-        << tried.shard_bytes / kMiB << ',' << tried.merge_bytes / kMiB << ','
-        << tried.credit_bytes / kMiB << ',' << tried.chunk_bytes / kKiB << ',' << slowest / 1e6
-        << '\n'
+        << tried.shard_bytes / kPerMiB << ',' << tried.merge_bytes / kPerMiB << ','
+        << tried.credit_bytes / kPerMiB << ',' << tried.chunk_bytes / kPerKiB << ','
+        << slowest / 1e6 << '\n'
         << std::flush;
 }
 
 void TuningLog::finish(const Tuner& tuner) {
   const Tuning& kept = tuner.current();
   PERSEUS_LOG(kInfo, "tuned in " << tuner.steps() << " steps: streams " << kept.streams
-                                 << ", shard " << kept.shard_bytes / kMiB << " MiB, merge "
-                                 << kept.merge_bytes / kMiB << " MiB, credit "
-                                 << kept.credit_bytes / kMiB << " MiB, chunk "
-                                 << kept.chunk_bytes / kKiB << " KiB");
+                                 << ", shard " << kept.shard_bytes / kPerMiB << " MiB, merge "
+                                 << kept.merge_bytes / kPerMiB << " MiB, credit "
+                                 << kept.credit_bytes / kPerMiB << " MiB, chunk "
+                                 << kept.chunk_bytes / kPerKiB << " KiB");
   if (!file_.is_open()) return;
-  file_ << "kept," << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kMiB << ','
-        << kept.merge_bytes / kMiB << ',' << kept.credit_bytes / kMiB << ','
-        << kept.chunk_bytes / kKiB << ",\n"
+  file_ << "kept," << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kPerMiB
+        << ',' << kept.merge_bytes / kPerMiB << ',' << kept.credit_bytes / kPerMiB << ','
+        << kept.chunk_bytes / kPerKiB << ",\n"
         << std::flush;
 }
 

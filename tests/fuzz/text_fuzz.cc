@@ -1,4 +1,6 @@
 // Text that people and launchers give: settings, addresses, lists of nodes, secrets.
+#include <tuple>
+
 #include "base/settings.h"
 #include "bootstrap/secret.h"
 #include "bootstrap/slurm.h"
@@ -19,9 +21,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (settings.is_ok()) describe(settings.value());
   const std::string entry = text + "=1";
   const char* const environment[] = {entry.c_str(), nullptr};
-  unknown_variables(environment);
-  from_hex(text);
-  first_slurm_host(text);
+  std::ignore = unknown_variables(environment);
+  std::ignore = from_hex(text);
+  std::ignore = first_slurm_host(text);
   if (const auto where = parse_host_port(text); where.is_ok()) {
     const auto again = parse_host_port(to_string(where.value()));
     MUST(again.is_ok() && again.value().port == where.value().port);

@@ -19,7 +19,6 @@ inline constexpr NcclResult kNcclUnhandledCudaError = 1;
 inline constexpr NcclResult kNcclSystemError = 2;
 inline constexpr NcclResult kNcclInvalidArgument = 4;
 inline constexpr NcclResult kNcclInvalidUsage = 5;
-inline constexpr NcclResult kNcclRemoteError = 6;
 
 // Any thread. Its collectives run on their streams' threads, which keep it alive.
 class Communicator : public std::enable_shared_from_this<Communicator> {

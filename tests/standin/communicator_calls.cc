@@ -43,11 +43,12 @@ bool is_valid(const NcclConfig* config) {
   constexpr unsigned kMagic = 0xcafebeef;
   if (config == nullptr) return true;
   size_t most = sizeof(NcclConfig);
-  if (settings().nccl_version < 23100) most = offsetof(NcclConfig, graph_usage);
+  if (settings().nccl_version < kNcclWithLaunchOrder) most = offsetof(NcclConfig, graph_usage);
   if (settings().nccl_version < 22800) most = offsetof(NcclConfig, channels_per_net_peer);
-  if (settings().nccl_version < 22700) most = offsetof(NcclConfig, traffic_class);
+  if (settings().nccl_version < kNcclWithCtaPolicy) most = offsetof(NcclConfig, traffic_class);
   constexpr int kEfficiency = 1;  // the last CTA policy before 2.28
-  const bool has_policy = settings().nccl_version >= 22800 || cta_policy_of(config) <= kEfficiency;
+  const bool has_policy =
+      settings().nccl_version >= kNcclWithCtaPolicyZero || cta_policy_of(config) <= kEfficiency;
   return has_policy && config->magic == kMagic && config->size <= most &&
          config->version <= static_cast<unsigned>(settings().nccl_version);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <map>
 #include <optional>
 
@@ -38,19 +39,7 @@ Registry& registry() {
   return the_one;
 }
 
-// What the calling thread does while this lives breaks no capture into a CUDA graph.
-class OutsideOfCaptures {
- public:
-  explicit OutsideOfCaptures(const CudaDriver& driver) : driver_(driver) {
-    driver_.exchange_capture_mode(&mode_);
-  }
-  OutsideOfCaptures(const OutsideOfCaptures&) = delete;
-  ~OutsideOfCaptures() { driver_.exchange_capture_mode(&mode_); }
-
- private:
-  const CudaDriver& driver_;
-  int mode_ = kCuCaptureRelaxed;
-};
+std::string allocating(size_t bytes) { return "allocating " + std::to_string(bytes) + " bytes"; }
 
 // Forgets what allocate gave; nothing for any other pointer.
 std::optional<Registry::Allocation> take_allocation(const void* pointer) {
@@ -208,20 +197,14 @@ Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {
   const bool is_pinned = kind == GpuBuffer::Kind::kPinned;
   const size_t capacity = std::bit_ceil(std::max(bytes, is_pinned ? kLeastPinned : kLeastOnGpu));
   const size_t size_class = std::bit_width(capacity) - 1;
-  const std::string what = "allocating " + std::to_string(capacity) + " bytes " +
-                           (is_pinned ? "of pinned memory" : "on GPU " + std::to_string(ordinal_));
   auto& pool = free_buffers_[static_cast<int>(kind)];
-  if (size_class >= pool.size()) return Status::out_of_memory(what);
-  const auto is_over = [this](const GpuEvent& use) {
-    return driver_.query_event(use.get()) == kCuSuccess;
-  };
+  if (size_class >= pool.size()) return Status::out_of_memory(allocating(capacity));
   GpuBuffer buffer;
   {
     std::lock_guard lock(mutex_);
     std::vector<GpuBuffer>& free = pool[size_class];
-    const auto idle = std::find_if(free.begin(), free.end(), [&](const GpuBuffer& candidate) {
-      return std::all_of(candidate.uses_.begin(), candidate.uses_.end(), is_over);
-    });
+    const auto idle = std::ranges::find_if(
+        free, [this](const GpuBuffer& candidate) { return is_idle(candidate); });
     if (idle != free.end()) {
       std::swap(*idle, free.back());
       buffer = std::move(free.back());
@@ -233,13 +216,10 @@ Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {
     buffer.uses_.clear();
     return buffer;
   }
-  void* data = nullptr;
-  CuPointer address = 0;
-  const CuResult made = is_pinned ? driver_.allocate_host(&data, capacity, kCuHostPortable)
-                                  : driver_.allocate(&address, capacity);
-  PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, made, what));
+  const auto allocated = is_pinned ? allocate_pinned(capacity) : allocate_on_gpu(capacity);
+  PERSEUS_RETURN_IF_ERROR(allocated.status());
   buffer.gpu_ = this;
-  buffer.data_ = is_pinned ? static_cast<std::byte*>(data) : reinterpret_cast<std::byte*>(address);
+  buffer.data_ = allocated.value();
   buffer.capacity_ = capacity;
   buffer.kind_ = kind;
   return buffer;
@@ -261,7 +241,7 @@ Result<std::byte*> Gpu::allocate(size_t bytes) {
   Registry::Allocation allocation{this, 0};
   std::byte* data = nullptr;
   if (bytes > kLargestPooled) {
-    const auto apart = allocate_apart(bytes);
+    const auto apart = allocate_on_gpu(bytes);
     PERSEUS_RETURN_IF_ERROR(apart.status());
     data = apart.value();
   } else {
@@ -279,13 +259,47 @@ Result<std::byte*> Gpu::allocate(size_t bytes) {
   return data;
 }
 
-Result<std::byte*> Gpu::allocate_apart(size_t bytes) {
+Result<std::byte*> Gpu::allocate_on_gpu(size_t bytes) {
   CuPointer pointer = 0;
-  const CuResult made = driver_.allocate(&pointer, bytes);
-  PERSEUS_RETURN_IF_ERROR(cuda_status(
-      driver_, made,
-      "allocating " + std::to_string(bytes) + " bytes on GPU " + std::to_string(ordinal_)));
+  CuResult made = driver_.allocate(&pointer, bytes);
+  if (made == kCuOutOfMemory) {
+    free_idle();
+    made = driver_.allocate(&pointer, bytes);
+  }
+  PERSEUS_RETURN_IF_ERROR(
+      cuda_status(driver_, made, allocating(bytes) + " on GPU " + std::to_string(ordinal_)));
   return reinterpret_cast<std::byte*>(pointer);
+}
+
+Result<std::byte*> Gpu::allocate_pinned(size_t bytes) {
+  void* data = nullptr;
+  PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, driver_.allocate_host(&data, bytes, kCuHostPortable),
+                                      allocating(bytes) + " of pinned memory"));
+  return static_cast<std::byte*>(data);
+}
+
+bool Gpu::is_idle(const GpuBuffer& buffer) const {
+  return std::ranges::all_of(buffer.uses_, [this](const GpuEvent& use) {
+    return driver_.query_event(use.get()) == kCuSuccess;
+  });
+}
+
+void Gpu::free_idle() {
+  std::vector<GpuBuffer> idle;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& free : free_buffers_[static_cast<int>(GpuBuffer::Kind::kDevice)]) {
+      const auto used = std::partition(
+          free.begin(), free.end(), [this](const GpuBuffer& buffer) { return !is_idle(buffer); });
+      std::move(used, free.end(), std::back_inserter(idle));
+      free.erase(used, free.end());
+    }
+    for (const GpuBuffer& buffer : idle) idle_bytes_ -= buffer.capacity_;
+  }
+  for (GpuBuffer& buffer : idle) {
+    driver_.free(reinterpret_cast<CuPointer>(std::exchange(buffer.data_, nullptr)));
+    buffer.gpu_ = nullptr;
+  }
 }
 
 bool Gpu::free(void* pointer) {

@@ -34,6 +34,20 @@ class CurrentContext {
   Status status_;
 };
 
+// What the calling thread does while this lives breaks no capture into a CUDA graph.
+class OutsideOfCaptures {
+ public:
+  explicit OutsideOfCaptures(const CudaDriver& driver) : driver_(driver) {
+    driver_.exchange_capture_mode(&mode_);
+  }
+  OutsideOfCaptures(const OutsideOfCaptures&) = delete;
+  ~OutsideOfCaptures() { driver_.exchange_capture_mode(&mode_); }
+
+ private:
+  const CudaDriver& driver_;
+  int mode_ = kCuCaptureRelaxed;
+};
+
 // An event of the GPU's pool, shared by its copies; goes back there with the last of them.
 class GpuEvent {
  public:
@@ -158,7 +172,12 @@ class Gpu {
   Status open();
   void give_back(GpuEvent::Place* place);
   void give_back(GpuBuffer buffer);
-  Result<std::byte*> allocate_apart(size_t bytes);
+  // On the GPU; if that is full, what lies idle in the pool goes back first.
+  Result<std::byte*> allocate_on_gpu(size_t bytes);
+  Result<std::byte*> allocate_pinned(size_t bytes);
+  // Whether nothing uses it any more.
+  bool is_idle(const GpuBuffer& buffer) const;
+  void free_idle();
   // Whether so much more may lie in the pool for results to come.
   bool has_room_for(size_t bytes);
 

@@ -19,8 +19,8 @@ constexpr std::chrono::microseconds kShortestPause{5};
 constexpr std::chrono::microseconds kLongestPause{200};
 // Between looks for what has gone wrong.
 constexpr std::chrono::milliseconds kFailurePause{5};
-// What is abandoned while dependents are being aborted still comes to its end, so that no memory is
-// touched after it has been given back; for so long.
+// For so long what is abandoned may come to its end, so that no memory is touched after it has been
+// given back.
 constexpr std::chrono::seconds kGrace{2};
 
 }  // namespace
@@ -87,9 +87,7 @@ Status GpuThread::given_up() const {
 void GpuThread::run() {
   pthread_setname_np(pthread_self(), "perseus-gpu");
   const CurrentContext current(gpu_);
-  // Else what is done here would break a capture that a framework's thread has begun.
-  int mode = kCuCaptureRelaxed;
-  gpu_.driver().exchange_capture_mode(&mode);
+  const OutsideOfCaptures outside(gpu_.driver());
   std::chrono::microseconds pause = kShortestPause;
   GpuJobs taken;
   for (;;) {
@@ -196,7 +194,7 @@ void GpuThread::launch(GpuJob& job) {
 
 bool GpuThread::look() {
   const Status why = given_up();
-  const bool has_grace = !dependents_.empty() && Clock::now() - aborted_at_ < kGrace;
+  const bool has_grace = Clock::now() - aborted_at_ < kGrace;
   GpuJobs done;
   std::erase_if(watched_, [&](GpuJob* job) {
     Result<bool> is_done = true;

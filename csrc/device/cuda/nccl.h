@@ -16,6 +16,7 @@ struct NcclUniqueId {
 };
 
 inline constexpr NcclResult kNcclSuccess = 0;
+inline constexpr NcclResult kNcclRemoteError = 6;  // another rank's, or of the way to it
 inline constexpr NcclResult kNcclInProgress = 7;
 
 // ncclDataType_t
@@ -65,7 +66,8 @@ struct NcclConfig {
 };
 
 // Versions as NCCL numbers them.
-inline constexpr int kNcclWithCtaPolicy = 22700, kNcclWithLaunchOrder = 23100;
+inline constexpr int kNcclWithCtaPolicy = 22700, kNcclWithCtaPolicyZero = 22800,
+                     kNcclWithLaunchOrder = 23100;
 
 inline NcclConfig NcclConfig::of(int nccl_version) {
   NcclConfig config;

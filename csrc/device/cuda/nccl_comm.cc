@@ -1,5 +1,6 @@
 #include "device/cuda/nccl_comm.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <thread>
 #include <utility>
@@ -15,6 +16,8 @@ constexpr std::chrono::microseconds kSoon{100};
 constexpr std::chrono::microseconds kPause{100};
 // Ranks that end in order do so at nearly the same time; who stays longer is not waited for.
 constexpr std::chrono::milliseconds kFarewell{500};
+// What another rank has to say of its failure comes within this.
+constexpr std::chrono::seconds kNewsOfOthers{1};
 constexpr std::string_view kConnecting = "connecting with NCCL";
 
 }  // namespace
@@ -98,7 +101,7 @@ Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view wh
   for (;;) {
     NcclResult result = kNcclSuccess;
     PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), nccl().async_error(comm_, &result), what));
-    if (result != kNcclInProgress) return nccl_status(nccl(), result, what);
+    if (result != kNcclInProgress) return outcome(result, what, until);
     PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
     const auto now = Clock::now();
     if (now - begin < kSoon) {
@@ -150,12 +153,23 @@ Status NcclComm::register_buffer(void* buffer, size_t bytes) {
   return {};
 }
 
+Status NcclComm::outcome(NcclResult result, std::string_view what, Clock::time_point until) const {
+  if (result == kNcclRemoteError) {
+    until = std::min(until, Clock::now() + kNewsOfOthers);
+    while (Clock::now() < until) {
+      PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  return nccl_status(nccl(), result, what);
+}
+
 Status NcclComm::health() const {
   if (comm_ == nullptr) return {};
   NcclResult result = kNcclSuccess;
   constexpr std::string_view kWhat = "a collective of NCCL";
   PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), nccl().async_error(comm_, &result), kWhat));
-  return nccl_status(nccl(), result, kWhat);
+  return outcome(result, kWhat, Clock::time_point::max());
 }
 
 void NcclComm::abort() {

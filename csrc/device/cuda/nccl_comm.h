@@ -70,6 +70,9 @@ class NcclComm {
   Made finish_making(std::unique_ptr<NcclComm> made, NcclResult result);
   // Waits until what was begun on the communicator has come to its end.
   Status wait_until_settled(Clock::time_point until, std::string_view what) const;
+  // What NCCL says of it. Of another rank's failure it does not tell whose; the engine does, if it
+  // hears of it before `until`.
+  Status outcome(NcclResult result, std::string_view what, Clock::time_point until) const;
 
   const NcclSetup setup_;
   NcclHandle comm_ = nullptr;  // null once aborted

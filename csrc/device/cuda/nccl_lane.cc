@@ -10,10 +10,10 @@
 namespace perseus {
 namespace {
 
-constexpr std::chrono::microseconds kPause{100};
+constexpr std::chrono::microseconds kIdlePause{100};
 constexpr size_t kLeastBlock = 2 << 20;  // the driver's own unit
 // What aborted collectives take to end.
-constexpr std::chrono::milliseconds kFarewell{500};
+constexpr std::chrono::milliseconds kLastWork{500};
 
 }  // namespace
 
@@ -70,7 +70,7 @@ NcclLane::~NcclLane() {
   across_.reset();
   local_.reset();
   all_.reset();
-  if (!wait_until_idle(Clock::now() + kFarewell, /*gives_up=*/false).is_ok()) memory_.leave();
+  if (!wait_until_idle(Clock::now() + kLastWork, /*gives_up=*/false).is_ok()) memory_.leave();
   setup_.thread.gpu().driver().destroy_stream(stream_);
 }
 
@@ -124,7 +124,7 @@ Status NcclLane::wait_until_idle(Clock::time_point until, bool gives_up) const {
     if (is_done.value()) return {};
     if (gives_up) PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
     if (Clock::now() > until) return Status::timed_out("work on the GPU has not ended in time");
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kIdlePause);
   }
 }
 

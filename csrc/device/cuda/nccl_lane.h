@@ -57,7 +57,6 @@ class NcclLane final : public GpuDependent {
   // For collectives inside hosts and between them: those with the same number of the host, and
   // those with the same position on theirs. Right after it has been connected.
   Status split_by_host(int host, int position);
-  bool is_split() const { return across_ != nullptr; }
 
   CuStream stream() const { return stream_; }
   NcclComm& all() { return *all_; }

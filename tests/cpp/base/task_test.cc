@@ -19,7 +19,7 @@ struct NextTurn {
   void await_resume() const noexcept {}
 };
 
-struct Outcome : TaskObserver {
+struct Outcome final : TaskObserver {
   int finished = 0;
   Status status;
   void task_finished(const Status& s) override {

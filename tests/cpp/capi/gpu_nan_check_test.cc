@@ -16,14 +16,14 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct Way {
+struct CheckedWay {
   std::string name;
   int size;
   Environment environment;
   bool is_nccl = true;
 };
 
-class GpuNanCheck : public testing::TestWithParam<Way> {
+class GpuNanCheck : public testing::TestWithParam<CheckedWay> {
  protected:
   int size() const { return GetParam().size; }
   int last() const { return size() - 1; }
@@ -191,8 +191,8 @@ TEST_P(GpuNanCheck, LooksAtWhatIsScattered) {
   });
 }
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways;
+std::vector<CheckedWay> checked_ways() {
+  std::vector<CheckedWay> ways;
   for (int size = 1; size <= 4; ++size) {
     const std::string ranks = std::to_string(size) + "Ranks";
     ways.push_back({ranks + "ByNccl", size, {{"PERSEUS_GPU_OPERATIONS", "nccl"}}});
@@ -205,7 +205,7 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, GpuNanCheck, testing::ValuesIn(all_ways()),
+INSTANTIATE_TEST_SUITE_P(Ways, GpuNanCheck, testing::ValuesIn(checked_ways()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

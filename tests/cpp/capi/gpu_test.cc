@@ -15,12 +15,12 @@
 namespace perseus::test {
 namespace {
 
-struct Way {
+struct GpuWay {
   int size;
   const char* operations;  // PERSEUS_GPU_OPERATIONS
 };
 
-class OnGpu : public testing::TestWithParam<Way> {
+class OnGpu : public testing::TestWithParam<GpuWay> {
  protected:
   int size() const { return GetParam().size; }
   bool is_staged() const { return GetParam().operations == std::string("staged"); }
@@ -383,15 +383,15 @@ TEST_P(OnGpu, ACopyThatFailsIsAnErrorOnAllRanks) {
        {"PERSEUS_STANDIN_ON_RANK", std::to_string(size() - 1)}});
 }
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways;
+std::vector<GpuWay> gpu_ways() {
+  std::vector<GpuWay> ways;
   for (const char* operations : {"nccl", "staged"}) {
     for (int size = 1; size <= 4; ++size) ways.push_back({size, operations});
   }
   return ways;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, OnGpu, testing::ValuesIn(all_ways()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Ways, OnGpu, testing::ValuesIn(gpu_ways()), [](const auto& info) {
   return std::to_string(info.param.size) + "Ranks" + info.param.operations;
 });
 

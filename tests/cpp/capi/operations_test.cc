@@ -227,9 +227,10 @@ TEST(Lifecycle, InitAndShutdownRepeat) {
 }
 
 TEST(Lifecycle, AMalformedSettingOfOneRankIsToldToAll) {
-  for (const auto& [name, value] :
+  for (const auto& variable :
        Environment{{"PERSEUS_ALLREDUCE_STREAMS", "99"}, {"PERSEUS_THREAD_AFFINITY", "0,abc"}}) {
     World(3).run_bare([&](int rank) {
+      const auto& [name, value] = variable;
       if (rank == 1) setenv(name.c_str(), value.c_str(), 1);
       REQUIRE(perseus_init(nullptr) == PERSEUS_INVALID_ARGUMENT);
       const std::string message = perseus_last_error();

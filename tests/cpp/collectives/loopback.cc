@@ -21,7 +21,7 @@ class LoopbackLink : public Link {
 
 namespace {
 
-class Outcome : public TaskObserver {
+class Outcome final : public TaskObserver {
  public:
   void task_finished(const Status& status) override {
     status_ = status;

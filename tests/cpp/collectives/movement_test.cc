@@ -8,19 +8,10 @@
 
 #include "collectives/collective.h"
 #include "collectives/loopback.h"
+#include "collectives/pattern.h"
 
 namespace perseus {
 namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-// Bytes that tell sender, receiver and place apart.
-Bytes pattern(size_t size, int from, int to = 0) {
-  Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i)
-    bytes[i] = static_cast<uint8_t>(i * 7 + i / 251 + from * 31 + to * 101);
-  return bytes;
-}
 
 void expect_success(LoopbackWorld& world, std::vector<Task> tasks) {
   for (const Status& status : world.run(std::move(tasks))) {

@@ -9,20 +9,13 @@
 
 #include "base/buffer_pool.h"
 #include "collectives/collective.h"
+#include "collectives/pattern.h"
 #include "collectives/reference.h"
 #include "transport/thread_world.h"
 #include "transport/transports_under_test.h"
 
 namespace perseus {
 namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-Bytes pattern(size_t size, int from, int to = 0) {
-  Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 7 + from * 31 + to * 101);
-  return bytes;
-}
 
 // One rank's side of the suite.
 struct Suite {

@@ -10,12 +10,12 @@
 namespace perseus {
 namespace {
 
-constexpr size_t kSizes[] = {5, 0, 5000, 1, 2048};
+constexpr size_t kPackedSizes[] = {5, 0, 5000, 1, 2048};
 constexpr size_t kTotal = 5 + 5000 + 1 + 2048;
 
 struct Tensors {
   explicit Tensors(DataType type, uint64_t seed = 1) {
-    for (size_t size : kSizes) elements.emplace_back(type, size, seed++, 1);
+    for (size_t size : kPackedSizes) elements.emplace_back(type, size, seed++, 1);
     for (Elements& tensor : elements) {
       segments.push_back({tensor.data(), tensor.data(), tensor.size()});
     }

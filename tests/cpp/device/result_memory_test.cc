@@ -90,6 +90,22 @@ TEST_F(ResultMemory, OfLargeResultsGoesBackToCuda) {
   EXPECT_FALSE(is_allocated(memory));
 }
 
+TEST_F(ResultMemory, ThatLiesIdleGoesBackWhenTheGpuIsFull) {
+  std::byte* idle = allocate(kMiB);
+  std::byte* used = allocate(2 * kMiB);
+  EXPECT_TRUE(Gpu::free_on_stream(idle, stream_));
+  standin("perseus_standin_synchronize");
+  standin("perseus_standin_hold", stream_);
+  use(used, stream_);
+  EXPECT_TRUE(Gpu::free_on_stream(used, stream_));
+  standin("perseus_standin_fail", "cuMemAlloc_v2", 1, kCuOutOfMemory);
+  std::byte* next = allocate(4 * kMiB);
+  EXPECT_FALSE(is_allocated(idle));
+  EXPECT_TRUE(is_allocated(used));
+  EXPECT_TRUE(Gpu::free(next));
+  standin("perseus_standin_release", stream_);
+}
+
 TEST_F(ResultMemory, ThatLiesIdleIsBounded) {
   std::vector<std::byte*> all(6);
   for (std::byte*& memory : all) memory = allocate(64 * kMiB);

@@ -1,0 +1,67 @@
+"""Builds the C++ tests by CMake: in build/dev, and sanitized in build/address and build/thread.
+
+clang++ takes half of g++'s time for AddressSanitizer, and has libFuzzer: the programs of tests/fuzz
+are in build/address then.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import debian
+import toolchain
+
+PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
+
+
+def folder(sanitizer: str) -> Path:
+    return debian.ROOT / "build" / (sanitizer or "dev")
+
+
+@cache
+def fuzzing_compiler() -> str | None:
+    """A clang++ that has libFuzzer, fetched where it can be."""
+    for attempt in range(2):
+        for name in ("clang++", *(f"clang++-{version}" for version in range(20, 13, -1))):
+            path = shutil.which(name)
+            command = [path or "", "-x", "c++", "-", "-fsanitize=fuzzer", "-o", os.devnull]
+            if path and subprocess.run(command, input=PROBE, text=True).returncode == 0:
+                return path
+        if attempt == 0 and debian.fetch(["clang", "libclang-rt-14-dev"]) is None:
+            break
+    return None
+
+
+def _configuration(sanitizer: str) -> list[str]:
+    arguments = ["-DPERSEUS_BUILD_TESTS=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    arguments += toolchain.load().cmake_args
+    if not sanitizer:
+        return arguments
+    # -O1 -g1 builds in half the time and keeps line numbers. No GPU runs the kernels here, so they
+    # are compiled for one only.
+    arguments += [f"-DSANITIZE={sanitizer}", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1"]
+    arguments += ["-DPERSEUS_GPU_ARCHITECTURES=90", "-DCMAKE_UNITY_BUILD=ON"]
+    if sanitizer == "address" and (clang := fuzzing_compiler()):
+        arguments += [f"-DCMAKE_CXX_COMPILER={clang}", "-DPERSEUS_BUILD_FUZZERS=ON"]
+    return arguments
+
+
+def build(sanitizer: str, targets: list[str] | None = None, quiet: bool = False) -> None:
+    """Builds `targets`, or all; ends the program if that fails."""
+    bin_dir, build_folder = Path(sys.executable).parent, folder(sanitizer)
+    cmake = str(bin_dir / "cmake")
+    configure = [cmake, f"-S{debian.ROOT}", f"-B{build_folder}", "-GNinja"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", *_configuration(sanitizer)]
+    make = [cmake, "--build", str(build_folder)]
+    if targets:
+        make += ["--target", *targets]
+    for command in (configure, make):
+        output = subprocess.DEVNULL if quiet else None
+        if subprocess.run(command, cwd=debian.ROOT, stdout=output).returncode != 0:
+            sys.exit(f"make: `{shlex.join(command)}` failed; its message is above.")

@@ -27,6 +27,9 @@ def version() -> str:
     )
 
 
+TARGETS = ["perseus", "_engine", "perseus_tensorflow"]
+
+
 class CMakeBuild(build_ext):
     """`python setup.py build_ext --inplace` is the developer's build: it keeps symbols and lies in
     build/dev; what a wheel gets is stripped. CMAKE_ARGS adds arguments, as elsewhere."""
@@ -65,7 +68,7 @@ class CMakeBuild(build_ext):
         install = [cmake, "--install", str(build), "--prefix", str(package)]
         install += [] if self.inplace else ["--strip"]
         self.run_tool(configure)
-        self.run_tool([cmake, "--build", str(build), *jobs, "--target", "perseus", "_engine"])
+        self.run_tool([cmake, "--build", str(build), *jobs, "--target", *TARGETS])
         for component in ("library", "python"):
             self.run_tool([*install, "--component", component])
 

@@ -5,6 +5,7 @@ Run by the environment's Python. All parts run, whatever fails; the end says whi
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -24,14 +25,14 @@ def alone(folder: str) -> int:
     return subprocess.run([*PYTEST, "--durations=30", str(TESTS / folder)], cwd=ROOT).returncode
 
 
-def parallel(ranks: int) -> int:
+def parallel(folder: str, ranks: int) -> int:
     """Every rank runs all tests; rank 0 is shown, and the end of the others if something failed."""
-    logs = ROOT / f"build/test-output/{ranks}-ranks"
+    logs = ROOT / f"build/test-output/{folder}-{ranks}-ranks"
     shutil.rmtree(logs, ignore_errors=True)
     launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
     launcher += ["--output-filename", str(logs)]
     # -x: a rank that fails a test that others pass is out of step with them from then on.
-    command = [*launcher, *PYTEST, "-x", str(TESTS / "parallel")]
+    command = [*launcher, *PYTEST, "-x", str(TESTS / folder)]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as job:
@@ -56,7 +57,9 @@ def show_end(file: Path) -> None:
 def main() -> None:
     parts = [("unit", lambda: alone("unit"))]
     for ranks in map(int, sys.argv[1:]):
-        parts.append((f"parallel, {ranks} rank(s)", lambda ranks=ranks: parallel(ranks)))
+        for folder in ("parallel", "tensorflow"):
+            run = functools.partial(parallel, folder, ranks)
+            parts.append((f"{folder}, {ranks} rank(s)", run))
     parts.append(("hosts", lambda: alone("hosts")))
     results = []
     for name, run in parts:

@@ -1,0 +1,66 @@
+// Attributes of a node, read when its kernel is made.
+#pragma once
+
+#include <string>
+
+#include "status.h"
+
+namespace perseus::tensorflow {
+
+class Attributes {
+ public:
+  explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
+
+  int32_t number(const char* name) {
+    int32_t value = 0;
+    api().TF_OpKernelConstruction_GetAttrInt32(construction_, name, &value, status_.get());
+    note();
+    return value;
+  }
+  bool flag(const char* name) {
+    unsigned char value = 0;
+    api().TF_OpKernelConstruction_GetAttrBool(construction_, name, &value, status_.get());
+    note();
+    return value != 0;
+  }
+  // A double in two floats: what the second adds, the first leaves out.
+  double real(const char* name, const char* rest) { return part(name) + part(rest); }
+  std::string text(const char* name) {
+    int32_t list_size = 0;
+    int32_t size = 0;
+    api().TF_OpKernelConstruction_GetAttrSize(construction_, name, &list_size, &size,
+                                              status_.get());
+    note();
+    if (size <= 0) return "";
+    std::string value(size, '\0');
+    api().TF_OpKernelConstruction_GetAttrString(construction_, name, value.data(), value.size(),
+                                                status_.get());
+    note();
+    return value;
+  }
+  std::string node() const {
+    const TF_StringView name = api().TF_OpKernelConstruction_GetName(construction_);
+    return {name.data, name.length};
+  }
+  // Has the construction fail if an attribute could not be read; whether it did.
+  bool fail_if_missing() {
+    if (!has_failed_) return false;
+    api().TF_OpKernelConstruction_Failure(construction_, status_.get());
+    return true;
+  }
+
+ private:
+  double part(const char* name) {
+    float value = 0;
+    api().TF_OpKernelConstruction_GetAttrFloat(construction_, name, &value, status_.get());
+    note();
+    return value;
+  }
+  void note() { has_failed_ = has_failed_ || !is_ok(status_); }
+
+  TF_OpKernelConstruction* construction_;
+  StatusHolder status_ = new_status();
+  bool has_failed_ = false;
+};
+
+}  // namespace perseus::tensorflow

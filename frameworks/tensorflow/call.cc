@@ -1,0 +1,212 @@
+#include "call.h"
+
+#include <optional>
+#include <utility>
+
+namespace perseus::tensorflow {
+namespace {
+
+std::optional<perseus_dtype_t> dtype_of(int type) {
+  switch (type) {
+    case kUint8: return PERSEUS_UINT8;
+    case kInt8: return PERSEUS_INT8;
+    case kUint16: return PERSEUS_UINT16;
+    case kInt16: return PERSEUS_INT16;
+    case kInt32: return PERSEUS_INT32;
+    case kInt64: return PERSEUS_INT64;
+    case kHalf: return PERSEUS_FLOAT16;
+    case kBfloat16: return PERSEUS_BFLOAT16;
+    case kFloat: return PERSEUS_FLOAT32;
+    case kDouble: return PERSEUS_FLOAT64;
+    case kBool: return PERSEUS_BOOL;
+    default: return std::nullopt;
+  }
+}
+
+std::vector<int64_t> shape_of(const TF_Tensor* tensor) {
+  std::vector<int64_t> shape(api().TF_NumDims(tensor));
+  for (size_t i = 0; i < shape.size(); ++i) {
+    shape[i] = api().TF_Dim(tensor, static_cast<int>(i));
+  }
+  return shape;
+}
+
+size_t element_bytes(perseus_dtype_t dtype) {
+  switch (dtype) {
+    case PERSEUS_UINT16:
+    case PERSEUS_INT16:
+    case PERSEUS_FLOAT16:
+    case PERSEUS_BFLOAT16: return 2;
+    case PERSEUS_INT32:
+    case PERSEUS_FLOAT32: return 4;
+    case PERSEUS_INT64:
+    case PERSEUS_FLOAT64: return 8;
+    default: return 1;
+  }
+}
+
+}  // namespace
+
+void Call::start(const Collective& collective, TF_OpKernelContext* context,
+                 std::function<void()> done) {
+  auto* const call = new Call(collective, context, std::move(done));
+  if (call->take_inputs() && call->take_splits() && call->make_outputs()) {
+    call->submit();
+    return;
+  }
+  perseus_refuse(collective.id, call->why_not_.c_str());
+  const std::function<void()> end = call->done_;
+  delete call;
+  end();
+}
+
+bool Call::take_inputs() {
+  const StatusHolder status = new_status();
+  const int count = api().TF_NumInputs(context_);
+  for (int i = 0; i < count; ++i) {
+    TF_Tensor* tensor = nullptr;
+    api().TF_GetInput(context_, i, &tensor, status.get());
+    if (!is_ok(status)) return fail(status);
+    inputs_.emplace_back(tensor);
+    shapes_.push_back(shape_of(tensor));
+  }
+  return true;
+}
+
+bool Call::take_splits() {
+  if (collective_.operation != PERSEUS_ALLTOALL) return true;
+  const TF_Tensor* const tensor = inputs_.back().get();
+  if (shapes_.back().size() != 1) {
+    return fail(kInvalidArgument, "alltoall: splits has " + std::to_string(shapes_.back().size()) +
+                                      " dimensions; it takes 1");
+  }
+  const auto* const values = static_cast<const int32_t*>(api().TF_TensorData(tensor));
+  splits_.assign(values, values + shapes_.back()[0]);
+  return true;
+}
+
+bool Call::make_outputs() {
+  if (!has_own_outputs()) return true;
+  const StatusHolder status = new_status();
+  for (int i = 0; i < tensor_count(); ++i) {
+    // An input that is held here would not be forwarded.
+    inputs_[i].reset();
+    outputs_.emplace_back(api().TF_ForwardInputOrAllocateOutput(
+        context_, &i, 1, i, shapes_[i].data(), static_cast<int>(shapes_[i].size()), nullptr,
+        status.get()));
+    if (!is_ok(status)) return fail(status);
+    TF_Tensor* tensor = nullptr;
+    api().TF_GetInput(context_, i, &tensor, status.get());
+    if (!is_ok(status)) return fail(status);
+    inputs_[i].reset(tensor);
+  }
+  return true;
+}
+
+void Call::submit() {
+  std::vector<perseus_tensor_t> tensors(tensor_count());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].input = api().TF_TensorData(inputs_[i].get());
+    tensors[i].output = has_own_outputs() ? api().TF_TensorData(outputs_[i].get()) : nullptr;
+    tensors[i].shape = shapes_[i].data();
+    tensors[i].rank = static_cast<int32_t>(shapes_[i].size());
+    // Ops take no others.
+    tensors[i].dtype = *dtype_of(api().TF_TensorType(inputs_[i].get()));
+  }
+  perseus_submission_t submission{};
+  submission.struct_size = sizeof(submission);
+  submission.id = collective_.id;
+  submission.tensor_count = static_cast<int32_t>(tensors.size());
+  submission.tensors = tensors.data();
+  submission.reduce_op = collective_.reduce_op;
+  submission.root = collective_.root;
+  submission.prescale = collective_.prescale;
+  submission.postscale = collective_.postscale;
+  submission.splits = splits_.empty() ? nullptr : splits_.data();
+  submission.split_count = static_cast<int32_t>(splits_.size());
+  submission.priority = collective_.priority;
+  submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
+                           const char* message) {
+    static_cast<Call*>(user)->complete(handle, status, message);
+  };
+  submission.user = this;
+  perseus_handle_t handle = 0;
+  const perseus_status_t status = perseus_submit(&submission, &handle);
+  // It may be complete, and this gone, by now.
+  if (status != PERSEUS_OK) complete(0, status, perseus_last_error());
+}
+
+void Call::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
+  const std::unique_ptr<Call> self(this);
+  if (status != PERSEUS_OK) {
+    fail(code_of(status), message);
+  } else {
+    give_results(handle);
+  }
+  if (handle != 0) perseus_release(handle);
+  inputs_.clear();
+  outputs_.clear();
+  done_();
+}
+
+bool Call::give_results(perseus_handle_t handle) {
+  if (has_own_outputs()) return true;
+  perseus_result_t result{};
+  result.struct_size = sizeof(result);
+  if (collective_.operation == PERSEUS_JOIN) {
+    perseus_result(handle, 0, &result);
+    const int64_t last = result.last_rank;
+    return give_numbers(0, &last, 1, true);
+  }
+  for (int i = 0; i < tensor_count(); ++i) {
+    if (perseus_result(handle, i, &result) != PERSEUS_OK) {
+      return fail(kInternal, perseus_last_error());
+    }
+    if (!give_result(i, result, perseus_take_result(handle, i))) return false;
+  }
+  if (collective_.operation != PERSEUS_ALLTOALL) return true;
+  return give_numbers(1, result.received_splits, result.received_split_count, false);
+}
+
+// The library's memory becomes TensorFlow's.
+bool Call::give_result(int index, const perseus_result_t& result, void* data) {
+  const StatusHolder status = new_status();
+  const int type = api().TF_TensorType(inputs_[index].get());
+  size_t bytes = element_bytes(result.dtype);
+  for (int i = 0; i < result.rank; ++i) bytes *= result.shape[i];
+  Tensor tensor;
+  if (data == nullptr) {
+    tensor.reset(api().TF_AllocateOutput(context_, index, type, result.shape, result.rank, bytes,
+                                         status.get()));
+    return is_ok(status) || fail(status);
+  }
+  const auto free = [](void* memory, size_t, void*) { perseus_free(memory); };
+  tensor.reset(api().TF_NewTensor(type, result.shape, result.rank, data, bytes, free, nullptr));
+  if (tensor == nullptr) return fail(kInternal, "TensorFlow does not take the result");
+  api().TF_SetOutput(context_, index, tensor.get(), status.get());
+  return is_ok(status) || fail(status);
+}
+
+bool Call::give_numbers(int output, const int64_t* numbers, int64_t count, bool is_scalar) {
+  const StatusHolder status = new_status();
+  const Tensor tensor(api().TF_AllocateOutput(context_, output, kInt32, &count, is_scalar ? 0 : 1,
+                                              count * sizeof(int32_t), status.get()));
+  if (!is_ok(status)) return fail(status);
+  auto* const values = static_cast<int32_t*>(api().TF_TensorData(tensor.get()));
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>(numbers[i]);
+  return true;
+}
+
+bool Call::fail(int code, const std::string& message) {
+  const StatusHolder status = new_status();
+  api().TF_SetStatus(status.get(), code, message.c_str());
+  return fail(status);
+}
+
+bool Call::fail(const StatusHolder& status) {
+  why_not_ = api().TF_Message(status.get());
+  api().TF_OpKernelContext_Failure(context_, status.get());
+  return false;
+}
+
+}  // namespace perseus::tensorflow

@@ -1,0 +1,188 @@
+#include "kernels.h"
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attributes.h"
+#include "call.h"
+
+namespace perseus::tensorflow {
+namespace {
+
+template <typename Kernel>
+void destroy(void* kernel) {
+  delete static_cast<Kernel*>(kernel);
+}
+
+// ---- What the ranks do together.
+
+bool is_reduction(perseus_operation_t operation) {
+  return operation == PERSEUS_ALLREDUCE || operation == PERSEUS_REDUCESCATTER;
+}
+
+std::string name_of(Attributes& attributes) {
+  const std::string given = attributes.text("tensor_name");
+  if (!given.empty()) return given;
+  const std::string node = attributes.node();
+  return attributes.flag("ignore_name_scope") ? node.substr(node.rfind('/') + 1) : node;
+}
+
+template <perseus_operation_t kOperation>
+void* create_collective(TF_OpKernelConstruction* construction) {
+  auto collective = std::make_unique<Collective>();
+  collective->operation = kOperation;
+  Attributes attributes(construction);
+  if (is_reduction(kOperation)) {
+    collective->reduce_op = attributes.number("reduce_op");
+    collective->prescale = attributes.real("prescale_factor", "prescale_rest");
+    collective->postscale = attributes.real("postscale_factor", "postscale_rest");
+  }
+  if (kOperation == PERSEUS_BROADCAST) collective->root = attributes.number("root_rank");
+  // A join is of all ranks, and they match it by nothing.
+  const bool is_named = kOperation != PERSEUS_JOIN;
+  const int32_t process_set = is_named ? attributes.number("process_set_id") : PERSEUS_WORLD;
+  const std::string name = is_named ? name_of(attributes) : "join";
+  if (is_named) collective->priority = attributes.number("priority");
+  if (attributes.fail_if_missing()) return nullptr;
+  const perseus_status_t status =
+      perseus_register(process_set, kOperation, name.c_str(), &collective->id);
+  if (status != PERSEUS_OK) {
+    const StatusHolder failure = new_status();
+    api().TF_SetStatus(failure.get(), code_of(status), perseus_last_error());
+    api().TF_OpKernelConstruction_Failure(construction, failure.get());
+    return nullptr;
+  }
+  return collective.release();
+}
+
+void run_collective(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  // What it points at lives until this returns, and is a std::function: the copy outlives it.
+  Call::start(*static_cast<Collective*>(kernel), context,
+              [copy = *reinterpret_cast<std::function<void()>*>(done)]() mutable {
+                api().TF_RunAsyncOpKernelDoneCallback(
+                    reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&copy));
+              });
+}
+
+struct CollectiveOp {
+  const char* name;
+  void* (*create)(TF_OpKernelConstruction*);
+  std::vector<const char*> arguments;
+};
+
+const std::vector<CollectiveOp>& collective_ops() {
+  static const auto& ops = *new std::vector<CollectiveOp>{
+      {"HorovodAllreduce", create_collective<PERSEUS_ALLREDUCE>, {"tensor", "sum"}},
+      {"HorovodGroupedAllreduce", create_collective<PERSEUS_ALLREDUCE>, {"tensors", "sum"}},
+      {"HorovodReducescatter", create_collective<PERSEUS_REDUCESCATTER>, {"tensor", "output"}},
+      {"HorovodGroupedReducescatter",
+       create_collective<PERSEUS_REDUCESCATTER>,
+       {"tensors", "output"}},
+      {"HorovodAllgather", create_collective<PERSEUS_ALLGATHER>, {"tensor", "output"}},
+      {"HorovodGroupedAllgather", create_collective<PERSEUS_ALLGATHER>, {"tensors", "output"}},
+      {"HorovodBroadcast", create_collective<PERSEUS_BROADCAST>, {"tensor", "output"}},
+      {"HorovodAlltoall",
+       create_collective<PERSEUS_ALLTOALL>,
+       {"tensor", "splits", "output", "received_splits"}},
+      {"HorovodJoin", create_collective<PERSEUS_JOIN>, {"last_rank"}},
+  };
+  return ops;
+}
+
+// ---- What a rank knows by itself.
+
+struct Query {
+  int32_t process_set = PERSEUS_WORLD;
+};
+
+void* create_query(TF_OpKernelConstruction*) { return new Query; }
+
+void* create_query_of_set(TF_OpKernelConstruction* construction) {
+  Attributes attributes(construction);
+  const int32_t process_set = attributes.number("process_set_id");
+  if (attributes.fail_if_missing()) return nullptr;
+  return new Query{process_set};
+}
+
+using Answer = int32_t (*)(int32_t process_set);
+
+template <Answer kAnswer>
+void run_query(void* kernel, TF_OpKernelContext* context) {
+  const StatusHolder status = new_status();
+  if (perseus_is_initialized() == 0) {
+    api().TF_SetStatus(status.get(), kFailedPrecondition,
+                       "Perseus has not been initialized; use hvd.init()");
+    return api().TF_OpKernelContext_Failure(context, status.get());
+  }
+  const Tensor tensor(
+      api().TF_AllocateOutput(context, 0, kInt32, nullptr, 0, sizeof(int32_t), status.get()));
+  if (!is_ok(status)) return api().TF_OpKernelContext_Failure(context, status.get());
+  *static_cast<int32_t*>(api().TF_TensorData(tensor.get())) =
+      kAnswer(static_cast<Query*>(kernel)->process_set);
+}
+
+// Horovod's code for a process set that there is not.
+constexpr int32_t kUnknownSet = -2;
+
+int32_t set_size(int32_t set) {
+  const int32_t size = perseus_process_set_size(set);
+  return size < 0 ? kUnknownSet : size;
+}
+
+int32_t is_in_set(int32_t set) {
+  if (perseus_process_set_size(set) < 0) return kUnknownSet;
+  return perseus_process_set_rank(set) >= 0 ? 1 : 0;
+}
+
+struct QueryOp {
+  const char* name;
+  void* (*create)(TF_OpKernelConstruction*);
+  void (*run)(void*, TF_OpKernelContext*);
+  const char* output;
+};
+
+constexpr QueryOp kQueryOps[] = {
+    {"HorovodSize", create_query_of_set, run_query<set_size>, "size"},
+    {"HorovodProcessSetIncluded", create_query_of_set, run_query<is_in_set>, "included"},
+    {"HorovodLocalSize", create_query, run_query<[](int32_t) { return perseus_local_size(); }>,
+     "local_size"},
+    {"HorovodRank", create_query, run_query<[](int32_t) { return perseus_rank(); }>, "rank"},
+    {"HorovodLocalRank", create_query, run_query<[](int32_t) { return perseus_local_rank(); }>,
+     "local_rank"},
+};
+
+// On a GPU, TensorFlow copies: its C API does not give the stream of its own GPUs.
+constexpr const char* kDevices[] = {"CPU", "GPU"};
+
+std::string register_kernel(TF_KernelBuilder* builder, const char* op, const char* device,
+                            const std::vector<const char*>& arguments) {
+  for (const char* argument : arguments) api().TF_KernelBuilder_HostMemory(builder, argument);
+  const StatusHolder status = new_status();
+  const std::string name = std::string(op) + device;
+  api().TF_RegisterKernelBuilder(name.c_str(), builder, status.get());
+  return is_ok(status) ? "" : name + ": " + api().TF_Message(status.get());
+}
+
+}  // namespace
+
+std::string register_kernels() {
+  for (const char* device : kDevices) {
+    for (const CollectiveOp& op : collective_ops()) {
+      TF_KernelBuilder* const builder = api().TF_NewAsyncKernelBuilder(
+          op.name, device, op.create, run_collective, destroy<Collective>);
+      std::string wrong = register_kernel(builder, op.name, device, op.arguments);
+      if (!wrong.empty()) return wrong;
+    }
+    for (const QueryOp& op : kQueryOps) {
+      TF_KernelBuilder* const builder =
+          api().TF_NewKernelBuilder(op.name, device, op.create, op.run, destroy<Query>);
+      std::string wrong = register_kernel(builder, op.name, device, {op.output});
+      if (!wrong.empty()) return wrong;
+    }
+  }
+  return "";
+}
+
+}  // namespace perseus::tensorflow

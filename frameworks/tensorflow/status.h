@@ -1,0 +1,24 @@
+// Outcomes of Perseus as TensorFlow's.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "perseus/perseus.h"
+#include "tensorflow_api.h"
+
+namespace perseus::tensorflow {
+
+struct DeleteStatus {
+  void operator()(TF_Status* status) const { api().TF_DeleteStatus(status); }
+};
+using StatusHolder = std::unique_ptr<TF_Status, DeleteStatus>;
+
+inline StatusHolder new_status() { return StatusHolder(api().TF_NewStatus()); }
+inline bool is_ok(const StatusHolder& status) { return api().TF_GetCode(status.get()) == kOk; }
+
+// Of the types that Horovod raises: FailedPreconditionError for ranks that differ and without init,
+// InvalidArgumentError for what is wrong here, UnknownError for a job that cannot go on.
+int code_of(perseus_status_t status);
+
+}  // namespace perseus::tensorflow

@@ -1,0 +1,13 @@
+"""Perseus for TensorFlow; perseus.tensorflow.horovod is its interface under Horovod's name."""
+
+import importlib.util
+
+if importlib.util.find_spec("tensorflow") is None:
+    raise ModuleNotFoundError(
+        "perseus.tensorflow needs TensorFlow, which is not installed; see "
+        "`pip install 'perseus[tensorflow]'`",
+        name="tensorflow",
+    )
+
+from perseus.tensorflow.horovod import *  # noqa: F403
+from perseus.tensorflow.horovod import __all__ as __all__

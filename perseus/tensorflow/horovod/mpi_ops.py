@@ -1,0 +1,282 @@
+"""The operations as ops of TensorFlow, and their gradients; in eager mode, functions and graphs.
+
+Common arguments:
+  name: what ranks match the operation by. In a graph it is the node's, from the tensor's if there
+    is none; in eager mode unnamed operations of a kind have one name, one after the other.
+  ignore_name_scope: matches by the name without the scopes that the node is in.
+  process_set: the ranks that take part.
+
+Errors are TensorFlow's: InvalidArgumentError for what is wrong here, FailedPreconditionError, on
+every rank, for what differs between the ranks and before init, UnknownError for a job that cannot
+go on, as when a rank dies. TypeError for types that cannot be sent.
+
+A tensor on a GPU goes by way of the host: TensorFlow's C API does not tell the streams of its GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus.common.basics import Basics
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from perseus.tensorflow.horovod.calls import named, scales, set_id
+from perseus.tensorflow.plugin import ops
+
+_basics = Basics()
+
+init = _basics.init
+shutdown = _basics.shutdown
+is_initialized = _basics.is_initialized
+rank = _basics.rank
+size = _basics.size
+local_rank = _basics.local_rank
+local_size = _basics.local_size
+cross_rank = _basics.cross_rank
+cross_size = _basics.cross_size
+is_homogeneous = _basics.is_homogeneous
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
+mpi_threads_supported = _basics.mpi_threads_supported
+mpi_enabled = _basics.mpi_enabled
+mpi_built = _basics.mpi_built
+gloo_enabled = _basics.gloo_enabled
+gloo_built = _basics.gloo_built
+nccl_built = _basics.nccl_built
+ddl_built = _basics.ddl_built
+ccl_built = _basics.ccl_built
+cuda_built = _basics.cuda_built
+rocm_built = _basics.rocm_built
+
+
+def _allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Reduces the ranks' tensors, which have one shape and dtype, element by element."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_allreduce(
+        tensor,
+        reduce_op=op,
+        process_set_id=set_id(process_set),
+        **scales(prescale_factor, postscale_factor),
+        **named("HorovodAllreduce", tensor, name, ignore_name_scope),
+    )
+
+
+def _grouped_allreduce(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """_allreduce of several tensors of one dtype, agreed on and complete as one."""
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    return ops.horovod_grouped_allreduce(
+        tensors,
+        reduce_op=op,
+        process_set_id=set_id(process_set),
+        **scales(prescale_factor, postscale_factor),
+        **named("HorovodGroupedAllreduce", tensors[0], name, ignore_name_scope),
+    )
+
+
+def _reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduces as _allreduce does; each rank gets its share of the rows, the first ranks one more
+    where they cannot be shared evenly."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_reducescatter(
+        tensor,
+        reduce_op=op,
+        process_set_id=set_id(process_set),
+        **scales(prescale_factor, postscale_factor),
+        **named("HorovodReducescatter", tensor, name, ignore_name_scope),
+    )
+
+
+def _grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Sum,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:
+    """_reducescatter of several tensors of one dtype as one."""
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    return ops.horovod_grouped_reducescatter(
+        tensors,
+        reduce_op=op,
+        process_set_id=set_id(process_set),
+        **scales(prescale_factor, postscale_factor),
+        **named("HorovodGroupedReducescatter", tensors[0], name, ignore_name_scope),
+    )
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """Joins the ranks' tensors by their first dimension, in which they may differ, in the order of
+    the ranks."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_allgather(
+        tensor,
+        process_set_id=set_id(process_set),
+        **named("HorovodAllgather", tensor, name, ignore_name_scope),
+    )
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """allgather of several tensors of one dtype as one operation."""
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    if not tensors:
+        return []
+    return ops.horovod_grouped_allgather(
+        tensors,
+        process_set_id=set_id(process_set),
+        **named("HorovodGroupedAllgather", tensors[0], name, ignore_name_scope),
+    )
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """The tensor of a rank of the world, whose shape and dtype all have."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_broadcast(
+        tensor,
+        root_rank=root_rank,
+        process_set_id=set_id(process_set),
+        **named("HorovodBroadcast", tensor, name, ignore_name_scope),
+    )
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Sends rows to each rank and gives those that came, in the order of the ranks.
+
+    Args:
+      splits: how many rows go to each rank of the set; None: as many to each, and the result is
+        the tensor alone.
+
+    Returns the rows, and with `splits` also how many came from each rank, as int32.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    rows_of = tf.constant([], tf.int32) if splits is None else tf.cast(splits, tf.int32)
+    output, received = ops.horovod_alltoall(
+        tensor,
+        rows_of,
+        process_set_id=set_id(process_set),
+        **named("HorovodAlltoall", tensor, name, ignore_name_scope),
+    )
+    return output if splits is None else (output, received)
+
+
+def join() -> tf.Tensor:
+    """Says that this rank has no more data, and waits until all say so; until then it takes part
+    with what changes nothing. The rank that joined last, as an int32 scalar."""
+    return ops.horovod_join()
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks when the op runs, as an int32 scalar; -2 without such a set."""
+    return ops.horovod_size(process_set_id=process_set_id, name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 if this rank is in the set when the op runs, 0 if not; -2 without such a set. int32."""
+    return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """local_size() when the op runs, as an int32 scalar."""
+    return ops.horovod_local_size(name=name)
+
+
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """rank() when the op runs, as an int32 scalar."""
+    return ops.horovod_rank(name=name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """local_rank() when the op runs, as an int32 scalar."""
+    return ops.horovod_local_rank(name=name)
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]

@@ -1,0 +1,197 @@
+"""Reductions of tensors and of IndexedSlices, with compression.
+
+Arguments besides those of perseus.tensorflow.horovod.mpi_ops:
+  op: Average (the default), Sum, Min, Max, Product or Adasum. `average` is its deprecated form.
+  compression: what tensors are turned into before they are reduced.
+  prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the other
+    last.
+  device_dense, device_sparse: the device, as tf.device takes it, on which the ops are placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
+from perseus.tensorflow.horovod.compression import Compression, Compressor
+from perseus.tensorflow.horovod.mpi_ops import (
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+    allgather,
+    size_op,
+)
+
+__all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduces the ranks' tensors element by element. Differentiable.
+
+    IndexedSlices are summed or averaged by gathering their values and indices; the result is
+    IndexedSlices with the rows of all ranks. NotImplementedError for other reductions of them, and
+    for factors.
+    """
+    op = resolve_op(op, average)
+    if isinstance(tensor, tf.IndexedSlices):
+        _require_gatherable(op, prescale_factor, postscale_factor)
+        with tf.device(device_sparse):
+            return _gathered_slices(tensor, op, name, process_set)
+    with tf.device(device_dense):
+        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        reduced = _allreduce(
+            compressed,
+            name=name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+        )
+        return compression.decompress(reduced, context)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> Sequence[Any]:
+    """allreduce of several tensors of one dtype, agreed on and complete as one.
+
+    IndexedSlices among them are reduced by themselves.
+    """
+    if not tensors:
+        return tensors
+    op = resolve_op(op, average)
+    results: list[Any] = list(tensors)
+    dense = [i for i, each in enumerate(tensors) if not isinstance(each, tf.IndexedSlices)]
+    for i, each in enumerate(tensors):
+        if isinstance(each, tf.IndexedSlices):
+            results[i] = allreduce(
+                each,
+                device_sparse=device_sparse,
+                op=op,
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                process_set=process_set,
+                name=f"{name}_{i}" if name else None,
+            )
+    if not dense:
+        return results
+    with tf.device(device_dense):
+        compressed = [compression.compress(tf.convert_to_tensor(tensors[i])) for i in dense]
+        reduced = _grouped_allreduce(
+            [tensor for tensor, _ in compressed],
+            name=name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+        )
+        for i, tensor, (_, context) in zip(dense, reduced, compressed, strict=True):
+            results[i] = compression.decompress(tensor, context)
+    return results
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Sums or averages the ranks' tensors; each rank gets its share of the rows. Differentiable."""
+    with tf.device(device_dense):
+        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        reduced = _reducescatter(
+            compressed,
+            name=name,
+            op=op,
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+        return compression.decompress(reduced, context)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Sequence[tf.Tensor]:
+    """reducescatter of several tensors of one dtype as one."""
+    if not tensors:
+        return tensors
+    with tf.device(device_dense):
+        compressed = [compression.compress(tf.convert_to_tensor(each)) for each in tensors]
+        reduced = _grouped_reducescatter(
+            [tensor for tensor, _ in compressed],
+            op=op,
+            process_set=process_set,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+        )
+        return [
+            compression.decompress(tensor, context)
+            for tensor, (_, context) in zip(reduced, compressed, strict=True)
+        ]
+
+
+def _require_gatherable(op: int, prescale_factor: float, postscale_factor: float) -> None:
+    if op == Adasum:
+        raise NotImplementedError(
+            "Adasum does not reduce IndexedSlices: give sparse_as_dense=True, or a dense tensor"
+        )
+    if op not in (Average, Sum):
+        raise NotImplementedError("IndexedSlices can be averaged and summed only")
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        raise NotImplementedError("IndexedSlices take no prescale_factor and postscale_factor")
+
+
+def _gathered_slices(
+    slices: tf.IndexedSlices, op: int, name: str | None, process_set: ProcessSet
+) -> tf.IndexedSlices:
+    values = allgather(
+        slices.values, name=f"{name}_values" if name else None, process_set=process_set
+    )
+    indices = allgather(
+        slices.indices, name=f"{name}_indices" if name else None, process_set=process_set
+    )
+    if op == Average:
+        values /= tf.cast(size_op(process_set.process_set_id), values.dtype)
+    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

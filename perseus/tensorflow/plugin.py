@@ -1,0 +1,59 @@
+"""Perseus's ops, as TensorFlow has them once the plugin is loaded.
+
+`ops` is the module of Python wrappers that tf.load_op_library makes: ops.horovod_allreduce and so
+on. The plugin is compiled against nothing of TensorFlow: it finds the C API in the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import perseus_core
+from perseus.common.exceptions import HorovodVersionMismatchError
+
+__all__ = ["ops"]
+
+#: The first release whose C API has all that the plugin needs.
+OLDEST = "2.13"
+
+#: What ranks do together. They wait for each other only, not for what comes before them in a
+#: function: automatic control dependencies would have them run one after the other.
+_COLLECTIVES = (
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+)
+
+
+def _load() -> Any:
+    path = str(Path(perseus_core.__file__).parent / "lib/libperseus_tensorflow.so")
+    module = tf.load_op_library(path)
+    error = ctypes.CDLL(path).perseus_tensorflow_error
+    error.restype = ctypes.c_char_p
+    if wrong := error().decode():
+        raise HorovodVersionMismatchError("tensorflow", f"{OLDEST} or newer", tf.__version__) from (
+            ImportError(wrong)
+        )
+    _run_side_by_side()
+    return module
+
+
+def _run_side_by_side() -> None:
+    from tensorflow.python.framework import auto_control_deps
+
+    # Where TensorFlow has its own collectives. Without it they are slower, and as right.
+    if hasattr(auto_control_deps, "ASYNC_STATEFUL_OPS"):
+        known = frozenset(auto_control_deps.ASYNC_STATEFUL_OPS)
+        auto_control_deps.ASYNC_STATEFUL_OPS = known.union(_COLLECTIVES)
+
+
+ops = _load()

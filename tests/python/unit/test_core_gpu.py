@@ -23,7 +23,7 @@ def standin() -> dict[str, str]:
         if os.environ.get("NO_SKIP"):
             pytest.fail(why)
         pytest.skip(why)
-    folders = [RANKS.parent, ROOT / "tests/python/parallel"]
+    folders = [RANKS.parent, ROOT / "tests/python"]
     return {
         **os.environ,
         "PERSEUS_CUDA_LIBRARY_PATH": str(STANDIN),

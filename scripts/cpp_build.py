@@ -39,8 +39,9 @@ def fuzzing_compiler() -> str | None:
 
 
 def _configuration(sanitizer: str) -> list[str]:
-    arguments = ["-DPERSEUS_BUILD_TESTS=ON", f"-DPython_EXECUTABLE={sys.executable}"]
-    arguments += toolchain.load().cmake_args
+    found = toolchain.load()
+    arguments = [f"-DPERSEUS_BUILD_TESTS={'ON' if found.googletest else 'OFF'}"]
+    arguments += [f"-DPython_EXECUTABLE={sys.executable}", *found.cmake_args]
     if not sanitizer:
         return arguments
     # -O1 -g1 builds in half the time and keeps line numbers. No GPU runs the kernels here, so they

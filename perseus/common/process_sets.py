@@ -12,7 +12,7 @@ import perseus_core
 from perseus.common.communicators import is_communicator, ranks_within
 from perseus_core.process import NOT_INITIALIZED, refuse_process_set
 
-__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set", "set_id"]
 
 _DYNAMIC = "PERSEUS_DYNAMIC_PROCESS_SETS"
 _NEEDS_COMM = (
@@ -134,6 +134,15 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     process_set.process_set_id = None
     _registered.remove(process_set)
     return True
+
+
+def set_id(process_set: ProcessSet) -> int:
+    """The engine's number of the set; ValueError if it is not registered."""
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
+    if process_set.process_set_id is None:
+        raise ValueError(f"{process_set} is not registered; give it to init or add_process_set")
+    return process_set.process_set_id
 
 
 def require_communicator(process_sets: Iterable[ProcessSet], comm: Any) -> None:

@@ -13,9 +13,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from perseus.common.process_sets import ProcessSet
+from perseus.common.process_sets import ProcessSet, set_id
 from perseus.torch.c10d_work import call_on, start
-from perseus.torch.horovod.tensors import set_id
 from perseus_core import OperationKind, ReduceOp
 
 __all__ = ["allreduce_hook"]

@@ -8,19 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from perseus.common.process_sets import ProcessSet
 from perseus_core.arguments import real_number
 
-__all__ = ["name_of_grouped", "named", "node_name", "scales", "set_id"]
-
-
-def set_id(process_set: ProcessSet) -> int:
-    """The engine's number of a set; ValueError if it is not registered."""
-    if not isinstance(process_set, ProcessSet):
-        raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
-    if process_set.process_set_id is None:
-        raise ValueError(f"{process_set} is not registered: give it to init or add_process_set")
-    return process_set.process_set_id
+__all__ = ["named", "node_name", "scales"]
 
 
 def scales(prescale_factor: float, postscale_factor: float) -> dict[str, float]:
@@ -46,11 +36,6 @@ def named(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> 
         "name": name or f"{kind}_{node_name(tensor)}",
         "ignore_name_scope": ignore_name_scope,
     }
-
-
-def name_of_grouped(kind: str, tensors: Any, name: str | None) -> dict[str, Any]:
-    """The same for several, which go by the first's name."""
-    return named(kind, tensors[0], name, False)
 
 
 def node_name(tensor: Any) -> str:

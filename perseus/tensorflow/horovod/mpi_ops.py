@@ -21,9 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 from perseus.common.basics import Basics
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.tensorflow.horovod.calls import named, scales, set_id
+from perseus.tensorflow.horovod.calls import named, scales
 from perseus.tensorflow.plugin import ops
 
 _basics = Basics()

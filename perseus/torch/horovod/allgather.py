@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, grouped_allreduce
@@ -18,7 +18,6 @@ from perseus.torch.horovod.tensors import (
     contiguous_list,
     described,
     place_of,
-    set_id,
     take_result,
 )
 from perseus_core import OperationKind, _engine, names

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import resolve_op
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
@@ -35,7 +35,6 @@ from perseus.torch.horovod.tensors import (
     empty_like,
     may_be_differentiated,
     place_of,
-    set_id,
 )
 from perseus_core import OperationKind, _engine, names
 from perseus_core.arguments import real_number

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
@@ -15,7 +15,6 @@ from perseus.torch.horovod.tensors import (
     described,
     from_result,
     place_of,
-    set_id,
 )
 from perseus_core import OperationKind, _engine, names
 from perseus_core.arguments import row_counts

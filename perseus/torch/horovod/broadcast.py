@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce
@@ -17,7 +17,6 @@ from perseus.torch.horovod.tensors import (
     described,
     empty_like,
     place_of,
-    set_id,
 )
 from perseus_core import OperationKind, _engine, names, rank
 from perseus_core.arguments import whole_number

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import operator
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.torch.horovod.async_completion import settle
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import set_id
 from perseus_core import barrier as _barrier
 from perseus_core import join as _join
 

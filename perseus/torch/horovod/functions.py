@@ -10,12 +10,11 @@ from typing import Any
 import cloudpickle
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather
 from perseus.torch.horovod.broadcast import broadcast_, broadcast_async_
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import set_id
 from perseus_core import OperationKind, names, rank
 from perseus_core.arguments import plain_text
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from perseus.common.callers import callers_level
-from perseus.common.process_sets import ProcessSet
+from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compressor, NoneCompressor
@@ -28,7 +28,6 @@ from perseus.torch.horovod.tensors import (
     described,
     dtype_number,
     place_of,
-    set_id,
 )
 from perseus_core import HorovodInternalError, OperationKind, _engine, settings
 from perseus_core.names import refuse

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.distributed import Distributed
 from perseus.torch.horovod.distributed_deltas import DistributedDeltas
 from perseus.torch.horovod.forward_overlap import UpdatesInForward
 from perseus.torch.horovod.parameter_groups import checked_groups
-from perseus.torch.horovod.tensors import set_id
 from perseus_core import size
 from perseus_core.arguments import real_number, whole_number
 

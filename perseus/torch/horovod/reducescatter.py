@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Average, Sum, checked_op
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather, grouped_allgather
@@ -25,7 +25,6 @@ from perseus.torch.horovod.tensors import (
     contiguous_list,
     described,
     place_of,
-    set_id,
     take_result,
 )
 from perseus_core import OperationKind, _engine, names

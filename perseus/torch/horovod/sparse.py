@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Average, Sum
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather_async
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import checked, contiguous, set_id
+from perseus.torch.horovod.tensors import checked, contiguous
 from perseus_core import OperationKind, names
 from perseus_core.arguments import plain_text
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from perseus.common.process_sets import ProcessSet
 from perseus_core import DataType, _engine
 from perseus_core.gpu_arrays import CUDA, Place, in_torch
 
@@ -177,12 +176,3 @@ def from_result(result: _engine.Result) -> torch.Tensor:
     if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
         return torch.from_numpy(np.asarray(result))
     return torch.from_dlpack(result)
-
-
-def set_id(process_set: ProcessSet) -> int:
-    """The engine's number of the set; ValueError if it is not registered."""
-    if not isinstance(process_set, ProcessSet):
-        raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
-    if process_set.process_set_id is None:
-        raise ValueError(f"{process_set} is not registered; give it to init or add_process_set")
-    return process_set.process_set_id

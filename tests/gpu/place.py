@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "python/parallel"))
+for folder in ("python", "python/parallel"):
+    sys.path.append(str(Path(__file__).resolve().parents[1] / folder))
 from torch_device import own_gpu
 
 

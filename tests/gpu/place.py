@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-for folder in ("python", "python/parallel"):
-    sys.path.append(str(Path(__file__).resolve().parents[1] / folder))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python/parallel"))
 from torch_device import own_gpu
 
 

@@ -1,4 +1,4 @@
-"""What every operation's arguments become: names, process sets, scales."""
+"""The attributes of ops that an operation's arguments become."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from perseus.common.process_sets import ProcessSet, set_id
 from perseus_core.arguments import real_number
 
-__all__ = ["named", "node_name", "scales"]
+__all__ = ["matched", "node_name", "reducing"]
 
 
-def scales(prescale_factor: float, postscale_factor: float) -> dict[str, float]:
-    """The attributes for two factors: those of TensorFlow are float32, so each takes two."""
-    attributes = {}
+def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
+    """How it reduces. Attributes of TensorFlow are float32, so that each factor takes two."""
+    attributes: dict[str, Any] = {"reduce_op": op}
     for name, value in (("prescale", prescale_factor), ("postscale", postscale_factor)):
         factor = real_number(f"{name}_factor", value)
         nearest = float(np.float32(factor))
@@ -24,18 +25,18 @@ def scales(prescale_factor: float, postscale_factor: float) -> dict[str, float]:
     return attributes
 
 
-def named(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
-    """The attributes that name an operation, of a `kind` such as "HorovodAllreduce".
+def matched(
+    kind: str, tensor: Any, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
+) -> dict[str, Any]:
+    """What ranks match it by; its `kind` is such as "HorovodAllreduce".
 
-    In a graph ranks match it by its node's name, which without `name` comes from the tensor's. In
-    eager mode, where there are no nodes, they do by `name`, or by the kind.
+    In a graph they do by its node's name, which without `name` comes from the tensor's. In eager
+    mode, where there are no nodes, they do by `name`, or by the kind.
     """
+    place = {"process_set_id": set_id(process_set), "ignore_name_scope": ignore_name_scope}
     if tf.executing_eagerly():
-        return {"tensor_name": name or "", "ignore_name_scope": ignore_name_scope}
-    return {
-        "name": name or f"{kind}_{node_name(tensor)}",
-        "ignore_name_scope": ignore_name_scope,
-    }
+        return {**place, "tensor_name": name or ""}
+    return {**place, "name": name or f"{kind}_{node_name(tensor)}"}
 
 
 def node_name(tensor: Any) -> str:

@@ -21,9 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 from perseus.common.basics import Basics
-from perseus.common.process_sets import ProcessSet, global_process_set, set_id
+from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.tensorflow.horovod.calls import named, scales
+from perseus.tensorflow.horovod.calls import matched, reducing
 from perseus.tensorflow.plugin import ops
 
 _basics = Basics()
@@ -65,10 +65,8 @@ def _allreduce(
     tensor = tf.convert_to_tensor(tensor)
     return ops.horovod_allreduce(
         tensor,
-        reduce_op=op,
-        process_set_id=set_id(process_set),
-        **scales(prescale_factor, postscale_factor),
-        **named("HorovodAllreduce", tensor, name, ignore_name_scope),
+        **reducing(op, prescale_factor, postscale_factor),
+        **matched("HorovodAllreduce", tensor, name, ignore_name_scope, process_set),
     )
 
 
@@ -85,10 +83,8 @@ def _grouped_allreduce(
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     return ops.horovod_grouped_allreduce(
         tensors,
-        reduce_op=op,
-        process_set_id=set_id(process_set),
-        **scales(prescale_factor, postscale_factor),
-        **named("HorovodGroupedAllreduce", tensors[0], name, ignore_name_scope),
+        **reducing(op, prescale_factor, postscale_factor),
+        **matched("HorovodGroupedAllreduce", tensors[0], name, ignore_name_scope, process_set),
     )
 
 
@@ -106,10 +102,8 @@ def _reducescatter(
     tensor = tf.convert_to_tensor(tensor)
     return ops.horovod_reducescatter(
         tensor,
-        reduce_op=op,
-        process_set_id=set_id(process_set),
-        **scales(prescale_factor, postscale_factor),
-        **named("HorovodReducescatter", tensor, name, ignore_name_scope),
+        **reducing(op, prescale_factor, postscale_factor),
+        **matched("HorovodReducescatter", tensor, name, ignore_name_scope, process_set),
     )
 
 
@@ -126,10 +120,8 @@ def _grouped_reducescatter(
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     return ops.horovod_grouped_reducescatter(
         tensors,
-        reduce_op=op,
-        process_set_id=set_id(process_set),
-        **scales(prescale_factor, postscale_factor),
-        **named("HorovodGroupedReducescatter", tensors[0], name, ignore_name_scope),
+        **reducing(op, prescale_factor, postscale_factor),
+        **matched("HorovodGroupedReducescatter", tensors[0], name, ignore_name_scope, process_set),
     )
 
 
@@ -144,8 +136,7 @@ def allgather(
     tensor = tf.convert_to_tensor(tensor)
     return ops.horovod_allgather(
         tensor,
-        process_set_id=set_id(process_set),
-        **named("HorovodAllgather", tensor, name, ignore_name_scope),
+        **matched("HorovodAllgather", tensor, name, ignore_name_scope, process_set),
     )
 
 
@@ -161,8 +152,7 @@ def grouped_allgather(
         return []
     return ops.horovod_grouped_allgather(
         tensors,
-        process_set_id=set_id(process_set),
-        **named("HorovodGroupedAllgather", tensors[0], name, ignore_name_scope),
+        **matched("HorovodGroupedAllgather", tensors[0], name, ignore_name_scope, process_set),
     )
 
 
@@ -178,8 +168,7 @@ def broadcast(
     return ops.horovod_broadcast(
         tensor,
         root_rank=root_rank,
-        process_set_id=set_id(process_set),
-        **named("HorovodBroadcast", tensor, name, ignore_name_scope),
+        **matched("HorovodBroadcast", tensor, name, ignore_name_scope, process_set),
     )
 
 
@@ -203,8 +192,7 @@ def alltoall(
     output, received = ops.horovod_alltoall(
         tensor,
         rows_of,
-        process_set_id=set_id(process_set),
-        **named("HorovodAlltoall", tensor, name, ignore_name_scope),
+        **matched("HorovodAlltoall", tensor, name, ignore_name_scope, process_set),
     )
     return output if splits is None else (output, received)
 

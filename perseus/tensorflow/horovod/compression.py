@@ -6,31 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-
-class Compressor:
-    """Base of compressions; the methods are static, for the class itself is what is given."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor to reduce, and what decompress needs to know."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The reduced tensor in its original form."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        return tensor
+from perseus.common.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus_core.arguments import real_number
 
-__all__ = ["matched", "node_name", "reducing"]
+__all__ = ["matched", "node_name", "normalized", "reducing"]
 
 
 def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
@@ -41,4 +41,8 @@ def matched(
 
 def node_name(tensor: Any) -> str:
     """A tensor's name with what a node's name cannot hold replaced."""
-    return re.sub(r"[^a-zA-Z0-9_]", "_", tensor.name)
+    return normalized(tensor.name)
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_]", "_", name)

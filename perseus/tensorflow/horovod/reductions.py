@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
 from perseus.tensorflow.horovod.compression import Compression, Compressor
 from perseus.tensorflow.horovod.mpi_ops import (
@@ -51,9 +51,8 @@ def allreduce(
     """
     op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
-        _require_gatherable(op, prescale_factor, postscale_factor)
         with tf.device(device_sparse):
-            return _gathered_slices(tensor, op, name, process_set)
+            return gathered_slices(tensor, op, prescale_factor, postscale_factor, name, process_set)
     with tf.device(device_dense):
         compressed, context = compression.compress(tf.convert_to_tensor(tensor))
         reduced = _allreduce(
@@ -172,7 +171,16 @@ def grouped_reducescatter(
         ]
 
 
-def _require_gatherable(op: int, prescale_factor: float, postscale_factor: float) -> None:
+def gathered_slices(
+    slices: tf.IndexedSlices,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    name: str | None,
+    process_set: ProcessSet,
+) -> tf.IndexedSlices:
+    """The rows of all ranks' slices, of which duplicates add up. NotImplementedError for what is
+    no sum of rows."""
     if op == Adasum:
         raise NotImplementedError(
             "Adasum does not reduce IndexedSlices: give sparse_as_dense=True, or a dense tensor"
@@ -181,11 +189,6 @@ def _require_gatherable(op: int, prescale_factor: float, postscale_factor: float
         raise NotImplementedError("IndexedSlices can be averaged and summed only")
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         raise NotImplementedError("IndexedSlices take no prescale_factor and postscale_factor")
-
-
-def _gathered_slices(
-    slices: tf.IndexedSlices, op: int, name: str | None, process_set: ProcessSet
-) -> tf.IndexedSlices:
     values = allgather(
         slices.values, name=f"{name}_values" if name else None, process_set=process_set
     )
@@ -193,5 +196,5 @@ def _gathered_slices(
         slices.indices, name=f"{name}_indices" if name else None, process_set=process_set
     )
     if op == Average:
-        values /= tf.cast(size_op(process_set.process_set_id), values.dtype)
+        values /= tf.cast(size_op(set_id(process_set)), values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+
+from perseus.common.groups import checked_groups as groups_of
 
 
 def checked_groups(
     groups: int | Sequence[Iterable[torch.Tensor]] | None,
 ) -> int | list[list[torch.Tensor]] | None:
-    """What DistributedOptimizer's argument says, with lists for its iterables.
-
-    Raises ValueError for what can be no groups.
-    """
-    if groups is None or (isinstance(groups, int) and groups > 0):
-        return groups
-    if not isinstance(groups, (list, tuple)):
-        raise ValueError("groups must be a positive int or a list of lists of tensors")
-    for group in groups:
-        # A tensor would be a list of its rows.
-        if isinstance(group, torch.Tensor) or not isinstance(group, Iterable):
-            raise ValueError(
-                f"groups must consist of lists of tensors, and has a {type(group).__name__} for one"
-            )
-    listed = [list(group) for group in groups]
-    seen: set[torch.Tensor] = set()
-    for param in itertools.chain.from_iterable(listed):
-        if not isinstance(param, torch.Tensor) or param in seen:
-            raise ValueError("groups must consist of lists of tensors, each in one group only")
-        seen.add(param)
-    return listed
+    """What DistributedOptimizer's argument says; see perseus.common.groups."""
+    return groups_of(groups, lambda each: isinstance(each, torch.Tensor), id, "tensors")
 
 
 def int_groups(

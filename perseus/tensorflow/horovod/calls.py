@@ -1,8 +1,10 @@
-"""The attributes of ops that an operation's arguments become."""
+"""How operations are called: attributes of ops, and graphs of many."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import tensorflow as tf
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus_core.arguments import real_number
 
-__all__ = ["matched", "node_name", "normalized", "reducing"]
+__all__ = ["in_graph", "matched", "node_name", "normalized", "reducing"]
 
 
 def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
@@ -46,3 +48,27 @@ def node_name(tensor: Any) -> str:
 
 def normalized(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def in_graph(
+    function: Callable[..., list[Any]], process_set: ProcessSet, *key: Any
+) -> Callable[[list[Any]], list[Any]]:
+    """`function(*key, process_set, tensors)` of `tensors`: a graph also where TensorFlow runs
+    eagerly, and operations would run one after the other.
+
+    Graphs are kept: the same key and the same types do not build another.
+    """
+    if not tf.executing_eagerly():
+        return lambda tensors: function(*key, process_set, tensors)
+    # The number that a graph holds is another after shutdown and init.
+    return _graph(function, process_set, set_id(process_set), *key)
+
+
+@lru_cache(maxsize=256)
+def _graph(
+    function: Callable[..., list[Any]], process_set: ProcessSet, number: int, *key: Any
+) -> Any:
+    def call(tensors: list[Any]) -> list[Any]:
+        return function(*key, process_set, tensors)
+
+    return tf.function(call, reduce_retracing=True, autograph=False)

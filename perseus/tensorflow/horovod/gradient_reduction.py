@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -15,7 +14,7 @@ from perseus.common.groups import checked_groups
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
-from perseus.tensorflow.horovod.calls import normalized, reducing
+from perseus.tensorflow.horovod.calls import in_graph, normalized, reducing
 from perseus.tensorflow.horovod.compression import Compressor
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op, size_op
 from perseus.tensorflow.horovod.reductions import gathered_slices
@@ -27,8 +26,8 @@ from perseus_core.arguments import real_number
 __all__ = ["GradientReduction", "given_groups"]
 
 
-class _How(NamedTuple):
-    """How gradients are reduced; hashable."""
+class _Plan(NamedTuple):
+    """How some gradients are reduced, which have names and belong to groups; hashable."""
 
     name: str
     device_dense: str
@@ -37,7 +36,72 @@ class _How(NamedTuple):
     op: int
     prescale: float
     postscale: float
-    process_set: ProcessSet
+    names: tuple[str, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def reduce(self, process_set: ProcessSet, gradients: list[Any]) -> list[Any]:
+        """On ranks that are in the set when it runs; elsewhere the gradients as they are."""
+        number = set_id(process_set)
+        if number == WORLD:
+            return self._reduce(process_set, gradients)
+        return tf.cond(
+            tf.equal(process_set_included_op(number), 1),
+            lambda: self._reduce(process_set, gradients),
+            lambda: [_identity(each) for each in gradients],
+        )
+
+    def _reduce(self, process_set: ProcessSet, gradients: list[Any]) -> list[Any]:
+        results = list(gradients)
+        with tf.name_scope(f"{self.name}_Allreduce"):
+            for turn, group in enumerate(self.groups):
+                dense: dict[Any, list[int]] = {}
+                for i in group:
+                    if isinstance(gradients[i], tf.IndexedSlices):
+                        results[i] = self._gathered(self.names[i], gradients[i], process_set)
+                    else:
+                        dense.setdefault(gradients[i].dtype, []).append(i)
+                for members in dense.values():
+                    reduced = self._reduced(
+                        self.names[members[0]],
+                        [gradients[i] for i in members],
+                        len(self.groups) - turn,
+                        process_set,
+                    )
+                    for i, gradient in zip(members, reduced, strict=True):
+                        results[i] = gradient
+        return results
+
+    def _reduced(
+        self, name: str, tensors: list[Any], priority: int, process_set: ProcessSet
+    ) -> list[Any]:
+        """Tensors of one type, reduced as one operation."""
+        attributes = {
+            **reducing(self.op, self.prescale, self.postscale),
+            "process_set_id": set_id(process_set),
+            "priority": priority,
+        }
+        with tf.device(self.device_dense):
+            compressed = [self.compression.compress(tensor) for tensor in tensors]
+            if len(tensors) == 1:
+                name = f"HorovodAllreduce_{name}"
+                reduced = [ops.horovod_allreduce(compressed[0][0], name=name, **attributes)]
+            else:
+                name = f"HorovodGroupedAllreduce_{name}"
+                sent = [tensor for tensor, _ in compressed]
+                reduced = ops.horovod_grouped_allreduce(sent, name=name, **attributes)
+            return [
+                self.compression.decompress(tensor, context)
+                for tensor, (_, context) in zip(reduced, compressed, strict=True)
+            ]
+
+    def _gathered(
+        self, name: str, slices: tf.IndexedSlices, process_set: ProcessSet
+    ) -> tf.IndexedSlices:
+        name = f"HorovodAllgather_{name}"
+        with tf.device(self.device_sparse):
+            return gathered_slices(
+                slices, self.op, self.prescale, self.postscale, name, process_set
+            )
 
 
 class GradientReduction:
@@ -80,7 +144,8 @@ class GradientReduction:
         if op == Adasum and set_id(process_set) != WORLD:
             raise NotImplementedError("Adasum takes the ranks of the world, and no process set")
         scales = (1.0 / factor, factor) if op == Average else (1.0, 1.0)
-        self._how = _How(name, device_dense, device_sparse, compression, op, *scales, process_set)
+        self._plan = _Plan(name, device_dense, device_sparse, compression, op, *scales)
+        self.process_set = process_set
         self._sparse_as_dense = sparse_as_dense
         listed = checked_groups(
             groups, is_variable, lambda each: references([each])[0], "variables"
@@ -92,10 +157,6 @@ class GradientReduction:
         )
         self._scale_local_gradients = scale_local_gradients
         self._local: set[Any] = set()
-
-    @property
-    def process_set(self) -> ProcessSet:
-        return self._how.process_set
 
     def register_local(self, variable: Any) -> None:
         """Leaves the gradients of a variable to this rank."""
@@ -125,14 +186,15 @@ class GradientReduction:
                 ours.append(i)
             elif self._scale_local_gradients:
                 results[i] = self._scaled(results[i])
-        if not ours or not _takes_part(self._how.process_set):
+        if not ours or not _takes_part(self.process_set):
             return results
         names = tuple(
             f"grad_{i}" if use_generic_names else f"grad_{i}_{_short_name(variables[i])}"
             for i in ours
         )
         groups = tuple(tuple(group) for group in self._grouped([refs[i] for i in ours]))
-        reduced = _reduce_gradients(self._how, names, groups, [results[i] for i in ours])
+        plan = self._plan._replace(names=names, groups=groups)
+        reduced = in_graph(_Plan.reduce, self.process_set, plan)([results[i] for i in ours])
         for i, gradient in zip(ours, reduced, strict=True):
             results[i] = gradient
         return results
@@ -141,7 +203,7 @@ class GradientReduction:
         if isinstance(gradient, tf.IndexedSlices):
             values = self._scaled(gradient.values)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return gradient / tf.cast(size_op(set_id(self._how.process_set)), gradient.dtype)
+        return gradient / tf.cast(size_op(set_id(self.process_set)), gradient.dtype)
 
     def _grouped(self, refs: list[Any]) -> list[Sequence[int]]:
         """Positions in `refs` that are reduced as one; most often each by itself."""
@@ -167,98 +229,12 @@ def given_groups(num_groups: int, groups: Any) -> Any:
     return num_groups if groups is None else groups
 
 
-def in_graph(function: Callable[..., list[Any]], *key: Any) -> Callable[[Any], list[Any]]:
-    """`function(*key, tensors)` of `tensors`, as a graph also where TensorFlow executes eagerly.
-
-    Graphs are kept: the same key and the same types do not build another.
-    """
-    if not tf.executing_eagerly():
-        return lambda tensors: function(*key, tensors)
-    return _graph(function, *key)
-
-
-@lru_cache(maxsize=256)
-def _graph(function: Callable[..., list[Any]], *key: Any) -> Any:
-    return tf.function(
-        lambda tensors: function(*key, tensors), reduce_retracing=True, autograph=False
-    )
-
-
 def _takes_part(process_set: ProcessSet) -> bool:
     """Whether this rank reduces anything when it is called now. A graph may be run when there are
     other ranks, so that it holds the operations whatever there is now."""
     if not tf.executing_eagerly():
         return True
     return process_set.included() and process_set.size() > 1
-
-
-def _reduce_gradients(
-    how: _How, names: tuple[str, ...], groups: tuple[tuple[int, ...], ...], gradients: list[Any]
-) -> list[Any]:
-    return in_graph(_in_groups, how, names, groups)(gradients)
-
-
-def _in_groups(
-    how: _How, names: tuple[str, ...], groups: tuple[tuple[int, ...], ...], gradients: list[Any]
-) -> list[Any]:
-    number = set_id(how.process_set)
-    if number == WORLD:
-        return _all_groups(how, names, groups, gradients)
-    return tf.cond(
-        tf.equal(process_set_included_op(number), 1),
-        lambda: _all_groups(how, names, groups, gradients),
-        lambda: [_identity(each) for each in gradients],
-    )
-
-
-def _all_groups(
-    how: _How, names: tuple[str, ...], groups: tuple[tuple[int, ...], ...], gradients: list[Any]
-) -> list[Any]:
-    results = list(gradients)
-    with tf.name_scope(f"{how.name}_Allreduce"):
-        for turn, group in enumerate(groups):
-            dense: dict[Any, list[int]] = {}
-            for i in group:
-                if isinstance(gradients[i], tf.IndexedSlices):
-                    results[i] = _gathered(how, names[i], gradients[i])
-                else:
-                    dense.setdefault(gradients[i].dtype, []).append(i)
-            for members in dense.values():
-                reduced = _reduced(
-                    how, names[members[0]], len(groups) - turn, [gradients[i] for i in members]
-                )
-                for i, gradient in zip(members, reduced, strict=True):
-                    results[i] = gradient
-    return results
-
-
-def _reduced(how: _How, name: str, priority: int, tensors: list[Any]) -> list[Any]:
-    """Tensors of one type, reduced as one operation."""
-    attributes = {
-        **reducing(how.op, how.prescale, how.postscale),
-        "process_set_id": set_id(how.process_set),
-        "priority": priority,
-    }
-    with tf.device(how.device_dense):
-        compressed = [how.compression.compress(tensor) for tensor in tensors]
-        if len(tensors) == 1:
-            name = f"HorovodAllreduce_{name}"
-            reduced = [ops.horovod_allreduce(compressed[0][0], name=name, **attributes)]
-        else:
-            name = f"HorovodGroupedAllreduce_{name}"
-            sent = [tensor for tensor, _ in compressed]
-            reduced = ops.horovod_grouped_allreduce(sent, name=name, **attributes)
-        return [
-            how.compression.decompress(tensor, context)
-            for tensor, (_, context) in zip(reduced, compressed, strict=True)
-        ]
-
-
-def _gathered(how: _How, name: str, slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    with tf.device(how.device_sparse):
-        return gathered_slices(
-            slices, how.op, how.prescale, how.postscale, f"HorovodAllgather_{name}", how.process_set
-        )
 
 
 def _identity(gradient: Any) -> Any:

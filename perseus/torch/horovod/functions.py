@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import cloudpickle
 import torch
 
+from perseus.common import objects
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.torch.horovod import handles
-from perseus.torch.horovod.allgather import allgather
-from perseus.torch.horovod.broadcast import broadcast_, broadcast_async_
+from perseus.torch.horovod.broadcast import broadcast_async_
 from perseus.torch.horovod.eager import eager
 from perseus_core import OperationKind, names, rank
-from perseus_core.arguments import plain_text
 
 
 @eager
@@ -105,18 +102,7 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle."""
-    size_name, data_name = _names_of_parts(name)
-    set_number = set_id(process_set)
-    is_root = rank() == root_rank
-    with names.refusing(OperationKind.BROADCAST, "broadcast", size_name, set_number):
-        payload = _pickled(obj) if is_root else _cpu_bytes(0)
-    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
-    broadcast_(length, root_rank, size_name, process_set)
-    with names.refusing(OperationKind.BROADCAST, "broadcast", data_name, set_number):
-        if not is_root:
-            payload = _cpu_bytes(int(length))
-    broadcast_(payload, root_rank, data_name, process_set)
-    return obj if is_root else _unpickled(payload)
+    return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 @eager
@@ -126,13 +112,7 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
-    size_name, data_name = _names_of_parts(name)
-    with names.refusing(OperationKind.ALLGATHER, "allgather", size_name, set_id(process_set)):
-        payload = _pickled(obj)
-    length = torch.tensor([payload.numel()], dtype=torch.int64, device="cpu")
-    lengths = allgather(length, size_name, process_set)
-    gathered = allgather(payload, data_name, process_set)
-    return [_unpickled(part) for part in gathered.split(lengths.tolist())]
+    return objects.allgather_object(obj, name, process_set)
 
 
 def _named(params: Mapping[str, Any] | Iterable[Any]) -> Iterator[tuple[str | None, Any]]:
@@ -156,27 +136,6 @@ def _check_optimizer(optimizer: Any) -> None:
         raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes an Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
-
-
-def _names_of_parts(name: str | None) -> tuple[str | None, str | None]:
-    """An object travels as two operations: its size, and its bytes."""
-    if name is None:
-        return None, None
-    plain_text("name", name)
-    return f"{name}.sz", f"{name}.t"
-
-
-def _pickled(obj: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=torch.uint8)
-
-
-def _cpu_bytes(count: int) -> torch.Tensor:
-    """In CPU memory, as what is pickled is, whatever the default device."""
-    return torch.empty(count, dtype=torch.uint8, device="cpu")
-
-
-def _unpickled(payload: torch.Tensor) -> Any:
-    return cloudpickle.loads(ctypes.string_at(payload.data_ptr(), payload.numel()))
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,202 @@
+"""Variables and objects, made the same on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus.common import objects
+from perseus.common.exceptions import HorovodInternalError
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.tensorflow.horovod.calls import in_graph, normalized
+from perseus.tensorflow.horovod.mpi_ops import broadcast
+from perseus.tensorflow.horovod.util import tensorflow_variable
+from perseus_core import NotInitializedError
+
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
+# Types that ranks do not send, and one of the same size that they do.
+_SENT_AS = {
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+    tf.complex64: tf.int64,
+}
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Assigns to variables what they are on the root.
+
+    Args:
+      variables: of TensorFlow or Keras, the same on all ranks in their number, order, shapes and
+        types.
+      root_rank: a rank of the world.
+      inplace: Horovod's way to save a copy; a result is given to its variable without one anyway.
+
+    Returns None where TensorFlow executes eagerly, else the operation that does it.
+    """
+    variables = [tensorflow_variable(each) for each in variables]
+    if not variables:
+        return None if tf.executing_eagerly() else tf.no_op()
+    names = tuple(f"{i}_{normalized(each.name)}" for i, each in enumerate(variables))
+    values = [tf.convert_to_tensor(each) for each in variables]
+    of_root = in_graph(_of_root, process_set, names, root_rank)(values)
+    assigned = [_assign(each, value) for each, value in zip(variables, of_root, strict=True)]
+    return None if tf.executing_eagerly() else tf.group(*assigned)
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Assigns to variables what they are on the root, and returns their new values.
+
+    Args:
+      name: what ranks match the operation by, in place of the variables' names.
+
+    The others are as those of broadcast_variables.
+    """
+    variables = [tensorflow_variable(each) for each in variables]
+    if not variables:
+        return []
+    if any(not isinstance(each, tf.Variable) for each in variables):
+        raise ValueError("broadcast_ takes variables; broadcast takes tensors")
+    names = tuple(
+        f"{name or normalized(each.name)}_{i}of{len(variables)}"
+        for i, each in enumerate(variables, 1)
+    )
+    values = [tf.convert_to_tensor(each) for each in variables]
+    of_root = in_graph(_of_root, process_set, names, root_rank)(values)
+    assigned = [_assign(each, value) for each, value in zip(variables, of_root, strict=True)]
+    with tf.control_dependencies(assigned):
+        return [tf.identity(value) for value in of_root]
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that gives all global variables of the graph the root's values.
+
+    RuntimeError where TensorFlow executes eagerly and there is no graph: broadcast_variables takes
+    the variables that are meant.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() does not support eager execution. "
+            "Please use `hvd.broadcast_variables(<model/optimizer variables>)` instead."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Gives all ranks the root's global variables when a MonitoredSession has been created,
+    whether they come from initializers or from a checkpoint.
+
+    Args:
+      root_rank: a rank of the world.
+      device: where the operations are placed, as tf.device takes it.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        if self.bcast_op is None or self.bcast_op.graph is not graph:
+            with tf.device(self.device):
+                self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self.bcast_op)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle.
+
+    Args:
+      root_rank: a rank of the world.
+      session: not needed, for no graph takes part; Horovod has the argument.
+      name: what ranks match the call by; None: the order of their calls.
+    """
+    with _errors_of_tensorflow():
+        return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """broadcast_object as a function of the object alone."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks.
+
+    The arguments are as those of broadcast_object.
+    """
+    with _errors_of_tensorflow():
+        return objects.allgather_object(obj, name, process_set)
+
+
+def _of_root(
+    names: tuple[str, ...], root_rank: int, process_set: ProcessSet, values: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    return [
+        _received(value, root_rank, f"HorovodBroadcast_{name}", process_set)
+        for name, value in zip(names, values, strict=True)
+    ]
+
+
+def _received(value: tf.Tensor, root_rank: int, name: str, process_set: ProcessSet) -> tf.Tensor:
+    sent_as = _SENT_AS.get(value.dtype, value.dtype)
+    sent = value if sent_as == value.dtype else tf.bitcast(value, sent_as)
+    received = broadcast(sent, root_rank, name=name, process_set=process_set)
+    return received if sent_as == value.dtype else tf.bitcast(received, value.dtype)
+
+
+def _assign(variable: Any, value: tf.Tensor) -> Any:
+    # The old kind of variable, too, which v1 graphs may have.
+    return tf.compat.v1.assign(variable, value)
+
+
+@contextlib.contextmanager
+def _errors_of_tensorflow() -> Iterator[None]:
+    """What goes wrong is raised as the operations of TensorFlow raise it."""
+    try:
+        yield
+    except NotInitializedError as error:
+        raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
+    except HorovodInternalError as error:
+        raise tf.errors.UnknownError(None, None, str(error)) from error

@@ -138,10 +138,13 @@ void Call::submit() {
 
 void Call::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
   const std::unique_ptr<Call> self(this);
-  if (status != PERSEUS_OK) {
-    fail(code_of(status), message);
-  } else {
+  if (status == PERSEUS_OK) {
     give_results(handle);
+  } else if (const int code = code_of(status); code == kUnknown) {
+    // Elastic training tells it by this from what fails otherwise.
+    fail(code, std::string("HorovodInternalError: ") + message);
+  } else {
+    fail(code, message);
   }
   if (handle != 0) perseus_release(handle);
   inputs_.clear();

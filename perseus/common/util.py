@@ -23,7 +23,7 @@ from perseus.common.exceptions import (
 T = TypeVar("T")
 
 # The adapters that there are, and what each needs.
-_FRAMEWORKS = {"torch": "torch"}
+_FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch"}
 _basics = Basics()
 
 
@@ -68,15 +68,25 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 @functools.cache
-def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the framework sees a GPU."""
-    if ext_base_name != "torch" or not extension_available(ext_base_name):
-        return False
+def _torch_has_gpu() -> bool:
     # Asked of the driver's management library, CUDA is not initialised: the process may still fork.
     with env(PYTORCH_NVML_BASED_CUDA_CHECK="1"):
         import torch
 
-        found = torch.cuda.is_available()
+        return bool(torch.cuda.is_available())
+
+
+def _tensorflow_has_gpu() -> bool:
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
+    """Whether the framework sees a GPU."""
+    if ext_base_name not in _FRAMEWORKS or not extension_available(ext_base_name):
+        return False
+    found = _tensorflow_has_gpu() if ext_base_name == "tensorflow" else _torch_has_gpu()
     if verbose:
         print(f"{ext_base_name} sees {'a' if found else 'no'} GPU")
     return found

@@ -199,4 +199,5 @@ def _errors_of_tensorflow() -> Iterator[None]:
     except NotInitializedError as error:
         raise tf.errors.FailedPreconditionError(None, None, str(error)) from error
     except HorovodInternalError as error:
-        raise tf.errors.UnknownError(None, None, str(error)) from error
+        message = f"{HorovodInternalError.__name__}: {error}"
+        raise tf.errors.UnknownError(None, None, message) from error

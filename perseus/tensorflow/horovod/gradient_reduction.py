@@ -158,7 +158,7 @@ class GradientReduction:
         self._scale_local_gradients = scale_local_gradients
         self._local: set[Any] = set()
 
-    def register_local(self, variable: Any) -> None:
+    def register_local_var(self, variable: Any) -> None:
         """Leaves the gradients of a variable to this rank."""
         self._local.update(references([variable]))
 

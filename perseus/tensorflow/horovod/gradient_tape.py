@@ -132,7 +132,7 @@ class _DistributedGradientTape(tf.GradientTape):
 
     def register_local_source(self, source: Any) -> None:
         """Leaves the gradient of a variable to this rank."""
-        self._reduction.register_local(source)
+        self._reduction.register_local_var(source)
 
     def gradient(
         self,

@@ -23,7 +23,7 @@ def horovod() -> Iterator[None]:
 
     tf.config.threading.set_inter_op_parallelism_threads(4)
     tf.random.set_seed(0)
-    hvd.init()
+    hvd.init(process_sets="dynamic")
     yield
     if hvd.is_initialized():
         hvd.shutdown()

@@ -1,0 +1,92 @@
+"""Training that survives the loss of ranks: see perseus.common.elastic."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from perseus.common.elastic import ObjectState, run_fn
+from perseus.common.exceptions import HorovodInternalError
+from perseus.tensorflow.horovod.functions import broadcast_object, broadcast_variables
+from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
+
+__all__ = ["TensorFlowState", "run"]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates `train(state, ...)`: it is begun again from the last commit when ranks are lost."""
+
+    @functools.wraps(func)
+    def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(state, *args, **kwargs)
+        except tf.errors.UnknownError as error:
+            # What an operation of ours fails with when the job cannot go on.
+            if HorovodInternalError.__name__ not in str(error):
+                raise
+            raise HorovodInternalError(str(error)) from error
+
+    return run_fn(wrapper, _reset)
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and plain attributes.
+
+    Args:
+      variables: of TensorFlow or Keras; None: the global variables of a v1 graph.
+      session: what runs the graph; None: the default session, if there is one.
+      kwargs: attributes, which are synced as they were saved last.
+    """
+
+    def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
+        if variables is None:
+            variables = tf.compat.v1.global_variables()
+        self.variables = list(variables)
+        self.session = session or tf.compat.v1.get_default_session()
+        self._broadcast: Any = None
+        self._assign: list[tuple[Any, Any]] = []
+        if self.session is not None:
+            with self.session.graph.as_default():
+                self._broadcast = broadcast_variables(self.variables, root_rank=0)
+                self._assign = [_assignment(each) for each in self.variables]
+        self._values = self._present()
+        super().__init__(broadcast_object, rank, **kwargs)
+
+    def save(self) -> None:
+        self._values = self._present()
+        super().save()
+
+    def restore(self) -> None:
+        if self.session is None:
+            for variable, value in zip(self.variables, self._values, strict=True):
+                variable.assign(value)
+        else:
+            for (operation, given), value in zip(self._assign, self._values, strict=True):
+                self.session.run(operation, feed_dict={given: value})
+        super().restore()
+
+    def sync(self) -> None:
+        if self.session is None:
+            broadcast_variables(self.variables, root_rank=0)
+        else:
+            self.session.run(self._broadcast)
+        self._values = self._present()
+        super().sync()
+
+    def _present(self) -> Any:
+        if self.session is not None:
+            return self.session.run(self.variables)
+        return [tf.convert_to_tensor(variable).numpy().copy() for variable in self.variables]
+
+
+def _assignment(variable: Any) -> tuple[Any, Any]:
+    given = tf.compat.v1.placeholder(variable.dtype.base_dtype, variable.shape)
+    return tf.compat.v1.assign(variable, given).op, given
+
+
+def _reset() -> None:
+    shutdown()
+    init()

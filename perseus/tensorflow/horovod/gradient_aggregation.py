@@ -1,0 +1,186 @@
+"""Gradients of several backward passes, added up on each rank before they are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
+from perseus.tensorflow.horovod.mpi_ops import size_op
+from perseus.tensorflow.horovod.util import references
+from perseus_core.arguments import whole_number
+
+__all__ = ["LocalGradientAggregationHelper"]
+
+_COLLECTIONS = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"]
+
+
+class LocalGradientAggregationHelper:
+    """Adds gradients up, reduces the sums in every `backward_passes_per_step`-th call, and begins
+    anew. Eagerly, in functions, and in v1 graphs, where the sums are local variables: run
+    tf.compat.v1.local_variables_initializer(), as a MonitoredSession does.
+
+    Args:
+      backward_passes_per_step: how many calls of compute_gradients make a step.
+      allreduce_func: from lists of sums and their variables to the reduced sums.
+      sparse_as_dense: turns IndexedSlices into tensors, which alone can be added up.
+      average_aggregated_gradients: divides the reduced sums by backward_passes_per_step.
+      rank, optimizer_type: not needed; Horovod has the arguments.
+      process_set: the ranks by whose number gradients of local variables are divided.
+      scale_local_gradients: whether they are.
+      name: a part of the variables' names.
+    """
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Callable[[list[Any], list[Any]], Sequence[Any]],
+        sparse_as_dense: bool,
+        average_aggregated_gradients: bool,
+        rank: int,
+        optimizer_type: Any,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+        name: str = "",
+    ) -> None:
+        self.backward_passes_per_step = checked_passes(backward_passes_per_step)
+        self.allreduce_grads = allreduce_func
+        self.sparse_as_dense = sparse_as_dense
+        self.average_aggregated_gradients = average_aggregated_gradients
+        self.process_set = process_set
+        self.scale_local_gradients = scale_local_gradients
+        self.name = name
+        #: passes so far, and the sum for each place in the list of gradients that has any
+        self.counter: Any = None
+        self.locally_aggregated_grads: dict[int, Any] = {}
+        self._local: set[Any] = set()
+        self._is_last: Any = None
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the gradients of a variable to this rank."""
+        self._local.update(references([var]))
+
+    def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Adds gradients to the sums. In a step's last call the reduced sums, and in the others the
+        sums of this rank; None where there is no gradient.
+
+        Raises ValueError for IndexedSlices, unless sparse_as_dense is set.
+        """
+        present = [i for i, grad in enumerate(grads) if grad is not None]
+        dense = {i: self._dense(grads[i]) for i in present}
+        self._make_variables(dense)
+        sums = [self.locally_aggregated_grads[i] for i in present]
+        totals = [
+            tf.identity(sum.assign_add(dense[i])) for i, sum in zip(present, sums, strict=True)
+        ]
+        with tf.control_dependencies(totals):
+            count = tf.identity(self.counter.assign_add(1))
+        self._is_last = tf.equal(count % self.backward_passes_per_step, 0)
+        results = list(grads)
+        variables = [vars[i] for i in present]
+        reduced = tf.cond(
+            self._is_last,
+            lambda: self._reduced(totals, variables, sums),
+            lambda: [tf.identity(total) for total in totals],
+        )
+        # A list of one may come back as what is in it.
+        for i, gradient in zip(present, tf.nest.flatten(reduced), strict=True):
+            results[i] = gradient
+        return results
+
+    def apply_gradients(
+        self,
+        apply_grads_closure: Callable[[], Any],
+        optimizer: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls the function in a step's last call; in the others only the optimizer's iterations
+        go on.
+
+        Args:
+          args, kwargs: what the function applies; it waits for the tensors among them.
+        """
+
+        def applied() -> Any:
+            return _as_flag(apply_grads_closure())
+
+        def passed_over() -> Any:
+            iterations = getattr(optimizer, "_iterations", None)
+            return _as_flag(None if iterations is None else iterations.assign_add(1))
+
+        tensors = tf.nest.flatten([args, kwargs])
+        with tf.control_dependencies([each for each in tensors if isinstance(each, tf.Tensor)]):
+            is_last = self._is_last
+            if is_last is None:
+                is_last = tf.constant(True)
+            done = tf.cond(is_last, applied, passed_over)
+        return done if tf.executing_eagerly() else done.op
+
+    def _reduced(self, totals: list[Any], variables: list[Any], sums: list[Any]) -> list[Any]:
+        refs = references(variables)
+        ours = [i for i, ref in enumerate(refs) if ref not in self._local]
+        results = list(totals)
+        reduced = self.allreduce_grads([totals[i] for i in ours], [variables[i] for i in ours])
+        for i, gradient in zip(ours, reduced, strict=True):
+            results[i] = gradient
+        if self.scale_local_gradients and self._local:
+            number = size_op(set_id(self.process_set))
+            for i in set(range(len(refs))).difference(ours):
+                results[i] = results[i] / tf.cast(number, results[i].dtype)
+        if self.average_aggregated_gradients:
+            results = [each / self.backward_passes_per_step for each in results]
+        with tf.control_dependencies(results):
+            cleared = [sum.assign(tf.zeros_like(sum)) for sum in sums]
+        with tf.control_dependencies([] if tf.executing_eagerly() else cleared):
+            return [tf.identity(each) for each in results]
+
+    def _dense(self, grad: Any) -> Any:
+        if not isinstance(grad, tf.IndexedSlices):
+            return tf.convert_to_tensor(grad)
+        if not self.sparse_as_dense:
+            raise ValueError(
+                "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
+                "`sparse_as_dense` is False."
+            )
+        return tf.convert_to_tensor(grad)
+
+    def _make_variables(self, dense: dict[int, Any]) -> None:
+        # Those of a function outlive its first trace.
+        with tf.init_scope():
+            if self.counter is None:
+                self.counter = local_variable(tf.zeros([], tf.int64), f"{self.name}_counter")
+            for i, grad in dense.items():
+                if i not in self.locally_aggregated_grads:
+                    self.locally_aggregated_grads[i] = local_variable(
+                        tf.zeros(grad.shape, grad.dtype), f"{self.name}_aggregated_{i}"
+                    )
+
+
+def checked_passes(backward_passes_per_step: int) -> int:
+    passes = whole_number("backward_passes_per_step", backward_passes_per_step)
+    if passes <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    return passes
+
+
+def local_variable(value: Any, name: str) -> Any:
+    """A variable of this rank's own, which no checkpoint holds and no broadcast changes."""
+    if tf.executing_eagerly():
+        return tf.Variable(value, trainable=False, name=name.strip("_"))
+    return tf.compat.v1.Variable(
+        value,
+        trainable=False,
+        name=name.strip("_"),
+        collections=_COLLECTIONS,
+        use_resource=True,
+    )
+
+
+def _as_flag(done: Any) -> tf.Tensor:
+    """What both branches of a condition can give, whatever they did."""
+    dependencies = [] if tf.executing_eagerly() or done is None else [done]
+    with tf.control_dependencies(dependencies):
+        return tf.constant(True)

@@ -1,0 +1,314 @@
+"""DistributedOptimizer: TensorFlow's own optimizers and Keras's, with gradients of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
+from perseus.common.reduce_ops import Adasum, Average, checked_op
+from perseus.tensorflow.horovod.compression import Compression, Compressor
+from perseus.tensorflow.horovod.gradient_aggregation import (
+    LocalGradientAggregationHelper,
+    checked_passes,
+    local_variable,
+)
+from perseus.tensorflow.horovod.gradient_reduction import GradientReduction, given_groups
+from perseus.tensorflow.horovod.mpi_ops import rank
+from perseus.tensorflow.horovod.util import references
+from perseus_core import WORLD
+
+__all__ = ["DistributedOptimizer"]
+
+_LegacyOptimizer = tf.compat.v1.train.Optimizer
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence[Iterable[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """The optimizer, with gradients that are reduced over the ranks before they are applied.
+
+    Args:
+      optimizer: a tf.compat.v1.train.Optimizer; or one of Keras, for which see
+        perseus.tensorflow.horovod.keras.DistributedOptimizer.
+      name: of a v1 optimizer; "Distributed" and its class without one.
+      use_locking: as v1 optimizers take it.
+      device_dense, device_sparse: the devices, as tf.device takes them, of the operations.
+      compression: what a gradient is turned into before it is reduced.
+      sparse_as_dense: reduces IndexedSlices as tensors, and does not gather them.
+      backward_passes_per_step: calls whose gradients are added up before they are reduced.
+      op: Average, Sum, Min, Max or Product, of gradients; or, of v1 optimizers, Adasum, of what the
+        optimizer makes of them: each rank steps by itself, and the differences that this makes to
+        the variables are combined.
+      gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
+        size / it after.
+      average_aggregated_gradients: divides what has been added up by backward_passes_per_step.
+      num_groups: deprecated form of an int for `groups`.
+      groups: gradients that are reduced together: the number of groups to split them into, or lists
+        of variables; others stay single.
+      process_set: the ranks that take part; on others the optimizer stays local.
+      scale_local_gradients: divides the gradients of what register_local_var has been given by the
+        number of ranks.
+
+    Raises ValueError for arguments that contradict each other.
+    """
+    op = checked_op(op)
+    passes = checked_passes(backward_passes_per_step)
+    groups = given_groups(num_groups, groups)
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError("Adasum does not support average_aggregated_gradients == True")
+    if not isinstance(optimizer, _LegacyOptimizer):
+        if op == Adasum:
+            raise ValueError("op == Adasum is not supported yet with Keras")
+        # Keras is not needed before.
+        from perseus.tensorflow.horovod import keras
+
+        return keras.DistributedOptimizer(
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=passes,
+            average_aggregated_gradients=average_aggregated_gradients,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+    if isinstance(optimizer, _Wrapper):
+        raise ValueError("the optimizer is a DistributedOptimizer already")
+    if tf.executing_eagerly() and passes > 1:
+        raise ValueError(
+            "backward_passes_per_step > 1 is not supported yet with tf.compat.v1.train optimizers "
+            "in eager execution: use one of Keras, or a graph"
+        )
+    if op == Adasum:
+        if set_id(process_set) != WORLD:
+            raise NotImplementedError("Adasum takes the ranks of the world, and no process set")
+        return _DistributedAdasumOptimizer(
+            optimizer, name, use_locking, device_dense, device_sparse, compression, passes
+        )
+    return _DistributedOptimizer(
+        optimizer,
+        name,
+        use_locking,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        passes,
+        average_aggregated_gradients,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+
+
+class _Wrapper(_LegacyOptimizer):  # type: ignore[misc]
+    """Gives what it does not change to the optimizer within."""
+
+    def __init__(self, optimizer: Any, name: str | None, use_locking: bool) -> None:
+        super().__init__(
+            name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking
+        )
+        self._optimizer = optimizer
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.compute_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class _DistributedOptimizer(_Wrapper):
+    """Reduces gradients between computing and applying them."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: type[Compressor] = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: int | Sequence[Iterable[Any]] | None = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        super().__init__(optimizer, name, use_locking)
+        self._reduction = GradientReduction(
+            self.get_name(),
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            op,
+            gradient_predivide_factor,
+            groups,
+            process_set,
+            scale_local_gradients,
+        )
+        self._aggregation: LocalGradientAggregationHelper | None = None
+        if backward_passes_per_step > 1:
+            self._aggregation = LocalGradientAggregationHelper(
+                backward_passes_per_step,
+                self._reduction,
+                sparse_as_dense,
+                average_aggregated_gradients,
+                rank(),
+                "optimizer_type",
+                process_set,
+                scale_local_gradients,
+                self.get_name(),
+            )
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the gradient of a variable to this rank."""
+        (self._aggregation or self._reduction).register_local_var(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Pairs of gradients, reduced over the ranks, and variables."""
+        gradients, variables = zip(*super().compute_gradients(*args, **kwargs), strict=True)
+        reduce = self._aggregation.compute_gradients if self._aggregation else self._reduction
+        return list(zip(reduce(gradients, variables), variables, strict=True))
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        pairs = list(grads_and_vars)
+
+        def apply() -> Any:
+            return self._optimizer.apply_gradients(pairs, global_step, name)
+
+        if self._aggregation is None:
+            return apply()
+        return self._aggregation.apply_gradients(apply, self._optimizer, pairs)
+
+
+class _DistributedAdasumOptimizer(_Wrapper):
+    """Lets the optimizer step by itself, and combines the differences that this makes.
+
+    With several passes, the optimizer steps in each of them, and what they have made together is
+    combined after the last.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: type[Compressor] = Compression.none,
+        backward_passes_per_step: int = 1,
+    ) -> None:
+        super().__init__(optimizer, name, use_locking)
+        self._passes = backward_passes_per_step
+        self._reduction = GradientReduction(
+            self.get_name(),
+            device_dense,
+            device_sparse,
+            compression,
+            False,
+            Adasum,
+            1.0,
+            None,
+            global_process_set,
+        )
+        # With several passes: how many there have been, and the variables as they were before.
+        self._counter: Any = None
+        self._starts: dict[Any, Any] = {}
+
+    def apply_gradients(
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+    ) -> Any:
+        pairs = list(grads_and_vars)
+        variables = [variable for gradient, variable in pairs if gradient is not None]
+        gradients = [gradient for gradient, _ in pairs if gradient is not None]
+        with tf.control_dependencies(gradients):
+            starts, is_last = self._begin(variables)
+        with _after(starts):
+            applied = self._optimizer.apply_gradients(pairs, global_step, name)
+        with _after([applied]):
+            values = [tf.raw_ops.DeepCopy(x=variable) for variable in variables]
+            if self._passes == 1:
+                combined = self._combine(starts, values, variables)
+            else:
+                combined = tf.cond(
+                    is_last,
+                    lambda: self._combine(starts, values, variables),
+                    lambda: [tf.identity(value) for value in values],
+                )
+        assigned = [
+            tf.compat.v1.assign(variable, value)
+            for variable, value in zip(variables, tf.nest.flatten(combined), strict=True)
+        ]
+        return None if tf.executing_eagerly() else tf.group(*assigned, name=name)
+
+    def _begin(self, variables: list[Any]) -> tuple[list[Any], Any]:
+        """The variables as they were before the step's first pass, and whether this is its last."""
+        if self._passes == 1:
+            # In memory of its own: optimizers update in place.
+            return [tf.raw_ops.DeepCopy(x=each) for each in variables], None
+        self._make_variables(variables)
+        count = tf.identity(self._counter.assign_add(1))
+        starts = [self._starts[ref] for ref in references(variables)]
+        is_first = tf.equal((count - 1) % self._passes, 0)
+        kept = [
+            start.assign(tf.where(is_first, variable, start))
+            for start, variable in zip(starts, variables, strict=True)
+        ]
+        with _after(kept):
+            return [tf.identity(start) for start in starts], tf.equal(count % self._passes, 0)
+
+    def _make_variables(self, variables: list[Any]) -> None:
+        # Not in the control dependencies of what goes on.
+        with tf.init_scope():
+            if self._counter is None:
+                self._counter = local_variable(tf.zeros([], tf.int64), f"{self.get_name()}_counter")
+            for variable, ref in zip(variables, references(variables), strict=True):
+                if ref not in self._starts:
+                    zeros = tf.zeros(variable.shape, variable.dtype.base_dtype)
+                    self._starts[ref] = local_variable(zeros, f"{self.get_name()}_start")
+
+    def _combine(self, starts: list[Any], values: list[Any], variables: list[Any]) -> list[Any]:
+        made = [value - start for value, start in zip(values, starts, strict=True)]
+        reduced = self._reduction(made, variables)
+        return [start + delta for start, delta in zip(starts, reduced, strict=True)]
+
+
+def _after(operations: list[Any]) -> Any:
+    """In a graph, what follows waits for the operations; eagerly it comes after them anyway."""
+    return tf.control_dependencies([] if tf.executing_eagerly() else operations)

@@ -1,0 +1,261 @@
+"""Tapes whose gradients are those of all ranks, against tapes of all ranks' batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import perseus.tensorflow.horovod as hvd
+
+
+def eagerly(function):
+    return function
+
+
+def model():
+    """The same on all ranks."""
+    tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.Dense(5, activation="tanh"), tf.keras.layers.Dense(3)]
+    built = tf.keras.Sequential([tf.keras.layers.Input((4,)), *layers])
+    return built
+
+
+def batch(rank, rows=6):
+    return tf.constant(np.random.default_rng(rank).normal(size=(rows, 4)).astype(np.float32))
+
+
+def loss(net, x):
+    return tf.reduce_sum(tf.square(net(x)))
+
+
+def gradients_of_ranks(net):
+    found = []
+    for rank in range(hvd.size()):
+        with tf.GradientTape() as tape:
+            value = loss(net, batch(rank))
+        found.append([each.numpy() for each in tape.gradient(value, net.trainable_variables)])
+    return [np.stack(each).astype(np.float64) for each in zip(*found, strict=True)]
+
+
+def tape_gradients(net, run=eagerly, **options):
+    def step(x):
+        with tf.GradientTape() as tape:
+            value = loss(net, x)
+        tape = hvd.DistributedGradientTape(tape, **options)
+        return tape.gradient(value, net.trainable_variables)
+
+    return run(step)(batch(hvd.rank()))
+
+
+def assert_all_close(ours, expected, tolerance=1e-5):
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"groups": 2},
+        {"groups": 100},
+        {"gradient_predivide_factor": 2.0},
+        {"sparse_as_dense": True},
+        {"compression": hvd.Compression.fp16},
+    ],
+    ids=str,
+)
+def test_gradients_are_the_average(run, options):
+    net = model()
+    expected = [each.mean(axis=0) for each in gradients_of_ranks(net)]
+    tolerance = 4e-3 if "compression" in options else 1e-5
+    assert_all_close(tape_gradients(net, run, **options), expected, tolerance)
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+@pytest.mark.parametrize(
+    ("op", "reduce"), [(hvd.Sum, np.sum), (hvd.Max, np.max), (hvd.Min, np.min)]
+)
+def test_other_reductions(run, op, reduce):
+    net = model()
+    expected = [reduce(each, axis=0) for each in gradients_of_ranks(net)]
+    assert_all_close(tape_gradients(net, run, op=op), expected)
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+def test_groups_of_variables(run):
+    net = model()
+    expected = [each.mean(axis=0) for each in gradients_of_ranks(net)]
+    kernels = [net.trainable_variables[0], net.trainable_variables[2]]
+    assert_all_close(tape_gradients(net, run, groups=[kernels]), expected)
+
+
+def test_a_group_may_be_of_several_types():
+    single, double = tf.Variable([1.0, 2.0]), tf.Variable(np.array([3.0, 4.0]))
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(single) * 2.0 + tf.cast(tf.reduce_sum(double) * 3.0, tf.float32)
+    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, groups=1)
+    of_single, of_double = tape.gradient(value, [single, double])
+    assert of_single.dtype == tf.float32 and of_double.dtype == tf.float64
+    np.testing.assert_array_equal(of_single, np.full(2, 2.0 * hvd.size()))
+    np.testing.assert_array_equal(of_double, np.full(2, 3.0 * hvd.size()))
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+def test_indexed_slices(run, sparse_as_dense):
+    table = tf.Variable(np.ones((10, 3), np.float32))
+
+    def step(rows):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(tf.gather(table, rows) * 2.0)
+        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=sparse_as_dense)
+        return tape.gradient(value, table)
+
+    # As many rows as the rank's number says, one at least.
+    rows = [hvd.rank(), *range(hvd.rank())]
+    gradient = run(step)(tf.constant(rows))
+    assert isinstance(gradient, tf.IndexedSlices) is not sparse_as_dense
+    expected = np.zeros((10, 3))
+    for rank in range(hvd.size()):
+        for row in [rank, *range(rank)]:
+            expected[row] += 2.0 / hvd.size()
+    np.testing.assert_allclose(tf.convert_to_tensor(gradient), expected, rtol=1e-6)
+
+
+def test_sources_keep_their_structure():
+    x, y, unused = tf.Variable(1.0), tf.Variable(2.0), tf.Variable(3.0)
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        value = x * y
+    found = tape.gradient(value, {"x": x, "rest": [y, unused]})
+    assert float(found["x"]) == 2.0
+    assert float(found["rest"][0]) == 1.0
+    assert found["rest"][1] is None
+    assert float(tape.gradient(value, x)) == 2.0
+    assert tape.watched_variables() == (x, y)
+
+
+def test_gradients_that_only_some_ranks_name_alike(two_ranks):
+    variable = tf.Variable(2.0, name=f"of_rank_{hvd.rank()}")
+
+    @tf.function
+    def step():
+        with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum) as tape:
+            value = variable * (hvd.rank() + 1.0)
+        return tape.gradient(value, [variable], use_generic_names=True)
+
+    assert float(step()[0]) == sum(range(1, hvd.size() + 1))
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_local_layers(scale):
+    net = model()
+    own = [each[hvd.rank()] for each in gradients_of_ranks(net)]
+    expected = [each.mean(axis=0) for each in gradients_of_ranks(net)]
+    factor = 1 / hvd.size() if scale else 1.0
+    with tf.GradientTape() as tape:
+        value = loss(net, batch(hvd.rank()))
+    tape = hvd.PartialDistributedGradientTape(
+        tape, local_layers=net.layers[0], scale_local_gradients=scale
+    )
+    found = tape.gradient(value, net.trainable_variables)
+    assert_all_close(found[:2], [each * factor for each in own[:2]])
+    assert_all_close(found[2:], expected[2:])
+
+
+def test_local_and_global_gradients_apart():
+    x, y = tf.Variable(1.0), tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        value = x * (hvd.rank() + 1.0) + y * 3.0
+    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, scale_local_gradients=False)
+    tape.register_local_source(x)
+    local, reduced = tape.get_local_and_global_gradients(value, [x, y])
+    assert [float(each) for each in local] == [hvd.rank() + 1.0]
+    assert [float(each) for each in reduced] == [3.0 * hvd.size()]
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+def test_ranks_outside_of_the_set_keep_their_own(run, two_ranks):
+    all_but_last = hvd.add_process_set(range(hvd.size() - 1))
+    try:
+        x = tf.Variable([1.0, 2.0])
+
+        @run
+        def step():
+            with hvd.DistributedGradientTape(tf.GradientTape(), process_set=all_but_last) as tape:
+                value = tf.reduce_sum(x) * (hvd.rank() + 1.0)
+            return tape.gradient(value, x)
+
+        is_last = hvd.rank() == hvd.size() - 1
+        expected = hvd.rank() + 1.0 if is_last else hvd.size() / 2
+        np.testing.assert_array_equal(step(), [expected, expected])
+    finally:
+        hvd.remove_process_set(all_but_last)
+
+
+def test_adasum_of_equal_and_of_orthogonal_gradients():
+    if hvd.size() & (hvd.size() - 1):
+        pytest.skip("Adasum takes a power of two of ranks")
+    own = np.zeros(hvd.size(), np.float32)
+    own[hvd.rank()] = 1.0
+    x = tf.Variable(np.ones(hvd.size(), np.float32))
+
+    def gradient(weights):
+        with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum) as tape:
+            value = tf.reduce_sum(x * weights)
+        return tape.gradient(value, x)
+
+    np.testing.assert_allclose(gradient(own), np.ones(hvd.size()), rtol=1e-6)
+    np.testing.assert_allclose(
+        gradient(np.ones(hvd.size(), np.float32)), np.ones(hvd.size()), rtol=1e-6
+    )
+
+
+def test_what_contradicts_itself_is_refused():
+    x = tf.Variable(1.0)
+    with pytest.raises(ValueError, match="not supported with op != Average"):
+        hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum, gradient_predivide_factor=2.0)
+    for groups in (0, -1, "all", [x], [[x], [x]], [[1]]):
+        with pytest.raises(ValueError, match="groups must"):
+            hvd.DistributedGradientTape(tf.GradientTape(), groups=groups)
+    with pytest.raises(ValueError, match="is no reduction"):
+        hvd.DistributedGradientTape(tf.GradientTape(), op=17)
+    with pytest.raises(TypeError, match="it takes a tf"):
+        hvd.DistributedGradientTape(x)
+    with pytest.raises(ValueError, match="already"):
+        hvd.DistributedGradientTape(hvd.DistributedGradientTape(tf.GradientTape()))
+    with pytest.raises(ValueError, match="All local layers must be"):
+        hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[x])
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        hvd.DistributedGradientTape(tf.GradientTape(), num_groups=2)
+
+
+def test_shapes_that_differ_are_an_error_on_all_ranks(two_ranks):
+    x = tf.Variable(np.ones(3 + (hvd.rank() == 0), np.float32))
+    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        value = tf.reduce_sum(x)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="grad_0"):
+        tape.gradient(value, x)
+
+
+def test_training_with_a_tape_is_training_on_all_batches():
+    ours, single = model(), model()
+    for net, batches in ((ours, [hvd.rank()]), (single, range(hvd.size()))):
+        optimizer = tf.keras.optimizers.SGD(0.01, momentum=0.9)
+
+        @tf.function
+        def step(x, net=net, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                value = tf.reduce_mean(tf.square(net(x)))
+            if net is ours:
+                tape = hvd.DistributedGradientTape(tape)
+            pairs = zip(
+                tape.gradient(value, net.trainable_variables), net.trainable_variables, strict=True
+            )
+            optimizer.apply_gradients(pairs)
+
+        for turn in range(10):
+            step(tf.concat([batch(100 * turn + rank) for rank in batches], 0))
+    for one, other in zip(ours.variables, single.variables, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-6)

@@ -1,8 +1,8 @@
 """make_migrating_page.py [--check]: writes the tables and diffs of docs/migrating.md.
 
-Run by a Python that has perseus_core, torch and pytest. With --check it writes nothing, and fails
-if the page is not what it would write. It fails, too, on a name of Horovod's that is neither here
-nor explained.
+Run by a Python that has perseus_core, torch, tensorflow and pytest. With --check it writes nothing,
+and fails if the page is not what it would write. It fails, too, on a name of Horovod's that is
+neither here nor explained.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from make_settings_page import alias
 from perseus import dropin
 from perseus.run.cli import make_parser
 from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
-from perseus.torch import horovod
 from perseus_core import settings
 
 TESTS = ROOT / "tests/python/unit"
@@ -52,18 +51,51 @@ Compression DistributedOptimizer SyncBatchNorm HorovodInternalError elastic chec
 """
 HOROVOD_TORCH = _HOROVOD_TORCH.split()
 
-#: Where horovod.torch has its names from.
-REEXPORTED = (
-    "horovod.common.process_sets",
-    "horovod.torch.functions",
-    "horovod.torch.mpi_ops",
-    "horovod.torch.optimizer",
-    "horovod.torch.sync_batch_norm",
-)
+#: What `import horovod.tensorflow as hvd` gives, beside what is in HOROVOD_TORCH.
+_HOROVOD_TENSORFLOW = """
+is_homogeneous rank_op local_rank_op size_op local_size_op process_set_included_op
+broadcast_object_fn broadcast_variables broadcast_global_variables BroadcastGlobalVariablesHook
+DistributedGradientTape PartialDistributedGradientTape SyncBatchNormalization
+LocalGradientAggregationHelper refs_to_vars vars_to_refs gpu_available split_list
+handle_average_backwards_compatibility check_num_rank_power_of_2 device_compatibility_check
+"""
+
+#: Of HOROVOD_TORCH, what horovod.tensorflow does not have.
+_ONLY_TORCH = """
+allreduce_ allreduce_async allreduce_async_ grouped_allreduce_ grouped_allreduce_async
+grouped_allreduce_async_ sparse_allreduce_async allgather_async grouped_allgather_async
+broadcast_async broadcast_async_ alltoall_async reducescatter_async grouped_reducescatter_async
+barrier poll synchronize broadcast_optimizer_state broadcast_parameters SyncBatchNorm
+HorovodInternalError
+"""
+HOROVOD_TENSORFLOW = [
+    *(name for name in HOROVOD_TORCH if name not in _ONLY_TORCH.split()),
+    *_HOROVOD_TENSORFLOW.split(),
+]
+
+#: The modules that have most of their names from others, and the others.
+REEXPORTED = {
+    "horovod.torch": (
+        "horovod.common.process_sets",
+        "horovod.torch.functions",
+        "horovod.torch.mpi_ops",
+        "horovod.torch.optimizer",
+        "horovod.torch.sync_batch_norm",
+    ),
+    "horovod.tensorflow": (
+        "horovod.common.process_sets",
+        "horovod.tensorflow.functions",
+        "horovod.tensorflow.gradient_aggregation",
+        "horovod.tensorflow.mpi_ops",
+        "horovod.tensorflow.sync_batch_norm",
+    ),
+}
 
 #: Names in Horovod's modules that are neither functions nor classes with methods, or that they
 #: import from others for users.
 NAMES = {
+    "horovod.tensorflow": HOROVOD_TENSORFLOW,
+    "horovod.tensorflow.compression": ["Compression"],
     "horovod.torch": HOROVOD_TORCH,
     "horovod.torch.compression": ["Compression"],
     "horovod.torch.elastic": ["ElasticSampler", "TorchState"],
@@ -87,8 +119,8 @@ _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
 _SAME_WORLD = PART, "no hosts are added; with `--min-np`, a reset leads to the ranks that are left"
 _NEVER = WORKS, "always says no: GPUs are those that CUDA speaks to"
 
-#: What is to be said of a name beyond that it works with Horovod's arguments.
-EXPLAINED = {
+#: What is to be said of a name, wherever it is, beyond that it works with Horovod's arguments.
+EVERYWHERE = {
     "init shutdown": (MORE, "may follow each other any number of times"),
     "start_timeline stop_timeline": (MORE, "no variable need be set at the start"),
     "rocm_built ddl_built ccl_built": _NEVER,
@@ -99,6 +131,11 @@ EXPLAINED = {
     "mpi_threads_supported": (WORKS, "whether MPI was initialised with `MPI_THREAD_MULTIPLE`"),
     "gloo_built": (WORKS, "always says yes: the built-in transport stands for Gloo"),
     "gloo_enabled": (WORKS, "whether they met without MPI"),
+    "elastic horovod.common.elastic.run_fn": _SAME_WORLD,
+}  # fmt: skip
+
+#: The same of names in horovod.torch and its modules.
+OF_TORCH = {
     "Adasum": (MORE, "any number of ranks, not only powers of two; process sets"),
     "allreduce allreduce_ allreduce_async allreduce_async_": _DTYPES,
     "grouped_allreduce grouped_allreduce_": _DTYPES,
@@ -115,13 +152,44 @@ EXPLAINED = {
     "DistributedOptimizer": (MORE, "keeps the optimizer's state and hooks; "
                              "`zero_grad(set_to_none=...)` and `step(closure)` work"),
     "SyncBatchNorm": (MORE, "on CPUs; a rank may have no rows"),
-    "elastic horovod.torch.elastic.run horovod.common.elastic.run_fn": _SAME_WORLD,
-    "horovod.torch.check_extension": (NOT_HERE, "there is no extension module to check"),
-    "horovod.torch.mpi_ops.mpi_lib": (NOT_HERE, "there is no extension module"),
-    "horovod.torch.mpi_ops.handle_average_backwards_compatibility": (NOT_HERE, "internal"),
+    "horovod.torch.elastic.run": _SAME_WORLD,
+    "check_extension": (NOT_HERE, "there is no extension module to check"),
+    "mpi_lib": (NOT_HERE, "there is no extension module"),
+    "handle_average_backwards_compatibility": (NOT_HERE, "internal"),
 }  # fmt: skip
 
-STATES = {name: said for names, said in EXPLAINED.items() for name in names.split()}
+#: The same of names in horovod.tensorflow, horovod.keras and their modules.
+OF_TENSORFLOW = {
+    "allreduce grouped_allreduce": (MORE, "also uint16, int16 and bfloat16; factors are float64"),
+    "reducescatter grouped_reducescatter": (MORE, "also Min, Max and Product, and all types that "
+                                            "allreduce takes; factors are float64"),
+    "allgather grouped_allgather broadcast alltoall": (MORE, "also bfloat16"),
+    "DistributedGradientTape PartialDistributedGradientTape": (
+        MORE, "keeps the structure of the sources; `groups` of several types; also takes "
+        "`unconnected_gradients` in `gradient`"),
+    "broadcast_variables": (MORE, "also variables of Keras 3, and of unsigned and complex types"),
+    "broadcast_": (WORKS, "also with `inplace`, through an assignment"),
+    "broadcast_object broadcast_object_fn allgather_object": (
+        MORE, "the same with and without a session, which is not needed"),
+    "SyncBatchNormalization": (MORE, "Keras 2 and 3; weighs ranks by the rows they have"),
+    "horovod.tensorflow.elastic.run horovod.tensorflow.keras.elastic.run "
+    "horovod.keras.elastic.run": _SAME_WORLD,
+    "horovod.tensorflow.handle_average_backwards_compatibility "
+    "check_num_rank_power_of_2 device_compatibility_check": (NOT_HERE, "internal"),
+}  # fmt: skip
+
+
+def _by_name(explained: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    return {name: said for names, said in explained.items() for name in names.split()}
+
+
+#: By what the names of modules begin with; the first is of all.
+STATES = {
+    "horovod": _by_name(EVERYWHERE),
+    "horovod.torch": _by_name(OF_TORCH),
+    "horovod.tensorflow": _by_name(OF_TENSORFLOW),
+    "horovod.keras": _by_name(OF_TENSORFLOW),
+}
 
 
 def find(module: str, name: str) -> Any:
@@ -137,7 +205,10 @@ def names_of(module: str) -> list[str]:
 
 
 def state(module: str, name: str) -> tuple[str, str]:
-    said, note = STATES.get(f"{module}.{name}", STATES.get(name, (WORKS, "")))
+    said, note = WORKS, ""
+    for beginning, states in STATES.items():
+        if f"{module}.".startswith(f"{beginning}."):
+            said, note = states.get(f"{module}.{name}", states.get(name, (said, note)))
     there = find(module, name) is not None
     if there == (said == NOT_HERE):
         sys.exit(f"{module}.{name}: EXPLAINED must say what it is, for it is {said}")
@@ -156,7 +227,7 @@ def different_arguments(module: str, name: str) -> list[str]:
     """
     found = []
     for origin, facts in signatures.FACTS.items():
-        if origin != module and not (module == "horovod.torch" and origin in REEXPORTED):
+        if origin != module and origin not in REEXPORTED.get(module, ()):
             continue
         names = [name] if name in facts["functions"] else []
         names += [f"{name}.{method}" for method in facts["classes"].get(name, [])]
@@ -169,28 +240,34 @@ def check_explained() -> None:
     """Nothing is explained that is no name of Horovod's."""
     pairs = [(module, name) for module in dropin.MODULES for name in names_of(module)]
     names = {name for _, name in pairs} | {f"{module}.{name}" for module, name in pairs}
-    if unknown := STATES.keys() - names:
-        sys.exit(f"EXPLAINED has what is no name of Horovod's: {', '.join(sorted(unknown))}")
+    explained = {name for states in STATES.values() for name in states}
+    if unknown := explained - names:
+        sys.exit(f"what is explained is no name of Horovod's: {', '.join(sorted(unknown))}")
 
 
-def torch_table() -> str:
+def names_table(module: str) -> str:
+    """Of a module, name by name, with what is only here at the end."""
+    ours = importlib.import_module(dropin.MODULES[module])
     rows = []
-    for name in HOROVOD_TORCH:
-        said, note = state("horovod.torch", name)
+    for name in NAMES[module]:
+        said, note = state(module, name)
         rows.append(f"| `{name}` | {said} | {note} |")
-    for name in sorted(set(horovod.__all__) - set(HOROVOD_TORCH)):
-        about = inspect.getdoc(getattr(horovod, name)) or ""
+    for name in sorted(set(ours.__all__) - set(NAMES[module])):
+        about = inspect.getdoc(getattr(ours, name)) or ""
         rows.append(f"| `{name}` | only here | {about.partition(chr(10))[0]} |")
-    return table("| `horovod.torch` | state | |", rows)
+    return table(f"| `{module}` | state | |", rows)
 
 
 def modules_table() -> str:
-    """The other modules, without what they share with horovod.torch."""
+    """The other modules, without what they share with those of REEXPORTED."""
     rows = []
-    for module in sorted(dropin.MODULES.keys() - {"horovod.torch"}):
+    for module in sorted(dropin.MODULES.keys() - REEXPORTED.keys()):
         by_state: dict[tuple[str, str], list[str]] = {}
         for name in names_of(module):
-            if name in HOROVOD_TORCH and find(module, name) is find("horovod.torch", name):
+            if any(
+                name in NAMES[main] and find(module, name) is find(main, name)
+                for main in REEXPORTED
+            ):
                 continue
             by_state.setdefault(state(module, name), []).append(f"`{name}`")
         for (said, note), names in by_state.items():
@@ -267,7 +344,8 @@ if __name__ == "__main__":
             "steps": diffs(),
             "variables": variables_table(),
             "flags": flags_table(),
-            "names": torch_table(),
+            "names": names_table("horovod.torch"),
+            "names-tensorflow": names_table("horovod.tensorflow"),
             "modules": modules_table(),
             "missing": missing_table(),
         },

@@ -14,17 +14,16 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import perseus_core
-from perseus.common.basics import Basics
 from perseus.common.exceptions import (
     HorovodVersionMismatchError,
     get_version_mismatch_message,
 )
+from perseus.common.process import basics as _basics
 
 T = TypeVar("T")
 
 # The adapters that there are, and what each needs.
 _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch"}
-_basics = Basics()
 
 
 def get_ext_suffix() -> str:

@@ -38,6 +38,9 @@ MODULES = {
     "horovod.common.exceptions": "perseus.common.exceptions",
     "horovod.common.process_sets": "perseus.common.process_sets",
     "horovod.common.util": "perseus.common.util",
+    "horovod.keras": "perseus.keras",
+    "horovod.keras.callbacks": "perseus.keras.callbacks",
+    "horovod.keras.elastic": "perseus.keras.elastic",
     "horovod.runner": "perseus.run",
     "horovod.runner.common": "perseus.dropin.runner.common",
     "horovod.runner.common.util": "perseus.dropin.runner.common.util",
@@ -45,6 +48,23 @@ MODULES = {
     "horovod.runner.common.util.env": "perseus.dropin.runner.common.util.env",
     "horovod.runner.common.util.hosts": "perseus.dropin.runner.common.util.hosts",
     "horovod.runner.launch": "perseus.dropin.runner.launch",
+    "horovod.tensorflow": "perseus.tensorflow.horovod",
+    **{
+        f"horovod.tensorflow.{name}": f"perseus.tensorflow.horovod.{name}"
+        for name in (
+            "compression",
+            "elastic",
+            "functions",
+            "gradient_aggregation",
+            "gradient_aggregation_eager",
+            "keras",
+            "keras.callbacks",
+            "keras.elastic",
+            "mpi_ops",
+            "sync_batch_norm",
+            "util",
+        )
+    },
     "horovod.torch": "perseus.torch.horovod",
     "horovod.torch.compression": "perseus.torch.horovod.compression",
     "horovod.torch.elastic": "perseus.torch.horovod.elastic",
@@ -57,24 +77,26 @@ MODULES = {
 }
 
 
-_NO_ADAPTER = "Perseus has no adapter for {} yet; it has one for PyTorch, horovod.torch"
+_NO_ADAPTER = (
+    "Perseus has no adapter for {} yet; it has those for PyTorch, TensorFlow and Keras: "
+    "horovod.torch, horovod.tensorflow, horovod.keras"
+)
 _NO_LAUNCHER = (
     "Perseus does not start jobs on {} yet; horovod.run and perseusrun start them on hosts"
 )
 _NO_RUNNER = (
     "what Horovod starts jobs with is not here; horovod.run and perseusrun start them otherwise"
 )
-_NO_EXTENSION = "Perseus is not compiled against PyTorch and needs no extension module for it"
+_NO_EXTENSION = "Perseus is not compiled against frameworks and needs no extension modules for them"
 
 #: Modules of Horovod that are asked for and not there, and why.
 MISSING = {
-    "horovod.tensorflow": _NO_ADAPTER.format("TensorFlow"),
-    "horovod.keras": _NO_ADAPTER.format("Keras"),
-    "horovod._keras": _NO_ADAPTER.format("Keras"),
+    "horovod._keras": "it is Horovod's own; horovod.keras and horovod.tensorflow.keras are here",
     "horovod.mxnet": _NO_ADAPTER.format("MXNet"),
     "horovod.spark": _NO_LAUNCHER.format("Spark"),
     "horovod.ray": _NO_LAUNCHER.format("Ray"),
-    "horovod.data": "Perseus has no data loaders; those of PyTorch load ahead with num_workers",
+    "horovod.data": "Perseus has no data loaders; those of the frameworks load ahead",
+    "horovod.tensorflow.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib_v2": _NO_EXTENSION,
 }

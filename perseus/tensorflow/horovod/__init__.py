@@ -25,7 +25,6 @@ from perseus.tensorflow.horovod.compression import Compression
 from perseus.tensorflow.horovod.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
-    broadcast_,
     broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
@@ -61,7 +60,6 @@ __all__ = [
     "add_process_set",
     "allgather_object",
     "allreduce",
-    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -11,27 +11,19 @@ import tensorflow as tf
 from perseus.common import objects
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import ProcessSet, global_process_set
-from perseus.tensorflow.horovod.calls import in_graph, normalized
-from perseus.tensorflow.horovod.mpi_ops import broadcast
+from perseus.tensorflow.horovod.calls import normalized
+from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root
 from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus_core import NotInitializedError
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
     "allgather_object",
-    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
 ]
-
-# Types that ranks do not send, and one of the same size that they do.
-_SENT_AS = {
-    tf.uint32: tf.int32,
-    tf.uint64: tf.int64,
-    tf.complex64: tf.int64,
-}
 
 
 def broadcast_variables(
@@ -54,39 +46,8 @@ def broadcast_variables(
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     names = tuple(f"{i}_{normalized(each.name)}" for i, each in enumerate(variables))
-    values = [tf.convert_to_tensor(each) for each in variables]
-    of_root = in_graph(_of_root, process_set, names, root_rank)(values)
-    assigned = [_assign(each, value) for each, value in zip(variables, of_root, strict=True)]
+    _, assigned = assign_values_of_root(variables, names, root_rank, process_set)
     return None if tf.executing_eagerly() else tf.group(*assigned)
-
-
-def broadcast_(
-    variables: Sequence[Any],
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[Any]:
-    """Assigns to variables what they are on the root, and returns their new values.
-
-    Args:
-      name: what ranks match the operation by, in place of the variables' names.
-
-    The others are as those of broadcast_variables.
-    """
-    variables = [tensorflow_variable(each) for each in variables]
-    if not variables:
-        return []
-    if any(not isinstance(each, tf.Variable) for each in variables):
-        raise ValueError("broadcast_ takes variables; broadcast takes tensors")
-    names = tuple(
-        f"{name or normalized(each.name)}_{i}of{len(variables)}"
-        for i, each in enumerate(variables, 1)
-    )
-    values = [tf.convert_to_tensor(each) for each in variables]
-    of_root = in_graph(_of_root, process_set, names, root_rank)(values)
-    assigned = [_assign(each, value) for each, value in zip(variables, of_root, strict=True)]
-    with tf.control_dependencies(assigned):
-        return [tf.identity(value) for value in of_root]
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -103,7 +64,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
-class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """Gives all ranks the root's global variables when a MonitoredSession has been created,
     whether they come from initializers or from a checkpoint.
 
@@ -168,27 +129,6 @@ def allgather_object(
     """
     with _errors_of_tensorflow():
         return objects.allgather_object(obj, name, process_set)
-
-
-def _of_root(
-    names: tuple[str, ...], root_rank: int, process_set: ProcessSet, values: list[tf.Tensor]
-) -> list[tf.Tensor]:
-    return [
-        _received(value, root_rank, f"HorovodBroadcast_{name}", process_set)
-        for name, value in zip(names, values, strict=True)
-    ]
-
-
-def _received(value: tf.Tensor, root_rank: int, name: str, process_set: ProcessSet) -> tf.Tensor:
-    sent_as = _SENT_AS.get(value.dtype, value.dtype)
-    sent = value if sent_as == value.dtype else tf.bitcast(value, sent_as)
-    received = broadcast(sent, root_rank, name=name, process_set=process_set)
-    return received if sent_as == value.dtype else tf.bitcast(received, value.dtype)
-
-
-def _assign(variable: Any, value: tf.Tensor) -> Any:
-    # The old kind of variable, too, which v1 graphs may have.
-    return tf.compat.v1.assign(variable, value)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,11 @@ from perseus.tensorflow.horovod.mpi_ops import size_op
 from perseus.tensorflow.horovod.util import references
 from perseus_core.arguments import whole_number
 
-__all__ = ["LocalGradientAggregationHelper"]
+__all__ = [
+    "LocalGradientAggregationHelper",
+    "apply_op_to_not_none_tensors",
+    "get_not_none_from_list",
+]
 
 _COLLECTIONS = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"]
 
@@ -157,6 +161,17 @@ class LocalGradientAggregationHelper:
                     self.locally_aggregated_grads[i] = local_variable(
                         tf.zeros(grad.shape, grad.dtype), f"{self.name}_aggregated_{i}"
                     )
+
+
+def apply_op_to_not_none_tensors(
+    tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any
+) -> list[Any]:
+    """What the function makes of each tensor; None stays None."""
+    return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
+
+
+def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
+    return [tensor for tensor in tensor_list if tensor is not None]
 
 
 def checked_passes(backward_passes_per_step: int) -> int:

@@ -20,36 +20,42 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus.common.basics import Basics
+from perseus.common.process import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.tensorflow.horovod.calls import matched, reducing
+from perseus.tensorflow.horovod.calls import in_graph, matched, normalized, reducing
+from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus.tensorflow.plugin import ops
 
-_basics = Basics()
-
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-is_homogeneous = _basics.is_homogeneous
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
+# Types that ranks do not send, and one of the same size that they do.
+_SENT_AS = {
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+    tf.complex64: tf.int64,
+}
 
 
 def _allreduce(
@@ -172,6 +178,68 @@ def broadcast(
     )
 
 
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Assigns to variables what they are on the root, and returns their new values.
+
+    Args:
+      name: what ranks match the operation by, in place of the variables' names.
+
+    ValueError for what is no variable.
+    """
+    variables = [tensorflow_variable(each) for each in variables]
+    if not variables:
+        return []
+    if any(not isinstance(each, tf.Variable) for each in variables):
+        raise ValueError("broadcast_ takes variables; broadcast takes tensors")
+    names = tuple(
+        f"{name or normalized(each.name)}_{i}of{len(variables)}"
+        for i, each in enumerate(variables, 1)
+    )
+    values, assigned = assign_values_of_root(variables, names, root_rank, process_set)
+    with tf.control_dependencies([] if tf.executing_eagerly() else assigned):
+        return [tf.identity(value) for value in values]
+
+
+def assign_values_of_root(
+    variables: Sequence[Any], names: Sequence[str], root_rank: int, process_set: ProcessSet
+) -> tuple[list[tf.Tensor], list[Any]]:
+    """Gives variables, which have names to match them by, what they are on a rank of the world.
+
+    Returns the values, and in a graph the operations that assign them.
+    """
+    present = [tf.convert_to_tensor(each) for each in variables]
+    values = in_graph(_values_of_root, process_set, tuple(names), root_rank)(present)
+    # The old kind of variable, too, which v1 graphs may have.
+    assigned = [
+        tf.compat.v1.assign(each, value) for each, value in zip(variables, values, strict=True)
+    ]
+    return values, assigned
+
+
+def _values_of_root(
+    names: tuple[str, ...], root_rank: int, process_set: ProcessSet, values: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    return [
+        _value_of_root(value, root_rank, f"HorovodBroadcast_{name}", process_set)
+        for name, value in zip(names, values, strict=True)
+    ]
+
+
+def _value_of_root(
+    value: tf.Tensor, root_rank: int, name: str, process_set: ProcessSet
+) -> tf.Tensor:
+    sent_as = _SENT_AS.get(value.dtype)
+    if sent_as is None:
+        return broadcast(value, root_rank, name=name, process_set=process_set)
+    bits = tf.bitcast(value, sent_as)
+    return tf.bitcast(broadcast(bits, root_rank, name=name, process_set=process_set), value.dtype)
+
+
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -238,6 +306,7 @@ __all__ = [
     "allgather",
     "alltoall",
     "broadcast",
+    "broadcast_",
     "ccl_built",
     "cross_rank",
     "cross_size",

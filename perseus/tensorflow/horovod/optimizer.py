@@ -125,7 +125,7 @@ def DistributedOptimizer(
     )
 
 
-class _Wrapper(_LegacyOptimizer):  # type: ignore[misc]
+class _Wrapper(_LegacyOptimizer):
     """Gives what it does not change to the optimizer within."""
 
     def __init__(self, optimizer: Any, name: str | None, use_locking: bool) -> None:

@@ -13,7 +13,7 @@ from perseus.tensorflow.horovod.reductions import allreduce
 __all__ = ["SyncBatchNormalization"]
 
 
-class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """BatchNormalization whose mean and variance, while training, are those over all ranks'
     batches, which may differ in size. Every rank must come to the layer equally often.
 

@@ -5,7 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perseus.common.basics import Basics
+from perseus.common.process import basics as _basics
+from perseus.common.process import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from perseus.torch.horovod import async_completion, handles
@@ -49,29 +71,6 @@ from perseus.torch.horovod.reducescatter import (
     reducescatter_async,
 )
 from perseus.torch.horovod.sparse import sparse_allreduce_async
-
-_basics = Basics()
-
-is_initialized = _basics.is_initialized
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-is_homogeneous = _basics.is_homogeneous
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 
 def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None) -> None:

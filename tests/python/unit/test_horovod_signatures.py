@@ -21,6 +21,8 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "horovod_signatures.
 #: Differences that are meant, and why. Anything else fails.
 EXPLAINED = {
     "horovod.runner.run": "also takes environment",
+    "horovod.tensorflow.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
+    "horovod.tensorflow.sync_batch_norm.SyncBatchNormalization.call": "has Keras's arguments",
     "horovod.torch.functions.allgather_object": "also takes a process_set",
     "horovod.torch.functions.broadcast_optimizer_state": "also takes a process_set",
     "horovod.torch.functions.broadcast_parameters": "also takes a process_set",

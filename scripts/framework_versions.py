@@ -1,0 +1,186 @@
+"""framework_versions.py FRAMEWORK N...: tests with the oldest and the newest PyTorch or TensorFlow.
+
+Run inside N processes for each N, with what `make build` put into this tree: the same for all
+versions. Each has an environment of its own in build/; PyPI has PyTorch for Linux only with CUDA,
+so those take several gigabytes. What came of it is written to docs/FRAMEWORK-versions.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import environment
+from debian import ROOT
+
+TESTS = ROOT / "tests/python"
+OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
+
+HEAD = """\
+# Tested {name} versions
+
+<!-- Written by `make {framework}-versions`. -->
+
+Perseus supports {name} {oldest} and newer. Its Python tests about {name} run with the version of
+`requirements/test.txt` at every change, and by `make {framework}-versions` with the oldest and the
+newest version{note}
+
+The last run, of {day}, with Python {python}:
+
+"""
+
+
+@dataclass
+class Framework:
+    """What is tested, and how."""
+
+    name: str
+    package: str
+    oldest: str
+    unit: list[str]
+    parallel: list[Path]
+    options: list[str]
+    note: str
+
+
+FRAMEWORKS = {
+    "torch": Framework(
+        "PyTorch",
+        "torch",
+        "2.1",
+        [
+            "test_core_module.py",
+            "test_dropin.py",
+            "test_horovod_signatures.py",
+            "test_torch_import.py",
+            "test_torchrun.py",
+        ],
+        sorted((TESTS / "parallel").glob("test_torch_*.py")),
+        ["-W", "error::DeprecationWarning", "-W", "error::FutureWarning"],
+        ", where a warning that something is deprecated fails a test. What a version\n"
+        "does not have, such as `fully_shard`, is skipped.",
+    ),
+    # It warns of itself.
+    "tensorflow": Framework(
+        "TensorFlow", "tensorflow-cpu", "2.13", [], [TESTS / "tensorflow"], [], ", Keras 2 and 3."
+    ),
+}
+
+
+@dataclass
+class Outcome:
+    """One run of pytest."""
+
+    version: str
+    numpy: str
+    what: str
+    status: int
+    passed: int
+    skipped: int
+    seconds: float
+
+    def row(self) -> str:
+        result = "passed" if self.status == 0 else f"FAILED ({self.status})"
+        return (
+            f"| {self.version} | {self.numpy} | {self.what} | {result} | {self.passed} "
+            f"| {self.skipped} | {self.seconds:.0f} |"
+        )
+
+
+def make_environment(group: str) -> Path:
+    """The environment's Python, which finds Perseus in this tree, where `make build` put it."""
+    folder = ROOT / "build" / group
+    environment.create(folder)
+    environment.install(folder, group)
+    (packages,) = folder.glob("lib/python3.*/site-packages")
+    (packages / "perseus-tree.pth").write_text(f"{ROOT}\n")
+    return folder / "bin/python"
+
+
+def version(python: Path, package: str) -> str:
+    ask = f"from importlib.metadata import version; print(version('{package}'))"
+    asked = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+def run(framework: Framework, python: Path, what: str, command: list[str]) -> Outcome:
+    """Runs pytest, alone or as the ranks of a job, and shows what rank 0 prints."""
+    tested, numpy = version(python, framework.package), version(python, "numpy")
+    print(f"== {framework.name} {tested}: {what}", flush=True)
+    began = time.monotonic()
+    last = ""
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        assert job.stdout
+        for line in job.stdout:
+            tagged = line.startswith(OF_RANK_0)
+            text = line.partition(":")[2] if tagged else line
+            if tagged or not line.startswith("["):
+                print(text, end="", flush=True)
+            if re.search(r"\d+ (passed|failed).* in [\d.]+s", text):
+                last = text
+    counts = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|skipped)", last)}
+    return Outcome(
+        tested,
+        numpy,
+        what,
+        job.returncode,
+        counts.get("passed", 0),
+        counts.get("skipped", 0),
+        time.monotonic() - began,
+    )
+
+
+def run_all(framework: Framework, python: Path, sizes: list[int]) -> list[Outcome]:
+    pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *framework.options]
+    outcomes = []
+    if framework.unit:
+        files = [str(TESTS / "unit" / name) for name in framework.unit]
+        outcomes.append(run(framework, python, "unit", [*pytest, *files]))
+    for size in sizes:
+        launcher = [str(python), "-m", "perseus.run", "-np", str(size)]
+        command = [*launcher, *pytest, "-x", *map(str, framework.parallel)]
+        outcomes.append(run(framework, python, f"{size} ranks", command))
+    return outcomes
+
+
+def write_page(key: str, outcomes: list[Outcome]) -> Path:
+    framework = FRAMEWORKS[key]
+    head = HEAD.format(
+        name=framework.name,
+        framework=key,
+        oldest=framework.oldest,
+        note=framework.note,
+        day=f"{datetime.datetime.now(datetime.timezone.utc):%d %B %Y}".lstrip("0"),
+        python=".".join(map(str, sys.version_info[:2])),
+    )
+    table = [
+        f"| {framework.name} | NumPy | tests | result | passed | skipped | seconds |",
+        "|---|---|---|---|---|---|---|",
+        *(outcome.row() for outcome in outcomes),
+    ]
+    page = ROOT / f"docs/{key}-versions.md"
+    page.write_text(head + "\n".join(table) + "\n")
+    return page
+
+
+def main() -> None:
+    key, sizes = sys.argv[1], [int(size) for size in sys.argv[2:]]
+    outcomes = []
+    for age in ("oldest", "newest"):
+        outcomes += run_all(FRAMEWORKS[key], make_environment(f"{key}-{age}"), sizes)
+    page = write_page(key, outcomes)
+    print(f"== wrote {page.relative_to(ROOT)}")
+    for outcome in outcomes:
+        print("  ", outcome.row())
+    sys.exit(any(outcome.status for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    main()

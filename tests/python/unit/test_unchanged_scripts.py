@@ -75,21 +75,19 @@ def tensorflow_alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses(run(1, "tensorflow2.py", folder=tmp_path_factory.mktemp("alone")))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
 def test_tensorflow_on_several_ranks_is_as_on_one(
-    ranks: int, tensorflow_alone: list[float], tmp_path: Path
+    tensorflow_alone: list[float], tmp_path: Path
 ) -> None:
-    lines = run(ranks, "tensorflow2.py", folder=tmp_path)
+    lines = run(3, "tensorflow2.py", folder=tmp_path)
     assert losses(lines) == pytest.approx(tensorflow_alone, abs=2e-5)
     assert tensorflow_alone[-1] < 0.15 < 0.25 < tensorflow_alone[0]
-    assert lines[-1] == f"of {ranks}"
+    assert lines[-1] == "of 3"
 
 
-@pytest.mark.parametrize("argument", ["--fp16-allreduce", "--use-adasum"])
 def test_tensorflow_compressed_and_with_adasum(
-    argument: str, tensorflow_alone: list[float], tmp_path: Path
+    tensorflow_alone: list[float], tmp_path: Path
 ) -> None:
-    found = losses(run(2, "tensorflow2.py", argument, folder=tmp_path))
+    found = losses(run(2, "tensorflow2.py", "--fp16-allreduce", "--use-adasum", folder=tmp_path))
     assert found[-1] == pytest.approx(tensorflow_alone[-1], rel=0.5)
     assert found != tensorflow_alone
 

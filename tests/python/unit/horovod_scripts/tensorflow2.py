@@ -45,7 +45,7 @@ def training_step(x, y, first_batch):
         loss = cost(y, model(x, training=True))
     tape = hvd.DistributedGradientTape(tape, compression=compression, op=op)
     grads = tape.gradient(loss, model.trainable_variables)
-    opt.apply_gradients(zip(grads, model.trainable_variables))
+    opt.apply_gradients(zip(grads, model.trainable_variables, strict=True))
     if first_batch:
         hvd.broadcast_variables(model.variables, root_rank=0)
         hvd.broadcast_variables(opt.variables, root_rank=0)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the wheel, installs it into a bare environment and into one with PyTorch, and tries there
-# what it promises: ranks under perseusrun, a C program found through pkg-config's and CMake's files,
+# Builds the wheel, installs it into a bare environment and into one with PyTorch and, later,
+# TensorFlow, and tries there what it promises: ranks under perseusrun, a C program found through pkg-config's and CMake's files,
 # moved elsewhere.
 #   wheel_test.sh PYTHON
 set -eu
@@ -72,6 +72,22 @@ hvd.shutdown()
 PYTHON
 with-torch/bin/perseusrun -np 2 with-torch/bin/python torch_ranks.py
 
+# TensorFlow comes after: the same wheel has the operations for it.
+pip with-torch install -q "$(grep '^tensorflow-cpu==' "$root/requirements/test.txt")"
+cat > tensorflow_ranks.py << 'PYTHON'
+import tensorflow as tf
+import perseus.tensorflow as hvd
+
+hvd.init()
+assert hvd.size() == 2
+with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+    x = tf.Variable(1.0)
+    y = x * float(hvd.rank())
+assert tape.gradient(y, x).numpy() == 0.5
+hvd.shutdown()
+PYTHON
+with-torch/bin/perseusrun -np 2 with-torch/bin/python tensorflow_ranks.py
+
 cat > version.c << 'C'
 #include <perseus/perseus.h>
 int main(void) { return perseus_version() > 0 ? 0 : 1; }
@@ -100,4 +116,4 @@ if ldd moved/lib/libperseus.so | grep -Ei 'torch|tensorflow|mxnet|mpi|cuda|nccl'
   echo "libperseus.so is linked to a framework, MPI or CUDA" >&2
   exit 1
 fi
-echo "the wheel works: Python, with and without PyTorch, C, CMake"
+echo "the wheel works: Python, with PyTorch, with TensorFlow, with neither, C, CMake"

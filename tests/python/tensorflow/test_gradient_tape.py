@@ -179,17 +179,22 @@ def test_local_and_global_gradients_apart():
 def test_ranks_outside_of_the_set_keep_their_own(run, two_ranks):
     all_but_last = hvd.add_process_set(range(hvd.size() - 1))
     try:
-        x = tf.Variable([1.0, 2.0])
+        x, table = tf.Variable([1.0, 2.0]), tf.Variable(tf.ones([10, 3]))
 
         @run
-        def step():
+        def step(rows):
+            scale = hvd.rank() + 1.0
             with hvd.DistributedGradientTape(tf.GradientTape(), process_set=all_but_last) as tape:
-                value = tf.reduce_sum(x) * (hvd.rank() + 1.0)
-            return tape.gradient(value, x)
+                value = tf.reduce_sum(x) * scale + tf.reduce_sum(tf.gather(table, rows)) * scale
+            return tape.gradient(value, [x, table])
 
+        of_x, slices = step(tf.constant([hvd.rank()]))
         is_last = hvd.rank() == hvd.size() - 1
-        expected = hvd.rank() + 1.0 if is_last else hvd.size() / 2
-        np.testing.assert_array_equal(step(), [expected, expected])
+        members = [hvd.rank()] if is_last else list(range(hvd.size() - 1))
+        scales = np.array(members) + 1.0
+        np.testing.assert_allclose(of_x, np.full(2, scales.mean()))
+        np.testing.assert_array_equal(slices.indices, members)
+        np.testing.assert_allclose(slices.values[:, 0], scales / len(members))
     finally:
         hvd.remove_process_set(all_but_last)
 

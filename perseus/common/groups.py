@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = ["checked_groups"]
+from perseus.common.callers import callers_level
+
+__all__ = ["checked_groups", "given_groups"]
 
 
 def checked_groups(
@@ -42,3 +45,15 @@ def checked_groups(
             raise ValueError(f"groups must consist of lists of {noun}, each in one group only")
         seen.add(key(member))
     return listed
+
+
+def given_groups(num_groups: int, groups: Any) -> Any:
+    """What `groups` and its deprecated form say."""
+    if num_groups == 0:
+        return groups
+    warnings.warn(
+        "num_groups is deprecated; give groups instead",
+        DeprecationWarning,
+        stacklevel=callers_level(),
+    )
+    return num_groups if groups is None else groups

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from perseus.common.callers import callers_level
-from perseus.common.groups import checked_groups
+from perseus.common.groups import checked_groups, given_groups
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
@@ -215,18 +213,6 @@ class GradientReduction:
         place = {ref: i for i, ref in enumerate(refs)}
         groups = [[place.pop(ref) for ref in group if ref in place] for group in self._groups]
         return sorted([*filter(None, groups), *([i] for i in place.values())], key=min)
-
-
-def given_groups(num_groups: int, groups: Any) -> Any:
-    """What `groups` and its deprecated form say."""
-    if num_groups == 0:
-        return groups
-    warnings.warn(
-        "num_groups is deprecated; give groups instead",
-        DeprecationWarning,
-        stacklevel=callers_level(),
-    )
-    return num_groups if groups is None else groups
 
 
 def _takes_part(process_set: ProcessSet) -> bool:

@@ -13,6 +13,8 @@ import pytest
 # Its notes on the processor are for others to read.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+pytest.register_assert_rewrite("keras_cases", "keras_callback_cases")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def horovod() -> Iterator[None]:

@@ -1,0 +1,128 @@
+"""What is done in another way on each framework that Keras runs on."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from perseus.common.compression import Compressor
+from perseus.common.process_sets import ProcessSet
+
+__all__ = ["Accumulation", "Backend", "Options", "Reduction", "backend_named"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a DistributedOptimizer reduces gradients; see its arguments."""
+
+    name: str
+    device_dense: str
+    device_sparse: str
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    gradient_predivide_factor: float
+    op: int
+    passes: int
+    average_aggregated_gradients: bool
+    groups: int | list[list[Any]] | None
+    process_set: ProcessSet
+    scale_local_gradients: bool
+
+
+class Reduction(Protocol):
+    """Reduces lists of gradients over the ranks."""
+
+    def register_local(self, variable: Any) -> None:
+        """Leaves the gradients of a variable to this rank."""
+
+    def is_local(self, variable: Any) -> bool: ...
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The reduced gradients, in their order; None where there is none."""
+
+
+class Accumulation(Protocol):
+    """Adds up gradients of several passes."""
+
+    def __call__(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        at_end: Callable[[list[Any]], object],
+        otherwise: Callable[[], object],
+    ) -> None:
+        """Adds gradients, then calls one of the two: the one with the sums in the last pass."""
+
+    def reset(self) -> None:
+        """Begins anew, with nothing added up."""
+
+
+class Backend(Protocol):
+    """A module of functions."""
+
+    #: Horovod's interface for the framework
+    horovod: Any
+
+    def make_reduction(self, options: Options) -> Reduction: ...
+
+    def make_accumulation(self, options: Options) -> Accumulation: ...
+
+    def finite_everywhere(
+        self, gradients: list[Any], which: Sequence[int], name: str, process_set: ProcessSet
+    ) -> list[Any]:
+        """The gradients, with NaN in one if one of `which` is not finite on any rank."""
+
+    def here(self) -> object:
+        """Stands for where operations are put at present: a graph, or none."""
+
+    def refuse_xla(self, name: str) -> None:
+        """RuntimeError where what is traced at present is to be compiled by XLA."""
+
+    def turn_off_xla(self, model: Any) -> bool:
+        """Has a Keras model train without XLA; whether its user had asked for XLA."""
+
+    def sees_attributes(self, model: Any) -> bool:
+        """Whether each training step reads the optimizer's attributes anew."""
+
+    def is_variable(self, value: Any) -> bool: ...
+
+    def broadcast_variables(self, variables: Iterable[Any], root_rank: int) -> None:
+        """Assigns what they are on the root to those whose type can be sent."""
+
+    def broadcast_global_variables(self, root_rank: int) -> Any: ...
+
+    def allreduce(
+        self,
+        value: Any,
+        name: str | None,
+        op: int,
+        prescale_factor: float,
+        postscale_factor: float,
+        compression: type[Compressor],
+    ) -> Any: ...
+
+    def allgather(self, value: Any, name: str | None) -> Any: ...
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any: ...
+
+    def reducescatter(self, value: Any, name: str | None, op: int) -> Any: ...
+
+    def run_elastic(self, func: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
+_MODULES = {
+    "tensorflow": "perseus._keras.on_tensorflow",
+    "torch": "perseus._keras.on_torch",
+}
+
+
+def backend_named(name: str) -> Backend:
+    """Keras's own name for it; NotImplementedError for one that Perseus has no adapter for."""
+    if name not in _MODULES:
+        raise NotImplementedError(
+            f"Keras runs on {name}, which Perseus has no adapter for; it has one for "
+            f"{' and '.join(_MODULES)}: set KERAS_BACKEND"
+        )
+    return cast(Backend, importlib.import_module(_MODULES[name]))

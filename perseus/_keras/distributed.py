@@ -1,0 +1,78 @@
+"""What all distributed optimizers of Keras have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perseus._keras.backend import Backend, Options
+from perseus._keras.reducer import Reducer
+
+__all__ = ["Distributed", "reducers_of"]
+
+_REDUCER = "_perseus_reducer"
+
+
+class Distributed:
+    """Comes before the optimizer's own class. The classes that of() makes know how to reduce, so
+    that from_config of one gives a distributed optimizer, too."""
+
+    _perseus_backend: Backend
+    _perseus_options: Options
+    #: the optimizer's own class
+    _perseus_own: type
+
+    @classmethod
+    def of(cls, optimizer: Any, backend: Backend, options: Options) -> Any:
+        own = type(optimizer)
+        members = {
+            "__module__": own.__module__,
+            "__doc__": own.__doc__,
+            # Keras goes by it when it saves: the file is to be that of the optimizer's own class.
+            "__class__": property(lambda self: own),
+            "_perseus_backend": backend,
+            "_perseus_options": options,
+            "_perseus_own": own,
+            "process_set": options.process_set,
+            "scale_local_gradients": options.scale_local_gradients,
+            "backward_passes_per_step": options.passes,
+            "average_aggregated_gradients": options.average_aggregated_gradients,
+        }
+        made = type(own)(own.__name__, (cls, own), members)
+        distributed = made.__new__(made)
+        # Slots, counts and what the user has set stay, and it asks nothing of the constructor.
+        distributed.__dict__.update(vars(optimizer))
+        distributed._reducer  # noqa: B018 (checks the options)
+        cls._prepare(own)
+        return distributed
+
+    @classmethod
+    def _prepare(cls, own: type) -> None:
+        """A hook: such an optimizer has been made."""
+
+    @property
+    def _reducer(self) -> Reducer:
+        if _REDUCER not in self.__dict__:
+            reducer = Reducer(self._perseus_backend, self._perseus_options)
+            reducer.is_loss_scaled = _scales_loss(self)
+            self.__dict__[_REDUCER] = reducer
+        found: Reducer = self.__dict__[_REDUCER]
+        return found
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves the gradients of a variable to this rank, divided by the number of ranks if
+        scale_local_gradients is set."""
+        self._reducer.register_local(var)
+
+
+def reducers_of(optimizer: Any) -> list[Reducer]:
+    """Those of an optimizer and of the one that it scales the loss for."""
+    found = []
+    while optimizer is not None:
+        if isinstance(optimizer, Distributed):
+            found.append(optimizer._reducer)
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return found
+
+
+def _scales_loss(optimizer: Any) -> bool:
+    return hasattr(type(optimizer), "inner_optimizer") or "inner_optimizer" in vars(optimizer)

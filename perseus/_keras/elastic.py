@@ -1,0 +1,150 @@
+"""State of a Keras job, and the callbacks that keep it up to date."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import perseus_core
+from perseus._keras.backend import Backend
+from perseus._keras.distributed import reducers_of
+from perseus._keras.variables import (
+    build_optimizer,
+    model_variables,
+    optimizer_variables,
+    without_repeats,
+)
+from perseus.common import objects
+from perseus.common.elastic import ObjectState, State
+from perseus.common.process_sets import global_process_set
+
+__all__ = [
+    "CommitStateCallbackImpl",
+    "KerasState",
+    "UpdateBatchStateCallbackImpl",
+    "UpdateEpochStateCallbackImpl",
+]
+
+
+class KerasState(ObjectState):
+    """`model`, `optimizer` and what else is given by name, as attributes.
+
+    save keeps copies of the model's and the optimizer's variables in CPU memory; sync gives all
+    ranks rank 0's present ones, and its last saved values of the plain attributes.
+
+    Args:
+      backend: of the Keras that the model is of.
+      model: one that is built: ValueError if it has no variables yet.
+      optimizer: the model's, if None.
+      kwargs: plain attributes.
+    """
+
+    def __init__(self, backend: Backend, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        if not getattr(model, "built", True):
+            raise ValueError(
+                "the model is not built, so that its variables are not there to be saved: call it, "
+                "or model.build(input_shape), before"
+            )
+        self._backend = backend
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        # Its slots, too, are to be put back if ranks are lost before the first commit.
+        build_optimizer(self.optimizer, model)
+        self._saved = self._copies()
+        super().__init__(_broadcast_object, perseus_core.rank, **kwargs)
+
+    def save(self) -> None:
+        self._saved = self._copies()
+        super().save()
+
+    def restore(self) -> None:
+        for variable, value in self._saved:
+            variable.assign(value)
+        self._forget_passes()
+        super().restore()
+
+    def sync(self) -> None:
+        self._forget_passes()
+        self._backend.broadcast_variables(self._variables(), 0)
+        super().sync()
+        # Not before all are synced: if a rank is lost in between, restore must not give a state
+        # that is one rank's in part.
+        self._saved = self._copies()
+
+    def _variables(self) -> list[Any]:
+        return without_repeats([*model_variables(self.model), *optimizer_variables(self.optimizer)])
+
+    def _copies(self) -> list[tuple[Any, npt.NDArray[Any]]]:
+        return [(variable, _copy(variable)) for variable in self._variables()]
+
+    def _forget_passes(self) -> None:
+        for reducer in reducers_of(self.optimizer):
+            reducer.reset()
+
+
+class CommitStateCallbackImpl:
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.batches_remaining = self.batches_per_commit
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.commit()
+
+    def commit(self) -> None:
+        self.batches_remaining = self.batches_per_commit
+        self.state.commit()
+
+
+class UpdateBatchStateCallbackImpl:
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self: Any, epoch: int, logs: Any = None) -> None:
+        if self.params.get("steps"):
+            if self.steps_per_epoch is None:
+                self.steps_per_epoch = self.params["steps"]
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallbackImpl:
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch + 1
+
+
+def _broadcast_object(obj: Any) -> Any:
+    return objects.broadcast_object(obj, 0, None, global_process_set)
+
+
+def _copy(variable: Any) -> npt.NDArray[Any]:
+    return np.array(variable.numpy())

@@ -1,0 +1,158 @@
+"""Optimizers of Keras 2, new and legacy, on TensorFlow.
+
+minimize computes gradients, aggregates them (over the devices of one process, to Keras) and applies
+them, each by a method that users call, too. Gradients are reduced by the first that sees them, so
+that what comes between, such as clipping, has reduced ones, and none is applied as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from perseus._keras.distributed import Distributed
+
+__all__ = ["Keras2Distributed", "LegacyDistributed"]
+
+#: Gradients with their variables.
+Pairs = list[tuple[Any, Any]]
+
+
+class _Keras2(Distributed):
+    def _with_reduced(self, pairs: Pairs) -> Pairs:
+        gradients, variables = _parts(pairs)
+        return list(zip(self._reducer.reduce(gradients, variables), variables, strict=True))
+
+    def _after_computing(self, pairs: Pairs) -> Pairs:
+        if self._reducer.accumulates:
+            return pairs
+        pairs = self._with_reduced(pairs)
+        self._reducer.mark()
+        return pairs
+
+    def _before_aggregating(self, pairs: Any) -> Pairs:
+        """Also of an optimizer that scales the loss, before it looks whether all are finite."""
+        pairs = list(pairs)
+        if self._is_in_loss_scaling():
+            self._reducer.is_loss_scaled = True
+        if self._reducer.accumulates:
+            if not self._is_in_loss_scaling():
+                return pairs
+            gradients, variables = _parts(pairs)
+            return list(zip(self._reducer.agree(gradients), variables, strict=True))
+        if self._reducer.is_marked():
+            self._reducer.clear_mark()
+            return pairs
+        return self._with_reduced(pairs)
+
+    def _applying(
+        self, pairs: Any, aggregates: bool, build: Callable[[Any], None], apply: Callable[..., Any]
+    ) -> Any:
+        """Calls apply(pairs, whether these are to be aggregated) when it is time.
+
+        Args:
+          aggregates: False: the caller says that the gradients have been reduced.
+          build: creates the optimizer's variables.
+        """
+        pairs = list(pairs)
+        reducer = self._reducer
+        if reducer.accumulates and (aggregates or self._is_in_loss_scaling()):
+            gradients, variables = _parts(pairs)
+            with tf.init_scope():
+                build(variables)
+
+            def apply_reduced(reduced: list[Any]) -> None:
+                apply(list(zip(reduced, variables, strict=True)), False)
+
+            reducer.step(gradients, variables, apply_reduced, self._count_a_pass)
+            return self.iterations  # type: ignore[attr-defined]
+        if not aggregates:
+            reducer.clear_mark()
+            return apply(pairs, False)
+        if not reducer.is_marked():
+            pairs = self._with_reduced(pairs)
+        # One that scales the loss aggregates by the optimizer in it, which is not ours.
+        with reducer.marking():
+            return apply(pairs, True)
+
+    def _is_in_loss_scaling(self) -> bool:
+        return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
+
+    def _count_a_pass(self) -> None:
+        self.iterations.assign_add(1)  # type: ignore[attr-defined]
+
+
+class Keras2Distributed(_Keras2):
+    """Of tf.keras.optimizers."""
+
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+        """The gradients, reduced over the ranks, with their variables."""
+        pairs = super().compute_gradients(loss, var_list, tape)  # type: ignore[misc]
+        return self._after_computing(pairs)
+
+    def aggregate_gradients(self, grads_and_vars: Any) -> Pairs:
+        pairs = self._before_aggregating(grads_and_vars)
+        return super().aggregate_gradients(pairs)  # type: ignore[misc]
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Applies gradients, and reduces them first unless compute_gradients has.
+
+        Args:
+          skip_gradients_aggregation: they are applied as they are.
+        """
+        own = super().apply_gradients  # type: ignore[misc]
+        aggregates = not skip_gradients_aggregation and kwargs.pop(
+            "experimental_aggregate_gradients", True
+        )
+        # One that scales the loss takes no name.
+        options = {} if name is None else {"name": name}
+
+        def apply(pairs: Pairs, aggregates: bool) -> Any:
+            return own(pairs, skip_gradients_aggregation=not aggregates, **options)
+
+        return self._applying(grads_and_vars, aggregates, self.build, apply)  # type: ignore
+
+
+class LegacyDistributed(_Keras2):
+    """Of tf.keras.optimizers.legacy."""
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> Pairs:
+        pairs = super()._compute_gradients(loss, var_list, grad_loss, tape)  # type: ignore[misc]
+        return self._after_computing(pairs)
+
+    def _aggregate_gradients(self, grads_and_vars: Any) -> Pairs:
+        pairs = self._before_aggregating(grads_and_vars)
+        return super()._aggregate_gradients(pairs)  # type: ignore[misc]
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Any,
+        name: str | None = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """Applies gradients, and reduces them first unless minimize has.
+
+        Args:
+          experimental_aggregate_gradients: False: they are applied as they are.
+        """
+        own = super().apply_gradients  # type: ignore[misc]
+
+        def apply(pairs: Pairs, aggregates: bool) -> Any:
+            return own(pairs, name=name, experimental_aggregate_gradients=aggregates)
+
+        build = self._create_all_weights  # type: ignore[attr-defined]
+        return self._applying(grads_and_vars, experimental_aggregate_gradients, build, apply)
+
+
+def _parts(pairs: Pairs) -> tuple[list[Any], list[Any]]:
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

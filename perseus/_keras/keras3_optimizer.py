@@ -1,0 +1,75 @@
+"""Optimizers of Keras 3, on whichever backend: all gradients go through their `apply`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from perseus._keras.distributed import Distributed
+
+__all__ = ["Keras3Distributed"]
+
+
+class Keras3Distributed(Distributed):
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Reduces the gradients over the ranks and applies them.
+
+        With backward_passes_per_step, adds them up until the last of these.
+        """
+        grads = list(grads)
+        apply = super().apply  # type: ignore[misc]
+        variables = self._variables_of(trainable_variables)
+        if self._reducer.is_marked() or len(variables) != len(grads) or not grads:
+            apply(grads, trainable_variables)
+            return
+        if not self.built:  # type: ignore[has-type]
+            self.build(variables)  # type: ignore[attr-defined]
+        self._reducer.step(
+            grads, variables, lambda reduced: apply(reduced, variables), self._count_a_pass
+        )
+
+    def _variables_of(self, trainable_variables: Any) -> list[Any]:
+        if trainable_variables is not None:
+            return list(trainable_variables)
+        return list(self._trainable_variables) if self.built else []  # type: ignore
+
+    def _count_a_pass(self) -> None:
+        counted = getattr(self, "inner_optimizer", self)
+        counted._iterations.assign_add(1)
+
+    @classmethod
+    def _prepare(cls, own: type) -> None:
+        _reduce_before_loss_scaling()
+
+
+def _reduce_before_loss_scaling() -> None:
+    """Has LossScaleOptimizer decide by reduced gradients where it applies them by ours.
+
+    model.compile puts it around an optimizer. It looks whether gradients are finite, and calls the
+    optimizer if so: ranks that find otherwise would be waited for.
+    """
+    scaling = sys.modules["keras"].optimizers.LossScaleOptimizer
+    own = scaling.apply
+    if hasattr(own, "_of_perseus"):
+        return
+
+    @functools.wraps(own)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        inner = self.inner_optimizer
+        grads = list(grads)
+        variables = list(trainable_variables or self._trainable_variables)
+        if not isinstance(inner, Keras3Distributed) or len(variables) != len(grads):
+            own(self, grads, trainable_variables)
+            return
+        reducer = inner._reducer
+        reducer.is_loss_scaled = True
+        if reducer.accumulates:
+            own(self, reducer.agree(grads), trainable_variables)
+            return
+        reduced = reducer.reduce(grads, variables)
+        with reducer.marking():
+            own(self, reduced, trainable_variables)
+
+    apply._of_perseus = True  # type: ignore[attr-defined]
+    scaling.apply = apply

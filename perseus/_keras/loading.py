@@ -1,0 +1,61 @@
+"""Models from files, with distributed optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["load_model"]
+
+
+def load_model(
+    keras: Any,
+    distribute: Callable[[Any], Any],
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None,
+    custom_objects: dict[str, Any] | None,
+) -> Any:
+    """What keras.models.load_model gives, whose optimizer is what `distribute` makes of its own.
+
+    Args:
+      keras: the package whose model it is.
+      custom_optimizers: classes that the file has by their names.
+    """
+    known = {each.__name__: each for each in custom_optimizers or ()}
+    model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        if str(filepath).endswith((".h5", ".hdf5")) and _was_built_for_nothing(optimizer):
+            optimizer = _with_state_of(str(filepath), optimizer, model)
+        model.optimizer = distribute(optimizer)
+    return model
+
+
+def _was_built_for_nothing(optimizer: Any) -> bool:
+    """Keras 3 builds the optimizer of a file in HDF5 for the variables that the model has outside
+    its layers, and passes over the state."""
+    return hasattr(optimizer, "stateless_apply") and not optimizer._trainable_variables
+
+
+def _with_state_of(file: str, optimizer: Any, model: Any) -> Any:
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    values = _optimizer_weights(file)
+    if values and model.trainable_variables:
+        optimizer.build(model.trainable_variables)
+        if len(values) == len(optimizer.variables):
+            for variable, value in zip(optimizer.variables, values, strict=True):
+                variable.assign(value)
+    return optimizer
+
+
+def _optimizer_weights(file: str) -> list[npt.NDArray[Any]]:
+    import h5py
+    from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+
+    with h5py.File(file) as content:
+        if "optimizer_weights" not in content:
+            return []
+        return [np.asarray(each) for each in load_optimizer_weights_from_hdf5_group(content)]

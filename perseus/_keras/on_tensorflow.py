@@ -1,0 +1,249 @@
+"""Keras on TensorFlow: see perseus._keras.backend. Variables are TensorFlow's or Keras 3's."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+import perseus.tensorflow.horovod as horovod
+from perseus._keras.backend import Options
+from perseus.common.compression import Compressor
+from perseus.common.process_sets import ProcessSet, set_id
+from perseus.common.reduce_ops import Min
+from perseus.tensorflow.horovod import functions
+from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
+from perseus.tensorflow.horovod.mpi_ops import process_set_included_op
+from perseus.tensorflow.horovod.util import is_variable, references, tensorflow_variable
+from perseus_core import WORLD
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "finite_everywhere",
+    "here",
+    "horovod",
+    "is_variable",
+    "make_accumulation",
+    "make_reduction",
+    "reducescatter",
+    "refuse_xla",
+    "run_elastic",
+    "sees_attributes",
+    "turn_off_xla",
+]
+
+
+def make_reduction(options: Options) -> GradientReduction:
+    return GradientReduction(
+        options.name,
+        options.device_dense,
+        options.device_sparse,
+        options.compression,
+        options.sparse_as_dense,
+        options.op,
+        options.gradient_predivide_factor,
+        options.groups,
+        options.process_set,
+        options.scale_local_gradients,
+    )
+
+
+def make_accumulation(options: Options) -> _Accumulation:
+    return _Accumulation(options.passes, options.sparse_as_dense)
+
+
+class _Accumulation:
+    """Keeps sums in variables of its own, so that it works in functions and eagerly."""
+
+    def __init__(self, passes: int, sparse_as_dense: bool) -> None:
+        self._passes = passes
+        self._sparse_as_dense = sparse_as_dense
+        self._count: Any = None
+        self._sums: dict[Any, tf.Variable] = {}
+
+    def __call__(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        at_end: Callable[[list[Any]], object],
+        otherwise: Callable[[], object],
+    ) -> None:
+        gradients = [self._dense(gradient) for gradient in gradients]
+        with tf.init_scope():
+            if self._count is None:
+                self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
+            sums = [
+                None if gradient is None else self._sum_of(variable, gradient)
+                for gradient, variable in zip(gradients, variables, strict=True)
+            ]
+        totals = [
+            None if total is None else tf.identity(total.assign_add(gradient))
+            for total, gradient in zip(sums, gradients, strict=True)
+        ]
+
+        def last() -> tf.Tensor:
+            at_end(totals)
+            self._clear([total for total in sums if total is not None])
+            return tf.constant(True)
+
+        def before() -> tf.Tensor:
+            otherwise()
+            return tf.constant(False)
+
+        count = tf.identity(self._count.assign_add(1))
+        tf.cond(tf.greater_equal(count, self._passes), last, before)
+
+    def reset(self) -> None:
+        if self._count is not None:
+            self._clear(self._sums.values())
+
+    def _clear(self, sums: Iterable[tf.Variable]) -> None:
+        self._count.assign(0)
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+
+    def _sum_of(self, variable: Any, gradient: Any) -> tf.Variable:
+        (key,) = references([variable])
+        if key not in self._sums:
+            shape = tensorflow_variable(variable).shape
+            zeros = tf.zeros(shape, gradient.dtype)
+            self._sums[key] = tf.Variable(zeros, trainable=False)
+        return self._sums[key]
+
+    def _dense(self, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self._sparse_as_dense:
+            raise ValueError(
+                "IndexedSlices are not supported when backward_passes_per_step > 1 and "
+                "sparse_as_dense is False"
+            )
+        return tf.convert_to_tensor(gradient)
+
+
+def finite_everywhere(
+    gradients: list[Any], which: Sequence[int], name: str, process_set: ProcessSet
+) -> list[Any]:
+    values = [_values(gradients[i]) for i in which]
+    if not values:
+        return gradients
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
+    marked = which[0]
+    factor = tf.where(_all_ranks(finite, name, process_set), 1.0, float("nan"))
+    results = list(gradients)
+    results[marked] = _times(gradients[marked], factor)
+    return results
+
+
+def _all_ranks(flag: tf.Tensor, name: str, process_set: ProcessSet) -> tf.Tensor:
+    """Whether it is true on all ranks of the set; on others, what it is there."""
+
+    def agreed() -> tf.Tensor:
+        number = tf.cast(flag, tf.int32)
+        with tf.name_scope(f"{name}_Finite"):
+            least = horovod.allreduce(
+                number, op=Min, name=f"{name}_finite", process_set=process_set
+            )
+        return tf.cast(least, tf.bool)
+
+    number = set_id(process_set)
+    if number == WORLD:
+        return agreed()
+    return tf.cond(tf.equal(process_set_included_op(number), 1), agreed, lambda: tf.identity(flag))
+
+
+def _values(gradient: Any) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _times(gradient: Any, factor: tf.Tensor) -> Any:
+    factor = tf.cast(factor, gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
+def here() -> object:
+    if tf.executing_eagerly():
+        return None
+    return weakref.ref(tf.compat.v1.get_default_graph())
+
+
+def refuse_xla(name: str) -> None:
+    from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and GraphOrParentsInXlaContext(graph):
+        raise RuntimeError(
+            f"the training step of {name} is to be compiled by XLA, which has no way to reduce "
+            "gradients over the ranks: give jit_compile=False to model.compile (Keras 3 turns it "
+            "on by itself where there is a GPU; Perseus's callbacks turn it off)"
+        )
+
+
+def turn_off_xla(model: Any) -> bool:
+    if not getattr(model, "jit_compile", False):
+        return False
+    by_default = getattr(model, "_resolve_auto_jit_compile", lambda: False)()
+    model.jit_compile = False
+    model.train_function = None
+    return not by_default
+
+
+def sees_attributes(model: Any) -> bool:
+    return bool(model.run_eagerly)
+
+
+def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
+    sent = [each for each in variables if _can_be_sent(tensorflow_variable(each).dtype)]
+    functions.broadcast_variables(sent, root_rank)
+
+
+def _can_be_sent(dtype: tf.DType) -> bool:
+    return dtype not in (tf.string, tf.variant, tf.resource)
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    return functions.broadcast_global_variables(root_rank)
+
+
+def allreduce(
+    value: Any,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: type[Compressor],
+) -> tf.Tensor:
+    return horovod.allreduce(
+        tf.convert_to_tensor(value),
+        name=name,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+    )
+
+
+def allgather(value: Any, name: str | None) -> tf.Tensor:
+    return horovod.allgather(tf.convert_to_tensor(value), name=name)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None) -> tf.Tensor:
+    return horovod.broadcast(tf.convert_to_tensor(value), root_rank, name=name)
+
+
+def reducescatter(value: Any, name: str | None, op: int) -> tf.Tensor:
+    return horovod.reducescatter(tf.convert_to_tensor(value), name=name, op=op)
+
+
+def run_elastic(func: Callable[..., Any]) -> Callable[..., Any]:
+    from perseus.tensorflow.horovod.elastic import run
+
+    return run(func)

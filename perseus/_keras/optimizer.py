@@ -1,0 +1,97 @@
+"""DistributedOptimizer: any optimizer of Keras, with gradients reduced over the ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from perseus._keras import keras3_optimizer
+from perseus._keras.backend import Backend, Options
+from perseus._keras.distributed import Distributed
+from perseus.common.compression import Compressor
+from perseus.common.process_sets import ProcessSet, set_id
+from perseus.common.reduce_ops import Average, Sum
+from perseus_core.arguments import real_number, whole_number
+
+__all__ = ["distributed_optimizer", "local_variables"]
+
+
+def distributed_optimizer(
+    backend: Backend,
+    optimizer: Any,
+    name: str | None,
+    device_dense: str,
+    device_sparse: str,
+    compression: type[Compressor],
+    sparse_as_dense: bool,
+    gradient_predivide_factor: float,
+    op: int,
+    backward_passes_per_step: int,
+    average_aggregated_gradients: bool,
+    groups: int | Sequence[Iterable[Any]] | None,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+) -> Any:
+    """The optimizer as an instance of a subclass of its class, with the class's name.
+
+    It shares the optimizer's state, and is saved as the optimizer would be.
+    """
+    ours = _kind_of(optimizer)
+    if isinstance(optimizer, Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already")
+    if op not in (Average, Sum):
+        raise ValueError("op currently only supports Average and Sum")
+    factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
+    if factor == 0.0 or not math.isfinite(factor):
+        raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
+    if factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if whole_number("backward_passes_per_step", backward_passes_per_step) <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    set_id(process_set)
+    options = Options(
+        name or f"Distributed{type(optimizer).__name__}",
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups,  # type: ignore[arg-type]
+        process_set,
+        scale_local_gradients,
+    )
+    return ours.of(optimizer, backend, options)
+
+
+def local_variables(layer_class: type, name: str, local_layers: Any) -> list[Any]:
+    """The trainable weights of a layer or several; ValueError for what is none.
+
+    Args:
+      name: of the class, as the message has it.
+    """
+    if local_layers is None:
+        return []
+    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
+    if not all(isinstance(layer, layer_class) for layer in layers):
+        raise ValueError(f"All local layers must be of {name} type.")
+    return [weight for layer in layers for weight in layer.trainable_weights]
+
+
+def _kind_of(optimizer: Any) -> type[Distributed]:
+    """What goes before the optimizer's class, which is told by the methods it has."""
+    if isinstance(optimizer, type):
+        pass
+    elif hasattr(optimizer, "stateless_apply"):
+        return keras3_optimizer.Keras3Distributed
+    elif hasattr(optimizer, "_aggregate_gradients") or hasattr(optimizer, "aggregate_gradients"):
+        # Which imports TensorFlow.
+        from perseus._keras import keras2_optimizers
+
+        if hasattr(optimizer, "aggregate_gradients"):
+            return keras2_optimizers.Keras2Distributed
+        return keras2_optimizers.LegacyDistributed
+    raise TypeError(f"optimizer is {optimizer!r}; it takes an optimizer of Keras")

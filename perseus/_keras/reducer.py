@@ -1,0 +1,110 @@
+"""What a DistributedOptimizer does with gradients before its own class applies them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from perseus._keras.backend import Backend, Options
+
+__all__ = ["Reducer"]
+
+# Where gradients are taken as reduced, besides in a graph.
+_NOWHERE = object()
+_EVERYWHERE = object()
+
+
+class Reducer:
+    """Reduces gradients once on their way from the tape to the variables.
+
+    Attributes:
+      is_loss_scaled: a step is taken or not by whether gradients are finite, so that the ranks must
+        find the same: where one has what is not finite, all get NaN.
+    """
+
+    def __init__(self, backend: Backend, options: Options) -> None:
+        self.options = options
+        self.is_loss_scaled = False
+        self._backend = backend
+        self._reduction = backend.make_reduction(options)
+        self._accumulation = backend.make_accumulation(options) if options.passes > 1 else None
+        self._reduced_in: object = _NOWHERE
+
+    @property
+    def accumulates(self) -> bool:
+        return self._accumulation is not None
+
+    def register_local(self, variable: Any) -> None:
+        if not self._backend.is_variable(variable):
+            raise ValueError(
+                f"a local variable must be a variable of Keras, not {type(variable).__name__}"
+            )
+        self._reduction.register_local(variable)
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks; those of local variables are this rank's."""
+        self._backend.refuse_xla(self.options.name)
+        reduced = self._reduction(gradients, variables)
+        if not self.is_loss_scaled:
+            return reduced
+        # What was reduced is not finite anywhere if it was not on one rank.
+        local = [i for i, variable in enumerate(variables) if self._reduction.is_local(variable)]
+        return self._agreed(reduced, local)
+
+    def agree(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients of this rank, all ranks' of which can be applied, or none's."""
+        self._backend.refuse_xla(self.options.name)
+        return self._agreed(list(gradients), range(len(gradients)))
+
+    def step(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        apply: Callable[[list[Any]], object],
+        skip: Callable[[], object],
+    ) -> None:
+        """Applies reduced gradients; or, before the last of several passes, skips the step."""
+        if self._accumulation is None:
+            apply(self.reduce(gradients, variables))
+            return
+        self._backend.refuse_xla(self.options.name)
+
+        def apply_sums(sums: list[Any]) -> None:
+            if self.options.average_aggregated_gradients:
+                sums = [None if each is None else each / self.options.passes for each in sums]
+            apply(self.reduce(sums, variables))
+
+        self._accumulation(gradients, variables, apply_sums, skip)
+
+    def reset(self) -> None:
+        """Forgets what has been added up."""
+        self.clear_mark()
+        if self._accumulation is not None:
+            self._accumulation.reset()
+
+    def mark(self) -> None:
+        """Notes that the gradients which come next, in the same graph, have been reduced."""
+        self._reduced_in = self._backend.here()
+
+    def clear_mark(self) -> None:
+        self._reduced_in = _NOWHERE
+
+    def is_marked(self) -> bool:
+        if self._reduced_in in (_NOWHERE, _EVERYWHERE):
+            return self._reduced_in is _EVERYWHERE
+        return self._reduced_in == self._backend.here()
+
+    @contextlib.contextmanager
+    def marking(self) -> Iterator[None]:
+        """Within it gradients are taken as reduced, also in the branches of a graph."""
+        self._reduced_in = _EVERYWHERE
+        try:
+            yield
+        finally:
+            self.clear_mark()
+
+    def _agreed(self, gradients: list[Any], which: Sequence[int]) -> list[Any]:
+        there = [i for i in which if gradients[i] is not None]
+        name, process_set = self.options.name, self.options.process_set
+        return self._backend.finite_everywhere(gradients, there, name, process_set)

@@ -1,0 +1,266 @@
+"""Horovod's interface for Keras: `import perseus.keras as hvd`.
+
+    hvd.init()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * hvd.size())), "mse")
+    model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Keras 3 runs on TensorFlow or on PyTorch, as KERAS_BACKEND says, and tensors are its backend's;
+NotImplementedError if it runs on another. Keras 2 runs on TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import keras
+
+from perseus._keras import loading
+from perseus._keras.optimizer import distributed_optimizer, local_variables
+from perseus.common.compression import Compressor
+from perseus.common.groups import given_groups
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
+from perseus.keras import callbacks, elastic
+from perseus.keras.backend import backend as _backend
+
+_horovod = _backend.horovod
+Compression = _horovod.Compression
+ccl_built = _horovod.ccl_built
+cross_rank = _horovod.cross_rank
+cross_size = _horovod.cross_size
+cuda_built = _horovod.cuda_built
+ddl_built = _horovod.ddl_built
+gloo_built = _horovod.gloo_built
+gloo_enabled = _horovod.gloo_enabled
+init = _horovod.init
+is_initialized = _horovod.is_initialized
+local_rank = _horovod.local_rank
+local_size = _horovod.local_size
+mpi_built = _horovod.mpi_built
+mpi_enabled = _horovod.mpi_enabled
+mpi_threads_supported = _horovod.mpi_threads_supported
+nccl_built = _horovod.nccl_built
+rank = _horovod.rank
+rocm_built = _horovod.rocm_built
+shutdown = _horovod.shutdown
+size = _horovod.size
+start_timeline = _horovod.start_timeline
+stop_timeline = _horovod.stop_timeline
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    num_groups: int = 0,
+    groups: int | Sequence[Iterable[Any]] | None = None,
+) -> Any:
+    """The optimizer, with gradients that are reduced over the ranks before they are applied.
+
+    The result is an instance of a subclass of the optimizer's class, with its name, and shares its
+    state; use it in the optimizer's place. A model is saved with it as without, so that loading
+    does not need Perseus. register_local_var(variable) leaves a gradient to its rank. Where the
+    loss is scaled, all ranks take a step or none does.
+
+    Args:
+      optimizer: one of keras.optimizers, which may scale the loss.
+      name: a prefix of the operations' names; "Distributed" and the optimizer's class without one.
+      device_dense, device_sparse: the devices, as tf.device takes them, of the operations.
+      compression: what a gradient is turned into before it is reduced.
+      sparse_as_dense: reduces IndexedSlices as tensors, and does not gather them.
+      gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
+        size / it after.
+      op: Average or Sum.
+      num_groups: deprecated form of an int for `groups`.
+      groups: gradients that are reduced together: the number of groups to split them into, or lists
+        of variables; others stay single.
+
+    Raises ValueError for arguments that contradict each other.
+    """
+    return distributed_optimizer(
+        _backend,
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        1,
+        False,
+        given_groups(num_groups, groups),
+        global_process_set,
+        True,
+    )
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: int | Sequence[Iterable[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedOptimizer that leaves layers to their ranks.
+
+    Args:
+      backward_passes_per_step: calls whose gradients are added up before they are reduced and
+        applied; those before only count as iterations.
+      average_aggregated_gradients: divides what has been added up by backward_passes_per_step.
+      process_set: the ranks that take part; on others the optimizer stays local.
+      local_layers: a layer or several, whose gradients are not reduced. The others are as those of
+        DistributedOptimizer.
+      scale_local_gradients: divides the gradients of these layers by the number of ranks.
+
+    Raises ValueError for arguments that contradict each other.
+    """
+    local = local_variables(keras.layers.Layer, "keras.layers.Layer", local_layers)
+    distributed = distributed_optimizer(
+        _backend,
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for variable in local:
+        distributed.register_local_var(variable)
+    return distributed
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """The operation that gives all global variables of a graph of TensorFlow the root's values.
+
+    RuntimeError where there is no graph: give fit BroadcastGlobalVariablesCallback.
+    """
+    return _backend.broadcast_global_variables(root_rank)
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = True,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: type[Compressor] = Compression.none,
+) -> Any:
+    """Reduces the ranks' values, of one shape and type, element by element; gives a tensor.
+
+    Args:
+      value: a number, an array, or a tensor.
+      name: what ranks match the operation by.
+      average: Horovod's older form of `op`; ValueError if both are given, so give None with `op`.
+      op: Average (the default), Sum, Min, Max or Product.
+      prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the
+        other last.
+      compression: what tensors are turned into before they are reduced.
+    """
+    if average and op is None:
+        op, average = Average, None
+    return _backend.allreduce(
+        value, name, resolve_op(op, average), prescale_factor, postscale_factor, compression
+    )
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Joins the ranks' values by their first dimension, in which they may differ, in the order of
+    the ranks; gives a tensor."""
+    return _backend.allgather(value, name)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """The value of a rank, whose shape and type all have, as a tensor."""
+    return _backend.broadcast(value, root_rank, name)
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """Sums or averages the ranks' values; each rank gets its share of the rows, as a tensor."""
+    return _backend.reducescatter(value, name, op)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: type[Compressor] = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """A model from a file, with a DistributedOptimizer that has the state of the one it was saved
+    with.
+
+    Args:
+      filepath: as keras.models.load_model takes it.
+      custom_optimizers: classes of optimizers that are not Keras's own.
+      custom_objects: what else the file has by its name.
+      compression: of the optimizer.
+      legacy_opts: for Horovod's sake; the file tells whether its optimizer is a legacy one.
+    """
+
+    def distribute(optimizer: Any) -> Any:
+        return DistributedOptimizer(optimizer, compression=compression)
+
+    return loading.load_model(keras, distribute, filepath, custom_optimizers, custom_objects)

@@ -34,7 +34,7 @@ class Options:
 class Reduction(Protocol):
     """Reduces lists of gradients over the ranks."""
 
-    def register_local(self, variable: Any) -> None:
+    def register_local_var(self, variable: Any) -> None:
         """Leaves the gradients of a variable to this rank."""
 
     def is_local(self, variable: Any) -> bool: ...

@@ -61,7 +61,7 @@ class Distributed:
     def register_local_var(self, var: Any) -> None:
         """Leaves the gradients of a variable to this rank, divided by the number of ranks if
         scale_local_gradients is set."""
-        self._reducer.register_local(var)
+        self._reducer.register_local_var(var)
 
 
 def reducers_of(optimizer: Any) -> list[Reducer]:

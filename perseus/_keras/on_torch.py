@@ -11,7 +11,7 @@ import torch
 import perseus.torch.horovod as horovod
 from perseus._keras.backend import Options
 from perseus.common.compression import Compressor
-from perseus.common.groups import checked_groups
+from perseus.common.gradient_arguments import checked_groups
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Min
 from perseus.torch.horovod.compression import checked_compression
@@ -64,7 +64,7 @@ class _Reduction:
         self._local: set[int] = set()
         self._of_sets: dict[tuple[int, ...], Gradients] = {}
 
-    def register_local(self, variable: Any) -> None:
+    def register_local_var(self, variable: Any) -> None:
         self._local.add(id(_parameter(variable)))
 
     def is_local(self, variable: Any) -> bool:

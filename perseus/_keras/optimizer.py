@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +9,9 @@ from perseus._keras import keras3_optimizer
 from perseus._keras.backend import Backend, Options
 from perseus._keras.distributed import Distributed
 from perseus.common.compression import Compressor
+from perseus.common.gradient_arguments import checked_passes, checked_predivide
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Average, Sum
-from perseus_core.arguments import real_number, whole_number
 
 __all__ = ["distributed_optimizer", "local_variables"]
 
@@ -42,13 +41,8 @@ def distributed_optimizer(
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
-    factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
-    if factor == 0.0 or not math.isfinite(factor):
-        raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
-    if factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if whole_number("backward_passes_per_step", backward_passes_per_step) <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
+    factor = checked_predivide(gradient_predivide_factor, op)
+    passes = checked_passes(backward_passes_per_step)
     set_id(process_set)
     options = Options(
         name or f"Distributed{type(optimizer).__name__}",
@@ -58,7 +52,7 @@ def distributed_optimizer(
         sparse_as_dense,
         factor,
         op,
-        backward_passes_per_step,
+        passes,
         average_aggregated_gradients,
         groups,  # type: ignore[arg-type]
         process_set,

@@ -35,12 +35,12 @@ class Reducer:
     def accumulates(self) -> bool:
         return self._accumulation is not None
 
-    def register_local(self, variable: Any) -> None:
+    def register_local_var(self, variable: Any) -> None:
         if not self._backend.is_variable(variable):
             raise ValueError(
                 f"a local variable must be a variable of Keras, not {type(variable).__name__}"
             )
-        self._reduction.register_local(variable)
+        self._reduction.register_local_var(variable)
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients of all ranks; those of local variables are this rank's."""

@@ -18,7 +18,7 @@ import keras
 from perseus._keras import loading
 from perseus._keras.optimizer import distributed_optimizer, local_variables
 from perseus.common.compression import Compressor
-from perseus.common.groups import given_groups
+from perseus.common.gradient_arguments import given_groups
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
 from perseus.keras import callbacks, elastic

@@ -8,12 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus._keras.backend import backend_named
+from perseus._keras.elastic import KerasState
 from perseus.common.elastic import ObjectState, run_fn
 from perseus.common.exceptions import HorovodInternalError
 from perseus.tensorflow.horovod.functions import broadcast_object, broadcast_variables
 from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
 
-__all__ = ["TensorFlowState", "run"]
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,6 +32,22 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
             raise HorovodInternalError(str(error)) from error
 
     return run_fn(wrapper, _reset)
+
+
+class TensorFlowKerasState(KerasState):
+    """A model and its optimizer, of Keras on TensorFlow, and plain attributes.
+
+    Args:
+      model: one that is built: ValueError if it has no variables yet.
+      optimizer: the model's, if None.
+      backend: not needed; Horovod has the argument.
+      kwargs: attributes, which are synced as they were saved last.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(backend_named("tensorflow"), model, optimizer, **kwargs)
 
 
 class TensorFlowState(ObjectState):

@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus.common.gradient_arguments import checked_passes
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.tensorflow.horovod.mpi_ops import size_op
 from perseus.tensorflow.horovod.util import references
-from perseus_core.arguments import whole_number
 
 __all__ = [
     "LocalGradientAggregationHelper",
@@ -172,13 +172,6 @@ def apply_op_to_not_none_tensors(
 
 def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensor_list if tensor is not None]
-
-
-def checked_passes(backward_passes_per_step: int) -> int:
-    passes = whole_number("backward_passes_per_step", backward_passes_per_step)
-    if passes <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
-    return passes
 
 
 def local_variable(value: Any, name: str) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from perseus.common.groups import checked_groups, given_groups
+from perseus.common.gradient_arguments import checked_groups, checked_predivide
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
@@ -19,9 +18,8 @@ from perseus.tensorflow.horovod.reductions import gathered_slices
 from perseus.tensorflow.horovod.util import is_variable, references
 from perseus.tensorflow.plugin import ops
 from perseus_core import WORLD
-from perseus_core.arguments import real_number
 
-__all__ = ["GradientReduction", "given_groups"]
+__all__ = ["GradientReduction"]
 
 
 class _Plan(NamedTuple):
@@ -134,11 +132,7 @@ class GradientReduction:
         scale_local_gradients: bool = True,
     ) -> None:
         op = checked_op(op)
-        factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
-        if factor == 0.0 or not math.isfinite(factor):
-            raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
-        if factor != 1.0 and op != Average:
-            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        factor = checked_predivide(gradient_predivide_factor, op)
         if op == Adasum and set_id(process_set) != WORLD:
             raise NotImplementedError("Adasum takes the ranks of the world, and no process set")
         scales = (1.0 / factor, factor) if op == Average else (1.0, 1.0)

@@ -7,10 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from perseus._keras.optimizer import local_variables
+from perseus.common.gradient_arguments import given_groups
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
 from perseus.tensorflow.horovod.compression import Compression, Compressor
-from perseus.tensorflow.horovod.gradient_reduction import GradientReduction, given_groups
+from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -96,7 +98,7 @@ def PartialDistributedGradientTape(
       local_layers: a layer of Keras or several, whose gradients are not reduced. The others are as
         those of DistributedGradientTape.
     """
-    layers = local_variables(local_layers)
+    weights = local_variables(tf.keras.layers.Layer, "tf.keras.layers.Layer", local_layers)
     tape = DistributedGradientTape(
         gradtape,
         device_dense,
@@ -110,19 +112,9 @@ def PartialDistributedGradientTape(
         process_set,
         scale_local_gradients,
     )
-    for variable in layers:
+    for variable in weights:
         tape.register_local_source(variable)
     return tape
-
-
-def local_variables(local_layers: Any) -> list[Any]:
-    """The trainable weights of a layer of Keras, or of several; ValueError for what is none."""
-    if local_layers is None:
-        return []
-    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
-    if not all(isinstance(layer, tf.keras.layers.Layer) for layer in layers):
-        raise ValueError("All local layers must be of tf.keras.layers.Layer type.")
-    return [weight for layer in layers for weight in layer.trainable_weights]
 
 
 class _DistributedGradientTape(tf.GradientTape):

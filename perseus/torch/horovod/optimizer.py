@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterable, Sequence
 
 import torch
 
+from perseus.common.gradient_arguments import checked_passes, checked_predivide, given_groups
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
@@ -16,7 +15,6 @@ from perseus.torch.horovod.distributed_deltas import DistributedDeltas
 from perseus.torch.horovod.forward_overlap import UpdatesInForward
 from perseus.torch.horovod.parameter_groups import checked_groups
 from perseus_core import size
-from perseus_core.arguments import real_number, whole_number
 
 
 def DistributedOptimizer(
@@ -67,19 +65,9 @@ def DistributedOptimizer(
         )
     checked_compression(compression)
     op = checked_op(op)
-    factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
-    if factor == 0.0 or not math.isfinite(factor):
-        raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
-    if factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if whole_number("backward_passes_per_step", backward_passes_per_step) <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
-    if num_groups != 0:
-        warnings.warn(
-            "num_groups is deprecated; give groups instead", DeprecationWarning, stacklevel=2
-        )
-        groups = num_groups if groups is None else groups
-    groups = checked_groups(groups)
+    factor = checked_predivide(gradient_predivide_factor, op)
+    passes = checked_passes(backward_passes_per_step)
+    groups = checked_groups(given_groups(num_groups, groups))
     if overlap_forward and isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("overlap_forward updates one parameter after the other; LBFGS cannot")
     if isinstance(optimizer, Distributed):
@@ -103,7 +91,7 @@ def DistributedOptimizer(
     distributed._distribute(
         named_parameters,
         compression,
-        backward_passes_per_step,
+        passes,
         op,
         factor,
         groups,

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from perseus.common.groups import checked_groups as groups_of
+from perseus.common.gradient_arguments import checked_groups as groups_of
 
 
 def checked_groups(
     groups: int | Sequence[Iterable[torch.Tensor]] | None,
 ) -> int | list[list[torch.Tensor]] | None:
-    """What DistributedOptimizer's argument says; see perseus.common.groups."""
+    """What DistributedOptimizer's argument says; see perseus.common.gradient_arguments."""
     return groups_of(groups, lambda each: isinstance(each, torch.Tensor), id, "tensors")
 
 

@@ -18,7 +18,7 @@ from perseus._keras import loading
 from perseus._keras import on_tensorflow as _backend
 from perseus._keras.optimizer import distributed_optimizer
 from perseus.common.compression import Compressor
-from perseus.common.groups import given_groups
+from perseus.common.gradient_arguments import given_groups
 from perseus.common.process_sets import (
     ProcessSet,
     add_process_set,

@@ -1,15 +1,18 @@
-"""Which gradients are reduced together, as users say it."""
+"""Arguments of optimizers and tapes that say how gradients are reduced, in every adapter."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from perseus.common.callers import callers_level
+from perseus.common.reduce_ops import Average
+from perseus_core.arguments import real_number, whole_number
 
-__all__ = ["checked_groups", "given_groups"]
+__all__ = ["checked_groups", "checked_passes", "checked_predivide", "given_groups"]
 
 
 def checked_groups(
@@ -57,3 +60,21 @@ def given_groups(num_groups: int, groups: Any) -> Any:
         stacklevel=callers_level(),
     )
     return num_groups if groups is None else groups
+
+
+def checked_predivide(gradient_predivide_factor: float, op: int) -> float:
+    """The factor; ValueError for one that cannot divide, or that is not for an average."""
+    factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
+    if factor == 0.0 or not math.isfinite(factor):
+        raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
+    if factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    return factor
+
+
+def checked_passes(backward_passes_per_step: int) -> int:
+    """The number; ValueError if it is not above 0."""
+    passes = whole_number("backward_passes_per_step", backward_passes_per_step)
+    if passes <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    return passes

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -158,7 +159,10 @@ constexpr const char* kDevices[] = {"CPU", "GPU"};
 
 std::string register_kernel(TF_KernelBuilder* builder, const char* op, const char* device,
                             const std::vector<const char*>& arguments) {
-  for (const char* argument : arguments) api().TF_KernelBuilder_HostMemory(builder, argument);
+  // On the CPU all memory is the host's: to say so would keep inputs from becoming outputs.
+  if (std::string_view(device) == "GPU") {
+    for (const char* argument : arguments) api().TF_KernelBuilder_HostMemory(builder, argument);
+  }
   const StatusHolder status = new_status();
   const std::string name = std::string(op) + device;
   api().TF_RegisterKernelBuilder(name.c_str(), builder, status.get());

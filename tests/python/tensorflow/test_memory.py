@@ -1,0 +1,44 @@
+"""What memory the operations take beside TensorFlow's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import perseus.tensorflow.horovod as hvd
+
+MIB = 1 << 20
+SIZE = 64 * MIB
+STATUS = Path("/proc/self/status")
+
+
+def resident(key):
+    words = next(line for line in STATUS.read_text().splitlines() if line.startswith(key))
+    return int(words.split()[1]) * 1024
+
+
+def peak_beyond(run):
+    """Bytes of resident memory at the most while it runs, beyond those before."""
+    before = resident("VmRSS")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pytest.skip("the kernel does not let the peak be forgotten")
+    result = run()
+    return resident("VmHWM") - before, result
+
+
+@pytest.mark.parametrize(
+    "reduce", [lambda x: hvd.allreduce(x, op=hvd.Sum), lambda x: hvd.broadcast(x, 0)]
+)
+def test_a_tensor_that_nobody_else_has_becomes_its_own_result(reduce):
+    @tf.function
+    def run(value):
+        return reduce(tf.fill([SIZE // 4], value))
+
+    run(tf.constant(0.0))  # what the engine needs besides it keeps
+    beyond, result = peak_beyond(lambda: run(tf.constant(1.0)))
+    assert float(result[-1]) in (1.0, hvd.size())
+    assert SIZE * 0.9 < beyond < SIZE * 1.5

@@ -10,10 +10,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gradients.h"
+
 enum { kWarmUp = 2, kMostTimes = 4096 };
 
 typedef struct {
   char work[64];
+  char name[64];
   long iterations;
   long elements;
   long in_place;
@@ -37,6 +40,8 @@ static double microseconds(clockid_t clock) {
   return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
 }
 
+double contender_microseconds(void) { return microseconds(CLOCK_MONOTONIC); }
+
 static void fill(float* data, size_t elements, float value) {
   for (size_t i = 0; i < elements; ++i) data[i] = value;
 }
@@ -57,6 +62,8 @@ static int parse(char* line, request_t* request) {
       request->elements = atol(value);
     } else if (strcmp(word, "in_place") == 0) {
       request->in_place = atol(value);
+    } else if (strcmp(word, "name") == 0) {
+      snprintf(request->name, sizeof request->name, "%s", value);
     } else if (strcmp(word, "pause") == 0) {
       request->pause = atof(value);
     } else {
@@ -110,17 +117,22 @@ static int find(const contender_t* contender, const request_t* request, plan_t* 
   return plan->run != NULL;
 }
 
+int contender_require(const float* result, size_t elements, float expected) {
+  for (size_t i = 0; i < elements; ++i) {
+    if (result[i] == expected) continue;
+    snprintf(reason, sizeof reason, "wrong result: element %zu is %g, not %g", i, result[i],
+             expected);
+    return 0;
+  }
+  return 1;
+}
+
 /* Looks at every element. */
 static int is_right(const plan_t* plan, const float* result) {
   const size_t elements = plan->output / plan->parts;
   for (size_t part = 0; part < plan->parts; ++part) {
     const float expected = plan->expected + (float)part;
-    for (size_t i = part * elements; i < (part + 1) * elements; ++i) {
-      if (result[i] == expected) continue;
-      snprintf(reason, sizeof reason, "wrong result: element %zu is %g, not %g", i, result[i],
-               expected);
-      return 0;
-    }
+    if (!contender_require(result + part * elements, elements, expected)) return 0;
   }
   return 1;
 }
@@ -135,15 +147,18 @@ static int measure(const contender_t* contender, const plan_t* plan, long iterat
   fill(input, plan->input, 0);
   for (long i = -kWarmUp; i < iterations; ++i) {
     if (plan->together) contender->barrier();
-    const double began = microseconds(CLOCK_MONOTONIC);
+    const double began = contender_microseconds();
     if (plan->run(input, target, plan->input) == NULL) return 0;
-    if (i >= 0) times[i] = microseconds(CLOCK_MONOTONIC) - began;
+    if (i >= 0) times[i] = contender_microseconds() - began;
   }
   return 1;
 }
 
 static int run(const contender_t* contender, const request_t* request) {
   if (strcmp(request->work, "collective.idle") == 0) return idle(contender, request);
+  if (strcmp(request->work, "step.gradients") == 0 && contender->begin != NULL) {
+    return gradients_run(contender, request->name, request->iterations, times);
+  }
   plan_t plan = {0};
   if (!find(contender, request, &plan)) {
     snprintf(reason, sizeof reason, "has no %s", request->work);

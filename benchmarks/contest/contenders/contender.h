@@ -23,6 +23,11 @@ typedef struct {
   contender_operation_t alltoall;      /* equal parts */
   contender_operation_t reducescatter; /* a sum */
   void (*barrier)(void);
+  /* A tensor's sum over the ranks, in place: the number by which its name is known from then on, or
+   * -1; one that has begun, or 0; whether it has ended well. */
+  int (*name)(const char* name);
+  long (*begin)(int name, float* data, size_t elements);
+  int (*end)(long handle);
   int is_limit; /* the operations move bytes and sum nothing */
 } contender_t;
 
@@ -31,6 +36,9 @@ typedef struct {
 void contender_note(const char* text);
 /* Keeps the reason, for the conductor, and gives NULL. */
 const float* contender_failed(const char* reason);
+/* Whether every element is `expected`; if not, the reason is kept. */
+int contender_require(const float* result, size_t elements, float expected);
+double contender_microseconds(void);
 /* Gives an exit status. */
 int contender_serve(const contender_t* contender);
 

@@ -57,6 +57,35 @@ static const float* reducescatter(float* input, float* output, size_t elements) 
   return run(PERSEUS_REDUCESCATTER, input, output, elements);
 }
 
+static int name(const char* text) {
+  int32_t id = -1;
+  if (perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, text, &id) == PERSEUS_OK) return id;
+  contender_failed(perseus_last_error());
+  return -1;
+}
+
+static long begin(int name, float* data, size_t elements) {
+  const int64_t shape = (int64_t)elements;
+  const perseus_tensor_t tensor = {data, data, &shape, 1, PERSEUS_FLOAT32};
+  const perseus_submission_t submission = {.struct_size = sizeof submission,
+                                           .id = name,
+                                           .tensor_count = 1,
+                                           .tensors = &tensor,
+                                           .reduce_op = PERSEUS_SUM,
+                                           .prescale = 1,
+                                           .postscale = 1};
+  perseus_handle_t handle = 0;
+  if (perseus_submit(&submission, &handle) != PERSEUS_OK) contender_failed(perseus_last_error());
+  return (long)handle;
+}
+
+static int end(long handle) {
+  const int done = perseus_wait((perseus_handle_t)handle, -1) == PERSEUS_OK;
+  if (!done) contender_failed(perseus_last_error());
+  perseus_release((perseus_handle_t)handle);
+  return done;
+}
+
 static void barrier(void) {
   const int64_t shape = 0;
   const perseus_tensor_t none = {NULL, NULL, &shape, 1, PERSEUS_UINT8};
@@ -75,7 +104,10 @@ int main(void) {
                                  .allgather = allgather,
                                  .alltoall = alltoall,
                                  .reducescatter = reducescatter,
-                                 .barrier = barrier};
+                                 .barrier = barrier,
+                                 .name = name,
+                                 .begin = begin,
+                                 .end = end};
   const int status = contender_serve(&contender);
   perseus_shutdown();
   return status;

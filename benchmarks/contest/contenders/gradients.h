@@ -1,0 +1,10 @@
+/* All gradients of a model at once: `gradients` of contest/works/step.py, in C. */
+#ifndef CONTEST_GRADIENTS_H_
+#define CONTEST_GRADIENTS_H_
+
+#include "contender.h"
+
+/* One step before those that are timed; sums are checked first. 0 after contender_failed. */
+int gradients_run(const contender_t* contender, const char* model, long iterations, double* times);
+
+#endif /* CONTEST_GRADIENTS_H_ */

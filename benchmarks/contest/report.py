@@ -184,6 +184,7 @@ def machine() -> dict[str, Any]:
             "python": platform.python_version(),
             "perseus": _commit(),
             **{name: _version(name) for name in ("torch", "numpy")},
+            "tensorflow": _version("tensorflow") or _version("tensorflow-cpu"),
         },
     }
 

@@ -13,6 +13,7 @@
     wait(handle)
     distribute(model, optimizer, prefix) -> (model, optimizer)   of PyTorch, to train together;
                               the prefix tells models apart
+    function, scope, summed, train      in TensorFlow's graphs: see tensorflow_graph.py
     barrier()
     close()
 

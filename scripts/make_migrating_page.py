@@ -73,6 +73,15 @@ HOROVOD_TENSORFLOW = [
     *_HOROVOD_TENSORFLOW.split(),
 ]
 
+#: What horovod.tensorflow.keras has besides functions of its own, and horovod.keras most of.
+_HOROVOD_KERAS = """
+init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+start_timeline stop_timeline mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built
+nccl_built ddl_built ccl_built cuda_built rocm_built Average Sum Compression global_process_set
+callbacks elastic
+"""
+_OF_SETS = ["ProcessSet", "add_process_set", "remove_process_set"]
+
 #: The modules that have most of their names from others, and the others.
 REEXPORTED = {
     "horovod.torch": (
@@ -94,7 +103,11 @@ REEXPORTED = {
 #: Names in Horovod's modules that are neither functions nor classes with methods, or that they
 #: import from others for users.
 NAMES = {
+    "horovod.keras": [*_HOROVOD_KERAS.split(), "Adasum"],
+    "horovod.keras.elastic": ["run"],
     "horovod.tensorflow": HOROVOD_TENSORFLOW,
+    "horovod.tensorflow.keras": [*_HOROVOD_KERAS.split(), *_OF_SETS],
+    "horovod.tensorflow.keras.elastic": ["run"],
     "horovod.tensorflow.compression": ["Compression"],
     "horovod.torch": HOROVOD_TORCH,
     "horovod.torch.compression": ["Compression"],

@@ -67,7 +67,8 @@ class _Keras2(Distributed):
                 apply(list(zip(reduced, variables, strict=True)), False)
 
             reducer.step(gradients, variables, apply_reduced, self._count_a_pass)
-            return self.iterations  # type: ignore[attr-defined]
+            # As the branch of LossScaleOptimizer that applies nothing: an operation in a graph.
+            return self.iterations if tf.executing_eagerly() else tf.no_op()  # type: ignore
         if not aggregates:
             reducer.clear_mark()
             return apply(pairs, False)

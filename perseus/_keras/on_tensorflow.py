@@ -202,7 +202,8 @@ def sees_attributes(model: Any) -> bool:
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     sent = [each for each in variables if _can_be_sent(tensorflow_variable(each).dtype)]
-    functions.broadcast_variables(sent, root_rank)
+    # Ranks may have made layers besides, so that the variables' own names differ.
+    horovod.broadcast_(sent, root_rank, name="keras_variable")
 
 
 def _can_be_sent(dtype: tf.DType) -> bool:

@@ -14,6 +14,7 @@ from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import checked_groups
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Min
+from perseus.common.variable_names import without_counts
 from perseus.torch.horovod.compression import checked_compression
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.gradients import Gradients
@@ -114,7 +115,7 @@ class _Reduction:
     def _new_reduction(self, parameters: list[torch.Tensor], variables: list[Any]) -> Gradients:
         options = self._options
         names = {
-            parameter: f"{options.name}.{i}.{variable.path}"
+            parameter: f"{options.name}.{i}.{without_counts(variable.path)}"
             for i, (parameter, variable) in enumerate(zip(parameters, variables, strict=True))
         }
         groups: list[list[torch.Tensor]] = []
@@ -218,7 +219,7 @@ def is_variable(value: Any) -> bool:
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     tensors = [
-        (f"{i}.{variable.path}", _sendable(_parameter(variable).detach()))
+        (f"keras_variable.{i}", _sendable(_parameter(variable).detach()))
         for i, variable in enumerate(variables)
     ]
     horovod.broadcast_parameters(tensors, root_rank)

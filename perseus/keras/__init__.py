@@ -19,34 +19,35 @@ from perseus._keras import loading
 from perseus._keras.optimizer import distributed_optimizer, local_variables
 from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import given_groups
+from perseus.common.process import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
 from perseus.keras import callbacks, elastic
 from perseus.keras.backend import backend as _backend
 
-_horovod = _backend.horovod
-Compression = _horovod.Compression
-ccl_built = _horovod.ccl_built
-cross_rank = _horovod.cross_rank
-cross_size = _horovod.cross_size
-cuda_built = _horovod.cuda_built
-ddl_built = _horovod.ddl_built
-gloo_built = _horovod.gloo_built
-gloo_enabled = _horovod.gloo_enabled
-init = _horovod.init
-is_initialized = _horovod.is_initialized
-local_rank = _horovod.local_rank
-local_size = _horovod.local_size
-mpi_built = _horovod.mpi_built
-mpi_enabled = _horovod.mpi_enabled
-mpi_threads_supported = _horovod.mpi_threads_supported
-nccl_built = _horovod.nccl_built
-rank = _horovod.rank
-rocm_built = _horovod.rocm_built
-shutdown = _horovod.shutdown
-size = _horovod.size
-start_timeline = _horovod.start_timeline
-stop_timeline = _horovod.stop_timeline
+Compression = _backend.horovod.Compression
 
 __all__ = [
     "Adasum",

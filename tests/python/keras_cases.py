@@ -206,9 +206,7 @@ def local_step(keras, gradients_of, model, x, y, scale):
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_a_partial_optimizer_leaves_layers_to_their_ranks(
-    keras, partial, gradients_of, scaled
-):
+def test_a_partial_optimizer_leaves_layers_to_their_ranks(keras, partial, gradients_of, scaled):
     model = make_model(keras)
     x, y = own_rows(X), own_rows(Y)
     expected = local_step(keras, gradients_of, model, x, y, size() if scaled else 1)
@@ -246,9 +244,7 @@ def test_passes_are_added_up_before_a_step(keras, accumulating, averaged):
         assert int(number(model.optimizer.iterations)) == 2 * STEPS
 
 
-def test_before_the_last_pass_nothing_changes_but_the_iterations(
-    keras, accumulating, gradients_of
-):
+def test_before_the_last_pass_nothing_changes_but_the_iterations(keras, accumulating, gradients_of):
     model = make_model(keras)
     before = model.get_weights()
     optimizer = accumulating(make_optimizer(keras, "sgd"), 3, True)

@@ -9,6 +9,7 @@ import sys
 import keras as keras_3
 import pytest
 import torch
+from keras_callback_cases import *  # noqa: F403
 from keras_cases import *  # noqa: F403
 
 import perseus.keras

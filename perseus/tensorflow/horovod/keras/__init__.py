@@ -19,16 +19,7 @@ from perseus._keras import on_tensorflow as _backend
 from perseus._keras.optimizer import distributed_optimizer
 from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import given_groups
-from perseus.common.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
-from perseus.common.reduce_ops import Average, Sum, resolve_op
-from perseus.tensorflow.horovod.compression import Compression
-from perseus.tensorflow.horovod.keras import callbacks, elastic
-from perseus.tensorflow.horovod.mpi_ops import (
+from perseus.common.process import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -51,6 +42,15 @@ from perseus.tensorflow.horovod.mpi_ops import (
     start_timeline,
     stop_timeline,
 )
+from perseus.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from perseus.common.reduce_ops import Average, Sum, resolve_op
+from perseus.tensorflow.horovod.compression import Compression
+from perseus.tensorflow.horovod.keras import callbacks, elastic
 
 __all__ = [
     "Average",

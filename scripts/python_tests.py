@@ -57,7 +57,7 @@ def show_end(file: Path) -> None:
 def main() -> None:
     parts = [("unit", lambda: alone("unit"))]
     for ranks in map(int, sys.argv[1:]):
-        for folder in ("parallel", "tensorflow"):
+        for folder in ("parallel", "tensorflow", "keras_torch"):
             run = functools.partial(parallel, folder, ranks)
             parts.append((f"{folder}, {ranks} rank(s)", run))
     parts.append(("hosts", lambda: alone("hosts")))

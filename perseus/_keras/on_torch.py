@@ -14,7 +14,7 @@ from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import checked_groups
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Min
-from perseus.common.variable_names import without_counts
+from perseus.common.variable_names import own_name
 from perseus.torch.horovod.compression import checked_compression
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.gradients import Gradients
@@ -115,7 +115,7 @@ class _Reduction:
     def _new_reduction(self, parameters: list[torch.Tensor], variables: list[Any]) -> Gradients:
         options = self._options
         names = {
-            parameter: f"{options.name}.{i}.{without_counts(variable.path)}"
+            parameter: f"{options.name}.{i}.{own_name(variable.path)}"
             for i, (parameter, variable) in enumerate(zip(parameters, variables, strict=True))
         }
         groups: list[list[torch.Tensor]] = []

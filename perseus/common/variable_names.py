@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["without_counts"]
+__all__ = ["own_name"]
 
 
-def without_counts(name: str) -> str:
-    """dense/kernel, of dense_7/kernel: Keras counts the layers of a process, and a rank that loads
-    a file, say, has made more of them. What is left tells variables apart with their places only.
+def own_name(name: str) -> str:
+    """kernel, of model/dense_7/kernel.
+
+    What goes before differs between a model that a rank has loaded from a file and those that the
+    others have made, and Keras counts the layers of a process. What is left tells a variable with
+    its place.
     """
-    return re.sub(r"_\d+(?=[/:]|$)", "", name)
+    return re.sub(r"(_\d+)?(:\d+)?$", "", name.rpartition("/")[2])

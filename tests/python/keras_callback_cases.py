@@ -221,7 +221,9 @@ def test_the_best_model_is_saved_where_it_is_said_later(keras, hvd, tmp_path):
     checkpoint = hvd.callbacks.BestModelCheckpoint(monitor="loss")
     with pytest.raises(ValueError, match="filepath"):
         fit(model, X, Y, callbacks=[checkpoint])
-    checkpoint.filepath = str(tmp_path / f"best-{rank()}.keras")
+    # Keras 2.13 cannot save the best one alone in its new form.
+    form = "keras" if is_keras_3(keras) else "h5"
+    checkpoint.filepath = str(tmp_path / f"best-{rank()}.{form}")
     fit(model, X, Y, callbacks=[checkpoint])
     assert_weights(keras.models.load_model(checkpoint.filepath), model.get_weights(), 0.0)
 

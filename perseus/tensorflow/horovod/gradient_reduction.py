@@ -11,7 +11,7 @@ from perseus.common.gradient_arguments import checked_groups, checked_predivide
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
-from perseus.common.variable_names import without_counts
+from perseus.common.variable_names import own_name
 from perseus.tensorflow.horovod.calls import in_graph, normalized, reducing
 from perseus.tensorflow.horovod.compression import Compressor
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op, size_op
@@ -227,7 +227,7 @@ def _identity(gradient: Any) -> Any:
 
 
 def _short_name(variable: Any) -> str:
-    """Of a variable, such as dense/kernel: as far as a node's name can hold it. Tensors that are
-    there already have none."""
+    """Of a variable, such as kernel: as far as a node's name can hold it. Tensors that are there
+    already have none."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or ""
-    return normalized(without_counts(name))
+    return normalized(own_name(name))

@@ -56,6 +56,7 @@ RUNS = [
     Run("tensorflow/01_custom_loop.py", 2, r"2 processes: test accuracy 9[\d.]+ %"),
     Run("tensorflow/02_transformer.py", 4, r"512 rows of 1000\n.*differ by [\d.]+e-\d+"),
     Run("tensorflow/03_session.py", 2, r"2 processes: test accuracy [89][\d.]+ % after 198 steps"),
+    Run("keras/mnist.py", 3, r"3 processes: test accuracy 9[\d.]+ %"),
     Run("torch/07_ddp.py", 3, rf"backend: .*{DIFFERS}\n.*hook: .*{DIFFERS}$"),
 ]
 SINGLE_PROCESS_STEP = "torch/08_migrating/1_single_process.py"

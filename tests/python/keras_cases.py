@@ -82,8 +82,8 @@ def whole_batch(keras, kind="sgd", epochs=2):
     return model.get_weights()
 
 
-def assert_weights(model, expected, tolerance=1e-6):
-    # Losses, and some numbers of optimizers, are float32 whatever the model is.
+def assert_weights(model, expected, tolerance=5e-5):
+    # Losses are float32 whatever the model is, and Adam makes much of their rounding.
     for weight, wanted in zip(model.get_weights(), expected, strict=True):
         np.testing.assert_allclose(weight, wanted, rtol=0, atol=tolerance)
 

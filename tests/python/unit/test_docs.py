@@ -80,7 +80,7 @@ def test_a_name_that_only_we_have_is_in_the_table(
 ) -> None:
     monkeypatch.setattr(perseus.torch.horovod, "__all__", ["poll", "Handle"])
     monkeypatch.setattr(perseus.torch.horovod, "Handle", Path, raising=False)
-    assert "| `Handle` | only here | " in migrating.torch_table()
+    assert "| `Handle` | only here | " in migrating.names_table("horovod.torch")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -42,7 +42,7 @@ class WithoutXla:
     _backend: Backend
 
     def set_model(self, model: Any) -> None:
-        super().set_model(model)  # type: ignore[misc]
+        super().set_model(model)
         optimizer = getattr(model, "optimizer", None)
         if reducers_of(optimizer) and self._backend.turn_off_xla(model):
             warnings.warn(

@@ -68,7 +68,7 @@ class _Keras2(Distributed):
 
             reducer.step(gradients, variables, apply_reduced, self._count_a_pass)
             # As the branch of LossScaleOptimizer that applies nothing: an operation in a graph.
-            return self.iterations if tf.executing_eagerly() else tf.no_op()  # type: ignore
+            return self.iterations if tf.executing_eagerly() else tf.no_op()
         if not aggregates:
             reducer.clear_mark()
             return apply(pairs, False)
@@ -82,7 +82,7 @@ class _Keras2(Distributed):
         return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
 
     def _count_a_pass(self) -> None:
-        self.iterations.assign_add(1)  # type: ignore[attr-defined]
+        self.iterations.assign_add(1)
 
 
 class Keras2Distributed(_Keras2):
@@ -90,12 +90,12 @@ class Keras2Distributed(_Keras2):
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         """The gradients, reduced over the ranks, with their variables."""
-        pairs = super().compute_gradients(loss, var_list, tape)  # type: ignore[misc]
+        pairs = super().compute_gradients(loss, var_list, tape)
         return self._after_computing(pairs)
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Pairs:
         pairs = self._before_aggregating(grads_and_vars)
-        return super().aggregate_gradients(pairs)  # type: ignore[misc]
+        return super().aggregate_gradients(pairs)
 
     def apply_gradients(
         self,
@@ -109,7 +109,7 @@ class Keras2Distributed(_Keras2):
         Args:
           skip_gradients_aggregation: they are applied as they are.
         """
-        own = super().apply_gradients  # type: ignore[misc]
+        own = super().apply_gradients
         aggregates = not skip_gradients_aggregation and kwargs.pop(
             "experimental_aggregate_gradients", True
         )
@@ -119,7 +119,7 @@ class Keras2Distributed(_Keras2):
         def apply(pairs: Pairs, aggregates: bool) -> Any:
             return own(pairs, skip_gradients_aggregation=not aggregates, **options)
 
-        return self._applying(grads_and_vars, aggregates, self.build, apply)  # type: ignore
+        return self._applying(grads_and_vars, aggregates, self.build, apply)
 
 
 class LegacyDistributed(_Keras2):
@@ -128,12 +128,12 @@ class LegacyDistributed(_Keras2):
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> Pairs:
-        pairs = super()._compute_gradients(loss, var_list, grad_loss, tape)  # type: ignore[misc]
+        pairs = super()._compute_gradients(loss, var_list, grad_loss, tape)
         return self._after_computing(pairs)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Pairs:
         pairs = self._before_aggregating(grads_and_vars)
-        return super()._aggregate_gradients(pairs)  # type: ignore[misc]
+        return super()._aggregate_gradients(pairs)
 
     def apply_gradients(
         self,
@@ -146,12 +146,12 @@ class LegacyDistributed(_Keras2):
         Args:
           experimental_aggregate_gradients: False: they are applied as they are.
         """
-        own = super().apply_gradients  # type: ignore[misc]
+        own = super().apply_gradients
 
         def apply(pairs: Pairs, aggregates: bool) -> Any:
             return own(pairs, name=name, experimental_aggregate_gradients=aggregates)
 
-        build = self._create_all_weights  # type: ignore[attr-defined]
+        build = self._create_all_weights
         return self._applying(grads_and_vars, experimental_aggregate_gradients, build, apply)
 
 

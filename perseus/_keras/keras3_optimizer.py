@@ -18,13 +18,13 @@ class Keras3Distributed(Distributed):
         With backward_passes_per_step, adds them up until the last of these.
         """
         grads = list(grads)
-        apply = super().apply  # type: ignore[misc]
+        apply = super().apply
         variables = self._variables_of(trainable_variables)
         if self._reducer.is_marked() or len(variables) != len(grads) or not grads:
             apply(grads, trainable_variables)
             return
-        if not self.built:  # type: ignore[has-type]
-            self.build(variables)  # type: ignore[attr-defined]
+        if not self.built:
+            self.build(variables)
         self._reducer.step(
             grads, variables, lambda reduced: apply(reduced, variables), self._count_a_pass
         )
@@ -32,7 +32,7 @@ class Keras3Distributed(Distributed):
     def _variables_of(self, trainable_variables: Any) -> list[Any]:
         if trainable_variables is not None:
             return list(trainable_variables)
-        return list(self._trainable_variables) if self.built else []  # type: ignore
+        return list(self._trainable_variables) if self.built else []
 
     def _count_a_pass(self) -> None:
         counted = getattr(self, "inner_optimizer", self)
@@ -71,5 +71,5 @@ def _reduce_before_loss_scaling() -> None:
         with reducer.marking():
             own(self, reduced, trainable_variables)
 
-    apply._of_perseus = True  # type: ignore[attr-defined]
+    apply._of_perseus = True
     scaling.apply = apply

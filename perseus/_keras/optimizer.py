@@ -54,7 +54,7 @@ def distributed_optimizer(
         op,
         passes,
         average_aggregated_gradients,
-        groups,  # type: ignore[arg-type]
+        groups,
         process_set,
         scale_local_gradients,
     )

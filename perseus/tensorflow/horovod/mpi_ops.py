@@ -46,6 +46,7 @@ from perseus.common.process import (
 )
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from perseus.common.variable_names import own_name
 from perseus.tensorflow.horovod.calls import in_graph, matched, normalized, reducing
 from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus.tensorflow.plugin import ops
@@ -197,7 +198,7 @@ def broadcast_(
     if any(not isinstance(each, tf.Variable) for each in variables):
         raise ValueError("broadcast_ takes variables; broadcast takes tensors")
     names = tuple(
-        f"{name or normalized(each.name)}_{i}of{len(variables)}"
+        f"{name or normalized(own_name(each.name))}_{i}of{len(variables)}"
         for i, each in enumerate(variables, 1)
     )
     values, assigned = assign_values_of_root(variables, names, root_rank, process_set)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import perseus_core
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus_core import OperationKind, names
-from perseus_core.arguments import plain_text
+from perseus_core.arguments import plain_text, whole_number
 
 __all__ = ["allgather_object", "broadcast_object"]
 
@@ -27,8 +27,8 @@ def broadcast_object(obj: Any, root_rank: int, name: str | None, process_set: Pr
     """
     size_name, data_name = _names_of_parts(name)
     number = set_id(process_set)
-    is_root = perseus_core.rank() == root_rank
     with names.refusing(OperationKind.BROADCAST, "broadcast", size_name, number):
+        is_root = perseus_core.rank() == whole_number("root_rank", root_rank)
         payload = _pickled(obj) if is_root else _room_for(0)
     length = np.array([payload.size])
     perseus_core.broadcast(length, root_rank, name=size_name, process_set=number, out=length)

@@ -18,6 +18,9 @@ TESTS = ROOT / "tests/python"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 # pytest's own status when it found no test.
 NO_TESTS = 5
+# These take minutes at each number of ranks: the others are for `make tensorflow-versions`. The same
+# cases run on PyTorch at all.
+KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
@@ -33,6 +36,7 @@ def parallel(folder: str, ranks: int) -> int:
     launcher += ["--output-filename", str(logs)]
     # -x: a rank that fails a test that others pass is out of step with them from then on.
     command = [*launcher, *PYTEST, "-x", str(TESTS / folder)]
+    command += [] if ranks in KERAS_RANKS else [f"--ignore={KERAS}"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as job:

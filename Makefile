@@ -82,7 +82,7 @@ torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 G
 	@$(PY) scripts/framework_versions.py torch 2 4
 
 tensorflow-versions: build ## test with the oldest and the newest TensorFlow
-	@$(PY) scripts/framework_versions.py tensorflow 1 3 4
+	@$(PY) scripts/framework_versions.py tensorflow 1 2 3 4
 
 peers: ## prepare what benchmarks measure Perseus against: Horovod, Open MPI, MPICH; takes minutes
 	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py

@@ -18,8 +18,8 @@ TESTS = ROOT / "tests/python"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 # pytest's own status when it found no test.
 NO_TESTS = 5
-# These take minutes at each number of ranks: the others are for `make tensorflow-versions`. The same
-# cases run on PyTorch at all.
+# These take minutes at each number of ranks: others than these are for `make tensorflow-versions`.
+# The same cases run on PyTorch at all.
 KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 

@@ -16,7 +16,7 @@ from perseus.common.reduce_ops import Min
 from perseus.tensorflow.horovod import functions
 from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op
-from perseus.tensorflow.horovod.util import is_variable, references, tensorflow_variable
+from perseus.tensorflow.horovod.util import is_variable, reference, tensorflow_variable
 from perseus_core import WORLD
 
 __all__ = [
@@ -109,7 +109,7 @@ class _Accumulation:
             total.assign(tf.zeros_like(total))
 
     def _sum_of(self, variable: Any, gradient: Any) -> tf.Variable:
-        (key,) = references([variable])
+        key = reference(variable)
         if key not in self._sums:
             shape = tensorflow_variable(variable).shape
             zeros = tf.zeros(shape, gradient.dtype)

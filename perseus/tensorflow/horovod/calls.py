@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from perseus.common.process_sets import ProcessSet, set_id
+from perseus.common.variable_names import own_name
 from perseus_core.arguments import real_number
 
-__all__ = ["in_graph", "matched", "node_name", "normalized", "reducing"]
+__all__ = ["in_graph", "matched", "node_name", "reducing", "short_name"]
 
 
 def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
@@ -44,6 +45,13 @@ def matched(
 def node_name(tensor: Any) -> str:
     """A tensor's name with what a node's name cannot hold replaced."""
     return normalized(tensor.name)
+
+
+def short_name(variable: Any) -> str:
+    """Of a variable, such as kernel: as far as a node's name can hold it. Tensors that are there
+    already have none."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", None) or ""
+    return normalized(own_name(name))
 
 
 def normalized(name: str) -> str:

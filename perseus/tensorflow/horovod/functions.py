@@ -11,8 +11,7 @@ import tensorflow as tf
 from perseus.common import objects
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import ProcessSet, global_process_set
-from perseus.common.variable_names import own_name
-from perseus.tensorflow.horovod.calls import normalized
+from perseus.tensorflow.horovod.calls import short_name
 from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root
 from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus_core import NotInitializedError
@@ -46,7 +45,7 @@ def broadcast_variables(
     variables = [tensorflow_variable(each) for each in variables]
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
-    names = tuple(f"{i}_{normalized(own_name(each.name))}" for i, each in enumerate(variables))
+    names = tuple(f"{i}_{short_name(each)}" for i, each in enumerate(variables))
     _, assigned = assign_values_of_root(variables, names, root_rank, process_set)
     return None if tf.executing_eagerly() else tf.group(*assigned)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from perseus.common.gradient_arguments import checked_passes
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.tensorflow.horovod.mpi_ops import size_op
-from perseus.tensorflow.horovod.util import references
+from perseus.tensorflow.horovod.util import reference, references
 
 __all__ = [
     "LocalGradientAggregationHelper",
@@ -64,7 +64,7 @@ class LocalGradientAggregationHelper:
 
     def register_local_var(self, var: Any) -> None:
         """Leaves the gradients of a variable to this rank."""
-        self._local.update(references([var]))
+        self._local.add(reference(var))
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Adds gradients to the sums. In a step's last call the reduced sums, and in the others the

@@ -11,12 +11,11 @@ from perseus.common.gradient_arguments import checked_groups, checked_predivide
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
-from perseus.common.variable_names import own_name
-from perseus.tensorflow.horovod.calls import in_graph, normalized, reducing
+from perseus.tensorflow.horovod.calls import in_graph, reducing, short_name
 from perseus.tensorflow.horovod.compression import Compressor
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op, size_op
 from perseus.tensorflow.horovod.reductions import gathered_slices
-from perseus.tensorflow.horovod.util import is_variable, references
+from perseus.tensorflow.horovod.util import is_variable, reference, references
 from perseus.tensorflow.plugin import ops
 from perseus_core import WORLD
 
@@ -140,9 +139,7 @@ class GradientReduction:
         self._plan = _Plan(name, device_dense, device_sparse, compression, op, *scales)
         self.process_set = process_set
         self._sparse_as_dense = sparse_as_dense
-        listed = checked_groups(
-            groups, is_variable, lambda each: references([each])[0], "variables"
-        )
+        listed = checked_groups(groups, is_variable, reference, "variables")
         self._groups = (
             listed
             if listed is None or isinstance(listed, int)
@@ -153,10 +150,10 @@ class GradientReduction:
 
     def register_local_var(self, variable: Any) -> None:
         """Leaves the gradients of a variable to this rank."""
-        self._local.update(references([variable]))
+        self._local.add(reference(variable))
 
     def is_local(self, variable: Any) -> bool:
-        return bool(self._local) and references([variable])[0] in self._local
+        return bool(self._local) and reference(variable) in self._local
 
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any], use_generic_names: bool = False
@@ -182,7 +179,7 @@ class GradientReduction:
         if not ours or not _takes_part(self.process_set):
             return results
         names = tuple(
-            f"grad_{i}" if use_generic_names else f"grad_{i}_{_short_name(variables[i])}"
+            f"grad_{i}" if use_generic_names else f"grad_{i}_{short_name(variables[i])}"
             for i in ours
         )
         groups = tuple(tuple(group) for group in self._grouped([refs[i] for i in ours]))
@@ -224,10 +221,3 @@ def _identity(gradient: Any) -> Any:
             tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
         )
     return tf.identity(gradient)
-
-
-def _short_name(variable: Any) -> str:
-    """Of a variable, such as kernel: as far as a node's name can hold it. Tensors that are there
-    already have none."""
-    name = getattr(variable, "path", None) or getattr(variable, "name", None) or ""
-    return normalized(own_name(name))

@@ -144,11 +144,9 @@ class _DistributedGradientTape(tf.GradientTape):
         gradients = super().gradient(
             target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
-        flat = _flat(gradients)
-        reduced = self._reduction(flat, tf.nest.flatten(sources), use_generic_names)
-        return (
-            tf.nest.pack_sequence_as(sources, reduced) if tf.nest.is_nested(sources) else reduced[0]
-        )
+        flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
+        reduced = self._reduction(flat, variables, use_generic_names)
+        return tf.nest.pack_sequence_as(sources, reduced)
 
     def get_local_and_global_gradients(
         self,
@@ -165,8 +163,3 @@ class _DistributedGradientTape(tf.GradientTape):
         return [each for each, is_local in pairs if is_local], [
             each for each, is_local in pairs if not is_local
         ]
-
-
-def _flat(gradients: Any) -> list[Any]:
-    """IndexedSlices, too, are one gradient each."""
-    return list(tf.nest.flatten(gradients)) if tf.nest.is_nested(gradients) else [gradients]

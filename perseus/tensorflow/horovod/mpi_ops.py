@@ -46,8 +46,7 @@ from perseus.common.process import (
 )
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.common.variable_names import own_name
-from perseus.tensorflow.horovod.calls import in_graph, matched, normalized, reducing
+from perseus.tensorflow.horovod.calls import in_graph, matched, reducing, short_name
 from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus.tensorflow.plugin import ops
 
@@ -198,8 +197,7 @@ def broadcast_(
     if any(not isinstance(each, tf.Variable) for each in variables):
         raise ValueError("broadcast_ takes variables; broadcast takes tensors")
     names = tuple(
-        f"{name or normalized(own_name(each.name))}_{i}of{len(variables)}"
-        for i, each in enumerate(variables, 1)
+        f"{name or short_name(each)}_{i}of{len(variables)}" for i, each in enumerate(variables, 1)
     )
     values, assigned = assign_values_of_root(variables, names, root_rank, process_set)
     with tf.control_dependencies([] if tf.executing_eagerly() else assigned):

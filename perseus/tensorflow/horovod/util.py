@@ -35,9 +35,13 @@ def refs_to_vars(refs: Any) -> Any:
     return refs.deref() if hasattr(refs, "deref") else refs
 
 
+def reference(variable: Any) -> Any:
+    """A hashable key."""
+    return tensorflow_variable(variable).ref()
+
+
 def references(variables: Iterable[Any]) -> list[Any]:
-    """A hashable key of each."""
-    return [tensorflow_variable(each).ref() for each in variables]
+    return [reference(each) for each in variables]
 
 
 def _executing_eagerly() -> bool:

@@ -1,4 +1,7 @@
-"""Callbacks of Horovod, each to be put before the class Callback of a Keras."""
+"""Callbacks of Horovod, each to be put before the class Callback of a Keras.
+
+Classes that do so set `_backend`, the backend of that Keras.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ from perseus.common.callers import callers_level
 from perseus.common.process_sets import global_process_set
 
 __all__ = [
-    "BroadcastGlobalVariablesCallbackImpl",
-    "LearningRateScheduleCallbackImpl",
-    "LearningRateWarmupCallbackImpl",
-    "MetricAverageCallbackImpl",
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
 ]
 
 
@@ -51,16 +55,23 @@ class WithoutXla:
             )
 
 
-class BroadcastGlobalVariablesCallbackImpl(WithoutXla):
+class BroadcastGlobalVariablesCallback(WithoutXla):
+    """Gives all ranks the root's variables, of the model and of the optimizer.
+
+    That is done once, after the first batch, when all are there. What metrics have counted stays,
+    and so do strings.
+
+    Args:
+      root_rank: a rank of the world.
+      device: not needed; Horovod has the argument.
+      local_variables: variables of the model that stay as they are on each rank, such as the seeds
+        of random generators that are to differ; ValueError for what is no variable.
+    """
+
     def __init__(
-        self,
-        backend: Backend,
-        root_rank: int,
-        device: str = "",
-        local_variables: Iterable[Any] | None = None,
+        self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None
     ) -> None:
         super().__init__()
-        self._backend = backend
         self.root_rank = root_rank
         self.device = device
         self.broadcast_done = False
@@ -85,10 +96,18 @@ class BroadcastGlobalVariablesCallbackImpl(WithoutXla):
         self.broadcast_done = True
 
 
-class MetricAverageCallbackImpl(WithoutXla):
-    def __init__(self, backend: Backend, device: str = "") -> None:
+class MetricAverageCallback(WithoutXla):
+    """Averages what the ranks log at the end of an epoch, in place: put it before callbacks that
+    read it.
+
+    ValueError on all ranks if they log different metrics.
+
+    Args:
+      device: not needed; Horovod has the argument.
+    """
+
+    def __init__(self, device: str = "") -> None:
         super().__init__()
-        self._backend = backend
         self.device = device
 
     def on_epoch_end(self: Any, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -107,10 +126,27 @@ class MetricAverageCallbackImpl(WithoutXla):
             logs[name] = float(mean[0]) if value.ndim == 0 else mean.reshape(value.shape)
 
 
-class LearningRateScheduleCallbackImpl(WithoutXla):
+class LearningRateScheduleCallback(WithoutXla):
+    """Sets the learning rate to a multiple of `initial_lr` that depends on the epoch.
+
+    Args:
+      initial_lr: the rate that is multiplied.
+      multiplier: a function of the epoch, counted from 0; or a number, whose power to the epochs
+        since start_epoch is taken.
+      start_epoch, end_epoch: the first epoch in which it is active, and the first after.
+      staircase: changes the rate with each epoch only, not with each batch: between these the
+        multiplier is given the epoch with its part that is done, such as 1.5.
+      momentum_correction: after a change, multiplies the optimizer's momentum by it for one batch.
+        That works where each step reads the momentum: on PyTorch, with run_eagerly, and with legacy
+        optimizers of Keras 2. Elsewhere it is a number built into the compiled step, and stays.
+      steps_per_epoch: batches in an epoch, if Keras cannot tell; ValueError if it cannot and
+        staircase is False.
+
+    Logs the rate as "lr".
+    """
+
     def __init__(
         self,
-        backend: Backend,
         initial_lr: float,
         multiplier: float | Callable[[float], float],
         start_epoch: int = 0,
@@ -122,7 +158,6 @@ class LearningRateScheduleCallbackImpl(WithoutXla):
         super().__init__()
         if initial_lr is None:
             raise ValueError("Parameter `initial_lr` is required")
-        self._backend = backend
         self.initial_lr = initial_lr
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
@@ -194,10 +229,21 @@ class LearningRateScheduleCallbackImpl(WithoutXla):
         return int(steps)
 
 
-class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate batch by batch from initial_lr / size to initial_lr.
+
+    See Goyal et al. 2017, "Accurate, Large Minibatch SGD", section 2.2.
+
+    Args:
+      initial_lr: the rate at the end, for all ranks together.
+      warmup_epochs: epochs that it takes.
+      verbose: with 1, rank 0 prints a line at the end.
+
+    The others are as those of LearningRateScheduleCallback.
+    """
+
     def __init__(
         self,
-        backend: Backend,
         initial_lr: float,
         warmup_epochs: int = 5,
         momentum_correction: bool = True,
@@ -205,7 +251,6 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
         verbose: int = 0,
     ) -> None:
         super().__init__(
-            backend,
             initial_lr,
             self._rising,
             start_epoch=0,
@@ -233,6 +278,38 @@ class LearningRateWarmupCallbackImpl(LearningRateScheduleCallbackImpl):
                 file=sys.stdout,
                 flush=True,
             )
+
+
+class BestModelCheckpoint:
+    """ModelCheckpoint of the best model, whose `filepath` is set after it is made; ValueError if it
+    is not when training begins. The arguments are ModelCheckpoint's.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+    ) -> None:
+        initialize: Any = super().__init__
+        initialize(
+            # Of the form that is asked for here; where it is to be comes later.
+            "best.weights.h5" if save_weights_only else "best.keras",
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath: str | None = None
+
+    def on_train_begin(self: Any, logs: Any = None) -> None:
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint has no filepath; set the attribute before fit")
+        super().on_train_begin(logs)
 
 
 def _number(value: Any) -> float:

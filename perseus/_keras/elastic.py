@@ -1,4 +1,5 @@
-"""State of a Keras job, and the callbacks that keep it up to date."""
+"""State of a Keras job, and the callbacks that keep it up to date, each to be put before the class
+Callback of a Keras."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ from perseus.common.elastic import ObjectState, State
 from perseus.common.process_sets import global_process_set
 
 __all__ = [
-    "CommitStateCallbackImpl",
+    "CommitStateCallback",
     "KerasState",
-    "UpdateBatchStateCallbackImpl",
-    "UpdateEpochStateCallbackImpl",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
 ]
 
 
@@ -35,19 +36,19 @@ class KerasState(ObjectState):
     ranks rank 0's present ones, and its last saved values of the plain attributes.
 
     Args:
-      backend: of the Keras that the model is of.
       model: one that is built: ValueError if it has no variables yet.
       optimizer: the model's, if None.
-      kwargs: plain attributes.
+      kwargs: plain attributes, such as epoch=0.
     """
 
-    def __init__(self, backend: Backend, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
+    _backend: Backend
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if not getattr(model, "built", True):
             raise ValueError(
                 "the model is not built, so that its variables are not there to be saved: call it, "
                 "or model.build(input_shape), before"
             )
-        self._backend = backend
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         # Its slots, too, are to be put back if ranks are lost before the first commit.
@@ -84,10 +85,18 @@ class KerasState(ObjectState):
             reducer.reset()
 
 
-class CommitStateCallbackImpl:
+class CommitStateCallback:
+    """Commits the state after so many batches, and after each epoch. Put it after those that update
+    the state.
+
+    Args:
+      state: a KerasState.
+      batches_per_commit: the more, the less time it takes and the more is lost with a rank.
+    """
+
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         super().__init__()
-        self.state = state
+        self.state: Any = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
 
@@ -107,10 +116,15 @@ class CommitStateCallbackImpl:
         self.state.commit()
 
 
-class UpdateBatchStateCallbackImpl:
-    def __init__(self, state: Any) -> None:
+class UpdateBatchStateCallback:
+    """Sets state.batch to the batch that is done, and to 0 at the end of an epoch.
+
+    An epoch that goes on after a loss is shown as one of the batches that are left.
+    """
+
+    def __init__(self, state: State) -> None:
         super().__init__()
-        self.state = state
+        self.state: Any = state
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -129,10 +143,12 @@ class UpdateBatchStateCallbackImpl:
         self.state.batch = 0
 
 
-class UpdateEpochStateCallbackImpl:
-    def __init__(self, state: Any) -> None:
+class UpdateEpochStateCallback:
+    """Sets state.epoch to the number of epochs that are done."""
+
+    def __init__(self, state: State) -> None:
         super().__init__()
-        self.state = state
+        self.state: Any = state
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -47,7 +47,8 @@ class TensorFlowKerasState(KerasState):
     def __init__(
         self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
     ) -> None:
-        super().__init__(backend_named("tensorflow"), model, optimizer, **kwargs)
+        self._backend = backend_named("tensorflow")
+        super().__init__(model, optimizer, **kwargs)
 
 
 class TensorFlowState(ObjectState):

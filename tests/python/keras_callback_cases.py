@@ -26,7 +26,8 @@ from keras_cases import (
 def model_of_rank(keras, hvd, of_rank, kind="sgd"):
     """With weights that no other rank has."""
     model = make_model(keras, seed=of_rank)
-    model.compile(hvd.DistributedOptimizer(make_optimizer(keras, kind)), MSE)
+    optimizer = hvd.DistributedOptimizer(make_optimizer(keras, kind))
+    model.compile(optimizer, MSE, run_eagerly=True)
     return model
 
 

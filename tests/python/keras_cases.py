@@ -7,6 +7,7 @@ The folders of tests import them, and give as fixtures: `keras`, the package; `h
 
 from __future__ import annotations
 
+import functools
 import json
 import zipfile
 
@@ -74,10 +75,12 @@ def fit(model, x, y, epochs=1, **options):
     )
 
 
+@functools.cache
 def whole_batch(keras, kind="sgd", epochs=2):
     """The weights after one process has trained with all ranks' rows."""
     model = make_model(keras)
-    model.compile(make_optimizer(keras, kind), MSE)
+    # Without building graphs, which takes most of the time of tests.
+    model.compile(make_optimizer(keras, kind), MSE, run_eagerly=True)
     fit(model, X, Y, epochs)
     return model.get_weights()
 
@@ -163,7 +166,7 @@ def test_ways_to_average_that_give_the_same(keras, hvd, options):
             optimizer = distributed(make_optimizer(keras, "sgd"), **options)
     else:
         optimizer = distributed(make_optimizer(keras, "sgd"), **options)
-    model.compile(optimizer, MSE)
+    model.compile(optimizer, MSE, run_eagerly=True)
     fit(model, own_rows(X), own_rows(Y), 2)
     assert_weights(model, whole_batch(keras))
 
@@ -181,7 +184,8 @@ def test_groups_of_variables(keras, hvd):
 def test_compression_rounds_gradients(keras, hvd, two_ranks):
     model = make_model(keras)
     optimizer = make_optimizer(keras, "sgd")
-    model.compile(hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.fp16), MSE)
+    rounding = hvd.DistributedOptimizer(optimizer, compression=hvd.Compression.fp16)
+    model.compile(rounding, MSE, run_eagerly=True)
     fit(model, own_rows(X), own_rows(Y))
     expected = whole_batch(keras, epochs=1)
     assert_weights(model, expected, 1e-2)
@@ -263,7 +267,7 @@ def test_it_is_an_optimizer_of_the_same_class_that_keeps_its_state(keras, hvd):
     for kind in kinds(keras):
         model = make_model(keras)
         plain = make_optimizer(keras, kind)
-        model.compile(plain, MSE)
+        model.compile(plain, MSE, run_eagerly=True)
         fit(model, X, Y)
         optimizer = hvd.DistributedOptimizer(plain)
         assert isinstance(optimizer, type(plain))
@@ -271,7 +275,7 @@ def test_it_is_an_optimizer_of_the_same_class_that_keeps_its_state(keras, hvd):
         assert optimizer.get_config() == plain.get_config()
         assert int(number(optimizer.iterations)) == STEPS
         assert len(slots(optimizer)) == len(slots(plain)) > 1
-        model.compile(optimizer, MSE)
+        model.compile(optimizer, MSE, run_eagerly=True)
         fit(model, own_rows(X), own_rows(Y))
         assert_weights(model, whole_batch(keras, kind))
 
@@ -316,7 +320,8 @@ def test_a_saved_model_needs_no_perseus_and_is_loaded_with_its_state(keras, hvd,
             continue  # Keras does not restore their state
         file = str(tmp_path / f"model-{rank()}.{form}")
         model = make_model(keras)
-        model.compile(hvd.DistributedOptimizer(make_optimizer(keras, kind)), MSE)
+        optimizer = hvd.DistributedOptimizer(make_optimizer(keras, kind))
+        model.compile(optimizer, MSE, run_eagerly=True)
         fit(model, own_rows(X), own_rows(Y))
         model.save(file)
         if form == "keras":
@@ -364,7 +369,7 @@ def test_load_model_knows_optimizers_of_the_users_own(keras, hvd, tmp_path):
 
     file = str(tmp_path / f"model-{rank()}.keras")
     model = make_model(keras)
-    model.compile(hvd.DistributedOptimizer(Mine(0.1, momentum=0.9)), MSE)
+    model.compile(hvd.DistributedOptimizer(Mine(0.1, momentum=0.9)), MSE, run_eagerly=True)
     fit(model, own_rows(X), own_rows(Y))
     model.save(file)
     loaded = hvd.load_model(file, custom_optimizers=[Mine])

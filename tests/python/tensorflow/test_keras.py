@@ -162,7 +162,7 @@ def test_ranks_outside_the_process_set_train_alone(keras, hvd, gradients_of, fir
         else:
             fit(model, x, y)
         alone = make_model(keras)
-        alone.compile(make_optimizer(keras, kind), MSE)
+        alone.compile(make_optimizer(keras, kind), MSE, run_eagerly=True)
         fit(alone, *(each.reshape(-1, each.shape[-1]) for each in shared))
         assert_weights(model, alone.get_weights())
 
@@ -202,7 +202,7 @@ def check_embeddings(keras, distribute, make):
     models = embedding_model(keras), embedding_model(keras)
     models[0].compile(distribute(make()), MSE)
     fit(models[0], own_rows(WORDS), own_rows(Y))
-    models[1].compile(make(), MSE)
+    models[1].compile(make(), MSE, run_eagerly=True)
     fit(models[1], WORDS, Y)
     assert_weights(models[0], models[1].get_weights(), 1e-5)
 

@@ -12,8 +12,11 @@
 namespace perseus {
 namespace {
 
-// An address that swallows packets costs this long before the next one is tried.
-constexpr auto kAttempt = std::chrono::seconds(3);
+// An address that swallows packets costs this long before the next one is tried,
+constexpr auto kConnecting = std::chrono::seconds(3);
+// and one where somebody else listens, who keeps silent. A rank may be slow to answer: its machine
+// has other work, or has been stopped for a while.
+constexpr auto kAnswering = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::milliseconds(50);
 // All ranks listened before they told their addresses: who refuses so often has shut down.
 constexpr int kMaxRefusedRounds = 5;
@@ -82,8 +85,12 @@ void Dialer::try_endpoint() {
   }
   step_ = Step::kConnecting;
   loop_.watch(fd_.get(), EPOLLOUT, this);
-  timer_ = loop_.call_at(std::min(now + kAttempt, deadline_),
-                         [this] { next_endpoint("no answer", false); });
+  be_patient_until(now + kConnecting);
+}
+
+void Dialer::be_patient_until(Clock::time_point end) {
+  loop_.cancel_timer(timer_);
+  timer_ = loop_.call_at(std::min(end, deadline_), [this] { next_endpoint("no answer", false); });
 }
 
 void Dialer::connected() {
@@ -105,6 +112,7 @@ void Dialer::connected() {
     return;
   }
   step_ = Step::kChallenged;
+  be_patient_until(Clock::now() + kAnswering);
   loop_.watch(fd_.get(), EPOLLIN, this);
 }
 
@@ -132,6 +140,9 @@ void Dialer::on_ready(uint32_t) {
     }
     const Proof proof{prove(credentials_.secret, Role::kInitiator, hello_, challenge_.nonce)};
     step_ = Step::kWaitingForWelcome;
+    // With the proof in hand it may take the connection for good at any moment. To try another then
+    // would break its link.
+    be_patient_until(deadline_);
     if (!send_message(fd_.get(), proof)) next_endpoint("closed during the handshake", true);
     return;
   }

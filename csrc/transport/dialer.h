@@ -33,6 +33,8 @@ class Dialer final : public FdHandler {
 
   void on_ready(uint32_t epoll_events) override;
   void try_endpoint();
+  // How long the present step may take before the next endpoint is tried.
+  void be_patient_until(Clock::time_point end);
   void connected();
   // This endpoint won't do; `refused`: something answered, so trying on for long is no use.
   void next_endpoint(const std::string& why, bool refused);

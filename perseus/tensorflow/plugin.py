@@ -44,6 +44,7 @@ def _load() -> Any:
             ImportError(wrong)
         )
     _run_side_by_side()
+    _call_as_they_are()
     return module
 
 
@@ -54,6 +55,18 @@ def _run_side_by_side() -> None:
     if hasattr(auto_control_deps, "ASYNC_STATEFUL_OPS"):
         known = frozenset(auto_control_deps.ASYNC_STATEFUL_OPS)
         auto_control_deps.ASYNC_STATEFUL_OPS = known.union(_COLLECTIVES)
+
+
+def _call_as_they_are() -> None:
+    """Has functions of TensorFlow's call ours as they are, as it does with its own.
+
+    It would else translate each, from its file as that is by then: after an upgrade under a job
+    that runs, from lines that belong to another function.
+    """
+    from tensorflow.python.autograph.core import config
+
+    if hasattr(config, "CONVERSION_RULES") and hasattr(config, "DoNotConvert"):
+        config.CONVERSION_RULES = (config.DoNotConvert("perseus"), *config.CONVERSION_RULES)
 
 
 ops = _load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import traceback
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import tensorflow as tf
 from references import assert_close, rank_input, reduced
 
 import perseus.tensorflow.horovod as hvd
+from perseus.tensorflow.horovod import mpi_ops
 from perseus_core import ReduceOp
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -306,6 +308,19 @@ def test_process_sets(two_ranks):
         with pytest.raises(tf.errors.InvalidArgumentError):
             hvd.allreduce(tf.ones([3]), process_set=even, name="outside")
     hvd.remove_process_set(even)
+
+
+def test_functions_call_ours_as_they_are_and_not_translated(monkeypatch):
+    files = set()
+    matched = mpi_ops.matched
+
+    def note_callers(*args):
+        files.update(frame.filename for frame in traceback.extract_stack())
+        return matched(*args)
+
+    monkeypatch.setattr(mpi_ops, "matched", note_callers)
+    tf.function(lambda: hvd.allreduce(tf.ones([2]), name="as_it_is"))()
+    assert mpi_ops.__file__ in files
 
 
 def test_join(two_ranks):

@@ -16,7 +16,8 @@ from perseus.common.reduce_ops import Min
 from perseus.tensorflow.horovod import functions
 from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op
-from perseus.tensorflow.horovod.util import is_variable, reference, tensorflow_variable
+from perseus.tensorflow.horovod.pass_sums import PassSums
+from perseus.tensorflow.horovod.util import is_variable, tensorflow_variable
 from perseus_core import WORLD
 
 __all__ = [
@@ -59,13 +60,10 @@ def make_accumulation(options: Options) -> _Accumulation:
 
 
 class _Accumulation:
-    """Keeps sums in variables of its own, so that it works in functions and eagerly."""
+    """Works in functions and eagerly."""
 
     def __init__(self, passes: int, sparse_as_dense: bool) -> None:
-        self._passes = passes
-        self._sparse_as_dense = sparse_as_dense
-        self._count: Any = None
-        self._sums: dict[Any, tf.Variable] = {}
+        self._sums = PassSums(passes, sparse_as_dense)
 
     def __call__(
         self,
@@ -74,57 +72,26 @@ class _Accumulation:
         at_end: Callable[[list[Any]], object],
         otherwise: Callable[[], object],
     ) -> None:
-        gradients = [self._dense(gradient) for gradient in gradients]
-        with tf.init_scope():
-            if self._count is None:
-                self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
-            sums = [
-                None if gradient is None else self._sum_of(variable, gradient)
-                for gradient, variable in zip(gradients, variables, strict=True)
-            ]
-        totals = [
-            None if total is None else tf.identity(total.assign_add(gradient))
-            for total, gradient in zip(sums, gradients, strict=True)
-        ]
+        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        trained = [variables[i] for i in present]
+        totals, is_last = self._sums.add([gradients[i] for i in present], trained)
 
         def last() -> tf.Tensor:
-            at_end(totals)
-            self._clear([total for total in sums if total is not None])
+            sums: list[Any] = [None] * len(gradients)
+            for i, total in zip(present, totals, strict=True):
+                sums[i] = total
+            at_end(sums)
+            self._sums.clear(trained)
             return tf.constant(True)
 
         def before() -> tf.Tensor:
             otherwise()
             return tf.constant(False)
 
-        count = tf.identity(self._count.assign_add(1))
-        tf.cond(tf.greater_equal(count, self._passes), last, before)
+        tf.cond(is_last, last, before)
 
     def reset(self) -> None:
-        if self._count is not None:
-            self._clear(self._sums.values())
-
-    def _clear(self, sums: Iterable[tf.Variable]) -> None:
-        self._count.assign(0)
-        for total in sums:
-            total.assign(tf.zeros_like(total))
-
-    def _sum_of(self, variable: Any, gradient: Any) -> tf.Variable:
-        key = reference(variable)
-        if key not in self._sums:
-            shape = tensorflow_variable(variable).shape
-            zeros = tf.zeros(shape, gradient.dtype)
-            self._sums[key] = tf.Variable(zeros, trainable=False)
-        return self._sums[key]
-
-    def _dense(self, gradient: Any) -> Any:
-        if not isinstance(gradient, tf.IndexedSlices):
-            return gradient
-        if not self._sparse_as_dense:
-            raise ValueError(
-                "IndexedSlices are not supported when backward_passes_per_step > 1 and "
-                "sparse_as_dense is False"
-            )
-        return tf.convert_to_tensor(gradient)
+        self._sums.reset()
 
 
 def finite_everywhere(

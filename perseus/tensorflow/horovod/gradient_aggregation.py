@@ -10,6 +10,7 @@ import tensorflow as tf
 from perseus.common.gradient_arguments import checked_passes
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.tensorflow.horovod.mpi_ops import size_op
+from perseus.tensorflow.horovod.pass_sums import PassSums
 from perseus.tensorflow.horovod.util import reference, references
 
 __all__ = [
@@ -17,8 +18,6 @@ __all__ = [
     "apply_op_to_not_none_tensors",
     "get_not_none_from_list",
 ]
-
-_COLLECTIONS = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"]
 
 
 class LocalGradientAggregationHelper:
@@ -51,14 +50,10 @@ class LocalGradientAggregationHelper:
     ) -> None:
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.allreduce_grads = allreduce_func
-        self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients
         self.process_set = process_set
         self.scale_local_gradients = scale_local_gradients
-        self.name = name
-        #: passes so far, and the sum for each place in the list of gradients that has any
-        self.counter: Any = None
-        self.locally_aggregated_grads: dict[int, Any] = {}
+        self._sums = PassSums(self.backward_passes_per_step, sparse_as_dense, name)
         self._local: set[Any] = set()
         self._is_last: Any = None
 
@@ -73,20 +68,12 @@ class LocalGradientAggregationHelper:
         Raises ValueError for IndexedSlices, unless sparse_as_dense is set.
         """
         present = [i for i, grad in enumerate(grads) if grad is not None]
-        dense = {i: self._dense(grads[i]) for i in present}
-        self._make_variables(dense)
-        sums = [self.locally_aggregated_grads[i] for i in present]
-        totals = [
-            tf.identity(sum.assign_add(dense[i])) for i, sum in zip(present, sums, strict=True)
-        ]
-        with tf.control_dependencies(totals):
-            count = tf.identity(self.counter.assign_add(1))
-        self._is_last = tf.equal(count % self.backward_passes_per_step, 0)
-        results = list(grads)
         variables = [vars[i] for i in present]
+        totals, self._is_last = self._sums.add([grads[i] for i in present], variables)
+        results = list(grads)
         reduced = tf.cond(
             self._is_last,
-            lambda: self._reduced(totals, variables, sums),
+            lambda: self._reduced(totals, variables),
             lambda: [tf.identity(total) for total in totals],
         )
         # A list of one may come back as what is in it.
@@ -123,7 +110,7 @@ class LocalGradientAggregationHelper:
             done = tf.cond(is_last, applied, passed_over)
         return done if tf.executing_eagerly() else done.op
 
-    def _reduced(self, totals: list[Any], variables: list[Any], sums: list[Any]) -> list[Any]:
+    def _reduced(self, totals: list[Any], variables: list[Any]) -> list[Any]:
         refs = references(variables)
         ours = [i for i, ref in enumerate(refs) if ref not in self._local]
         results = list(totals)
@@ -137,30 +124,9 @@ class LocalGradientAggregationHelper:
         if self.average_aggregated_gradients:
             results = [each / self.backward_passes_per_step for each in results]
         with tf.control_dependencies(results):
-            cleared = [sum.assign(tf.zeros_like(sum)) for sum in sums]
+            cleared = self._sums.clear(variables)
         with tf.control_dependencies([] if tf.executing_eagerly() else cleared):
             return [tf.identity(each) for each in results]
-
-    def _dense(self, grad: Any) -> Any:
-        if not isinstance(grad, tf.IndexedSlices):
-            return tf.convert_to_tensor(grad)
-        if not self.sparse_as_dense:
-            raise ValueError(
-                "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
-                "`sparse_as_dense` is False."
-            )
-        return tf.convert_to_tensor(grad)
-
-    def _make_variables(self, dense: dict[int, Any]) -> None:
-        # Those of a function outlive its first trace.
-        with tf.init_scope():
-            if self.counter is None:
-                self.counter = local_variable(tf.zeros([], tf.int64), f"{self.name}_counter")
-            for i, grad in dense.items():
-                if i not in self.locally_aggregated_grads:
-                    self.locally_aggregated_grads[i] = local_variable(
-                        tf.zeros(grad.shape, grad.dtype), f"{self.name}_aggregated_{i}"
-                    )
 
 
 def apply_op_to_not_none_tensors(
@@ -172,19 +138,6 @@ def apply_op_to_not_none_tensors(
 
 def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensor_list if tensor is not None]
-
-
-def local_variable(value: Any, name: str) -> Any:
-    """A variable of this rank's own, which no checkpoint holds and no broadcast changes."""
-    if tf.executing_eagerly():
-        return tf.Variable(value, trainable=False, name=name.strip("_"))
-    return tf.compat.v1.Variable(
-        value,
-        trainable=False,
-        name=name.strip("_"),
-        collections=_COLLECTIONS,
-        use_resource=True,
-    )
 
 
 def _as_flag(done: Any) -> tf.Tensor:

@@ -11,12 +11,10 @@ from perseus.common.gradient_arguments import checked_passes, given_groups
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.tensorflow.horovod.compression import Compression, Compressor
-from perseus.tensorflow.horovod.gradient_aggregation import (
-    LocalGradientAggregationHelper,
-    local_variable,
-)
+from perseus.tensorflow.horovod.gradient_aggregation import LocalGradientAggregationHelper
 from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
 from perseus.tensorflow.horovod.mpi_ops import rank
+from perseus.tensorflow.horovod.pass_sums import local_variable
 from perseus.tensorflow.horovod.util import references
 from perseus_core import WORLD
 

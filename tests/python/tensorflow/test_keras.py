@@ -226,7 +226,7 @@ def test_gradients_of_embeddings_are_made_dense(keras, hvd):
 def test_gradients_of_embeddings_are_added_up_as_dense_ones(keras, accumulating, hvd):
     model = embedding_model(keras)
     model.compile(accumulating(keras.optimizers.SGD(0.1), 2, False), MSE)
-    with pytest.raises(ValueError, match="sparse_as_dense is False"):
+    with pytest.raises(ValueError, match="`sparse_as_dense` is False"):
         fit(model, own_rows(WORDS), own_rows(Y))
     dense = hvd.DistributedOptimizer(
         keras.optimizers.SGD(0.1), backward_passes_per_step=2, sparse_as_dense=True

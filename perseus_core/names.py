@@ -113,6 +113,14 @@ def refuse_call(
         settle(error)
 
 
+def refuse_whole(kind: OperationKind, text: str, process_set: int, error: Exception) -> None:
+    """refuse_call for a name that is whole, without a prefix."""
+    if not is_settled(error) and _engine.is_initialized():
+        with contextlib.suppress(TypeError, ValueError):
+            _tell(_engine.register(process_set, kind, text), kind, text, error)
+        settle(error)
+
+
 class refusing:
     """A context manager for what a call does before it submits, such as checks and conversions.
 

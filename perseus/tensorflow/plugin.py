@@ -21,7 +21,8 @@ __all__ = ["ops"]
 OLDEST = "2.13"
 
 #: What ranks do together. They wait for each other only, not for what comes before them in a
-#: function: automatic control dependencies would have them run one after the other.
+#: function: automatic control dependencies would have them run one after the other. In the body of
+#: a loop they do, since the turns of a loop, of which several may be under way, have one name.
 _COLLECTIVES = (
     "HorovodAllgather",
     "HorovodAllreduce",
@@ -51,10 +52,31 @@ def _load() -> Any:
 def _run_side_by_side() -> None:
     from tensorflow.python.framework import auto_control_deps
 
-    # Where TensorFlow has its own collectives. Without it they are slower, and as right.
-    if hasattr(auto_control_deps, "ASYNC_STATEFUL_OPS"):
-        known = frozenset(auto_control_deps.ASYNC_STATEFUL_OPS)
-        auto_control_deps.ASYNC_STATEFUL_OPS = known.union(_COLLECTIVES)
+    # Ops that a function waits for at its end, but not each for the one before it. Without it they
+    # are slower, and as right.
+    name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
+    if hasattr(auto_control_deps, name):
+        setattr(auto_control_deps, name, _Unordered(getattr(auto_control_deps, name)))
+
+
+class _Unordered(frozenset[str]):
+    """Types of ops, and ours while what is being built is not in a loop."""
+
+    def __contains__(self, op_type: object) -> bool:
+        if op_type in _COLLECTIVES:
+            return not _is_in_loop(tf.compat.v1.get_default_graph())
+        return super().__contains__(op_type)
+
+
+def _is_in_loop(graph: Any) -> bool:
+    from tensorflow.python.ops.control_flow_v2_func_graphs import (
+        WhileBodyFuncGraph,
+        WhileCondFuncGraph,
+    )
+
+    while graph is not None and not isinstance(graph, (WhileBodyFuncGraph, WhileCondFuncGraph)):
+        graph = getattr(graph, "outer_graph", None)
+    return graph is not None
 
 
 def _call_as_they_are() -> None:

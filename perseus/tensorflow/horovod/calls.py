@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -12,9 +13,58 @@ import tensorflow as tf
 
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.variable_names import own_name
+from perseus_core import OperationKind, names
 from perseus_core.arguments import real_number
 
-__all__ = ["in_graph", "matched", "node_name", "reducing", "short_name"]
+__all__ = [
+    "in_graph",
+    "matched",
+    "node_name",
+    "reducing",
+    "refusing",
+    "sendable",
+    "short_name",
+]
+
+_SENDABLE = {
+    tf.uint8,
+    tf.int8,
+    tf.uint16,
+    tf.int16,
+    tf.int32,
+    tf.int64,
+    tf.float16,
+    tf.bfloat16,
+    tf.float32,
+    tf.float64,
+    tf.bool,
+}
+
+
+def sendable(value: Any) -> tf.Tensor:
+    """It as a tensor; TypeError if ranks cannot send its type."""
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype not in _SENDABLE:
+        raise TypeError(f"tensors of {tensor.dtype.name} cannot be sent")
+    return tensor
+
+
+@contextlib.contextmanager
+def refusing(
+    operation: OperationKind, kind: str, name: str | None, process_set: ProcessSet
+) -> Iterator[None]:
+    """For what a call does before its op: eagerly, an exception counts as the call on all ranks.
+
+    While a graph is built other ranks may have theirs already, and wait for an op that will not be;
+    they hear of it when this rank ends.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = getattr(process_set, "process_set_id", None)
+        if tf.executing_eagerly() and number is not None:
+            names.refuse_whole(operation, name or kind, number, error)
+        raise
 
 
 def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:

@@ -63,6 +63,9 @@ def DistributedGradientTape(
     )
     tape = cls.__new__(cls)
     tape.__dict__.update(vars(gradtape))
+    # A recording that has begun is the other's to end: twice is once too often for TensorFlow.
+    tape._recording = False
+    tape._begun = gradtape
     tape._reduction = GradientReduction(
         "DistributedGradientTape",
         device_dense,
@@ -121,6 +124,7 @@ class _DistributedGradientTape(tf.GradientTape):
     """Comes before the tape's own class."""
 
     _reduction: GradientReduction
+    _begun: Any
 
     def register_local_source(self, source: Any) -> None:
         """Leaves the gradient of a variable to this rank."""
@@ -141,6 +145,8 @@ class _DistributedGradientTape(tf.GradientTape):
           use_generic_names: names gradients by their places among the sources only, for ranks on
             which variables are called otherwise.
         """
+        if self._begun._recording and not self._persistent:
+            self._begun._pop_tape()
         gradients = super().gradient(
             target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )

@@ -46,15 +46,25 @@ from perseus.common.process import (
 )
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.tensorflow.horovod.calls import in_graph, matched, reducing, short_name
+from perseus.tensorflow.horovod.calls import (
+    in_graph,
+    matched,
+    reducing,
+    refusing,
+    sendable,
+    short_name,
+)
 from perseus.tensorflow.horovod.util import tensorflow_variable
 from perseus.tensorflow.plugin import ops
+from perseus_core import OperationKind
+from perseus_core.arguments import whole_number
 
 # Types that ranks do not send, and one of the same size that they do.
 _SENT_AS = {
     tf.uint32: tf.int32,
     tf.uint64: tf.int64,
     tf.complex64: tf.int64,
+    tf.complex128: tf.float64,  # of which it is two
 }
 
 
@@ -68,10 +78,12 @@ def _allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """Reduces the ranks' tensors, which have one shape and dtype, element by element."""
-    tensor = tf.convert_to_tensor(tensor)
+    with refusing(OperationKind.ALLREDUCE, "HorovodAllreduce", name, process_set):
+        tensor = sendable(tensor)
+        how = reducing(op, prescale_factor, postscale_factor)
     return ops.horovod_allreduce(
         tensor,
-        **reducing(op, prescale_factor, postscale_factor),
+        **how,
         **matched("HorovodAllreduce", tensor, name, ignore_name_scope, process_set),
     )
 
@@ -86,10 +98,12 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """_allreduce of several tensors of one dtype, agreed on and complete as one."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with refusing(OperationKind.ALLREDUCE, "HorovodGroupedAllreduce", name, process_set):
+        tensors = [sendable(tensor) for tensor in tensors]
+        how = reducing(op, prescale_factor, postscale_factor)
     return ops.horovod_grouped_allreduce(
         tensors,
-        **reducing(op, prescale_factor, postscale_factor),
+        **how,
         **matched("HorovodGroupedAllreduce", tensors[0], name, ignore_name_scope, process_set),
     )
 
@@ -105,10 +119,12 @@ def _reducescatter(
 ) -> tf.Tensor:
     """Reduces as _allreduce does; each rank gets its share of the rows, the first ranks one more
     where they cannot be shared evenly."""
-    tensor = tf.convert_to_tensor(tensor)
+    with refusing(OperationKind.REDUCESCATTER, "HorovodReducescatter", name, process_set):
+        tensor = sendable(tensor)
+        how = reducing(op, prescale_factor, postscale_factor)
     return ops.horovod_reducescatter(
         tensor,
-        **reducing(op, prescale_factor, postscale_factor),
+        **how,
         **matched("HorovodReducescatter", tensor, name, ignore_name_scope, process_set),
     )
 
@@ -123,10 +139,12 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """_reducescatter of several tensors of one dtype as one."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with refusing(OperationKind.REDUCESCATTER, "HorovodGroupedReducescatter", name, process_set):
+        tensors = [sendable(tensor) for tensor in tensors]
+        how = reducing(op, prescale_factor, postscale_factor)
     return ops.horovod_grouped_reducescatter(
         tensors,
-        **reducing(op, prescale_factor, postscale_factor),
+        **how,
         **matched("HorovodGroupedReducescatter", tensors[0], name, ignore_name_scope, process_set),
     )
 
@@ -139,7 +157,8 @@ def allgather(
 ) -> tf.Tensor:
     """Joins the ranks' tensors by their first dimension, in which they may differ, in the order of
     the ranks."""
-    tensor = tf.convert_to_tensor(tensor)
+    with refusing(OperationKind.ALLGATHER, "HorovodAllgather", name, process_set):
+        tensor = sendable(tensor)
     return ops.horovod_allgather(
         tensor,
         **matched("HorovodAllgather", tensor, name, ignore_name_scope, process_set),
@@ -153,7 +172,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """allgather of several tensors of one dtype as one operation."""
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    with refusing(OperationKind.ALLGATHER, "HorovodGroupedAllgather", name, process_set):
+        tensors = [sendable(tensor) for tensor in tensors]
     if not tensors:
         return []
     return ops.horovod_grouped_allgather(
@@ -170,7 +190,9 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
     """The tensor of a rank of the world, whose shape and dtype all have."""
-    tensor = tf.convert_to_tensor(tensor)
+    with refusing(OperationKind.BROADCAST, "HorovodBroadcast", name, process_set):
+        tensor = sendable(tensor)
+        root_rank = whole_number("root_rank", root_rank)
     return ops.horovod_broadcast(
         tensor,
         root_rank=root_rank,
@@ -254,14 +276,23 @@ def alltoall(
 
     Returns the rows, and with `splits` also how many came from each rank, as int32.
     """
-    tensor = tf.convert_to_tensor(tensor)
-    rows_of = tf.constant([], tf.int32) if splits is None else tf.cast(splits, tf.int32)
+    with refusing(OperationKind.ALLTOALL, "HorovodAlltoall", name, process_set):
+        tensor = sendable(tensor)
+        rows_of = tf.constant([], tf.int32) if splits is None else _whole_numbers(splits)
     output, received = ops.horovod_alltoall(
         tensor,
         rows_of,
         **matched("HorovodAlltoall", tensor, name, ignore_name_scope, process_set),
     )
     return output if splits is None else (output, received)
+
+
+def _whole_numbers(splits: Any) -> tf.Tensor:
+    splits = tf.convert_to_tensor(splits)
+    # What is empty is of floats until it is said otherwise.
+    if not splits.dtype.is_integer and splits.shape != [0]:
+        raise TypeError(f"splits must be whole numbers, not {splits.dtype.name}")
+    return tf.cast(splits, tf.int32)
 
 
 def join() -> tf.Tensor:

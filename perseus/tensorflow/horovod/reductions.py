@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
+from perseus.tensorflow.horovod.calls import refusing, sendable
 from perseus.tensorflow.horovod.compression import Compression, Compressor
 from perseus.tensorflow.horovod.mpi_ops import (
     _allreduce,
@@ -26,6 +27,7 @@ from perseus.tensorflow.horovod.mpi_ops import (
     allgather,
     size_op,
 )
+from perseus_core import OperationKind
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
@@ -46,15 +48,16 @@ def allreduce(
     """Reduces the ranks' tensors element by element. Differentiable.
 
     IndexedSlices are summed or averaged by gathering their values and indices; the result is
-    IndexedSlices with the rows of all ranks. NotImplementedError for other reductions of them, and
-    for factors.
+    IndexedSlices with the rows of all ranks. NotImplementedError for other reductions of them.
     """
-    op = resolve_op(op, average)
+    with refusing(OperationKind.ALLREDUCE, "HorovodAllreduce", name, process_set):
+        op = resolve_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
         with tf.device(device_sparse):
             return gathered_slices(tensor, op, prescale_factor, postscale_factor, name, process_set)
     with tf.device(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        with refusing(OperationKind.ALLREDUCE, "HorovodAllreduce", name, process_set):
+            compressed, context = compression.compress(sendable(tensor))
         reduced = _allreduce(
             compressed,
             name=name,
@@ -86,7 +89,8 @@ def grouped_allreduce(
     """
     if not tensors:
         return tensors
-    op = resolve_op(op, average)
+    with refusing(OperationKind.ALLREDUCE, "HorovodGroupedAllreduce", name, process_set):
+        op = resolve_op(op, average)
     results: list[Any] = list(tensors)
     dense = [i for i, each in enumerate(tensors) if not isinstance(each, tf.IndexedSlices)]
     for i, each in enumerate(tensors):
@@ -103,7 +107,8 @@ def grouped_allreduce(
     if not dense:
         return results
     with tf.device(device_dense):
-        compressed = [compression.compress(tf.convert_to_tensor(tensors[i])) for i in dense]
+        with refusing(OperationKind.ALLREDUCE, "HorovodGroupedAllreduce", name, process_set):
+            compressed = [compression.compress(sendable(tensors[i])) for i in dense]
         reduced = _grouped_allreduce(
             [tensor for tensor, _ in compressed],
             name=name,
@@ -131,7 +136,8 @@ def reducescatter(
 ) -> tf.Tensor:
     """Sums or averages the ranks' tensors; each rank gets its share of the rows. Differentiable."""
     with tf.device(device_dense):
-        compressed, context = compression.compress(tf.convert_to_tensor(tensor))
+        with refusing(OperationKind.REDUCESCATTER, "HorovodReducescatter", name, process_set):
+            compressed, context = compression.compress(sendable(tensor))
         reduced = _reducescatter(
             compressed,
             name=name,
@@ -157,7 +163,10 @@ def grouped_reducescatter(
     if not tensors:
         return tensors
     with tf.device(device_dense):
-        compressed = [compression.compress(tf.convert_to_tensor(each)) for each in tensors]
+        with refusing(
+            OperationKind.REDUCESCATTER, "HorovodGroupedReducescatter", None, process_set
+        ):
+            compressed = [compression.compress(sendable(each)) for each in tensors]
         reduced = _grouped_reducescatter(
             [tensor for tensor, _ in compressed],
             op=op,
@@ -187,8 +196,6 @@ def gathered_slices(
         )
     if op not in (Average, Sum):
         raise NotImplementedError("IndexedSlices can be averaged and summed only")
-    if prescale_factor != 1.0 or postscale_factor != 1.0:
-        raise NotImplementedError("IndexedSlices take no prescale_factor and postscale_factor")
     values = allgather(
         slices.values, name=f"{name}_values" if name else None, process_set=process_set
     )
@@ -197,4 +204,8 @@ def gathered_slices(
     )
     if op == Average:
         values /= tf.cast(size_op(set_id(process_set)), values.dtype)
+    # Before the sum and after it is the same.
+    factor = prescale_factor * postscale_factor
+    if factor != 1.0:
+        values = tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -10,7 +10,7 @@ import perseus.tensorflow.horovod as hvd
 
 v1 = tf.compat.v1
 TYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64", "bool"]
-FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64"]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 
 
 def eagerly(function):

@@ -103,20 +103,24 @@ def test_a_group_may_be_of_several_types():
 
 
 @pytest.mark.parametrize("run", [eagerly, tf.function])
-@pytest.mark.parametrize("sparse_as_dense", [False, True])
-def test_indexed_slices(run, sparse_as_dense):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sparse_as_dense": True}, {"gradient_predivide_factor": 2.0}],
+    ids=str,
+)
+def test_indexed_slices(run, options):
     table = tf.Variable(np.ones((10, 3), np.float32))
 
     def step(rows):
         with tf.GradientTape() as tape:
             value = tf.reduce_sum(tf.gather(table, rows) * 2.0)
-        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=sparse_as_dense)
+        tape = hvd.DistributedGradientTape(tape, **options)
         return tape.gradient(value, table)
 
     # As many rows as the rank's number says, one at least.
     rows = [hvd.rank(), *range(hvd.rank())]
     gradient = run(step)(tf.constant(rows))
-    assert isinstance(gradient, tf.IndexedSlices) is not sparse_as_dense
+    assert isinstance(gradient, tf.IndexedSlices) is not ("sparse_as_dense" in options)
     expected = np.zeros((10, 3))
     for rank in range(hvd.size()):
         for row in [rank, *range(rank)]:
@@ -134,6 +138,26 @@ def test_sources_keep_their_structure():
     assert found["rest"][1] is None
     assert float(tape.gradient(value, x)) == 2.0
     assert tape.watched_variables() == (x, y)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_a_tape_is_wrapped_at_any_time(when, persistent):
+    x = tf.Variable([1.0, 2.0])
+    for _ in range(5):
+        tape = tf.GradientTape(persistent=persistent)
+        if when == "before":
+            tape = hvd.DistributedGradientTape(tape)
+        with tape:
+            value = tf.reduce_sum(x * x) * (hvd.rank() + 1.0)
+            if when == "within":
+                tape = hvd.DistributedGradientTape(tape)
+                if not persistent:
+                    inside = tape.gradient(value, x)
+        if when == "after":
+            tape = hvd.DistributedGradientTape(tape)
+        gradient = inside if when == "within" and not persistent else tape.gradient(value, x)
+        np.testing.assert_allclose(gradient, np.array([2.0, 4.0]) * (hvd.size() + 1) / 2)
 
 
 def test_gradients_that_only_some_ranks_name_alike(two_ranks):

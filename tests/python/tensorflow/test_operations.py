@@ -150,7 +150,9 @@ def test_indexed_slices_are_gathered(op):
     mixed = hvd.grouped_allreduce([tf.ones([2]), slices], op=hvd.Sum)
     assert mixed[0].numpy().tolist() == [hvd.size()] * 2
     assert isinstance(mixed[1], tf.IndexedSlices)
-    for wrong in ({"op": hvd.Min}, {"op": hvd.Adasum}, {"prescale_factor": 2.0}):
+    scaled = hvd.allreduce(slices, op=op, prescale_factor=4.0, postscale_factor=0.5)
+    np.testing.assert_allclose(tf.convert_to_tensor(scaled), 2 * expected, rtol=1e-6)
+    for wrong in ({"op": hvd.Min}, {"op": hvd.Adasum}):
         with pytest.raises(NotImplementedError):
             hvd.allreduce(slices, **wrong)
 
@@ -321,6 +323,80 @@ def test_functions_call_ours_as_they_are_and_not_translated(monkeypatch):
     monkeypatch.setattr(mpi_ops, "matched", note_callers)
     tf.function(lambda: hvd.allreduce(tf.ones([2]), name="as_it_is"))()
     assert mpi_ops.__file__ in files
+
+
+@pytest.mark.parametrize("name", [None, "odd"])
+@pytest.mark.parametrize(
+    ("wrong", "call"),
+    [
+        ("string", lambda value, **named: hvd.allreduce(value, **named)),
+        ("sum", lambda value, **named: hvd.allreduce(1.0, op=value, **named)),
+        ("complex", lambda value, **named: hvd.allgather([value], **named)),
+        ("root", lambda value, **named: hvd.broadcast(1.0, value, **named)),
+        ("splits", lambda value, **named: hvd.alltoall([1.0], value, **named)),
+        ("rows", lambda value, **named: hvd.reducescatter(value, **named)),
+    ],
+)
+def test_what_one_rank_gets_wrong_fails_on_all(two_ranks, wrong, call, name):
+    right = {"sum": hvd.Sum, "root": 0, "splits": [1] + [0] * (hvd.size() - 1)}
+    named = {} if name is None else {"name": name}
+    if hvd.rank() == 0:
+        value = {"sum": "sum", "root": "0", "splits": [0.5]}.get(wrong, "text")
+        with pytest.raises((TypeError, ValueError)):
+            call(value, **named)
+    else:
+        with pytest.raises(tf.errors.FailedPreconditionError, match="rank 0"):
+            call(right.get(wrong, [1.0]), **named)
+    assert float(hvd.allreduce(1.0, op=hvd.Sum)) == hvd.size()
+
+
+@tf.function
+def summed(x):
+    return hvd.allreduce(x, op=hvd.Sum)
+
+
+def test_turns_of_a_loop_are_one_after_the_other():
+    x = tf.fill([100], hvd.rank() + 1.0)
+    ranks = sum(range(1, hvd.size() + 1))
+    summed(x)  # which the loop below does not trace again
+
+    @tf.function
+    def loop():
+        total = tf.zeros_like(x)
+        for turn in tf.range(20):
+            total += hvd.allreduce(x * tf.cast(turn, tf.float32), op=hvd.Sum)
+        return total
+
+    @tf.function
+    def loop_of_functions():
+        sums = tf.TensorArray(tf.float32, size=20)
+        for turn in tf.range(20):
+            sums = sums.write(turn, summed(x * tf.cast(turn, tf.float32)))
+        return tf.reduce_sum(sums.stack(), axis=0)
+
+    @tf.function
+    def mapped():
+        turns = tf.range(20, dtype=tf.float32)
+        in_turn = lambda turn: hvd.allreduce(x * turn, op=hvd.Sum)  # noqa: E731
+        return tf.reduce_sum(tf.map_fn(in_turn, turns, parallel_iterations=10), axis=0)
+
+    for function in (loop, loop_of_functions, mapped):
+        for _ in range(3):
+            np.testing.assert_allclose(function(), np.full(100, 190.0 * ranks), rtol=1e-6)
+
+
+def test_a_jacobian_is_reduced():
+    x = tf.Variable([1.0, 2.0, 3.0])
+
+    @tf.function
+    def jacobian():
+        with tf.GradientTape() as tape:
+            y = hvd.allreduce(x * x * (hvd.rank() + 1.0), op=hvd.Sum)
+        return tape.jacobian(y, x)
+
+    # Each rank's y is of all ranks' x, and so is each row.
+    expected = np.diag([2.0, 4.0, 6.0]) * (hvd.rank() + 1) * hvd.size()
+    np.testing.assert_allclose(jacobian(), expected)
 
 
 def test_join(two_ranks):

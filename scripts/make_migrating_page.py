@@ -173,9 +173,10 @@ OF_TORCH = {
 
 #: The same of names in horovod.tensorflow, horovod.keras and their modules.
 OF_TENSORFLOW = {
-    "allreduce grouped_allreduce": (MORE, "also uint16, int16 and bfloat16; factors are float64"),
-    "reducescatter grouped_reducescatter": (MORE, "also Min, Max and Product, and all types that "
-                                            "allreduce takes; factors are float64"),
+    "allreduce grouped_allreduce": (MORE, "also uint16, int16, bfloat16 and bool; factors are "
+                                    "float64"),
+    "reducescatter grouped_reducescatter": (MORE, "also all types that allreduce takes; factors "
+                                            "are float64"),
     "allgather grouped_allgather broadcast alltoall": (MORE, "also bfloat16"),
     "DistributedGradientTape PartialDistributedGradientTape": (
         MORE, "keeps the structure of the sources; `groups` of several types; also takes "

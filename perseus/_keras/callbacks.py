@@ -113,10 +113,12 @@ class MetricAverageCallback(WithoutXla):
     def on_epoch_end(self: Any, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = {} if logs is None else logs
         names = sorted(logs)
-        values = [np.asarray(logs[name], np.float64) for name in names]
-        _require_equal(
-            [(name, value.shape) for name, value in zip(names, values, strict=True)], "metrics"
-        )
+        values = [_as_numbers(logs[name]) for name in names]
+        shapes = [None if value is None else value.shape for value in values]
+        _require_equal(list(zip(names, shapes, strict=True)), "metrics")
+        if None in shapes:
+            name = names[shapes.index(None)]
+            raise ValueError(f"the metric {name} is {logs[name]!r}, which has no average")
         if not names:
             return
         together = np.concatenate([value.ravel() for value in values])
@@ -310,6 +312,14 @@ class BestModelCheckpoint:
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint has no filepath; set the attribute before fit")
         super().on_train_begin(logs)
+
+
+def _as_numbers(value: Any) -> Any:
+    """As an array; None for what is no number."""
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return None
 
 
 def _number(value: Any) -> float:

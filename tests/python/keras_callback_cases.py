@@ -146,6 +146,11 @@ def test_ranks_with_other_metrics_are_told(hvd, two_ranks):
         hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
 
 
+def test_metrics_that_are_no_numbers_are_told(hvd):
+    with pytest.raises(ValueError, match="the metric note is 'abc', which has no average"):
+        hvd.callbacks.MetricAverageCallback().on_epoch_end(0, {"loss": 1.0, "note": "abc"})
+
+
 # Learning rates
 
 

@@ -12,8 +12,7 @@ from perseus.common import objects
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.tensorflow.horovod.calls import short_name
-from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root
-from perseus.tensorflow.horovod.util import tensorflow_variable
+from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root, checked_variables
 from perseus_core import NotInitializedError
 
 __all__ = [
@@ -40,9 +39,10 @@ def broadcast_variables(
       root_rank: a rank of the world.
       inplace: Horovod's way to save a copy; a result is given to its variable without one anyway.
 
-    Returns None where TensorFlow executes eagerly, else the operation that does it.
+    Returns None where TensorFlow executes eagerly, else the operation that does it. ValueError for
+    what is no variable.
     """
-    variables = [tensorflow_variable(each) for each in variables]
+    variables = checked_variables("broadcast_variables", variables)
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     names = tuple(f"{i}_{short_name(each)}" for i, each in enumerate(variables))

@@ -15,7 +15,7 @@ A tensor on a GPU goes by way of the host: TensorFlow's C API does not tell the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -213,17 +213,26 @@ def broadcast_(
 
     ValueError for what is no variable.
     """
-    variables = [tensorflow_variable(each) for each in variables]
+    variables = checked_variables("broadcast_", variables)
     if not variables:
         return []
-    if any(not isinstance(each, tf.Variable) for each in variables):
-        raise ValueError("broadcast_ takes variables; broadcast takes tensors")
     names = tuple(
         f"{name or short_name(each)}_{i}of{len(variables)}" for i, each in enumerate(variables, 1)
     )
     values, assigned = assign_values_of_root(variables, names, root_rank, process_set)
     with tf.control_dependencies([] if tf.executing_eagerly() else assigned):
         return [tf.identity(value) for value in values]
+
+
+def checked_variables(function: str, variables: Iterable[Any]) -> list[Any]:
+    """TensorFlow's variables, of which Keras's have one each; ValueError for what is none."""
+    found = [tensorflow_variable(each) for each in variables]
+    for each in found:
+        if not isinstance(each, tf.Variable):
+            raise ValueError(
+                f"{function} takes variables, not {type(each).__name__}; broadcast takes tensors"
+            )
+    return found
 
 
 def assign_values_of_root(

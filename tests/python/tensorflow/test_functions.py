@@ -174,6 +174,13 @@ def test_batch_normalisation_when_not_training():
     assert layer.name.startswith("sync_batch_normalization")
 
 
+@pytest.mark.parametrize("function", [hvd.broadcast_variables, hvd.broadcast_])
+def test_only_variables_are_assigned(function):
+    for wrong in ([tf.constant(1.0)], {"kernel": tf.Variable(1.0)}, [1.0]):
+        with pytest.raises(ValueError, match="takes variables, not"):
+            function(wrong, 0)
+
+
 def test_state_of_variables():
     x = tf.Variable([1.0 + hvd.rank()])
     state = hvd.elastic.TensorFlowState([x], batch=hvd.rank(), epoch=0)

@@ -115,10 +115,8 @@ def refuse_call(
 
 def refuse_whole(kind: OperationKind, text: str, process_set: int, error: Exception) -> None:
     """refuse_call for a name that is whole, without a prefix."""
-    if not is_settled(error) and _engine.is_initialized():
-        with contextlib.suppress(TypeError, ValueError):
-            _tell(_engine.register(process_set, kind, text), kind, text, error)
-        settle(error)
+    with contextlib.suppress(TypeError, ValueError):
+        refuse(_engine.register(process_set, kind, text), kind, text, error)
 
 
 class refusing:

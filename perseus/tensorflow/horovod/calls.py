@@ -26,6 +26,7 @@ __all__ = [
     "short_name",
 ]
 
+# As frameworks/tensorflow/ops.cc has them.
 _SENDABLE = {
     tf.uint8,
     tf.int8,

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
-from perseus.tensorflow.horovod.calls import refusing, sendable
+from perseus.tensorflow.horovod.calls import refusing
 from perseus.tensorflow.horovod.compression import Compression, Compressor
 from perseus.tensorflow.horovod.mpi_ops import (
     _allreduce,
@@ -57,7 +57,7 @@ def allreduce(
             return gathered_slices(tensor, op, prescale_factor, postscale_factor, name, process_set)
     with tf.device(device_dense):
         with refusing(OperationKind.ALLREDUCE, "HorovodAllreduce", name, process_set):
-            compressed, context = compression.compress(sendable(tensor))
+            compressed, context = compression.compress(tf.convert_to_tensor(tensor))
         reduced = _allreduce(
             compressed,
             name=name,
@@ -108,7 +108,7 @@ def grouped_allreduce(
         return results
     with tf.device(device_dense):
         with refusing(OperationKind.ALLREDUCE, "HorovodGroupedAllreduce", name, process_set):
-            compressed = [compression.compress(sendable(tensors[i])) for i in dense]
+            compressed = [compression.compress(tf.convert_to_tensor(tensors[i])) for i in dense]
         reduced = _grouped_allreduce(
             [tensor for tensor, _ in compressed],
             name=name,
@@ -137,7 +137,7 @@ def reducescatter(
     """Sums or averages the ranks' tensors; each rank gets its share of the rows. Differentiable."""
     with tf.device(device_dense):
         with refusing(OperationKind.REDUCESCATTER, "HorovodReducescatter", name, process_set):
-            compressed, context = compression.compress(sendable(tensor))
+            compressed, context = compression.compress(tf.convert_to_tensor(tensor))
         reduced = _reducescatter(
             compressed,
             name=name,
@@ -166,7 +166,7 @@ def grouped_reducescatter(
         with refusing(
             OperationKind.REDUCESCATTER, "HorovodGroupedReducescatter", None, process_set
         ):
-            compressed = [compression.compress(sendable(each)) for each in tensors]
+            compressed = [compression.compress(tf.convert_to_tensor(each)) for each in tensors]
         reduced = _grouped_reducescatter(
             [tensor for tensor, _ in compressed],
             op=op,

@@ -4,9 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
-#include <functional>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace perseus {
 namespace {

@@ -1,7 +1,9 @@
 // Attributes of a node, read when its kernel is made.
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "status.h"
 
@@ -26,17 +28,34 @@ class Attributes {
   // A double in two floats: what the second adds, the first leaves out.
   double real(const char* name, const char* rest) { return part(name) + part(rest); }
   std::string text(const char* name) {
-    int32_t list_size = 0;
-    int32_t size = 0;
-    api().TF_OpKernelConstruction_GetAttrSize(construction_, name, &list_size, &size,
-                                              status_.get());
-    note();
+    const int32_t size = size_of(name).characters;
     if (size <= 0) return "";
     std::string value(size, '\0');
     api().TF_OpKernelConstruction_GetAttrString(construction_, name, value.data(), value.size(),
                                                 status_.get());
     note();
     return value;
+  }
+  std::vector<int32_t> numbers(const char* name) {
+    std::vector<int32_t> values(size_of(name).elements);
+    api().TF_OpKernelConstruction_GetAttrInt32List(construction_, name, values.data(),
+                                                   static_cast<int>(values.size()), status_.get());
+    note();
+    return values;
+  }
+  std::vector<std::string> texts(const char* name) {
+    const Size size = size_of(name);
+    std::vector<char*> values(size.elements);
+    std::vector<size_t> lengths(size.elements);
+    std::string storage(size.characters, '\0');
+    api().TF_OpKernelConstruction_GetAttrStringList(construction_, name, values.data(),
+                                                    lengths.data(), size.elements, storage.data(),
+                                                    storage.size(), status_.get());
+    note();
+    if (has_failed_) return {};
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < values.size(); ++i) texts.emplace_back(values[i], lengths[i]);
+    return texts;
   }
   std::string node() const {
     const TF_StringView name = api().TF_OpKernelConstruction_GetName(construction_);
@@ -50,6 +69,19 @@ class Attributes {
   }
 
  private:
+  // Of a list; of a text, its characters.
+  struct Size {
+    int32_t elements = 0;
+    int32_t characters = 0;
+  };
+  Size size_of(const char* name) {
+    int32_t elements = 0;
+    int32_t characters = 0;
+    api().TF_OpKernelConstruction_GetAttrSize(construction_, name, &elements, &characters,
+                                              status_.get());
+    note();
+    return {std::max(elements, 0), std::max(characters, 0)};
+  }
   double part(const char* name) {
     float value = 0;
     api().TF_OpKernelConstruction_GetAttrFloat(construction_, name, &value, status_.get());

@@ -54,10 +54,10 @@ void Call::start(const Collective& collective, TF_OpKernelContext* context,
     call->submit();
     return;
   }
-  perseus_refuse(collective.id, call->why_not_.c_str());
-  const std::function<void()> end = call->done_;
-  delete call;
-  end();
+  for (const Member& member : collective.members) {
+    perseus_refuse(member.id, call->why_not_.c_str());
+  }
+  call->end();
 }
 
 bool Call::take_inputs() {
@@ -113,9 +113,19 @@ void Call::submit() {
     // Ops take no others.
     tensors[i].dtype = *dtype_of(api().TF_TensorType(inputs_[i].get()));
   }
+  // Once the last member is submitted all may be complete, and this gone.
+  const std::span<const Member> members = collective_.members;
+  incomplete_ = members.size();
+  const size_t of_each = tensors.size() / members.size();
+  for (size_t i = 0; i < members.size(); ++i) {
+    submit(members[i], std::span(tensors).subspan(i * of_each, of_each));
+  }
+}
+
+void Call::submit(const Member& member, std::span<const perseus_tensor_t> tensors) {
   perseus_submission_t submission{};
   submission.struct_size = sizeof(submission);
-  submission.id = collective_.id;
+  submission.id = member.id;
   submission.tensor_count = static_cast<int32_t>(tensors.size());
   submission.tensors = tensors.data();
   submission.reduce_op = collective_.reduce_op;
@@ -124,7 +134,7 @@ void Call::submit() {
   submission.postscale = collective_.postscale;
   submission.splits = splits_.empty() ? nullptr : splits_.data();
   submission.split_count = static_cast<int32_t>(splits_.size());
-  submission.priority = collective_.priority;
+  submission.priority = member.priority;
   submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
                            const char* message) {
     static_cast<Call*>(user)->complete(handle, status, message);
@@ -132,12 +142,10 @@ void Call::submit() {
   submission.user = this;
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);
-  // It may be complete, and this gone, by now.
   if (status != PERSEUS_OK) complete(0, status, perseus_last_error());
 }
 
 void Call::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
-  const std::unique_ptr<Call> self(this);
   if (status == PERSEUS_OK) {
     give_results(handle);
   } else if (const int code = code_of(status); code == kUnknown) {
@@ -147,6 +155,16 @@ void Call::complete(perseus_handle_t handle, perseus_status_t status, const char
     fail(code, message);
   }
   if (handle != 0) perseus_release(handle);
+  if (incomplete_.fetch_sub(1) == 1) end();
+}
+
+void Call::end() {
+  const std::unique_ptr<Call> self(this);
+  if (why_not_code_ != kOk) {
+    const StatusHolder status = new_status();
+    api().TF_SetStatus(status.get(), why_not_code_, why_not_.c_str());
+    api().TF_OpKernelContext_Failure(context_, status.get());
+  }
   inputs_.clear();
   outputs_.clear();
   done_();
@@ -201,15 +219,15 @@ bool Call::give_numbers(int output, const int64_t* numbers, int64_t count, bool 
 }
 
 bool Call::fail(int code, const std::string& message) {
-  const StatusHolder status = new_status();
-  api().TF_SetStatus(status.get(), code, message.c_str());
-  return fail(status);
+  const std::lock_guard lock(why_not_mutex_);
+  if (why_not_code_ != kOk) return false;
+  why_not_code_ = code;
+  why_not_ = message;
+  return false;
 }
 
 bool Call::fail(const StatusHolder& status) {
-  why_not_ = api().TF_Message(status.get());
-  api().TF_OpKernelContext_Failure(context_, status.get());
-  return false;
+  return fail(api().TF_GetCode(status.get()), api().TF_Message(status.get()));
 }
 
 }  // namespace perseus::tensorflow

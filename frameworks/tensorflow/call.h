@@ -1,8 +1,11 @@
 // One run of an op that the ranks do together: from TensorFlow's inputs to its outputs.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,15 +13,21 @@
 
 namespace perseus::tensorflow {
 
-// What all runs of a node have in common.
+// An operation of a node: the ranks match it by its name.
+struct Member {
+  int32_t id = 0;  // of the name
+  int32_t priority = 0;
+};
+
+// What all runs of a node have in common. One operation takes all of its tensors; of several, each
+// takes one.
 struct Collective {
   perseus_operation_t operation;
-  int32_t id = 0;  // of its name
+  std::vector<Member> members;
   perseus_reduce_op_t reduce_op = PERSEUS_SUM;
   double prescale = 1.0;
   double postscale = 1.0;
   int32_t root = 0;
-  int32_t priority = 0;
 };
 
 struct DeleteTensor {
@@ -43,11 +52,14 @@ class Call {
   // Where results go whose size is the input's: into the input's own memory if nobody else has it.
   bool make_outputs();
   void submit();
+  void submit(const Member& member, std::span<const perseus_tensor_t> tensors);
+  // A member; any thread. The last one ends the call.
   void complete(perseus_handle_t handle, perseus_status_t status, const char* message);
+  void end();
   bool give_results(perseus_handle_t handle);
   bool give_result(int index, const perseus_result_t& result, void* data);
   bool give_numbers(int output, const int64_t* numbers, int64_t count, bool is_scalar);
-  // False; the op has failed.
+  // False; the op will have failed when all members are complete. The first reason counts.
   bool fail(int code, const std::string& message);
   bool fail(const StatusHolder& status);
 
@@ -65,6 +77,10 @@ class Call {
   std::vector<Tensor> outputs_;
   std::vector<std::vector<int64_t>> shapes_;
   std::vector<int64_t> splits_;
+  std::atomic<size_t> incomplete_{0};
+  std::mutex why_not_mutex_;
+  // Of the first failure; the code is TensorFlow's.
+  int why_not_code_ = kOk;
   std::string why_not_;
 };
 

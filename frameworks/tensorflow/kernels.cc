@@ -30,30 +30,69 @@ std::string name_of(Attributes& attributes) {
   return attributes.flag("ignore_name_scope") ? node.substr(node.rfind('/') + 1) : node;
 }
 
+void read_reduction(Attributes& attributes, Collective& collective) {
+  collective.reduce_op = attributes.number("reduce_op");
+  collective.prescale = attributes.real("prescale_factor", "prescale_rest");
+  collective.postscale = attributes.real("postscale_factor", "postscale_rest");
+}
+
+// Whether it could; else the construction has failed.
+bool add_member(TF_OpKernelConstruction* construction, Collective& collective, int32_t process_set,
+                const std::string& name, int32_t priority) {
+  Member member{.priority = priority};
+  const perseus_status_t status =
+      perseus_register(process_set, collective.operation, name.c_str(), &member.id);
+  if (status != PERSEUS_OK) {
+    const StatusHolder failure = new_status();
+    api().TF_SetStatus(failure.get(), code_of(status), perseus_last_error());
+    api().TF_OpKernelConstruction_Failure(construction, failure.get());
+    return false;
+  }
+  collective.members.push_back(member);
+  return true;
+}
+
 template <perseus_operation_t kOperation>
 void* create_collective(TF_OpKernelConstruction* construction) {
-  auto collective = std::make_unique<Collective>();
-  collective->operation = kOperation;
+  auto collective = std::make_unique<Collective>(Collective{.operation = kOperation});
   Attributes attributes(construction);
-  if (is_reduction(kOperation)) {
-    collective->reduce_op = attributes.number("reduce_op");
-    collective->prescale = attributes.real("prescale_factor", "prescale_rest");
-    collective->postscale = attributes.real("postscale_factor", "postscale_rest");
-  }
+  if (is_reduction(kOperation)) read_reduction(attributes, *collective);
   if (kOperation == PERSEUS_BROADCAST) collective->root = attributes.number("root_rank");
   // A join is of all ranks, and they match it by nothing.
   const bool is_named = kOperation != PERSEUS_JOIN;
   const int32_t process_set = is_named ? attributes.number("process_set_id") : PERSEUS_WORLD;
   const std::string name = is_named ? name_of(attributes) : "join";
-  if (is_named) collective->priority = attributes.number("priority");
+  const int32_t priority = is_named ? attributes.number("priority") : 0;
+  if (attributes.fail_if_missing() ||
+      !add_member(construction, *collective, process_set, name, priority)) {
+    return nullptr;
+  }
+  return collective.release();
+}
+
+// Several allreduces by one node, which each have a name beside the node's own, a priority, and one
+// tensor. It takes TensorFlow as long to run a node as Perseus to reduce a small tensor.
+void* create_each(TF_OpKernelConstruction* construction) {
+  auto collective = std::make_unique<Collective>(Collective{.operation = PERSEUS_ALLREDUCE});
+  Attributes attributes(construction);
+  read_reduction(attributes, *collective);
+  const int32_t process_set = attributes.number("process_set_id");
+  const std::vector<std::string> names = attributes.texts("names");
+  const std::vector<int32_t> priorities = attributes.numbers("priorities");
+  const auto count = static_cast<size_t>(attributes.number("num_tensors"));
   if (attributes.fail_if_missing()) return nullptr;
-  const perseus_status_t status =
-      perseus_register(process_set, kOperation, name.c_str(), &collective->id);
-  if (status != PERSEUS_OK) {
+  if (names.size() != count || priorities.size() != count) {
     const StatusHolder failure = new_status();
-    api().TF_SetStatus(failure.get(), code_of(status), perseus_last_error());
+    api().TF_SetStatus(failure.get(), kInvalidArgument, "a name and a priority for each tensor");
     api().TF_OpKernelConstruction_Failure(construction, failure.get());
     return nullptr;
+  }
+  const std::string node = attributes.node();
+  const std::string scope = node.substr(0, node.rfind('/') + 1);
+  for (size_t i = 0; i < count; ++i) {
+    if (!add_member(construction, *collective, process_set, scope + names[i], priorities[i])) {
+      return nullptr;
+    }
   }
   return collective.release();
 }
@@ -77,6 +116,7 @@ const std::vector<CollectiveOp>& collective_ops() {
   static const auto& ops = *new std::vector<CollectiveOp>{
       {"HorovodAllreduce", create_collective<PERSEUS_ALLREDUCE>, {"tensor", "sum"}},
       {"HorovodGroupedAllreduce", create_collective<PERSEUS_ALLREDUCE>, {"tensors", "sum"}},
+      {"PerseusAllreduceEach", create_each, {"tensors", "sums"}},
       {"HorovodReducescatter", create_collective<PERSEUS_REDUCESCATTER>, {"tensor", "output"}},
       {"HorovodGroupedReducescatter",
        create_collective<PERSEUS_REDUCESCATTER>,

@@ -97,6 +97,11 @@ inline constexpr int kFloat = 1, kDouble = 2, kInt32 = 3, kUint8 = 4, kInt16 = 5
      TF_Status*))                                                                                  \
   X(void, TF_OpKernelConstruction_GetAttrString,                                                   \
     (TF_OpKernelConstruction*, const char* name, char* value, size_t capacity, TF_Status*))        \
+  X(void, TF_OpKernelConstruction_GetAttrInt32List,                                                \
+    (TF_OpKernelConstruction*, const char* name, int32_t* values, int capacity, TF_Status*))       \
+  X(void, TF_OpKernelConstruction_GetAttrStringList,                                               \
+    (TF_OpKernelConstruction*, const char* name, char** values, size_t* lengths, int capacity,     \
+     void* storage, size_t storage_size, TF_Status*))                                              \
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                 \
   X(int, TF_NumInputs, (TF_OpKernelContext*))                                                      \
   X(void, TF_GetInput, (TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*))                  \

@@ -32,6 +32,7 @@ _COLLECTIVES = (
     "HorovodGroupedAllreduce",
     "HorovodGroupedReducescatter",
     "HorovodReducescatter",
+    "PerseusAllreduceEach",
 )
 
 

@@ -22,6 +22,30 @@ from perseus_core import WORLD
 __all__ = ["GradientReduction"]
 
 
+#: TensorFlow needs longer to run an op than gradients of at most SMALL bytes take to be reduced:
+#: a RUN of them is handed over by one, each as an operation of its own. It starts when the last one
+#: is there, so few are taken.
+SMALL = 64 << 10
+RUN = 16
+
+
+class _Sent(NamedTuple):
+    """Gradients of one type that are one operation."""
+
+    members: list[int]
+    name: str
+    priority: int
+    tensors: list[Any]
+    #: what decompresses the results
+    contexts: list[Any]
+
+    def is_small(self) -> bool:
+        """Whether it may be in a run."""
+        elements = self.tensors[0].shape.num_elements()
+        dtype = self.tensors[0].dtype
+        return len(self.members) == 1 and elements is not None and elements * dtype.size <= SMALL
+
+
 class _Plan(NamedTuple):
     """How some gradients are reduced, which have names and belong to groups; hashable."""
 
@@ -49,6 +73,7 @@ class _Plan(NamedTuple):
     def _reduce(self, process_set: ProcessSet, gradients: list[Any]) -> list[Any]:
         results = list(gradients)
         with tf.name_scope(f"{self.name}_Allreduce"):
+            sent: list[_Sent] = []
             for turn, group in enumerate(self.groups):
                 dense: dict[Any, list[int]] = {}
                 for i in group:
@@ -57,38 +82,45 @@ class _Plan(NamedTuple):
                     else:
                         dense.setdefault(gradients[i].dtype, []).append(i)
                 for members in dense.values():
-                    reduced = self._reduced(
-                        self.names[members[0]],
-                        [gradients[i] for i in members],
-                        len(self.groups) - turn,
-                        process_set,
-                    )
-                    for i, gradient in zip(members, reduced, strict=True):
-                        results[i] = gradient
+                    tensors = [gradients[i] for i in members]
+                    sent.append(self._compressed(members, len(self.groups) - turn, tensors))
+            # What is ready at the same time is run in this order, which is backward's.
+            for run in reversed(_in_runs(sent)):
+                with tf.device(self.device_dense):
+                    for one, reduced in zip(run, self._reduced(run, process_set), strict=True):
+                        for i, tensor, context in zip(
+                            one.members, reduced, one.contexts, strict=True
+                        ):
+                            results[i] = self.compression.decompress(tensor, context)
         return results
 
-    def _reduced(
-        self, name: str, tensors: list[Any], priority: int, process_set: ProcessSet
-    ) -> list[Any]:
-        """Tensors of one type, reduced as one operation."""
+    def _compressed(self, members: list[int], priority: int, gradients: list[Any]) -> _Sent:
+        kind = "HorovodAllreduce" if len(members) == 1 else "HorovodGroupedAllreduce"
+        with tf.device(self.device_dense):
+            compressed = [self.compression.compress(gradient) for gradient in gradients]
+        tensors, contexts = map(list, zip(*compressed, strict=True))
+        return _Sent(members, f"{kind}_{self.names[members[0]]}", priority, tensors, contexts)
+
+    def _reduced(self, run: list[_Sent], process_set: ProcessSet) -> list[list[Any]]:
+        """The results of each, by one op for all."""
         attributes = {
             **reducing(self.op, self.prescale, self.postscale),
             "process_set_id": set_id(process_set),
-            "priority": priority,
         }
-        with tf.device(self.device_dense):
-            compressed = [self.compression.compress(tensor) for tensor in tensors]
-            if len(tensors) == 1:
-                name = f"HorovodAllreduce_{name}"
-                reduced = [ops.horovod_allreduce(compressed[0][0], name=name, **attributes)]
-            else:
-                name = f"HorovodGroupedAllreduce_{name}"
-                sent = [tensor for tensor, _ in compressed]
-                reduced = ops.horovod_grouped_allreduce(sent, name=name, **attributes)
-            return [
-                self.compression.decompress(tensor, context)
-                for tensor, (_, context) in zip(reduced, compressed, strict=True)
-            ]
+        one = run[0]
+        if len(run) > 1:
+            reduced = ops.perseus_allreduce_each(
+                [each.tensors[0] for each in run],
+                names=[each.name for each in run],
+                priorities=[each.priority for each in run],
+                name=f"{one.name}_and_{len(run) - 1}_more",
+                **attributes,
+            )
+            return [[result] for result in reduced]
+        attributes["priority"] = one.priority
+        if len(one.members) == 1:
+            return [[ops.horovod_allreduce(one.tensors[0], name=one.name, **attributes)]]
+        return [ops.horovod_grouped_allreduce(one.tensors, name=one.name, **attributes)]
 
     def _gathered(
         self, name: str, slices: tf.IndexedSlices, process_set: ProcessSet
@@ -205,6 +237,22 @@ class GradientReduction:
         place = {ref: i for i, ref in enumerate(refs)}
         groups = [[place.pop(ref) for ref in group if ref in place] for group in self._groups]
         return sorted([*filter(None, groups), *([i] for i in place.values())], key=min)
+
+
+def _in_runs(sent: list[_Sent]) -> list[list[_Sent]]:
+    """Small ones of one type that follow each other but for others between them, at most RUN."""
+    runs: list[list[_Sent]] = []
+    open_runs: dict[Any, list[_Sent]] = {}
+    for one in sent:
+        dtype = one.tensors[0].dtype
+        run = open_runs.get(dtype) if one.is_small() else None
+        if run is None or len(run) == RUN:
+            run = []
+            runs.append(run)
+            if one.is_small():
+                open_runs[dtype] = run
+        run.append(one)
+    return runs
 
 
 def _takes_part(process_set: ProcessSet) -> bool:

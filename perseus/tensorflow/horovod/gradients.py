@@ -47,6 +47,15 @@ def _grouped_allreduce_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tens
     )
 
 
+@tf.RegisterGradient("PerseusAllreduceEach")
+def _allreduce_each_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor]:
+    attributes = _attributes(op, "reduce_op", *_SCALES, "process_set_id")
+    return [
+        ops.horovod_allreduce(grad, name=f"HorovodAllreduce_{node_name(grad)}", **attributes)
+        for grad in grads
+    ]
+
+
 @tf.RegisterGradient("HorovodBroadcast")
 def _broadcast_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
     """The average of the ranks' gradients at the root, zero elsewhere."""

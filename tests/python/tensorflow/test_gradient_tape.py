@@ -295,3 +295,72 @@ def test_training_with_a_tape_is_training_on_all_batches():
             step(tf.concat([batch(100 * turn + rank) for rank in batches], 0))
     for one, other in zip(ours.variables, single.variables, strict=True):
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def reduced(gradients, **options):
+    """In one graph, by a tape whose gradients are these."""
+    variables = [tf.Variable(each, name=f"v{i}") for i, each in enumerate(gradients)]
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            losses = [
+                tf.cast(tf.reduce_sum(variable * variable / 2.0), tf.float64)
+                for variable in variables
+            ]
+            value = tf.add_n(losses)
+        return hvd.DistributedGradientTape(tape, **options).gradient(value, variables)
+
+    return step, variables
+
+
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16])
+def test_small_gradients_handed_over_together_are_each_the_average(compression):
+    rng = np.random.default_rng(7)
+    shapes = [(3,), (5, 2), (200, 100), (), (1, 7), *[(i + 1,) for i in range(40)]]
+    kinds = [np.float64 if i % 5 == 0 else np.float32 for i in range(len(shapes))]
+    of_ranks = [
+        [
+            np.asarray(rng.normal(size=shape), kind)
+            for shape, kind in zip(shapes, kinds, strict=True)
+        ]
+        for _ in range(hvd.size())
+    ]
+    step, _ = reduced(of_ranks[hvd.rank()], compression=compression)
+    expected = [
+        np.mean(np.stack(each).astype(np.float64), 0) for each in zip(*of_ranks, strict=True)
+    ]
+    tolerance = 4e-3 if compression is hvd.Compression.fp16 else 1e-6
+    assert_all_close(step(), expected, tolerance)
+    types = [node.type for node in step.get_concrete_function().graph.get_operations()]
+    if compression is hvd.Compression.none:
+        # 35 small ones of float32 and 9 of float64 in runs of at most 16, one large one by itself.
+        assert types.count("PerseusAllreduceEach") == 4
+        assert types.count("HorovodAllreduce") == 1
+    assert len([each for each in types if each.startswith("Horovod")]) <= 1
+
+
+def test_of_small_gradients_handed_over_together_the_one_that_differs_is_named(two_ranks):
+    shapes = [(2,), (3,), (4 + hvd.rank(),), (5,)]
+    step, _ = reduced([np.ones(shape, np.float32) for shape in shapes])
+    with pytest.raises(tf.errors.FailedPreconditionError, match="HorovodAllreduce_grad_2_v2"):
+        step()
+
+
+def test_gradients_of_gradients_that_were_handed_over_together():
+    x = [tf.Variable([1.0 + hvd.rank(), 2.0]), tf.Variable([3.0])]
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as tape:
+                value = tf.reduce_sum(x[0] ** 3) + tf.reduce_sum(x[1] ** 2)
+            first = hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(value, x)
+            total = tf.add_n([tf.reduce_sum(each) for each in first])
+        return outer.gradient(total, x)
+
+    of_x, of_y = step()
+    # The sum over ranks of d(sum of 3 x^2)/dx = 6 x, and of 2.
+    expected = 6.0 * hvd.size() * np.array([1.0 + hvd.rank(), 2.0])
+    np.testing.assert_allclose(of_x, expected)
+    np.testing.assert_allclose(of_y, [2.0 * hvd.size()])

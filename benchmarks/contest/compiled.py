@@ -44,7 +44,7 @@ def program(source: str, mpi: str | None = None) -> Path:
     if source == "perseus.c":
         library = str(engine / "lib")
         options += [f"-I{engine / 'include'}", f"-L{library}", f"-Wl,-rpath,{library}"]
-        options += ["-lperseus"]
+        options += ["-lperseus", "-pthread"]
     subprocess.run(
         [*compiler, *options], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )

@@ -23,11 +23,11 @@ typedef struct {
   contender_operation_t alltoall;      /* equal parts */
   contender_operation_t reducescatter; /* a sum */
   void (*barrier)(void);
-  /* A tensor's sum over the ranks, in place: the number by which its name is known from then on, or
-   * -1; one that has begun, or 0; whether it has ended well. */
+  /* Sums of tensors over the ranks, in place: the number by which a name is known from then on, or
+   * -1; whether one could be handed over; whether all that were have ended well. */
   int (*name)(const char* name);
-  long (*begin)(int name, float* data, size_t elements);
-  int (*end)(long handle);
+  int (*begin)(int name, float* data, size_t elements, int priority);
+  int (*end)(void);
   int is_limit; /* the operations move bytes and sum nothing */
 } contender_t;
 

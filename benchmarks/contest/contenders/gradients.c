@@ -9,7 +9,6 @@ typedef struct {
   const model_t* model;
   float** data;
   int* ids;
-  long* handles;
 } gradients_t;
 
 static const model_t* find(const char* name) {
@@ -30,8 +29,7 @@ static int make(const contender_t* contender, gradients_t* gradients) {
   const size_t count = gradients->model->count;
   gradients->data = calloc(count, sizeof *gradients->data);
   gradients->ids = calloc(count, sizeof *gradients->ids);
-  gradients->handles = calloc(count, sizeof *gradients->handles);
-  if (gradients->data == NULL || gradients->ids == NULL || gradients->handles == NULL) {
+  if (gradients->data == NULL || gradients->ids == NULL) {
     return contender_failed("out of memory") != NULL;
   }
   for (size_t i = 0; i < count; ++i) {
@@ -49,21 +47,15 @@ static void drop(gradients_t* gradients) {
   }
   free(gradients->data);
   free(gradients->ids);
-  free(gradients->handles);
 }
 
-/* Those of the last layer first, as backward gives them. */
+/* Those of the last layer first, as backward gives them; the first layer's are the most urgent. */
 static int reduce(const contender_t* contender, gradients_t* gradients) {
-  const size_t count = gradients->model->count;
-  for (size_t i = count; i-- > 0;) {
-    gradients->handles[i] = contender->begin(gradients->ids[i], gradients->data[i],
-                                             gradients->model->tensors[i].elements);
-    if (gradients->handles[i] == 0) return 0;
+  for (size_t i = gradients->model->count; i-- > 0;) {
+    const size_t elements = gradients->model->tensors[i].elements;
+    if (!contender->begin(gradients->ids[i], gradients->data[i], elements, -(int)i)) return 0;
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (!contender->end(gradients->handles[i])) return 0;
-  }
-  return 1;
+  return contender->end();
 }
 
 static int check(const contender_t* contender, gradients_t* gradients) {

@@ -1,5 +1,7 @@
 /* Perseus through perseus.h. */
 #include <perseus/perseus.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "contender.h"
@@ -64,7 +66,25 @@ static int name(const char* text) {
   return -1;
 }
 
-static long begin(int name, float* data, size_t elements) {
+/* What has been handed over and is not complete, and this thread's until all has been. */
+static atomic_int under_way = 1;
+static sem_t all_complete;
+static atomic_int failures;
+
+static void one_less(void) {
+  if (atomic_fetch_sub(&under_way, 1) == 1) sem_post(&all_complete);
+}
+
+static void complete(void* user, perseus_handle_t handle, perseus_status_t status,
+                     const char* message) {
+  (void)user;
+  (void)message;
+  if (status != PERSEUS_OK) atomic_fetch_add(&failures, 1);
+  perseus_release(handle);
+  one_less();
+}
+
+static int begin(int name, float* data, size_t elements, int priority) {
   const int64_t shape = (int64_t)elements;
   const perseus_tensor_t tensor = {data, data, &shape, 1, PERSEUS_FLOAT32};
   const perseus_submission_t submission = {.struct_size = sizeof submission,
@@ -73,17 +93,23 @@ static long begin(int name, float* data, size_t elements) {
                                            .tensors = &tensor,
                                            .reduce_op = PERSEUS_SUM,
                                            .prescale = 1,
-                                           .postscale = 1};
+                                           .postscale = 1,
+                                           .priority = priority,
+                                           .callback = complete};
   perseus_handle_t handle = 0;
-  if (perseus_submit(&submission, &handle) != PERSEUS_OK) contender_failed(perseus_last_error());
-  return (long)handle;
+  atomic_fetch_add(&under_way, 1);
+  if (perseus_submit(&submission, &handle) == PERSEUS_OK) return 1;
+  one_less();
+  return contender_failed(perseus_last_error()) != NULL;
 }
 
-static int end(long handle) {
-  const int done = perseus_wait((perseus_handle_t)handle, -1) == PERSEUS_OK;
-  if (!done) contender_failed(perseus_last_error());
-  perseus_release((perseus_handle_t)handle);
-  return done;
+/* By callbacks, as adapters do; who waits for one after the other is woken by each. */
+static int end(void) {
+  one_less();
+  while (sem_wait(&all_complete) != 0) {
+  }
+  atomic_store(&under_way, 1);
+  return atomic_load(&failures) == 0 || contender_failed("a gradient was not reduced") != NULL;
 }
 
 static void barrier(void) {
@@ -93,6 +119,7 @@ static void barrier(void) {
 }
 
 int main(void) {
+  if (sem_init(&all_complete, 0, 0) != 0) return 1;
   if (perseus_init(NULL) != PERSEUS_OK) {
     fprintf(stderr, "%s\n", perseus_last_error());
     return 1;

@@ -15,7 +15,7 @@ import tensorflow as tf
 import perseus_core
 from perseus.common.exceptions import HorovodVersionMismatchError
 
-__all__ = ["ops"]
+__all__ = ["is_in_loop", "ops"]
 
 #: The first release whose C API has all that the plugin needs.
 OLDEST = "2.13"
@@ -65,16 +65,18 @@ class _Unordered(frozenset[str]):
 
     def __contains__(self, op_type: object) -> bool:
         if op_type in _COLLECTIVES:
-            return not _is_in_loop(tf.compat.v1.get_default_graph())
+            return not is_in_loop()
         return super().__contains__(op_type)
 
 
-def _is_in_loop(graph: Any) -> bool:
+def is_in_loop() -> bool:
+    """Whether what is being built is in the body of a loop, where operations take turns."""
     from tensorflow.python.ops.control_flow_v2_func_graphs import (
         WhileBodyFuncGraph,
         WhileCondFuncGraph,
     )
 
+    graph = tf.compat.v1.get_default_graph()
     while graph is not None and not isinstance(graph, (WhileBodyFuncGraph, WhileCondFuncGraph)):
         graph = getattr(graph, "outer_graph", None)
     return graph is not None

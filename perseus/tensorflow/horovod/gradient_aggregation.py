@@ -89,18 +89,18 @@ class LocalGradientAggregationHelper:
         **kwargs: Any,
     ) -> Any:
         """Calls the function in a step's last call; in the others only the optimizer's iterations
-        go on.
+        go on, and the variable `global_step`, if there is one.
 
         Args:
           args, kwargs: what the function applies; it waits for the tensors among them.
         """
+        counters = [getattr(optimizer, "_iterations", None), kwargs.get("global_step")]
 
         def applied() -> Any:
             return _as_flag(apply_grads_closure())
 
         def passed_over() -> Any:
-            iterations = getattr(optimizer, "_iterations", None)
-            return _as_flag(None if iterations is None else iterations.assign_add(1))
+            return _as_flag(*(each.assign_add(1) for each in counters if each is not None))
 
         tensors = tf.nest.flatten([args, kwargs])
         with tf.control_dependencies([each for each in tensors if isinstance(each, tf.Tensor)]):
@@ -140,8 +140,8 @@ def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensor_list if tensor is not None]
 
 
-def _as_flag(done: Any) -> tf.Tensor:
+def _as_flag(*done: Any) -> tf.Tensor:
     """What both branches of a condition can give, whatever they did."""
-    dependencies = [] if tf.executing_eagerly() or done is None else [done]
+    dependencies = [] if tf.executing_eagerly() else [each for each in done if each is not None]
     with tf.control_dependencies(dependencies):
         return tf.constant(True)

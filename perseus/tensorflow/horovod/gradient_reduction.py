@@ -16,7 +16,7 @@ from perseus.tensorflow.horovod.compression import Compressor
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op, size_op
 from perseus.tensorflow.horovod.reductions import gathered_slices
 from perseus.tensorflow.horovod.util import is_variable, reference, references
-from perseus.tensorflow.plugin import ops
+from perseus.tensorflow.plugin import is_in_loop, ops
 from perseus_core import WORLD
 
 __all__ = ["GradientReduction"]
@@ -241,6 +241,10 @@ class GradientReduction:
 
 def _in_runs(sent: list[_Sent]) -> list[list[_Sent]]:
     """Small ones of one type that follow each other but for others between them, at most RUN."""
+    if is_in_loop():
+        # They take turns. A rank whose shapes differ would have another order, and all would wait
+        # where they should be told.
+        return [[one] for one in sent]
     runs: list[list[_Sent]] = []
     open_runs: dict[Any, list[_Sent]] = {}
     for one in sent:

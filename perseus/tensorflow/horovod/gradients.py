@@ -25,9 +25,11 @@ def _named(op: tf.Operation, kind: str, grad: tf.Tensor, suffix: str = "grad") -
     name = given.decode() if isinstance(given, bytes) else given
     if name:
         return {"tensor_name": f"{name}_{suffix}"}
-    if tf.executing_eagerly():
-        return {}
-    return {"name": f"{kind}_{node_name(grad)}"}
+    return _from_gradient(kind, grad)
+
+
+def _from_gradient(kind: str, grad: tf.Tensor) -> dict[str, Any]:
+    return {} if tf.executing_eagerly() else {"name": f"{kind}_{node_name(grad)}"}
 
 
 @tf.RegisterGradient("HorovodAllreduce")
@@ -51,7 +53,7 @@ def _grouped_allreduce_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tens
 def _allreduce_each_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor]:
     attributes = _attributes(op, "reduce_op", *_SCALES, "process_set_id")
     return [
-        ops.horovod_allreduce(grad, name=f"HorovodAllreduce_{node_name(grad)}", **attributes)
+        ops.horovod_allreduce(grad, **attributes, **_from_gradient("HorovodAllreduce", grad))
         for grad in grads
     ]
 

@@ -212,7 +212,9 @@ class _DistributedOptimizer(_Wrapper):
 
         if self._aggregation is None:
             return apply()
-        return self._aggregation.apply_gradients(apply, self._optimizer, pairs)
+        return self._aggregation.apply_gradients(
+            apply, self._optimizer, pairs, global_step=global_step
+        )
 
 
 class _DistributedAdasumOptimizer(_Wrapper):

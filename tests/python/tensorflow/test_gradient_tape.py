@@ -364,3 +364,40 @@ def test_gradients_of_gradients_that_were_handed_over_together():
     expected = 6.0 * hvd.size() * np.array([1.0 + hvd.rank(), 2.0])
     np.testing.assert_allclose(of_x, expected)
     np.testing.assert_allclose(of_y, [2.0 * hvd.size()])
+
+
+def test_small_gradients_in_a_loop_that_differ_are_an_error_on_all_ranks(two_ranks):
+    """There operations take turns, whose order must not come from what may differ."""
+    shapes = [(300, 200) if i % 4 == 0 else (3,) for i in range(12)]
+    shapes[2] = (20000,) if hvd.rank() == 1 else (3,)
+    variables = [
+        tf.Variable(np.ones(shape, np.float32), name=f"w{i}") for i, shape in enumerate(shapes)
+    ]
+
+    @tf.function
+    def loop():
+        total = tf.constant(0.0)
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                value = tf.add_n([tf.reduce_sum(each) for each in variables])
+            gradients = hvd.DistributedGradientTape(tape).gradient(value, variables)
+            total += tf.add_n([tf.reduce_sum(each) for each in gradients])
+        return total
+
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"grad_2_w2.*float32\[20000\]"):
+        loop()
+
+
+def test_gradients_of_gradients_where_functions_run_eagerly():
+    variables = [tf.Variable([1.0]), tf.Variable([2.0])]
+    tf.config.run_functions_eagerly(True)
+    try:
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as tape:
+                value = tf.add_n([tf.reduce_sum(each**3) for each in variables])
+            first = hvd.DistributedGradientTape(tape).gradient(value, variables)
+            total = tf.add_n(first)
+        second = outer.gradient(total, variables)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(np.ravel(second), [6.0, 12.0])

@@ -209,3 +209,20 @@ def test_what_contradicts_itself_is_refused():
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(descent()))
     with pytest.raises(ValueError, match="eager execution"):
         hvd.DistributedOptimizer(descent(), backward_passes_per_step=2)
+
+
+def test_every_pass_is_a_global_step():
+    """As in Horovod: a hook that stops at a step counts passes."""
+    with tf.Graph().as_default():
+        x = v1.get_variable("x", initializer=1.0, use_resource=True)
+        step = v1.train.get_or_create_global_step()
+        optimizer = hvd.DistributedOptimizer(descent(), backward_passes_per_step=2)
+        operation = optimizer.minimize(x * 1.0, global_step=step)
+        with v1.train.MonitoredTrainingSession(
+            hooks=[v1.train.StopAtStepHook(num_steps=4)]
+        ) as session:
+            runs = 0
+            while not session.should_stop():
+                session.run(operation)
+                runs += 1
+    assert runs == 4

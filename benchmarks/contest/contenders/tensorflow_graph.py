@@ -8,8 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-# One thread a rank, as PyTorch's contenders have; others run operations beside each other.
+# One thread a rank, as PyTorch's contenders have, where ranks have a core each: to run operations
+# beside each other on it only makes threads change places.
 tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 class GraphContender:

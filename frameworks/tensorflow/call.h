@@ -23,7 +23,7 @@ struct Member {
 // takes one.
 struct Collective {
   perseus_operation_t operation;
-  std::vector<Member> members;
+  std::vector<Member> members = {};
   perseus_reduce_op_t reduce_op = PERSEUS_SUM;
   double prescale = 1.0;
   double postscale = 1.0;

@@ -36,6 +36,12 @@ void read_reduction(Attributes& attributes, Collective& collective) {
   collective.postscale = attributes.real("postscale_factor", "postscale_rest");
 }
 
+void fail(TF_OpKernelConstruction* construction, int code, const char* message) {
+  const StatusHolder status = new_status();
+  api().TF_SetStatus(status.get(), code, message);
+  api().TF_OpKernelConstruction_Failure(construction, status.get());
+}
+
 // Whether it could; else the construction has failed.
 bool add_member(TF_OpKernelConstruction* construction, Collective& collective, int32_t process_set,
                 const std::string& name, int32_t priority) {
@@ -43,9 +49,7 @@ bool add_member(TF_OpKernelConstruction* construction, Collective& collective, i
   const perseus_status_t status =
       perseus_register(process_set, collective.operation, name.c_str(), &member.id);
   if (status != PERSEUS_OK) {
-    const StatusHolder failure = new_status();
-    api().TF_SetStatus(failure.get(), code_of(status), perseus_last_error());
-    api().TF_OpKernelConstruction_Failure(construction, failure.get());
+    fail(construction, code_of(status), perseus_last_error());
     return false;
   }
   collective.members.push_back(member);
@@ -82,9 +86,7 @@ void* create_each(TF_OpKernelConstruction* construction) {
   const auto count = static_cast<size_t>(attributes.number("num_tensors"));
   if (attributes.fail_if_missing()) return nullptr;
   if (names.size() != count || priorities.size() != count) {
-    const StatusHolder failure = new_status();
-    api().TF_SetStatus(failure.get(), kInvalidArgument, "a name and a priority for each tensor");
-    api().TF_OpKernelConstruction_Failure(construction, failure.get());
+    fail(construction, kInvalidArgument, "each tensor takes a name and a priority");
     return nullptr;
   }
   const std::string node = attributes.node();

@@ -244,8 +244,9 @@ def test_fifty_collectives_of_a_function_run_at_once(tmp_path):
     reduce_all(xs)
     path = tmp_path / f"timeline{hvd.rank()}.json"
     hvd.start_timeline(str(path))
-    for i, result in enumerate(reduce_all(xs)):
-        np.testing.assert_array_equal(result.numpy(), np.full(1000, float(i * hvd.size())))
+    for _ in range(20):  # the engine may be faster than TensorFlow's threads once
+        for i, result in enumerate(reduce_all(xs)):
+            np.testing.assert_array_equal(result.numpy(), np.full(1000, float(i * hvd.size())))
     hvd.stop_timeline()
     if hvd.rank() > 0 or hvd.size() == 1:
         return

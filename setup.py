@@ -27,7 +27,7 @@ def version() -> str:
     )
 
 
-TARGETS = ["perseus", "_engine", "perseus_tensorflow"]
+TARGETS = ["perseus", "_engine", "perseus_mxnet", "perseus_tensorflow"]
 
 
 class CMakeBuild(build_ext):

@@ -26,3 +26,18 @@ def read() -> tuple[Array, Array]:
     with gzip.open(path, "rt") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     return table[:, :-1].astype(np.float32) / 255, table[:, -1].astype(np.int64)
+
+
+def load() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """4,000 images with their labels to train on, and 1,000 to test with; the same in every run."""
+    images, labels = read()
+    order = np.random.default_rng(0).permutation(len(labels))
+    train, test = order[:4000], order[4000:]
+    return (images[train], labels[train]), (images[test], labels[test])
+
+
+def own_batches(count: int, batch: int, epoch: int, rank: int, size: int) -> list[Array]:
+    """Of an epoch's batches, in an order that is the same on all ranks, this rank's parts."""
+    order = np.random.default_rng(epoch).permutation(count)
+    whole = order[: count - count % batch].reshape(-1, batch)
+    return [each[rank::size] for each in whole]

@@ -27,6 +27,10 @@ ROUND = 2048
 
 _MAX_REASON = 300
 
+#: Tells the other ranks, at once if none is given, that this rank's call of the name with an id has
+#: failed, and why.
+Tell = Callable[[int, str], object]
+
 _lock = threading.Lock()
 # Of a prefix and a set, unnamed calls so far.
 _counters: dict[tuple[str, int], int] = {}
@@ -102,14 +106,19 @@ def refuse(id: int, kind: OperationKind, text: str, error: Exception) -> None:
 
 
 def refuse_call(
-    kind: OperationKind, prefix: str, name: str | None, process_set: int, error: Exception
+    kind: OperationKind,
+    prefix: str,
+    name: str | None,
+    process_set: int,
+    error: Exception,
+    tell: Tell | None = None,
 ) -> None:
     """Tells the other ranks that a call has failed before it came to submit.
 
     For what the steady path does, where `refusing` would take longer than the work within.
     """
     if not is_settled(error) and _engine.is_initialized():
-        _tell_by_name(kind, prefix, name, process_set, error)
+        _tell_by_name(kind, prefix, name, process_set, error, tell)
         settle(error)
 
 
@@ -130,15 +139,21 @@ class refusing:
     the submission itself, nor what comes after it.
     """
 
-    __slots__ = ("_kind", "_name", "_prefix", "_process_set")
+    __slots__ = ("_kind", "_name", "_prefix", "_process_set", "_tell")
 
     def __init__(
-        self, kind: OperationKind, prefix: str, name: str | None, process_set: int
+        self,
+        kind: OperationKind,
+        prefix: str,
+        name: str | None,
+        process_set: int,
+        tell: Tell | None = None,
     ) -> None:
         self._kind = kind
         self._prefix = prefix
         self._name = name
         self._process_set = process_set
+        self._tell = tell
 
     def __enter__(self) -> None:
         return None
@@ -150,12 +165,16 @@ class refusing:
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, Exception):
-            refuse_call(self._kind, self._prefix, self._name, self._process_set, error)
+            refuse_call(self._kind, self._prefix, self._name, self._process_set, error, self._tell)
 
 
 @contextlib.contextmanager
 def refusing_all(
-    kind: OperationKind, prefix: str, names: Iterable[str], process_set: int
+    kind: OperationKind,
+    prefix: str,
+    names: Iterable[str],
+    process_set: int,
+    tell: Tell | None = None,
 ) -> Iterator[None]:
     """refusing for a call that makes operations of several names."""
     try:
@@ -163,7 +182,7 @@ def refusing_all(
     except Exception as error:
         if not is_settled(error) and _engine.is_initialized():
             for name in names:
-                _tell_by_name(kind, prefix, name, process_set, error)
+                _tell_by_name(kind, prefix, name, process_set, error, tell)
             settle(error)
         raise
 
@@ -179,7 +198,12 @@ def refuse_unnamed(
 
 
 def _tell_by_name(
-    kind: OperationKind, prefix: str, name: str | None, process_set: int, error: Exception
+    kind: OperationKind,
+    prefix: str,
+    name: str | None,
+    process_set: int,
+    error: Exception,
+    tell: Tell | None = None,
 ) -> None:
     # A name or set that is wrong as well is one that no other rank can be waiting under.
     with contextlib.suppress(TypeError, ValueError):
@@ -187,13 +211,15 @@ def _tell_by_name(
             text = f"{prefix}.{plain_text('name', name)}"
         else:
             text = _next_unnamed(prefix, process_set)
-        _tell(_engine.register(process_set, kind, text), kind, text, error)
+        _tell(_engine.register(process_set, kind, text), kind, text, error, tell)
 
 
-def _tell(id: int, kind: OperationKind, text: str, error: Exception) -> None:
+def _tell(
+    id: int, kind: OperationKind, text: str, error: Exception, tell: Tell | None = None
+) -> None:
     # The caller's own error is what it must see, whatever becomes of this.
     with contextlib.suppress(Exception):
-        _engine.refuse(id, f"{kind.name.lower()} of '{text}': {_reason(error)}")
+        (tell or _engine.refuse)(id, f"{kind.name.lower()} of '{text}': {_reason(error)}")
 
 
 def _next_unnamed(prefix: str, process_set: int) -> str:

@@ -54,6 +54,17 @@ def install(folder: Path, group: str) -> None:
     stamp.write_text(content)
 
 
+def of_the_tree(group: str) -> Path:
+    """The Python of build/GROUP, which has that group, and Perseus from this tree, where `make
+    build` put it."""
+    folder = debian.ROOT / "build" / group
+    create(folder)
+    install(folder, group)
+    (packages,) = folder.glob("lib/python3.*/site-packages")
+    (packages / "perseus-tree.pth").write_text(f"{debian.ROOT}\n")
+    return folder / "bin/python"
+
+
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     create(folder)

@@ -92,16 +92,6 @@ class Outcome:
         )
 
 
-def make_environment(group: str) -> Path:
-    """The environment's Python, which finds Perseus in this tree, where `make build` put it."""
-    folder = ROOT / "build" / group
-    environment.create(folder)
-    environment.install(folder, group)
-    (packages,) = folder.glob("lib/python3.*/site-packages")
-    (packages / "perseus-tree.pth").write_text(f"{ROOT}\n")
-    return folder / "bin/python"
-
-
 def version(python: Path, package: str) -> str:
     ask = f"from importlib.metadata import version; print(version('{package}'))"
     asked = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
@@ -174,7 +164,7 @@ def main() -> None:
     key, sizes = sys.argv[1], [int(size) for size in sys.argv[2:]]
     outcomes = []
     for age in ("oldest", "newest"):
-        outcomes += run_all(FRAMEWORKS[key], make_environment(f"{key}-{age}"), sizes)
+        outcomes += run_all(FRAMEWORKS[key], environment.of_the_tree(f"{key}-{age}"), sizes)
     page = write_page(key, outcomes)
     print(f"== wrote {page.relative_to(ROOT)}")
     for outcome in outcomes:

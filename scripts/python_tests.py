@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from debian import ROOT
 
 TESTS = ROOT / "tests/python"
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 # pytest's own status when it found no test.
 NO_TESTS = 5
 # These take minutes at each number of ranks: others than these are for `make tensorflow-versions`.
@@ -24,18 +24,23 @@ KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
-def alone(folder: str) -> int:
-    return subprocess.run([*PYTEST, "--durations=30", str(TESTS / folder)], cwd=ROOT).returncode
+def pytest(python: str) -> list[str]:
+    return [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
-def parallel(folder: str, ranks: int) -> int:
+def alone(folder: str, *options: str, python: str = sys.executable) -> int:
+    command = [*pytest(python), "--durations=30", str(TESTS / folder), *options]
+    return subprocess.run(command, cwd=ROOT).returncode
+
+
+def parallel(folder: str, ranks: int, *options: str, python: str = sys.executable) -> int:
     """Every rank runs all tests; rank 0 is shown, and the end of the others if something failed."""
     logs = ROOT / f"build/test-output/{folder}-{ranks}-ranks"
     shutil.rmtree(logs, ignore_errors=True)
-    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
+    launcher = [python, "-m", "perseus.run", "-np", str(ranks)]
     launcher += ["--output-filename", str(logs)]
     # -x: a rank that fails a test that others pass is out of step with them from then on.
-    command = [*launcher, *PYTEST, "-x", str(TESTS / folder)]
+    command = [*launcher, *pytest(python), "-x", str(TESTS / folder), *options]
     command += [] if ranks in KERAS_RANKS else [f"--ignore={KERAS}"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -58,24 +63,42 @@ def show_end(file: Path) -> None:
     print("\n".join(lines[-40:]))
 
 
-def main() -> None:
-    parts = [("unit", lambda: alone("unit"))]
-    for ranks in map(int, sys.argv[1:]):
-        for folder in ("parallel", "tensorflow", "keras_torch"):
-            run = functools.partial(parallel, folder, ranks)
-            parts.append((f"{folder}, {ranks} rank(s)", run))
-    parts.append(("hosts", lambda: alone("hosts")))
+Part = tuple[str, Callable[[], int]]
+
+
+def of_ranks(folder: str, sizes: Iterable[int], *options: str, python: str) -> list[Part]:
+    """A part for each number of ranks."""
+    return [
+        (
+            f"{folder}, {ranks} rank(s)",
+            functools.partial(parallel, folder, ranks, *options, python=python),
+        )
+        for ranks in sizes
+    ]
+
+
+def run(title: str, parts: Iterable[Part]) -> None:
+    """Runs all parts, whatever fails, and ends the program with 1 if one did."""
     results = []
-    for name, run in parts:
-        print(f"== Python tests: {name}", flush=True)
+    for name, part in parts:
+        print(f"== {title}: {name}", flush=True)
         began = time.monotonic()
-        status = run()
+        status = part()
         results.append((name, status, time.monotonic() - began))
-    print("== Python tests")
+    print(f"== {title}")
     for name, status, seconds in results:
         outcome = {0: "passed", NO_TESTS: "FAILED: no tests"}.get(status, f"FAILED ({status})")
         print(f"   {name:24} {outcome:10} {seconds:6.1f} s")
     sys.exit(any(status for _, status, _ in results))
+
+
+def main() -> None:
+    parts: list[Part] = [("unit", functools.partial(alone, "unit"))]
+    for ranks in map(int, sys.argv[1:]):
+        for folder in ("parallel", "tensorflow", "keras_torch"):
+            parts += of_ranks(folder, [ranks], python=sys.executable)
+    parts.append(("hosts", functools.partial(alone, "hosts")))
+    run("Python tests", parts)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/dlpack.h"
 #include "perseus/perseus.h"
-#include "python/dlpack.h"
 
 namespace perseus::python {
 

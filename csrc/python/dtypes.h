@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "base/dlpack.h"
 #include "perseus/perseus.h"
-#include "python/dlpack.h"
 
 namespace perseus::python {
 

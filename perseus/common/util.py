@@ -23,7 +23,7 @@ from perseus.common.process import basics as _basics
 T = TypeVar("T")
 
 # The adapters that there are, and what each needs.
-_FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch"}
+_FRAMEWORKS = {"mxnet": "mxnet", "tensorflow": "tensorflow", "torch": "torch"}
 
 
 def get_ext_suffix() -> str:
@@ -81,11 +81,20 @@ def _tensorflow_has_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def _mxnet_has_gpu() -> bool:
+    import mxnet as mx
+
+    return bool(mx.context.num_gpus())
+
+
+_HAS_GPU = {"mxnet": _mxnet_has_gpu, "tensorflow": _tensorflow_has_gpu, "torch": _torch_has_gpu}
+
+
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework sees a GPU."""
     if ext_base_name not in _FRAMEWORKS or not extension_available(ext_base_name):
         return False
-    found = _tensorflow_has_gpu() if ext_base_name == "tensorflow" else _torch_has_gpu()
+    found = _HAS_GPU[ext_base_name]()
     if verbose:
         print(f"{ext_base_name} sees {'a' if found else 'no'} GPU")
     return found

@@ -41,6 +41,10 @@ MODULES = {
     "horovod.keras": "perseus.keras",
     "horovod.keras.callbacks": "perseus.keras.callbacks",
     "horovod.keras.elastic": "perseus.keras.elastic",
+    "horovod.mxnet": "perseus.mxnet.horovod",
+    "horovod.mxnet.compression": "perseus.mxnet.horovod.compression",
+    "horovod.mxnet.functions": "perseus.mxnet.horovod.functions",
+    "horovod.mxnet.mpi_ops": "perseus.mxnet.horovod.mpi_ops",
     "horovod.runner": "perseus.run",
     "horovod.runner.common": "perseus.dropin.runner.common",
     "horovod.runner.common.util": "perseus.dropin.runner.common.util",
@@ -77,10 +81,6 @@ MODULES = {
 }
 
 
-_NO_ADAPTER = (
-    "Perseus has no adapter for {} yet; it has those for PyTorch, TensorFlow and Keras: "
-    "horovod.torch, horovod.tensorflow, horovod.keras"
-)
 _NO_LAUNCHER = (
     "Perseus does not start jobs on {} yet; horovod.run and perseusrun start them on hosts"
 )
@@ -92,10 +92,10 @@ _NO_EXTENSION = "Perseus is not compiled against frameworks and needs no extensi
 #: Modules of Horovod that are asked for and not there, and why.
 MISSING = {
     "horovod._keras": "it is Horovod's own; horovod.keras and horovod.tensorflow.keras are here",
-    "horovod.mxnet": _NO_ADAPTER.format("MXNet"),
     "horovod.spark": _NO_LAUNCHER.format("Spark"),
     "horovod.ray": _NO_LAUNCHER.format("Ray"),
     "horovod.data": "Perseus has no data loaders; those of the frameworks load ahead",
+    "horovod.mxnet.mpi_lib": _NO_EXTENSION,
     "horovod.tensorflow.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib_v2": _NO_EXTENSION,

@@ -6,7 +6,7 @@
 
 #include "perseus/perseus.h"
 
-namespace perseus::python::dlpack {
+namespace perseus::dlpack {
 
 inline constexpr int32_t kCpu = 1;
 inline constexpr int32_t kCuda = 2;
@@ -64,4 +64,4 @@ inline constexpr char kUsedName[] = "used_dltensor";
 inline constexpr char kVersionedName[] = "dltensor_versioned";
 inline constexpr char kUsedVersionedName[] = "used_dltensor_versioned";
 
-}  // namespace perseus::python::dlpack
+}  // namespace perseus::dlpack

@@ -1,0 +1,82 @@
+// The C interface that perseus.mxnet.engine calls.
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "backlog.h"
+#include "call.h"
+#include "outcome.h"
+
+#define PERSEUS_MXNET_API extern "C" __attribute__((visibility("default")))
+
+using perseus::mxnet::Call;
+using perseus::mxnet::Outcome;
+
+namespace {
+
+using SharedOutcome = std::shared_ptr<Outcome>;
+
+thread_local std::string last_error;
+
+}  // namespace
+
+// Finds MXNet, whose library lies at this path. What is wrong with it; "" if nothing is.
+PERSEUS_MXNET_API const char* perseus_mxnet_open(const char* library) {
+  last_error = perseus::mxnet::find_api(library);
+  return last_error.c_str();
+}
+
+// Hands an operation to MXNet's engine. Where the library allocates results, *outcome must be given
+// to perseus_mxnet_release in the end; else it is null. Why it cannot, which the other ranks have
+// been told; "" if it could.
+PERSEUS_MXNET_API const char* perseus_mxnet_push(const perseus_mxnet_call_t* call,
+                                                 SharedOutcome** outcome) {
+  SharedOutcome shared;
+  if (call->outputs == nullptr) shared = std::make_shared<Outcome>();
+  last_error = Call::push(*call, shared);
+  const bool is_asked = shared != nullptr && last_error.empty();
+  *outcome = is_asked ? new SharedOutcome(std::move(shared)) : nullptr;
+  return last_error.c_str();
+}
+
+// In place of a push: the call has failed before. The other ranks are told.
+PERSEUS_MXNET_API void perseus_mxnet_refuse(int32_t id, const char* reason) {
+  perseus::mxnet::refuse(id, reason);
+}
+
+// PERSEUS_IN_PROGRESS if it has not ended by then.
+PERSEUS_MXNET_API perseus_status_t perseus_mxnet_wait(const SharedOutcome* outcome,
+                                                      int64_t milliseconds) {
+  return (*outcome)->wait_for(std::chrono::milliseconds(milliseconds));
+}
+
+PERSEUS_MXNET_API const char* perseus_mxnet_message(const SharedOutcome* outcome) {
+  return (*outcome)->message().c_str();
+}
+
+// Result `index` as an array, null if it has no elements. 0, or -1 and MXNet has a message.
+PERSEUS_MXNET_API int perseus_mxnet_take(const SharedOutcome* outcome, int32_t index,
+                                         void** array) {
+  return (*outcome)->take(index, array) ? 0 : -1;
+}
+
+PERSEUS_MXNET_API const int64_t* perseus_mxnet_shape(const SharedOutcome* outcome, int32_t index,
+                                                     int32_t* rank) {
+  *rank = static_cast<int32_t>((*outcome)->shape(index).size());
+  return (*outcome)->shape(index).data();
+}
+
+// Of an alltoall: rows from each rank.
+PERSEUS_MXNET_API const int64_t* perseus_mxnet_received_splits(const SharedOutcome* outcome,
+                                                               int32_t* count) {
+  *count = static_cast<int32_t>((*outcome)->received_splits().size());
+  return (*outcome)->received_splits().data();
+}
+
+PERSEUS_MXNET_API void perseus_mxnet_release(SharedOutcome* outcome) { delete outcome; }
+
+// Waits for what MXNet was given to end, unless none of it does for so long.
+PERSEUS_MXNET_API void perseus_mxnet_settle(int64_t milliseconds) {
+  perseus::mxnet::backlog().settle(std::chrono::milliseconds(milliseconds));
+}

@@ -1,0 +1,44 @@
+#include "turns.h"
+
+#include <utility>
+
+namespace perseus::mxnet {
+
+Turns::Ticket Turns::take(int32_t id) {
+  const std::lock_guard lock(mutex_);
+  return lines_[id].places.emplace_back(new Place(id));
+}
+
+void Turns::begin(const Ticket& ticket, std::function<void()> begin) {
+  std::unique_lock lock(mutex_);
+  ticket->begin_ = std::move(begin);
+  advance(lines_[ticket->id_], lock);
+}
+
+void Turns::end(const Ticket& ticket) {
+  std::unique_lock lock(mutex_);
+  Line& line = lines_[ticket->id_];
+  line.places.pop_front();
+  advance(line, lock);
+}
+
+// In a loop rather than each from the end of the one before: of many that fail at once, each ends
+// within its beginning.
+void Turns::advance(Line& line, std::unique_lock<std::mutex>& lock) {
+  if (std::exchange(line.is_advancing, true)) return;
+  while (!line.places.empty() && line.places.front()->begin_) {
+    const std::function<void()> begin = std::exchange(line.places.front()->begin_, nullptr);
+    lock.unlock();
+    begin();
+    lock.lock();
+  }
+  line.is_advancing = false;
+}
+
+// Never destroyed: MXNet's threads may outlive what is.
+Turns& turns() {
+  static Turns& the_one = *new Turns;
+  return the_one;
+}
+
+}  // namespace perseus::mxnet

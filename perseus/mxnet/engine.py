@@ -1,0 +1,256 @@
+"""The operations of ranks as operations of MXNet's engine, through frameworks/mxnet.
+
+An operation runs once what it reads and writes is ready, and whatever uses the result waits for it:
+the caller never does, but for results whose size is not known before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+import perseus_core
+from perseus.common.exceptions import HorovodVersionMismatchError
+from perseus.mxnet import errors
+from perseus_core import OperationKind, ReduceOp, _engine, names
+from perseus_core.errors import AbortedError, NotInitializedError, settle
+from perseus_core.process import NOT_INITIALIZED
+
+__all__ = [
+    "NDArray",
+    "Pending",
+    "checked",
+    "checked_list",
+    "empty_like",
+    "refusing",
+    "refusing_all",
+    "require_member",
+    "settle_down",
+    "submit",
+]
+
+NDArray = mx.nd.NDArray
+
+_SENDABLE = {"float32", "float64", "float16", "uint8", "int8", "int32", "int64", "bool"}
+_IN_PROGRESS = 11  # PERSEUS_IN_PROGRESS
+#: How often a wait looks for what a signal asks for.
+_LOOK_MS = 100
+#: Leaving waits so long for operations to end, counted from the last that has: as long as it takes
+#: until one is reported as stalled.
+_PATIENCE = "PERSEUS_STALL_CHECK_TIME_SECONDS"
+
+
+class _Call(ctypes.Structure):
+    """perseus_mxnet_call_t of frameworks/mxnet/call.h."""
+
+    _fields_ = (
+        ("id", ctypes.c_int32),
+        ("operation", ctypes.c_int32),
+        ("reduce_op", ctypes.c_int32),
+        ("root", ctypes.c_int32),
+        ("priority", ctypes.c_int32),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("splits", ctypes.POINTER(ctypes.c_int64)),
+        ("split_count", ctypes.c_int32),
+        ("array_count", ctypes.c_int32),
+        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+    )
+
+
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(Path(perseus_core.__file__).parent / "lib/libperseus_mxnet.so"))
+    library.perseus_mxnet_open.restype = ctypes.c_char_p
+    library.perseus_mxnet_push.restype = ctypes.c_char_p
+    library.perseus_mxnet_message.restype = ctypes.c_char_p
+    library.perseus_mxnet_shape.restype = ctypes.POINTER(ctypes.c_int64)
+    library.perseus_mxnet_received_splits.restype = ctypes.POINTER(ctypes.c_int64)
+    library.perseus_mxnet_wait.argtypes = (ctypes.c_void_p, ctypes.c_int64)
+    library.perseus_mxnet_settle.argtypes = (ctypes.c_int64,)
+    library.perseus_mxnet_settle.restype = None
+    library.perseus_mxnet_release.restype = None
+    library.perseus_mxnet_refuse.restype = None
+    if wrong := library.perseus_mxnet_open(mx.base._LIB._name.encode()).decode():
+        raise HorovodVersionMismatchError("mxnet", "1.9", mx.__version__) from ImportError(wrong)
+    return library
+
+
+_library = _load()
+
+
+class Pending:
+    """A call whose results the library allocates."""
+
+    def __init__(self, outcome: int, inputs: Sequence[NDArray]) -> None:
+        self._outcome = ctypes.c_void_p(outcome)
+        self._inputs = inputs
+
+    def __del__(self) -> None:
+        _library.perseus_mxnet_release(self._outcome)
+
+    def wait(self) -> list[NDArray]:
+        """The results, of the inputs' kind; raises if the operation failed."""
+        while (status := _library.perseus_mxnet_wait(self._outcome, _LOOK_MS)) == _IN_PROGRESS:
+            pass
+        if status != 0:
+            message = _library.perseus_mxnet_message(self._outcome).decode(errors="replace")
+            error = errors.from_status(status, message)
+            if isinstance(error, AbortedError):
+                for array in self._inputs:
+                    array.wait_to_read()  # it may be that what computes it has failed
+            raise error
+        return [self._take(index, like) for index, like in enumerate(self._inputs)]
+
+    def received_splits(self) -> list[int]:
+        """Of an alltoall that is complete: rows from each rank of the set."""
+        count = ctypes.c_int32()
+        splits = _library.perseus_mxnet_received_splits(self._outcome, ctypes.byref(count))
+        return splits[: count.value]
+
+    def _take(self, index: int, like: NDArray) -> NDArray:
+        handle = mx.base.NDArrayHandle()
+        taken = _library.perseus_mxnet_take(self._outcome, index, ctypes.byref(handle))
+        mx.base.check_call(taken)
+        if handle.value:
+            return type(like)(handle)
+        rank = ctypes.c_int32()
+        shape = _library.perseus_mxnet_shape(self._outcome, index, ctypes.byref(rank))
+        return empty_like(like, tuple(shape[: rank.value]))
+
+
+def submit(
+    kind: OperationKind,
+    prefix: str,
+    name: str | None,
+    process_set: int,
+    inputs: Sequence[NDArray],
+    outputs: Sequence[NDArray] | None,
+    *,
+    reduce_op: int = ReduceOp.SUM,
+    root: int = 0,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    splits: Sequence[int] = (),
+    priority: int = 0,
+) -> Pending | None:
+    """Hands an operation to MXNet's engine, and gives what to wait for if `outputs` is None.
+
+    Calls of one name run in their order, one after the other, whatever they read and write.
+    """
+    pending: list[Pending] = []
+
+    def send(id: int, keep: object) -> int:
+        call = _Call(
+            id=id,
+            operation=kind,
+            reduce_op=reduce_op,
+            root=root,
+            priority=priority,
+            prescale=prescale,
+            postscale=postscale,
+            splits=(ctypes.c_int64 * len(splits))(*splits),
+            split_count=len(splits),
+            array_count=len(inputs),
+            inputs=_handles(inputs),
+            outputs=None if outputs is None else _handles(outputs),
+        )
+        outcome = ctypes.c_void_p()
+        wrong = _library.perseus_mxnet_push(ctypes.byref(call), ctypes.byref(outcome))
+        if wrong:
+            error = mx.MXNetError(wrong.decode(errors="replace"))
+            settle(error)
+            raise error
+        if outcome.value:
+            pending.append(Pending(outcome.value, inputs))
+        return _ENGINES_OWN
+
+    names.submit(kind, prefix, name, process_set, None, send)
+    return pending[0] if pending else None
+
+
+#: In place of a handle: there is none yet. No operation has it.
+_ENGINES_OWN = 0
+
+
+def refusing(
+    kind: OperationKind, prefix: str, name: str | None, process_set: int
+) -> names.refusing:
+    """names.refusing, of which the other ranks are told after this rank's calls before it."""
+    return names.refusing(kind, prefix, name, process_set, _tell)
+
+
+def refusing_all(
+    kind: OperationKind, prefix: str, of_names: Iterable[str], process_set: int
+) -> contextlib.AbstractContextManager[None]:
+    """refusing for a call that makes operations of several names."""
+    return names.refusing_all(kind, prefix, of_names, process_set, _tell)
+
+
+def _tell(id: int, reason: str) -> None:
+    _library.perseus_mxnet_refuse(id, reason.encode())
+
+
+def require_member(process_set: int) -> None:
+    """NotInitializedError before init; ValueError on a rank that is not in the set."""
+    if not _engine.is_initialized():
+        raise NotInitializedError(NOT_INITIALIZED)
+    if _engine.process_set_rank(process_set) < 0:
+        raise ValueError(f"rank {_engine.rank()} is not in process set {process_set}")
+
+
+def checked(tensor: Any, argument: str = "tensor") -> NDArray:
+    """The array; TypeError or ValueError if it is none that can be sent."""
+    if not isinstance(tensor, NDArray):
+        raise TypeError(f"{argument} is {type(tensor).__name__}; it takes an array of MXNet's")
+    if tensor.stype != "default":
+        raise ValueError(
+            f"{argument} is {tensor.stype}; only dense arrays can be sent: tostype('default') is "
+            "one, and layers give dense gradients without sparse_grad"
+        )
+    if np.dtype(tensor.dtype).name not in _SENDABLE:
+        raise ValueError(f"{argument} is of {np.dtype(tensor.dtype)}, which cannot be sent")
+    return tensor
+
+
+def checked_list(tensors: Any) -> list[NDArray]:
+    """The arrays of a group; ValueError also if they are not all on one device."""
+    # An array would be a list of its rows.
+    if isinstance(tensors, NDArray) or not hasattr(tensors, "__iter__"):
+        raise TypeError(f"tensors is {type(tensors).__name__}; it takes a list of MXNet's arrays")
+    group = [checked(tensor, f"tensors[{i}]") for i, tensor in enumerate(tensors)]
+    for tensor in group:
+        if tensor.context != group[0].context:
+            raise ValueError(
+                f"the group has arrays on {group[0].context} and on {tensor.context}; all arrays "
+                "of a group must be on one device"
+            )
+    return group
+
+
+def empty_like(tensor: NDArray, shape: tuple[int, ...] | None = None) -> NDArray:
+    """A new array of the same kind, type and device, and of its shape if none is given."""
+    shape = tensor.shape if shape is None else shape
+    if isinstance(tensor, mx.np.ndarray):
+        with mx.util.np_shape(True):
+            return mx.np.empty(shape, dtype=tensor.dtype, ctx=tensor.context)
+    if 0 in shape:
+        raise ValueError(f"an array of shape {shape}, without elements, takes one of mx.np")
+    return mx.nd.empty(shape, ctx=tensor.context, dtype=tensor.dtype)
+
+
+def settle_down() -> None:
+    """Waits for the operations that MXNet was given, as MXNet does at its end: another rank may
+    come to them later. Not for ever, since it may be that none comes to one of them."""
+    (seconds,) = [each.value for each in perseus_core.settings() if each.name == _PATIENCE]
+    _library.perseus_mxnet_settle(1000 * int(seconds))
+
+
+def _handles(arrays: Sequence[NDArray]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*(array.handle.value for array in arrays))

@@ -1,0 +1,36 @@
+"""What operations raise: errors of MXNet's, that are Perseus's as well.
+
+MXNet raises what an operation ended with where somebody waits for an array that it writes, and
+chooses the class by the first word of the text.
+"""
+
+from __future__ import annotations
+
+import mxnet as mx
+
+from perseus_core import errors
+
+__all__ = ["from_status"]
+
+_BASES = (
+    errors.HorovodInternalError,
+    errors.NotInitializedError,
+    errors.AbortedError,
+    errors.MismatchError,
+    errors.NonFiniteError,
+)
+
+_CLASSES: dict[type[Exception], type[Exception]] = {
+    base: mx.error.register(type(base.__name__, (mx.MXNetError, base), {"__doc__": base.__doc__}))
+    for base in _BASES
+}
+
+
+def from_status(status: int, message: str) -> Exception:
+    """The exception for a status of perseus.h other than PERSEUS_OK."""
+    plain = errors.from_status(status, message)
+    if isinstance(plain, ValueError):
+        return plain
+    error = _CLASSES.get(type(plain), _CLASSES[errors.HorovodInternalError])(message)
+    errors.settle(error)
+    return error

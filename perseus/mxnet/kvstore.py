@@ -1,0 +1,289 @@
+"""MXNet's KVStore, as Ali-Perseus has it: no servers, the workers reduce among themselves.
+
+    kv = perseus.mxnet.create("dist_sync_perseus")
+    module.fit(..., kvstore=kv)
+    mx.gluon.Trainer(..., kvstore=kv)
+
+What is pushed is summed over the workers, and pulled by each. With an optimizer, each worker
+updates its own weights by the sum, which is the same on all: Module and Trainer have it so. They
+divide by the number of workers (Module), or by the batch size that they are told (Trainer: that of
+all workers together).
+
+To reduce by name, init(name, array, param_only=True) once, then push and pull it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+import perseus_core
+from perseus.common import reduce_ops
+from perseus.mxnet import engine
+from perseus.mxnet.engine import NDArray, checked
+from perseus.mxnet.horovod import mpi_ops
+from perseus_core import OperationKind, names
+from perseus_core.constants import WORLD
+
+__all__ = ["KVStore", "PerseusOp", "create"]
+
+_TYPE = "dist_sync_perseus"
+_SPELLINGS = (_TYPE, "dist-sync-perseus")
+
+Key = Any  # str or int
+
+
+class PerseusOp(IntEnum):
+    """What becomes of the workers' arrays."""
+
+    Sum = reduce_ops.Sum
+    Max = reduce_ops.Max
+    Min = reduce_ops.Min
+    Product = reduce_ops.Product
+
+
+def create(name: str) -> KVStore:
+    """The store of this job; joins it if hvd.init() has not. ValueError for another name."""
+    if name not in _SPELLINGS:
+        raise ValueError(f"name is {name!r}; there is {_TYPE!r}")
+    return KVStore()
+
+
+class KVStore(mx.kvstore.KVStoreBase):
+    """Arrays by key, the same on all workers.
+
+    Keys are str or int, and may come in lists, with as many arrays, or lists of one a device. All
+    workers make the same calls for a key, in the same order. Nothing waits for a result but who
+    reads it.
+
+    KeyError for a key that init or broadcast was not called for, ValueError for one that is
+    initialised twice.
+    """
+
+    def __init__(self) -> None:
+        mpi_ops.init()
+        # What a pull gives: the last sum, or the weight where there is an optimizer.
+        self._values: dict[Key, NDArray] = {}
+        # Those that are reduced by name: no optimizer updates them.
+        self._param_only: set[Key] = set()
+        self._updater: Callable[[Any, NDArray, NDArray], None] | None = None
+
+    @property
+    def type(self) -> str:
+        return _TYPE
+
+    @property
+    def rank(self) -> int:
+        return mpi_ops.rank()
+
+    @property
+    def local_rank(self) -> int:
+        """The rank among those of this host: the number of the GPU to use."""
+        return mpi_ops.local_rank()
+
+    @property
+    def num_workers(self) -> int:
+        return mpi_ops.size()
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Whether it can have an optimizer. ValueError for what is no capability."""
+        if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
+            raise ValueError(f"capability is {capability!r}; there is 'optimizer'")
+        return True
+
+    def init(self, key: Key, value: Any, param_only: bool = False) -> None:
+        """Begins a key, with worker 0's array, for all workers to pull. `value` stays as it is.
+
+        Args:
+          param_only: the array only says what is to come: nothing is sent, and an optimizer has
+            no part in what is pushed.
+        """
+        for one, arrays in _pairs(key, value):
+            with _refusing(OperationKind.BROADCAST, one):
+                self._require_new(one)
+                stored = checked(arrays[0], "value").copy()
+            if param_only:
+                self._param_only.add(one)
+            else:
+                self._broadcast(one, [stored], 0)
+            self._values[one] = stored
+
+    def broadcast(self, key: Key, value: Any, out: Any, priority: int = 0) -> None:
+        """Begins a key with worker 0's array, and writes that to `out`, one array or one a device.
+
+        The first of `out` is what an optimizer updates.
+        """
+        outs = dict(_pairs(key, out))
+        for one, arrays in _pairs(key, value):
+            with _refusing(OperationKind.BROADCAST, one):
+                self._require_new(one)
+                targets = outs[one]
+                if targets[0] is not checked(arrays[0], "value"):
+                    arrays[0].copyto(targets[0])
+            self._broadcast(one, targets, priority)
+            self._values[one] = targets[0]
+
+    def push(self, key: Key, value: Any, op: int = PerseusOp.Sum, priority: int = 0) -> None:
+        """Reduces arrays over the workers, and over the devices of each.
+
+        Without an optimizer pull gives what comes of it; with one, which takes sums only, it gives
+        the weight that has been updated by it. `value` stays as it is.
+        """
+        for one, arrays in _pairs(key, value):
+            with _refusing(OperationKind.ALLREDUCE, one):
+                op = self._checked(one, op)
+                local = self._local(one, arrays, op)
+            reduced = mpi_ops.allreduce(local, name=_name(one), priority=priority, op=op)
+            if self._updates(one):
+                self._updater(one, reduced, self._values[one])
+            else:
+                self._values[one] = reduced
+
+    def pull(
+        self, key: Key, out: Any = None, priority: int = 0, ignore_sparse: bool = True
+    ) -> None:
+        """Writes what the key holds to `out`, one array or one a device. Sends nothing.
+
+        The other arguments are those that MXNet gives, and not needed.
+        """
+        for one, targets in _pairs(key, out):
+            _copy(self._stored(one), targets)
+
+    def pushpull(self, key: Key, value: Any, out: Any = None, priority: int = 0) -> None:
+        """push of sums and pull in one: into `out`, or into `value` if that is None."""
+        outs = dict(_pairs(key, value if out is None else out))
+        for one, arrays in _pairs(key, value):
+            with _refusing(OperationKind.ALLREDUCE, one):
+                local = self._local(one, arrays, PerseusOp.Sum)
+            options = {"name": _name(one), "priority": priority, "op": PerseusOp.Sum}
+            if self._updates(one):
+                weight = self._values[one]
+                self._updater(one, mpi_ops.allreduce(local, **options), weight)
+                _copy(weight, outs[one])
+            elif out is None:
+                _copy(mpi_ops.allreduce_(local, **options), outs[one])
+            else:
+                _copy(local, outs[one][:1])
+                _copy(mpi_ops.allreduce_(outs[one][0], **options), outs[one])
+
+    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """Has what is pushed from now on update the weights, by this optimizer, on each worker.
+
+        Those of keys with param_only stay what they are: reductions by name.
+        """
+        if not isinstance(optimizer, mx.optimizer.Optimizer):
+            raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes MXNet's Optimizer")
+        self._updater = mx.optimizer.get_updater(optimizer)
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Writes the optimizer's states, and itself if asked, to a file."""
+        Path(fname).write_bytes(self._with_optimizer().get_states(dump_optimizer))
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Reads what save_optimizer_states has written."""
+        self._with_optimizer().set_states(Path(fname).read_bytes())
+
+    def row_sparse_pull(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("sparse weights: the workers keep dense ones")
+
+    def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
+        raise NotImplementedError(
+            "MXNet's 2-bit compression is not here; PERSEUS_ALLREDUCE_DTYPE=0 sends gradients as "
+            "float16"
+        )
+
+    def barrier(self) -> None:
+        """Waits until all workers have come here."""
+        perseus_core.barrier()
+
+    def _with_optimizer(self) -> Any:
+        assert self._updater is not None, "the store has no optimizer"
+        return self._updater
+
+    def _stored(self, key: Key) -> NDArray:
+        try:
+            return self._values[key]
+        except KeyError:
+            raise KeyError(f"{key!r} has not been initialised: call init first") from None
+
+    def _require_new(self, key: Key) -> None:
+        if key in self._values:
+            raise ValueError(f"key {key!r} is initialised already")
+
+    def _updates(self, key: Key) -> bool:
+        return self._updater is not None and key not in self._param_only
+
+    def _checked(self, key: Key, op: int) -> int:
+        if self._updates(key) and op != PerseusOp.Sum:
+            raise ValueError(f"op is {op!r}; with an optimizer it takes PerseusOp.Sum only")
+        return PerseusOp(op)
+
+    def _local(self, key: Key, arrays: Sequence[NDArray], op: int) -> NDArray:
+        """What this worker gives: one of its arrays, or what becomes of those of its devices."""
+        stored, first = self._stored(key), checked(arrays[0], "value")
+        if (first.shape, first.dtype) != (stored.shape, stored.dtype):
+            raise ValueError(
+                f"key {key!r} was initialised with {_described(stored)}, and is given "
+                f"{_described(first)}"
+            )
+        if len(arrays) == 1:
+            return first
+        here = [array.as_in_context(first.context) for array in arrays]
+        return functools.reduce(_COMBINED_BY[PerseusOp(op)], here)
+
+    def _broadcast(self, key: Key, targets: Sequence[NDArray], priority: int) -> None:
+        mpi_ops.broadcast_(targets[0], 0, name=_name(key), priority=priority)
+        _copy(targets[0], targets)
+
+
+_COMBINED_BY: dict[PerseusOp, Callable[[NDArray, NDArray], NDArray]] = {
+    PerseusOp.Sum: operator.add,
+    PerseusOp.Product: operator.mul,
+    PerseusOp.Max: lambda a, b: (mx.np if isinstance(a, mx.np.ndarray) else mx.nd).maximum(a, b),
+    PerseusOp.Min: lambda a, b: (mx.np if isinstance(a, mx.np.ndarray) else mx.nd).minimum(a, b),
+}
+
+
+def _pairs(key: Key, value: Any) -> Iterator[tuple[Key, list[NDArray]]]:
+    """Each key, and its arrays, one a device."""
+    if isinstance(key, (list, tuple)):
+        if not isinstance(value, (list, tuple)) or len(value) != len(key):
+            raise ValueError(f"there are {len(key)} keys, and not as many arrays")
+        for one, arrays in zip(key, value, strict=True):
+            yield from _pairs(one, arrays)
+    elif not isinstance(key, (str, int)):
+        raise TypeError(f"key is {key!r}; it takes a str or an int")
+    else:
+        yield key, list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _copy(source: NDArray, targets: Sequence[NDArray]) -> None:
+    for target in targets:
+        if target is not source:
+            source.copyto(target)
+
+
+def _name(key: Key) -> str:
+    return f"kvstore.{key}"
+
+
+def _refusing(kind: OperationKind, key: Key) -> names.refusing:
+    """A worker's mistake is one of all for this key."""
+    return engine.refusing(kind, kind.name.lower(), _name(key), WORLD)
+
+
+def _described(array: NDArray) -> str:
+    return f"{np.dtype(array.dtype)}{list(array.shape)}"
+
+
+# So that MXNet knows it by name, as in fit(kvstore="dist_sync_perseus").
+for _spelling in _SPELLINGS:
+    mx.kvstore.KVStoreBase.kv_registry[_spelling] = KVStore

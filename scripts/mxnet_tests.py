@@ -1,0 +1,47 @@
+"""mxnet_tests.py N...: runs the tests of the MXNet adapter, inside N processes for each N.
+
+In an environment of their own, build/mxnet, which it makes: MXNet 1.9 takes a NumPy that is older
+than the other tests' and that no Python after 3.11 has.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import debian
+import environment
+import python_tests
+
+NEWEST_PYTHON = (3, 11)
+# It warns of itself, with every NumPy that it takes.
+OPTIONS = ["-W", "ignore"]
+
+
+def main() -> None:
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        why = "MXNet 1.9 takes NumPy < 1.24, and so Python 3.11 or older"
+        sys.exit(debian.skipped("the tests of MXNet", why))
+    python = str(environment.of_the_tree("mxnet"))
+    jobs = functools.partial(python_tests.alone, "mxnet_jobs", *OPTIONS, python=python)
+    signatures = functools.partial(
+        python_tests.alone,
+        "unit/test_horovod_signatures.py",
+        *OPTIONS,
+        "-k",
+        "horovod.mxnet",
+        python=python,
+    )
+    sizes = map(int, sys.argv[1:])
+    python_tests.run(
+        "MXNet",
+        [
+            ("signatures", signatures),
+            ("jobs", jobs),
+            *python_tests.of_ranks("mxnet_adapter", sizes, *OPTIONS, python=python),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

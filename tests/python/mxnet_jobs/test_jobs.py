@@ -1,0 +1,184 @@
+"""Jobs of the MXNet adapter that end in ways of their own, and scripts that know nothing of it.
+
+Run in the environment of tests/python/mxnet_adapter.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RunRanks, all_well
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+#: What `import horovod.mxnet as hvd` gives in Horovod 0.28.1.
+_HOROVOD_MXNET = """
+init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
+mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built
+cuda_built rocm_built start_timeline stop_timeline
+ProcessSet global_process_set add_process_set remove_process_set
+Average Sum Adasum Min Max Product
+allreduce allreduce_ grouped_allreduce grouped_allreduce_ allgather grouped_allgather
+broadcast broadcast_ alltoall reducescatter grouped_reducescatter
+allgather_object broadcast_object broadcast_parameters Compression DistributedOptimizer
+DistributedTrainer check_extension split_list
+"""
+HOROVOD_MXNET = _HOROVOD_MXNET.split()
+
+SCRIPT = """
+import mxnet as mx
+import horovod.mxnet as hvd
+from horovod.mxnet.mpi_ops import allreduce_
+
+hvd.init()
+array = mx.nd.ones((3,)) * hvd.rank()
+allreduce_(array, average=False)
+assert array.asnumpy().tolist() == [sum(range(hvd.size()))] * 3
+net = mx.gluon.nn.Dense(2, in_units=3)
+net.initialize(mx.init.Constant(float(hvd.rank())))
+hvd.broadcast_parameters(net.collect_params(), root_rank=0)
+trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+with mx.autograd.record():
+    loss = net(mx.nd.ones((4, 3))).sum()
+loss.backward()
+trainer.step(4)
+assert abs(net.weight.data() + 0.1).max().asscalar() < 1e-6
+print("well")
+"""
+
+
+def test_a_script_for_horovod_runs_as_it_is(run_ranks: RunRanks) -> None:
+    all_well(run_ranks(2, SCRIPT, options=("--drop-in",)), 2)
+
+
+def test_every_name_of_horovods_is_there() -> None:
+    import perseus.mxnet as perseus
+    import perseus.mxnet.horovod as hvd
+
+    for name in HOROVOD_MXNET:
+        assert name in hvd.__all__
+        assert getattr(perseus, name) is getattr(hvd, name)
+    assert len(HOROVOD_MXNET) == len(set(HOROVOD_MXNET))
+
+
+def test_naive_engine(run_ranks: RunRanks) -> None:
+    environment = {**os.environ, "MXNET_ENGINE_TYPE": "NaiveEngine"}
+    all_well(run_ranks(2, SCRIPT, options=("--drop-in",), environment=environment), 2)
+
+
+def test_a_rank_that_dies_is_an_error_of_the_others(run_ranks: RunRanks) -> None:
+    script = """
+import os, signal, time
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+from perseus.common.exceptions import HorovodInternalError
+
+hvd.init()
+hvd.allreduce(mx.nd.ones((3,))).wait_to_read()
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+began = time.monotonic()
+array = hvd.allreduce(mx.nd.ones((3,)))
+try:
+    (array + 1).wait_to_read()
+except HorovodInternalError as error:
+    assert isinstance(error, mx.MXNetError)
+    assert "rank 1" in str(error), error
+else:
+    raise AssertionError("no error")
+try:
+    hvd.allgather(mx.nd.ones((3,)))
+except HorovodInternalError as error:
+    assert time.monotonic() - began < 10
+    print("well", flush=True)
+"""
+    result = run_ranks(3, script, options=("--min-np", "2"))
+    assert result.stdout.count("well") == 2, result.stdout + result.stderr
+
+
+def test_what_a_script_has_not_waited_for_still_reaches_the_others(run_ranks: RunRanks) -> None:
+    script = """
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+n = 700
+x = mean = mx.nd.ones((n, n)) / n
+# Rank 0 is the last to come to the end.
+for _ in range(30 if hvd.rank() == 0 else 1):
+    x = mx.nd.dot(x, mean)
+x = hvd.allreduce(x, name="last")
+if hvd.rank() == 0:
+    assert abs(x.asnumpy() - 1 / n).max() < 1e-6
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
+
+
+def test_an_operation_that_nobody_else_makes_does_not_keep_a_script_from_its_end(
+    run_ranks: RunRanks,
+) -> None:
+    script = """
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+hvd.allreduce(mx.nd.ones((3,)), name=f"of rank {hvd.rank()}")
+print("well")
+"""
+    environment = {**os.environ, "PERSEUS_STALL_CHECK_TIME_SECONDS": "2"}
+    all_well(run_ranks(2, script, environment=environment), 2)
+
+
+def test_init_may_follow_shutdown(run_ranks: RunRanks) -> None:
+    script = """
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+from perseus.common.exceptions import HorovodInternalError
+
+for _ in range(3):
+    hvd.init()
+    result = hvd.allreduce(mx.nd.ones((3,)), op=hvd.Sum, name="same")
+    assert result.asnumpy().tolist() == [hvd.size()] * 3
+    hvd.shutdown()
+    try:
+        hvd.allreduce(mx.nd.ones((3,)))
+    except HorovodInternalError as error:
+        assert "has not been initialized" in str(error), error
+    else:
+        raise AssertionError("no error")
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
+
+
+def test_an_old_numpy_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("__version__ = '2.4.6'")
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import perseus.mxnet"
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert "NumPy older than 1.24, and NumPy 2.4.6 is installed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "ranks", "prints"),
+    [
+        ("01_gluon.py", 3, "3 processes: test accuracy"),
+        ("02_module.py", 2, "2 workers: test accuracy"),
+        ("03_class_split.py", 4, "4 workers with 3 of 10 classes each: test accuracy"),
+    ],
+)
+def test_an_example_does_what_it_says(
+    run_ranks: RunRanks, program: str, ranks: int, prints: str
+) -> None:
+    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
+    command = [*launcher, sys.executable, str(EXAMPLES / "mxnet" / program)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert prints in result.stdout

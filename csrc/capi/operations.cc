@@ -8,6 +8,7 @@
 
 #include "capi/process.h"
 #include "capi/submission.h"
+#include "capi/waiting.h"
 
 using perseus::Operation;
 using perseus::OperationKind;
@@ -24,21 +25,10 @@ constexpr size_t kMaxReason = 1024;
 constexpr size_t kFirstSubmissionSize = offsetof(perseus_submission_t, device);
 constexpr size_t kFirstResultSize = offsetof(perseus_result_t, device);
 
-Status unknown_handle(perseus_handle_t handle) {
-  if (const Operation* inherited = Process::instance().handles.find_inherited(handle)) {
-    return Status::not_initialized(
-        perseus::title(inherited->key) +
-        ": it is an operation of the process that this one was forked from, and only that one can "
-        "wait for it or have its result; here Perseus is as before init()");
-  }
-  return Status::invalid_argument("handle " + std::to_string(handle) +
-                                  " was never given out, or has been released");
-}
-
 // The complete operation behind a handle, or why there is none.
 perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
   OperationPtr operation = Process::instance().handles.find(handle);
-  if (operation == nullptr) return unknown_handle(handle);
+  if (operation == nullptr) return perseus::unknown_handle(handle);
   if (!operation->done.is_set()) {
     return Status::invalid_argument("the operation is still under way; wait for it first");
   }
@@ -117,13 +107,6 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
   return handle;
 }
 
-// A graph cannot wait for what is not a part of it.
-bool is_captured(const perseus::Gpu& gpu, perseus::CuStream stream) {
-  const perseus::CurrentContext current(gpu);
-  const auto captured = gpu.is_captured(stream);
-  return !captured.is_ok() || captured.value();
-}
-
 }  // namespace
 
 extern "C" {
@@ -171,39 +154,15 @@ int32_t perseus_poll(perseus_handle_t handle) {
 
 perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms) {
   const OperationPtr operation = Process::instance().handles.find(handle);
-  if (operation == nullptr) return to_c(unknown_handle(handle));
-  std::optional<std::chrono::nanoseconds> time_out;
-  if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
-  const auto spin = Process::instance().spin.load(std::memory_order_relaxed);
-  if (!operation->done.wait(time_out, spin)) {
-    return to_c({perseus::StatusCode::kInProgress, "the operation is still under way"});
-  }
-  return to_c(operation->status);
+  if (operation == nullptr) return to_c(perseus::unknown_handle(handle));
+  return to_c(perseus::wait_for(*operation, time_out_ms));
 }
 
 perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
                                         int64_t time_out_ms) {
   const OperationPtr operation = Process::instance().handles.find(handle);
-  auto* const waiting = static_cast<perseus::CuStream>(stream);
-  if (operation == nullptr || operation->gpu == nullptr || is_captured(*operation->gpu, waiting)) {
-    return perseus_wait(handle, time_out_ms);
-  }
-  std::optional<std::chrono::nanoseconds> time_out;
-  if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
-  const auto spin = Process::instance().spin.load(std::memory_order_relaxed);
-  if (!operation->launched.wait(time_out, spin)) {
-    return to_c({perseus::StatusCode::kInProgress, "the operation is still under way"});
-  }
-  if (operation->done.is_set()) return to_c(operation->status);
-  perseus::Gpu& gpu = *operation->gpu;
-  const perseus::CurrentContext current(gpu);
-  Status status = current.status();
-  for (const perseus::GpuEvent& result : operation->results) {
-    if (status.is_ok()) status = gpu.order(waiting, result);
-  }
-  // Agreed on and queued: a second operation of the name finds its own way.
-  if (status.is_ok()) operation->give_back_name(Process::instance().names);
-  return to_c(status);
+  if (operation == nullptr) return to_c(perseus::unknown_handle(handle));
+  return to_c(perseus::wait_on_stream(*operation, stream, time_out_ms));
 }
 
 perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_result_t* result) {

@@ -292,6 +292,70 @@ PERSEUS_API void perseus_free_on_stream(void* data, void* stream);
 /* Forgets the handle. An operation that is still under way goes on; its callback still runs. */
 PERSEUS_API void perseus_release(perseus_handle_t handle);
 
+/* ---- Gradients of a training loop ---------------------------------------------------------- */
+
+/* A layer above single operations, for who trains a model by hand or writes an adapter. The
+ * gradients are registered once, in the order in which forward uses their layers. In each batch
+ * each is submitted once, as soon as backward has computed it, and is reduced meanwhile, those of
+ * the first layers before others. Who updates waits for each parameter's just before its next use,
+ * or is told when all of the batch are done.
+ *
+ * All ranks register the same gradients, in the same order; they may submit them in any order. One
+ * thread at a time may use an object, but perseus_gradients_wait may be called by any thread at any
+ * time. The buffers belong to the library from perseus_gradients_submit until that gradient is
+ * done. */
+typedef struct perseus_gradients perseus_gradients_t;
+
+typedef struct {
+  size_t struct_size;
+  const char* name; /* what the names begin with by which ranks match them: tells models of one
+                       process apart. NULL: "gradients" */
+  perseus_process_set_t set;
+  perseus_reduce_op_t reduce_op;
+  double scale;  /* results are multiplied by it, last; 0 is as 1 */
+  int32_t codec; /* from perseus_find_codec; 0 as the settings say */
+  perseus_device_t device;
+  int32_t device_index; /* CUDA: as in perseus_submission_t */
+  /* Both may be NULL, and run on a thread of the library: short, and without waiting. They may
+   * submit. `message` is "" on success and lives only during the call. */
+  /* A gradient is done: its buffer holds the result if status is PERSEUS_OK. */
+  void (*gradient_done)(void* user, int32_t gradient, perseus_status_t status, const char* message);
+  /* All gradients of a batch, counted from 0, are done, and gradient_done has returned for each.
+   * The status is that of the first that failed, or PERSEUS_OK. */
+  void (*batch_done)(void* user, int64_t batch, perseus_status_t status, const char* message);
+  void* user;
+} perseus_gradients_options_t;
+
+/* options may be NULL: averages over all ranks, without callbacks. May be called before init. */
+PERSEUS_API perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* options,
+                                                      perseus_gradients_t** gradients);
+/* Registers the next gradient, before the first is submitted, and gives its number: 0, 1, ...
+ * `tensor`: input is where backward writes it, output where the result goes, NULL for the same. The
+ * shape is copied. PERSEUS_INVALID_ARGUMENT for a name that is there already. */
+PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradients, const char* name,
+                                                   const perseus_tensor_t* tensor,
+                                                   int32_t* gradient);
+/* Backward has computed it, or, on a GPU, will have when the work of `stream` of now is done (see
+ * perseus_submission_t; not used for tensors on the CPU). Returns at once.
+ * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
+ * way; a batch ends when all have been submitted. */
+PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
+                                                      int32_t gradient, void* stream);
+/* Waits until what was submitted last of a gradient is done, and returns its status; PERSEUS_OK if
+ * nothing was. For the time-out see perseus_wait. May return before gradient_done has. */
+PERSEUS_API perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients,
+                                                    int32_t gradient, int64_t time_out_ms);
+/* The same of all; the status is that of the first that failed. */
+PERSEUS_API perseus_status_t perseus_gradients_wait_all(perseus_gradients_t* gradients,
+                                                        int64_t time_out_ms);
+/* Has a CUDA stream wait in place of this thread; see perseus_wait_on_stream. */
+PERSEUS_API perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients,
+                                                              int32_t gradient, void* stream,
+                                                              int64_t time_out_ms);
+/* Waits for those that are under way, and for callbacks to return; not to be called from one. NULL
+ * is allowed. */
+PERSEUS_API void perseus_gradients_destroy(perseus_gradients_t* gradients);
+
 /* ---- Codecs -------------------------------------------------------------------------------- */
 
 /* A way to make float32 tensors smaller on the wire. The same codecs must be registered, in the

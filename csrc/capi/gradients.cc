@@ -1,0 +1,271 @@
+#include "capi/gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "capi/process.h"
+#include "capi/waiting.h"
+
+namespace perseus {
+
+Gradients::Gradients(const perseus_gradients_options_t& options)
+    : options_(options), name_(options.name == nullptr ? "gradients" : options.name) {}
+
+Gradients::~Gradients() {
+  std::unique_lock lock(mutex_);
+  is_idle_.wait(lock, [this] { return under_way_ == 0; });
+  for (const Gradient& gradient : gradients_) perseus_release(gradient.handle);
+}
+
+Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor) {
+  if (name == nullptr || *name == '\0') {
+    return Status::invalid_argument("a gradient of '" + name_ + "' has no name");
+  }
+  const auto number = static_cast<int32_t>(gradients_.size());
+  Gradient gradient{this, number, name, 0, tensor, {}};
+  if (batch_ >= 0) {
+    return Status::invalid_argument(title(gradient) +
+                                    " comes too late: one has been submitted already");
+  }
+  if (std::any_of(gradients_.begin(), gradients_.end(),
+                  [&](const Gradient& each) { return each.name == gradient.name; })) {
+    return Status::invalid_argument(title(gradient) + " is there already");
+  }
+  if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
+    return Status::invalid_argument(title(gradient) + ": its shape is missing");
+  }
+  const std::string whole = name_ + "." + gradient.name;
+  if (perseus_register(options_.set, PERSEUS_ALLREDUCE, whole.c_str(), &gradient.id) !=
+      PERSEUS_OK) {
+    return Status::invalid_argument(title(gradient) + ": " + perseus_last_error());
+  }
+  gradient.shape.assign(tensor.shape, tensor.shape + tensor.rank);
+  if (tensor.output == nullptr) gradient.tensor.output = const_cast<void*>(tensor.input);
+  Gradient& kept = gradients_.emplace_back(std::move(gradient));
+  kept.tensor.shape = kept.shape.data();
+  return number;
+}
+
+Status Gradients::submit(int32_t number, void* stream) {
+  PERSEUS_RETURN_IF_ERROR(check(number));
+  Gradient& gradient = gradients_[number];
+  perseus_handle_t before = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    PERSEUS_RETURN_IF_ERROR(enter(gradient));
+    before = gradient.handle;
+  }
+  perseus_submission_t submission{};
+  submission.struct_size = sizeof submission;
+  submission.id = gradient.id;
+  submission.tensor_count = 1;
+  submission.tensors = &gradient.tensor;
+  submission.reduce_op = options_.reduce_op;
+  submission.prescale = 1.0;
+  submission.postscale = options_.scale == 0.0 ? 1.0 : options_.scale;
+  submission.codec = options_.codec;
+  submission.priority = -gradient.number;  // the next forward pass needs the first one first
+  submission.device = options_.device;
+  submission.device_index = options_.device_index;
+  submission.stream = stream;
+  submission.callback = [](void* user, perseus_handle_t, perseus_status_t status,
+                           const char* message) {
+    auto& done = *static_cast<Gradient*>(user);
+    done.owner->complete(done, status, message);
+  };
+  submission.user = &gradient;
+  perseus_handle_t handle = 0;
+  const perseus_status_t status = perseus_submit(&submission, &handle);
+  const std::lock_guard lock(mutex_);
+  if (status != PERSEUS_OK) {
+    --gradient.submitted;
+    ++unsubmitted_;
+    --under_way_;
+    return {static_cast<StatusCode>(status), perseus_last_error()};
+  }
+  gradient.handle = handle;
+  perseus_release(before);
+  return {};
+}
+
+Status Gradients::enter(Gradient& gradient) {
+  if (const OperationPtr last = Process::instance().handles.find(gradient.handle);
+      last != nullptr && !last->done.is_set()) {
+    return Status::invalid_argument(
+        title(gradient) + " is still under way: wait for it before it is submitted again");
+  }
+  if (gradient.submitted > batch_) {
+    if (unsubmitted_ > 0) {
+      const auto missing =
+          std::find_if(gradients_.begin(), gradients_.end(),
+                       [this](const Gradient& each) { return each.submitted <= batch_; });
+      return Status::invalid_argument(title(gradient) + " is submitted a second time in batch " +
+                                      std::to_string(batch_) + ", in which " + title(*missing) +
+                                      " has not been");
+    }
+    open_batch();
+  }
+  ++gradient.submitted;
+  --unsubmitted_;
+  ++under_way_;
+  return {};
+}
+
+void Gradients::open_batch() {
+  ++batch_;
+  unsubmitted_ = gradients_.size();
+  if (batch(batch_).remaining > 0) {
+    std::vector<Batch> more(2 * batches_.size());
+    const auto count = static_cast<int64_t>(batches_.size());
+    for (int64_t number = batch_ - count; number < batch_; ++number) {
+      more[static_cast<size_t>(number) % more.size()] = std::move(batch(number));
+    }
+    batches_ = std::move(more);
+  }
+  Batch& opened = batch(batch_);
+  opened.remaining = gradients_.size();
+  opened.status = PERSEUS_OK;
+  opened.message.clear();
+}
+
+void Gradients::complete(Gradient& gradient, perseus_status_t status, const char* message) {
+  if (options_.gradient_done != nullptr) {
+    options_.gradient_done(options_.user, gradient.number, status, message);
+  }
+  std::unique_lock lock(mutex_);
+  // A gradient is submitted once a batch, and its callbacks come in order.
+  const int64_t number = gradient.done++;
+  Batch& of = batch(number);
+  if (status != PERSEUS_OK && of.status == PERSEUS_OK) {
+    of.status = status;
+    of.message = message;
+  }
+  if (--of.remaining == 0 && options_.batch_done != nullptr) {
+    const perseus_status_t batch_status = of.status;
+    const std::string batch_message = std::move(of.message);
+    lock.unlock();
+    options_.batch_done(options_.user, number, batch_status, batch_message.c_str());
+    lock.lock();
+  }
+  if (--under_way_ == 0) is_idle_.notify_all();
+}
+
+Status Gradients::wait(int32_t number, int64_t time_out_ms) {
+  const auto last = last_of(number);
+  if (!last.is_ok() || last.value() == nullptr) return last.status();
+  return wait_for(*last.value(), time_out_ms);
+}
+
+Status Gradients::wait_on_stream(int32_t number, void* stream, int64_t time_out_ms) {
+  const auto last = last_of(number);
+  if (!last.is_ok() || last.value() == nullptr) return last.status();
+  return perseus::wait_on_stream(*last.value(), stream, time_out_ms);
+}
+
+Status Gradients::wait_all(int64_t time_out_ms) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(time_out_ms);
+  Status first;
+  for (const Gradient& gradient : gradients_) {
+    int64_t left = time_out_ms;
+    if (time_out_ms >= 0) {
+      const auto rest = deadline - std::chrono::steady_clock::now();
+      left =
+          std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(rest).count());
+    }
+    const Status status = wait(gradient.number, left);
+    if (status.code() == StatusCode::kInProgress) return status;
+    if (first.is_ok()) first = status;
+  }
+  return first;
+}
+
+Result<OperationPtr> Gradients::last_of(int32_t number) {
+  PERSEUS_RETURN_IF_ERROR(check(number));
+  const std::lock_guard lock(mutex_);
+  const perseus_handle_t handle = gradients_[number].handle;
+  if (handle == 0) return OperationPtr();
+  OperationPtr operation = Process::instance().handles.find(handle);
+  if (operation == nullptr) return unknown_handle(handle);
+  return operation;
+}
+
+Status Gradients::check(int32_t number) const {
+  if (number >= 0 && static_cast<size_t>(number) < gradients_.size()) return {};
+  return Status::invalid_argument("'" + name_ + "' has " + std::to_string(gradients_.size()) +
+                                  " gradients, and no number " + std::to_string(number));
+}
+
+std::string Gradients::title(const Gradient& gradient) const {
+  return "gradient '" + gradient.name + "' of '" + name_ + "'";
+}
+
+}  // namespace perseus
+
+// ---- perseus.h ------------------------------------------------------------------------------
+
+using perseus::Gradients;
+using perseus::Status;
+using perseus::to_c;
+
+struct perseus_gradients {
+  Gradients gradients;
+};
+
+namespace {
+
+Status missing() { return Status::invalid_argument("the gradients are a null pointer"); }
+
+}  // namespace
+
+extern "C" {
+
+perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* options,
+                                          perseus_gradients_t** gradients) {
+  if (gradients == nullptr || (options != nullptr && options->struct_size < sizeof *options)) {
+    return to_c(Status::invalid_argument(
+        "the place for the gradients is missing, or the options' struct_size is not set"));
+  }
+  perseus_gradients_options_t averages{};
+  averages.struct_size = sizeof averages;
+  averages.device_index = -1;
+  *gradients = new perseus_gradients{Gradients(options == nullptr ? averages : *options)};
+  return PERSEUS_OK;
+}
+
+perseus_status_t perseus_gradients_add(perseus_gradients_t* gradients, const char* name,
+                                       const perseus_tensor_t* tensor, int32_t* gradient) {
+  if (gradients == nullptr) return to_c(missing());
+  if (tensor == nullptr || gradient == nullptr) {
+    return to_c(Status::invalid_argument("the tensor, or the place for its number, is missing"));
+  }
+  const auto added = gradients->gradients.add(name, *tensor);
+  if (added.is_ok()) *gradient = added.value();
+  return to_c(added.status());
+}
+
+perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients, int32_t gradient,
+                                          void* stream) {
+  return to_c(gradients == nullptr ? missing() : gradients->gradients.submit(gradient, stream));
+}
+
+perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients, int32_t gradient,
+                                        int64_t time_out_ms) {
+  return to_c(gradients == nullptr ? missing() : gradients->gradients.wait(gradient, time_out_ms));
+}
+
+perseus_status_t perseus_gradients_wait_all(perseus_gradients_t* gradients, int64_t time_out_ms) {
+  return to_c(gradients == nullptr ? missing() : gradients->gradients.wait_all(time_out_ms));
+}
+
+perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients, int32_t gradient,
+                                                  void* stream, int64_t time_out_ms) {
+  return to_c(gradients == nullptr
+                  ? missing()
+                  : gradients->gradients.wait_on_stream(gradient, stream, time_out_ms));
+}
+
+void perseus_gradients_destroy(perseus_gradients_t* gradients) {
+  if (gradients != nullptr && !gradients->gradients.is_inherited()) delete gradients;
+}
+
+}  // extern "C"

@@ -1,0 +1,79 @@
+// The gradients of a training loop, above perseus.h's own operations: which of them has been
+// submitted in which batch, and whom to tell when they are done.
+#pragma once
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/operation.h"
+#include "perseus/perseus.h"
+
+namespace perseus {
+
+// As perseus.h says who may call what; operations complete on the library's threads.
+class Gradients {
+ public:
+  explicit Gradients(const perseus_gradients_options_t& options);
+  // Waits for what is under way, and for callbacks.
+  ~Gradients();
+  // Whether this process is a fork of the one that made it, whose operations it never sees done.
+  bool is_inherited() const { return getpid() != made_by_; }
+
+  Result<int32_t> add(const char* name, const perseus_tensor_t& tensor);
+  Status submit(int32_t number, void* stream);
+  Status wait(int32_t number, int64_t time_out_ms);
+  Status wait_all(int64_t time_out_ms);
+  Status wait_on_stream(int32_t number, void* stream, int64_t time_out_ms);
+
+ private:
+  struct Gradient {
+    Gradients* owner;
+    int32_t number;
+    std::string name;
+    int32_t id;  // of its name in perseus_register
+    perseus_tensor_t tensor;
+    std::vector<int64_t> shape;
+    perseus_handle_t handle = 0;  // of what was submitted last; 0: nothing was
+    int64_t submitted = 0;        // in so many batches
+    int64_t done = 0;             // whose callbacks have come
+  };
+  // One of which something is not done.
+  struct Batch {
+    size_t remaining = 0;
+    perseus_status_t status = PERSEUS_OK;  // the first that is not
+    std::string message;
+  };
+
+  // Marks it as submitted in its next batch; an error if that has no place for it.
+  Status enter(Gradient& gradient);
+  void open_batch();
+  Batch& batch(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
+  void complete(Gradient& gradient, perseus_status_t status, const char* message);
+  // What was submitted last; null if nothing was.
+  Result<OperationPtr> last_of(int32_t number);
+  Status check(int32_t number) const;
+  std::string title(const Gradient& gradient) const;
+
+  const pid_t made_by_ = getpid();
+  const perseus_gradients_options_t options_;
+  const std::string name_;
+  std::deque<Gradient> gradients_;  // which stay where they are
+
+  std::mutex mutex_;
+  std::condition_variable is_idle_;
+  int64_t batch_ = -1;      // the one that is being submitted
+  size_t unsubmitted_ = 0;  // in it
+  size_t under_way_ = 0;    // operations, until their callbacks have returned
+  // By their numbers modulo the size; more than two at once only if callbacks come late.
+  std::vector<Batch> batches_ = std::vector<Batch>(2);
+};
+
+}  // namespace perseus

@@ -1,0 +1,63 @@
+#include "capi/waiting.h"
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "capi/process.h"
+
+namespace perseus {
+namespace {
+
+// For a while the thread yields, as the settings say, before it sleeps.
+bool wait_for_event(Event& event, int64_t time_out_ms) {
+  std::optional<std::chrono::nanoseconds> time_out;
+  if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
+  return event.wait(time_out, Process::instance().spin.load(std::memory_order_relaxed));
+}
+
+Status in_progress() { return {StatusCode::kInProgress, "the operation is still under way"}; }
+
+// A graph cannot wait for what is not a part of it.
+bool is_captured(const Gpu& gpu, CuStream stream) {
+  const CurrentContext current(gpu);
+  const auto captured = gpu.is_captured(stream);
+  return !captured.is_ok() || captured.value();
+}
+
+}  // namespace
+
+Status wait_for(Operation& operation, int64_t time_out_ms) {
+  return wait_for_event(operation.done, time_out_ms) ? operation.status : in_progress();
+}
+
+Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms) {
+  auto* const waiting = static_cast<CuStream>(stream);
+  if (operation.gpu == nullptr || is_captured(*operation.gpu, waiting)) {
+    return wait_for(operation, time_out_ms);
+  }
+  if (!wait_for_event(operation.launched, time_out_ms)) return in_progress();
+  if (operation.done.is_set()) return operation.status;
+  Gpu& gpu = *operation.gpu;
+  const CurrentContext current(gpu);
+  Status status = current.status();
+  for (const GpuEvent& result : operation.results) {
+    if (status.is_ok()) status = gpu.order(waiting, result);
+  }
+  // Agreed on and queued: a second operation of the name finds its own way.
+  if (status.is_ok()) operation.give_back_name(Process::instance().names);
+  return status;
+}
+
+Status unknown_handle(perseus_handle_t handle) {
+  if (const Operation* inherited = Process::instance().handles.find_inherited(handle)) {
+    return Status::not_initialized(
+        title(inherited->key) +
+        ": it is an operation of the process that this one was forked from, and only that one can "
+        "wait for it or have its result; here Perseus is as before init()");
+  }
+  return Status::invalid_argument("handle " + std::to_string(handle) +
+                                  " was never given out, or has been released");
+}
+
+}  // namespace perseus

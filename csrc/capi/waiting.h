@@ -1,0 +1,20 @@
+// Waiting for an operation, as perseus.h has it.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/operation.h"
+#include "perseus/perseus.h"
+
+namespace perseus {
+
+// The operation's status when it is done, kInProgress if the time ends first. Without bound for a
+// negative one. Any thread but the library's.
+Status wait_for(Operation& operation, int64_t time_out_ms);
+// The same, but that a CUDA stream waits for the results.
+Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms);
+// What is wrong with a handle that stands for no operation.
+Status unknown_handle(perseus_handle_t handle);
+
+}  // namespace perseus

@@ -1,0 +1,323 @@
+// The gradients of a training loop: batches, callbacks, waiting, and what goes wrong.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "capi/world.h"
+
+namespace perseus::test {
+namespace {
+
+// What is told of one model's gradients, in the order in which it is.
+struct Told {
+  std::mutex mutex;
+  std::vector<int32_t> gradients;
+  std::vector<perseus_status_t> statuses;
+  std::vector<int64_t> batches;
+  std::vector<perseus_status_t> batch_statuses;
+  std::string batch_message;
+  // Of each batch, how many gradients had been told of before.
+  std::vector<size_t> gradients_before;
+};
+
+void note_gradient(void* user, int32_t gradient, perseus_status_t status, const char*) {
+  auto& told = *static_cast<Told*>(user);
+  const std::lock_guard lock(told.mutex);
+  told.gradients.push_back(gradient);
+  told.statuses.push_back(status);
+}
+
+void note_batch(void* user, int64_t batch, perseus_status_t status, const char* message) {
+  auto& told = *static_cast<Told*>(user);
+  const std::lock_guard lock(told.mutex);
+  told.batches.push_back(batch);
+  told.batch_statuses.push_back(status);
+  told.batch_message = message;
+  told.gradients_before.push_back(told.gradients.size());
+}
+
+perseus_gradients_options_t telling(Told& told) {
+  perseus_gradients_options_t options{};
+  options.struct_size = sizeof options;
+  options.gradient_done = note_gradient;
+  options.batch_done = note_batch;
+  options.user = &told;
+  return options;
+}
+
+// A model of some layers, layer l having 100 l + 1 elements.
+class Model {
+ public:
+  Model(int layers, const perseus_gradients_options_t* options) {
+    REQUIRE(perseus_gradients_create(options, &handle) == PERSEUS_OK);
+    for (int l = 0; l < layers; ++l) {
+      values.emplace_back(100 * l + 1);
+      add(l, static_cast<int64_t>(values[l].size()));
+    }
+  }
+  ~Model() { perseus_gradients_destroy(handle); }
+
+  void add(int l, int64_t elements) {
+    const perseus_tensor_t tensor = {values[l].data(), nullptr, &elements, 1, PERSEUS_FLOAT32};
+    int32_t number = -1;
+    const std::string name = "layer" + std::to_string(l);
+    REQUIRE(perseus_gradients_add(handle, name.c_str(), &tensor, &number) == PERSEUS_OK);
+    REQUIRE(number == l);
+  }
+  void submit(int l, float value) {
+    std::fill(values[l].begin(), values[l].end(), value);
+    REQUIRE(perseus_gradients_submit(handle, l, nullptr) == PERSEUS_OK);
+  }
+  void require(int l, float value) {
+    REQUIRE(perseus_gradients_wait(handle, l, -1) == PERSEUS_OK);
+    for (const float each : values[l]) REQUIRE(each == value);
+  }
+  int layers() const { return static_cast<int>(values.size()); }
+
+  perseus_gradients_t* handle = nullptr;
+  std::vector<std::vector<float>> values;
+};
+
+bool last_error_has(const std::string& part) {
+  return std::string(perseus_last_error()).find(part) != std::string::npos;
+}
+
+class AnySizeOfGradients : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  int sum_of_ranks() const { return size() * (size() - 1) / 2; }
+  void run(const std::function<void(int)>& body) { World(size()).run(body); }
+};
+
+TEST_P(AnySizeOfGradients, AreAveragedBatchByBatchInWhicheverOrderTheyCome) {
+  run([&](int rank) {
+    Told told;
+    const auto options = telling(told);
+    const int layers = 5, batches = 4;
+    {
+      Model model(layers, &options);
+      for (int batch = 0; batch < batches; ++batch) {
+        for (int i = 0; i < layers; ++i) {
+          const int l = rank % 2 == 0 ? layers - 1 - i : (i + batch) % layers;
+          model.submit(l, static_cast<float>(size() * (l + batch) + rank));
+        }
+        for (int l = 0; l < layers; ++l) {
+          model.require(l, static_cast<float>(size() * (l + batch)) +
+                               static_cast<float>(sum_of_ranks()) / static_cast<float>(size()));
+        }
+      }
+    }  // after which nobody is told
+    REQUIRE(told.batches == std::vector<int64_t>({0, 1, 2, 3}));
+    REQUIRE(told.batch_statuses == std::vector<perseus_status_t>(batches, PERSEUS_OK));
+    REQUIRE(told.gradients.size() == static_cast<size_t>(layers * batches));
+    for (int batch = 0; batch < batches; ++batch) {
+      REQUIRE(told.gradients_before[batch] >= static_cast<size_t>((batch + 1) * layers));
+    }
+    for (int l = 0; l < layers; ++l) {
+      REQUIRE(std::count(told.gradients.begin(), told.gradients.end(), l) == batches);
+    }
+  });
+}
+
+TEST_P(AnySizeOfGradients, CanBeWaitedForOneByOneWhileOthersAreYetToCome) {
+  run([&](int rank) {
+    Model model(3, nullptr);
+    REQUIRE(perseus_gradients_wait(model.handle, 0, 0) == PERSEUS_OK);  // nothing was submitted
+    model.submit(2, 1.0f);
+    model.require(2, 1.0f);
+    if (size() > 1 && rank == 0) {
+      REQUIRE(perseus_gradients_submit(model.handle, 1, nullptr) == PERSEUS_OK);
+      REQUIRE(perseus_gradients_wait(model.handle, 1, 1) == PERSEUS_IN_PROGRESS);
+      REQUIRE(perseus_gradients_wait_all(model.handle, 1) == PERSEUS_IN_PROGRESS);
+    }
+    Submission barrier(PERSEUS_BARRIER, "barrier");
+    REQUIRE(barrier.run() == PERSEUS_OK);
+    if (size() == 1 || rank != 0) model.submit(1, 0.0f);
+    model.submit(0, 3.0f);
+    REQUIRE(perseus_gradients_wait_all(model.handle, -1) == PERSEUS_OK);
+    model.require(0, 3.0f);
+  });
+}
+
+TEST_P(AnySizeOfGradients, HaveTheirOptions) {
+  run([&](int rank) {
+    perseus_gradients_options_t sum{};
+    sum.struct_size = sizeof sum;
+    sum.name = "sum";
+    sum.reduce_op = PERSEUS_SUM;
+    sum.scale = 0.5;
+    Model sums(2, &sum), averages(2, nullptr);
+    for (int l = 1; l >= 0; --l) {
+      sums.submit(l, static_cast<float>(rank));
+      averages.submit(l, 7.0f);
+    }
+    for (int l = 0; l < 2; ++l) {
+      sums.require(l, 0.5f * static_cast<float>(sum_of_ranks()));
+      averages.require(l, 7.0f);
+    }
+  });
+}
+
+TEST_P(AnySizeOfGradients, OfAProcessSet) {
+  if (size() < 3) GTEST_SKIP() << "needs a rank outside of a set of two";
+  run([&](int rank) {
+    const int32_t ranks[] = {0, 2};
+    perseus_gradients_options_t options{};
+    options.struct_size = sizeof options;
+    REQUIRE(perseus_add_process_set(ranks, 2, &options.set) == PERSEUS_OK);
+    Model model(1, &options);
+    if (rank == 0 || rank == 2) {
+      model.submit(0, static_cast<float>(rank));
+      model.require(0, 1.0f);
+    } else {
+      REQUIRE(perseus_gradients_submit(model.handle, 0, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    }
+  });
+}
+
+// The next batch of a gradient from the callback of its last, ten times.
+struct Relay {
+  perseus_gradients_t* gradients = nullptr;
+  std::atomic<int> batches{0};
+};
+
+TEST_P(AnySizeOfGradients, CanBeSubmittedByACallback) {
+  run([&](int) {
+    Relay relay;
+    perseus_gradients_options_t options{};
+    options.struct_size = sizeof options;
+    options.reduce_op = PERSEUS_SUM;
+    options.batch_done = [](void* user, int64_t batch, perseus_status_t status, const char*) {
+      auto& of = *static_cast<Relay*>(user);
+      REQUIRE(status == PERSEUS_OK);
+      ++of.batches;
+      if (batch < 9) REQUIRE(perseus_gradients_submit(of.gradients, 0, nullptr) == PERSEUS_OK);
+    };
+    options.user = &relay;
+    Model model(1, &options);
+    relay.gradients = model.handle;
+    model.submit(0, 1.0f);
+    while (relay.batches < 10) REQUIRE(perseus_gradients_wait(model.handle, 0, -1) == PERSEUS_OK);
+    float expected = 1.0f;
+    for (int batch = 0; batch < 10; ++batch) expected *= static_cast<float>(size());
+    model.require(0, expected);
+  });
+}
+
+TEST_P(AnySizeOfGradients, SayWhatIsWrongWithACall) {
+  run([&](int) {
+    perseus_gradients_t* none = nullptr;
+    int32_t number = 0;
+    REQUIRE(perseus_gradients_create(nullptr, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    perseus_gradients_options_t unset{};
+    REQUIRE(perseus_gradients_create(&unset, &none) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_gradients_submit(nullptr, 0, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_gradients_wait_all(nullptr, 0) == PERSEUS_INVALID_ARGUMENT);
+    perseus_gradients_destroy(nullptr);
+
+    Model model(2, nullptr);
+    const int64_t one = 1;
+    const perseus_tensor_t tensor = {model.values[0].data(), nullptr, &one, 1, PERSEUS_FLOAT32};
+    REQUIRE(perseus_gradients_add(model.handle, "layer1", &tensor, &number) ==
+            PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(last_error_has("gradient 'layer1' of 'gradients' is there already"));
+    REQUIRE(perseus_gradients_add(model.handle, "", &tensor, &number) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_gradients_add(model.handle, "new", nullptr, &number) ==
+            PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_gradients_submit(model.handle, 2, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(last_error_has("has 2 gradients, and no number 2"));
+    REQUIRE(perseus_gradients_wait(model.handle, -1, 0) == PERSEUS_INVALID_ARGUMENT);
+
+    model.submit(1, 1.0f);
+    REQUIRE(perseus_gradients_add(model.handle, "new", &tensor, &number) ==
+            PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(last_error_has("comes too late"));
+    model.require(1, 1.0f);
+    REQUIRE(perseus_gradients_submit(model.handle, 1, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(last_error_has("'layer1' of 'gradients' is submitted a second time in batch 0"));
+    REQUIRE(last_error_has("'layer0' of 'gradients' has not been"));
+    model.submit(0, 1.0f);
+    model.require(0, 1.0f);
+    // As if the wrong ones had not been.
+    for (int l = 1; l >= 0; --l) model.submit(l, 2.0f);
+    for (int l = 0; l < 2; ++l) model.require(l, 2.0f);
+  });
+}
+
+TEST_P(AnySizeOfGradients, ThatDifferFailOnEveryRankAndTheOthersGoOn) {
+  if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  run([&](int rank) {
+    Told told;
+    const auto options = telling(told);
+    {
+      Model model(2, &options);
+      model.values.emplace_back(8);
+      model.add(2, rank == 0 ? 8 : 4);
+      for (int batch = 0; batch < 2; ++batch) {
+        for (int l = 2; l >= 0; --l) model.submit(l, 1.0f);
+        model.require(0, 1.0f);
+        model.require(1, 1.0f);
+        REQUIRE(perseus_gradients_wait(model.handle, 2, -1) == PERSEUS_MISMATCH);
+        REQUIRE(last_error_has("gradients.layer2") && last_error_has("float32[4]"));
+        REQUIRE(perseus_gradients_wait_all(model.handle, -1) == PERSEUS_MISMATCH);
+      }
+    }
+    REQUIRE(told.batch_statuses == std::vector<perseus_status_t>(2, PERSEUS_MISMATCH));
+    REQUIRE(told.batch_message.find("float32[8]") != std::string::npos);
+    REQUIRE(std::count(told.statuses.begin(), told.statuses.end(), PERSEUS_OK) == 4);
+  });
+}
+
+TEST_P(AnySizeOfGradients, EndWithTheEngineAndAnotherObjectGoesOnAfterIt) {
+  World(size()).run_bare([&](int rank) {
+    Told told;
+    const auto options = telling(told);
+    Model early(1, &options);
+    REQUIRE(perseus_gradients_submit(early.handle, 0, nullptr) == PERSEUS_NOT_INITIALIZED);
+    REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+    {
+      Model model(2, &options);
+      // Of which nobody else has any: there is none of size 1, whose own are done at once.
+      if (rank == 0) model.submit(1, 1.0f);
+      Submission barrier(PERSEUS_BARRIER, "barrier");
+      REQUIRE(barrier.run() == PERSEUS_OK);
+      REQUIRE(perseus_shutdown() == PERSEUS_OK);
+      if (rank == 0) {
+        REQUIRE(perseus_gradients_wait(model.handle, 1, -1) ==
+                (size() == 1 ? PERSEUS_OK : PERSEUS_ABORTED));
+      }
+      REQUIRE(perseus_gradients_submit(model.handle, 0, nullptr) == PERSEUS_NOT_INITIALIZED);
+    }
+    REQUIRE(told.batches.empty());
+    REQUIRE(told.gradients.size() == (rank == 0 ? 1 : 0));
+  });
+}
+
+TEST_P(AnySizeOfGradients, AForkedChildCanDestroyThem) {
+  run([&](int rank) {
+    auto* const model = new Model(1, nullptr);
+    if (rank == 0 && size() > 1) model->submit(0, 1.0f);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      delete model;
+      _exit(0);
+    }
+    int status = 1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    if (rank != 0 || size() == 1) model->submit(0, 1.0f);
+    model->require(0, 1.0f);
+    delete model;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, AnySizeOfGradients, testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace perseus::test

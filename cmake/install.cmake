@@ -4,7 +4,10 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/perseus)
 
-install(TARGETS perseus EXPORT perseusTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+# A wheel cannot carry a symbolic link, so what -lperseus finds is a linker script.
+install(TARGETS perseus EXPORT perseusTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_SKIP)
+file(WRITE ${PROJECT_BINARY_DIR}/libperseus.so "/* GNU ld script */\nINPUT(libperseus.so.${soversion})\n")
+install(FILES ${PROJECT_BINARY_DIR}/libperseus.so DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 install(FILES ${PROJECT_SOURCE_DIR}/csrc/include/perseus/perseus.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/perseus COMPONENT library)
 

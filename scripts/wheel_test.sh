@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds the wheel, installs it into a bare environment and into one with PyTorch and, later,
-# TensorFlow, and tries there what it promises: ranks under perseusrun, a C program found through pkg-config's and CMake's files,
-# moved elsewhere.
+# Builds the wheel, installs it into a bare environment, into one with PyTorch and, later, TensorFlow,
+# and into one with MXNet, and tries there what it promises: ranks under perseusrun, and C and C++
+# programs by perseus.config, pkg-config and CMake, the package having been moved elsewhere.
 #   wheel_test.sh PYTHON
 set -eu
 python=$1
@@ -88,32 +88,84 @@ hvd.shutdown()
 PYTHON
 with-torch/bin/perseusrun -np 2 with-torch/bin/python tensorflow_ranks.py
 
-cat > version.c << 'C'
+# MXNet has a NumPy of its own; the extra brings both, where there is a Python that takes them.
+if "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
+  "$python" -m venv "$work/with-mxnet"
+  install with-mxnet "$wheel[mxnet]"
+  cat > mxnet_ranks.py << 'PYTHON'
+import mxnet as mx
+import perseus.mxnet as perseus
+
+kv = perseus.create("dist_sync_perseus")
+array = mx.nd.ones((3,)) * kv.rank
+kv.init("sum", array, param_only=True)
+kv.push("sum", array)
+kv.pull("sum", array)
+assert array.asnumpy().tolist() == [1.0] * 3, array
+PYTHON
+  with-mxnet/bin/perseusrun -np 2 with-mxnet/bin/python -W ignore mxnet_ranks.py
+fi
+
+cat > sum.c << 'C'
 #include <perseus/perseus.h>
-int main(void) { return perseus_version() > 0 ? 0 : 1; }
+int main(void) {
+  float value = 1.0f;
+  perseus_tensor_t tensor = {&value, &value, 0, 0, PERSEUS_FLOAT32};
+  perseus_submission_t submission = {sizeof submission};
+  perseus_handle_t handle;
+  submission.tensor_count = 1;
+  submission.tensors = &tensor;
+  submission.reduce_op = PERSEUS_SUM;
+  submission.prescale = submission.postscale = 1.0;
+  if (perseus_init(0) || perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "sum", &submission.id) ||
+      perseus_submit(&submission, &handle) || perseus_wait(handle, -1) || perseus_shutdown())
+    return 1;
+  return value == 2.0f ? 0 : 2;
+}
 C
-cc version.c $(bare/bin/python -m perseus.config --cflags --libs) -o version
-./version
+cp sum.c sum.cc
+# summed COMMAND...: two ranks, which need nothing of Python's.
+summed() {
+  bare/bin/perseusrun -np 2 env -u PYTHONHOME -u PYTHONPATH PATH=/nowhere "$@"
+  if ldd "$1" | grep libpython; then
+    echo "$1 is linked to Python" >&2
+    exit 1
+  fi
+}
+cc -std=c99 -Wall -Werror sum.c $(bare/bin/python -m perseus.config --cflags --libs) -o by-config
+c++ -std=c++17 -Wall -Werror sum.cc $(bare/bin/python -m perseus.config --cflags --libs) -o by-config++
+"$work/bare/bin/pip" install -q --disable-pip-version-check pkgconf
+PKG_CONFIG_PATH=$(bare/bin/python -m perseus.config --pkg-config)
+export PKG_CONFIG_PATH
+cc -std=c99 sum.c $(bare/bin/pkgconf --cflags --libs perseus) -o by-pkg-config
+for program in by-config by-config++ by-pkg-config; do
+  summed "$work/$program"
+done
 
 # The package is a tree that can be moved: its CMake files must not remember where they were made.
 cp -r "$(bare/bin/python -m perseus.config --include)/.." moved
 mkdir project
-mv version.c project
+mv sum.c sum.cc project
 cat > project/CMakeLists.txt << 'CMAKE'
 cmake_minimum_required(VERSION 3.22)
-project(uses_perseus C)
+project(uses_perseus C CXX)
 find_package(perseus 0.1 REQUIRED)
-add_executable(version version.c)
-target_link_libraries(version PRIVATE perseus::perseus)
+set(CMAKE_CXX_STANDARD 17)
+add_executable(sum sum.c)
+add_executable(sum++ sum.cc)
+target_link_libraries(sum PRIVATE perseus::perseus)
+target_link_libraries(sum++ PRIVATE perseus::perseus)
 CMAKE
 cmake=$(dirname "$python")/cmake
 "$cmake" -S project -B built -DCMAKE_PREFIX_PATH="$work/moved" > /dev/null
 "$cmake" --build built > /dev/null
-built/version
-ldd built/version | grep -q "$work/moved/lib/libperseus.so"
+summed "$work/built/sum"
+summed "$work/built/sum++"
+# By the name that tells which interface it is.
+ldd built/sum | grep -q "$work/moved/lib/libperseus.so.0.1"
 
-if ldd moved/lib/libperseus.so | grep -Ei 'torch|tensorflow|mxnet|mpi|cuda|nccl'; then
-  echo "libperseus.so is linked to a framework, MPI or CUDA" >&2
+if ldd moved/lib/libperseus.so.* | grep -Ei 'torch|tensorflow|mxnet|libpython|mpi|cuda|nccl'; then
+  echo "libperseus is linked to a framework, Python, MPI or CUDA" >&2
   exit 1
 fi
-echo "the wheel works: Python, with PyTorch, with TensorFlow, with neither, C, CMake"
+echo "the wheel works: Python, with PyTorch, TensorFlow, MXNet, with none, C, C++, pkg-config, CMake"

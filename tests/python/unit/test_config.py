@@ -12,6 +12,7 @@ from perseus_core import _engine
 def test_header_library_and_cmake_package_are_where_config_says() -> None:
     assert (config.include_dir() / "perseus/perseus.h").exists()
     assert (config.library_dir() / "libperseus.so").exists()
+    assert (config.library_dir() / "libperseus.so.0.1").exists()
     assert (config.cmake_dir() / "perseusConfig.cmake").exists()
     assert (config.library_dir() / "pkgconfig/perseus.pc").exists()
 
@@ -25,16 +26,6 @@ def test_several_answers_make_one_line() -> None:
 def test_package_and_library_have_one_version() -> None:
     number = _engine.version()
     assert perseus.__version__ == f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-
-
-def test_libperseus_exports_its_interface_only() -> None:
-    library = config.library_dir() / "libperseus.so"
-    result = subprocess.run(
-        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
-    )
-    names = {line.split()[-1] for line in result.stdout.splitlines()}
-    assert names
-    assert {name for name in names if not name.startswith("perseus_")} == set()
 
 
 def test_importing_the_launcher_does_not_load_the_engine() -> None:

@@ -1,0 +1,112 @@
+"""The programs of examples/c: strict C99, right at any number of ranks, clean to valgrind and
+AddressSanitizer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+C = Path(__file__).resolve().parents[3] / "examples/c"
+STRICT = ["-std=c99", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+
+
+@pytest.fixture
+def compiler() -> str:
+    found = shutil.which(os.environ.get("CC", "cc"))
+    if found is None:
+        pytest.skip("there is no C compiler: install one, or name it in CC")
+    return found
+
+
+def built(compiler: str, source: Path, program: Path, *more: str) -> str:
+    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
+    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
+    command = [compiler, *STRICT, *more, str(source), "-o", str(program), *flags]
+    subprocess.run([*command, "-pthread", "-lm"], check=True)
+    return str(program)
+
+
+def perseusrun(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=110)
+
+
+def ran_well(ranks: int, *command: str) -> str:
+    result = perseusrun(ranks, *command)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_hello(compiler: str, tmp_path: Path, ranks: int) -> None:
+    printed = ran_well(ranks, built(compiler, C / "hello.c", tmp_path / "hello"))
+    total = ranks * (ranks + 1) // 2
+    for rank in range(ranks):
+        said = f"hello from rank {rank} of {ranks}: the sum is {total}"
+        assert f"[{rank}]<stdout>:{said}" in printed
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_allreduce_gets_the_right_numbers(compiler: str, tmp_path: Path, ranks: int) -> None:
+    printed = ran_well(ranks, built(compiler, C / "allreduce.c", tmp_path / "allreduce"))
+    for rank in range(ranks):
+        assert f"[{rank}]<stdout>:rank {rank} of {ranks}" in printed
+        assert f"[{rank}]<stdout>:rank {rank}: all numbers are right" in printed
+
+
+def test_allreduce_fails_on_a_wrong_number(compiler: str, tmp_path: Path) -> None:
+    text = (C / "allreduce.c").read_text()
+    wrong = tmp_path / "wrong.c"
+    wrong.write_text(text.replace("reduce_op = PERSEUS_AVERAGE", "reduce_op = PERSEUS_SUM"))
+    assert wrong.read_text() != text
+    result = perseusrun(2, built(compiler, wrong, tmp_path / "wrong"))
+    assert result.returncode == 1
+    assert "conv1 is" in result.stderr
+
+
+def test_training_is_one_process_with_whole_batches(compiler: str, tmp_path: Path) -> None:
+    program = built(compiler, C / "training.c", tmp_path / "training")
+    weights = []
+    for ranks in range(1, 5):
+        file = tmp_path / f"weights.{ranks}"
+        assert f"{ranks} processes: 97." in ran_well(ranks, program, str(file))
+        weights.append(np.loadtxt(file))
+    for other in weights[1:]:
+        np.testing.assert_allclose(other, weights[0], rtol=0, atol=1e-12)
+
+
+def fewer_batches(tmp_path: Path) -> Path:
+    """training.c as a tool that slows it down runs it: it has not learnt at the end."""
+    text = (C / "training.c").read_text()
+    source = tmp_path / "training.c"
+    source.write_text(text.replace("BATCHES = 1500", "BATCHES = 20").replace("9 * TESTED", "0"))
+    assert source.read_text() != text
+    return source
+
+
+def sources(tmp_path: Path) -> list[Path]:
+    return [C / "hello.c", C / "allreduce.c", fewer_batches(tmp_path)]
+
+
+def test_valgrind_finds_nothing(compiler: str, tmp_path: Path) -> None:
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        if os.environ.get("NO_SKIP"):
+            raise AssertionError("there is no valgrind")
+        pytest.skip("there is no valgrind")
+    options = ["-q", "--leak-check=full", "--error-exitcode=9"]
+    for source in sources(tmp_path):
+        program = built(compiler, source, tmp_path / source.stem)
+        assert perseusrun(2, valgrind, *options, program).returncode == 0, source.name
+
+
+def test_address_sanitizer_finds_nothing(compiler: str, tmp_path: Path) -> None:
+    for source in sources(tmp_path):
+        options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        ran_well(2, built(compiler, source, tmp_path / source.stem, *options))

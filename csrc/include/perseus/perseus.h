@@ -131,6 +131,7 @@ PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options)
 PERSEUS_API perseus_status_t perseus_shutdown(void);
 /* The same for a program that fails: `why`, a few words, is in the errors of the other ranks. */
 PERSEUS_API perseus_status_t perseus_shutdown_because(const char* why);
+/* 1 between a perseus_init that succeeded and shutdown, else 0; also 0 in a forked child. */
 PERSEUS_API int32_t perseus_is_initialized(void);
 
 /* -1 when not initialised. cross: among the ranks with this local rank, one a host. */
@@ -284,6 +285,7 @@ PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t ind
 /* Takes over memory that the library allocated for result `index`: it then outlives the handle and
  * must be given to perseus_free. NULL where the result went into the caller's own output. */
 PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
+/* Of what perseus_take_result gave; NULL is allowed. */
 PERSEUS_API void perseus_free(void* data);
 /* The same for memory of a GPU that is still used by nothing but what this CUDA stream
  * (cudaStream_t) has been given so far: when that is done, the memory goes to another result.
@@ -372,8 +374,11 @@ typedef struct {
   void* user;
 } perseus_codec_t;
 
+/* Gives the codec its id, for submissions; the structure is copied, and `user` and the functions
+ * must live until the process ends. PERSEUS_INVALID_ARGUMENT for a name that is taken. */
 PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
-/* Built in: "none", "fp16", "bf16". */
+/* The id of a codec by its name; built in are "none", "fp16" and "bf16". PERSEUS_INVALID_ARGUMENT
+ * if there is none. */
 PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
 
 /* ---- Observation --------------------------------------------------------------------------- */
@@ -381,6 +386,7 @@ PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
 /* Chrome-trace timeline, written by each rank whose turn it is (rank 0). mark_cycles marks each
  * agreement. PERSEUS_NOT_INITIALIZED before init. */
 PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t mark_cycles);
+/* Ends the file; harmless if none is written. PERSEUS_NOT_INITIALIZED before init. */
 PERSEUS_API perseus_status_t perseus_stop_timeline(void);
 
 /* Calls `visit` for every counter of this process, in a fixed order. */
@@ -402,6 +408,8 @@ typedef struct {
   const char* value; /* as init found it in this process; the tuner may have moved on */
 } perseus_setting_t;
 
+/* Calls `visit` for every setting, in the order of docs/settings.md; strings live during the call.
+ */
 PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
                                                             const perseus_setting_t* setting),
                                               void* user);
@@ -425,6 +433,7 @@ PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t*
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
                                                 int32_t capacity);
+/* Ends serving: ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
 /* Folders, separated by colons, in which libcuda, libcudart and libnccl are looked for where

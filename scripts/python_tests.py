@@ -6,6 +6,7 @@ Run by the environment's Python. All parts run, whatever fails; the end says whi
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import debian
 from debian import ROOT
 
 TESTS = ROOT / "tests/python"
@@ -21,6 +23,8 @@ NO_TESTS = 5
 # These take minutes at each number of ranks: others than these are for `make tensorflow-versions`.
 # The same cases run on PyTorch at all.
 KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
+# What tests/python/cpp_frameworks has programs for.
+CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
@@ -31,6 +35,16 @@ def pytest(python: str) -> list[str]:
 def alone(folder: str, *options: str, python: str = sys.executable) -> int:
     command = [*pytest(python), "--durations=30", str(TESTS / folder), *options]
     return subprocess.run(command, cwd=ROOT).returncode
+
+
+def cpp_frameworks() -> int:
+    """Left out where they cannot be installed, as only root can."""
+    there = all(
+        Path("/usr/include", name).exists() for name in ("tiny_dnn", "cereal", "stb", "dlib")
+    )
+    if os.geteuid() == 0 and not there:
+        debian.fetch(CPP_FRAMEWORKS)
+    return alone("cpp_frameworks")
 
 
 def parallel(folder: str, ranks: int, *options: str, python: str = sys.executable) -> int:
@@ -97,6 +111,7 @@ def main() -> None:
     for ranks in map(int, sys.argv[1:]):
         for folder in ("parallel", "tensorflow", "keras_torch"):
             parts += of_ranks(folder, [ranks], python=sys.executable)
+    parts.append(("C++ frameworks", cpp_frameworks))
     parts.append(("hosts", functools.partial(alone, "hosts")))
     run("Python tests", parts)
 

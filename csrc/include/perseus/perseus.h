@@ -354,8 +354,9 @@ PERSEUS_API perseus_status_t perseus_gradients_wait_all(perseus_gradients_t* gra
 PERSEUS_API perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients,
                                                               int32_t gradient, void* stream,
                                                               int64_t time_out_ms);
-/* Waits for those that are under way, and for callbacks to return; not to be called from one. NULL
- * is allowed. */
+/* Waits for those that are under way, and for callbacks to return; not to be called from one. Where
+ * this rank gives up in the middle of a batch, other ranks may never submit theirs: call
+ * perseus_shutdown_because first, which ends them. NULL is allowed. */
 PERSEUS_API void perseus_gradients_destroy(perseus_gradients_t* gradients);
 
 /* ---- Codecs -------------------------------------------------------------------------------- */

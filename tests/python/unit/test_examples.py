@@ -73,14 +73,16 @@ STEPS = [
 ]
 #: Those with tests of their own below.
 OTHERS = {"mnist_demo.py", "torch/01_mnist.py", SINGLE_PROCESS_STEP}
-#: Those of tests/python/mxnet_jobs and of test_c_examples.py.
+#: Those of tests/python/mxnet_jobs, of tests/python/cpp_frameworks and of test_c_examples.py.
 ELSEWHERE = {
     "c/allreduce.c",
     "c/hello.c",
     "c/training.c",
+    "dlib/digits.cc",
     "mxnet/01_gluon.py",
     "mxnet/02_module.py",
     "mxnet/03_class_split.py",
+    "tiny_dnn/digits.cc",
 }
 
 
@@ -169,7 +171,7 @@ def test_a_script_for_horovod_needs_the_drop_in() -> None:
 
 
 def programs() -> set[str]:
-    files = [file for kind in ("*.py", "*.c") for file in EXAMPLES.rglob(kind)]
+    files = [file for kind in ("*.py", "*.c", "*.cc") for file in EXAMPLES.rglob(kind)]
     return {str(file.relative_to(EXAMPLES)) for file in files} - SHARED
 
 
@@ -181,9 +183,13 @@ def test_the_examples_run_at_1_to_4_ranks() -> None:
     assert {run.ranks for run in RUNS} == {1, 2, 3, 4}
 
 
+def _is_without_framework(name: str) -> bool:
+    return name.startswith(("numpy", "c/"))
+
+
 def test_the_list_of_examples_has_them_in_order() -> None:
     listed = re.findall(r"^- \[(\S+)\]\(\1\): \S", (EXAMPLES / "README.md").read_text(), re.M)
-    assert sorted(listed, key=lambda name: name.startswith(("numpy", "c/"))) == listed
+    assert sorted(listed, key=_is_without_framework) == listed
     assert set(listed) == programs() - {"mnist_demo.py"}
     in_torch = [name for name in listed if name.startswith("torch/")]
     assert in_torch == sorted(in_torch)

@@ -19,7 +19,8 @@ def program(source: str, mpi: str | None = None) -> Path:
     Raises OSError or CalledProcessError (its stderr holds the compiler's words).
     """
     target = FOLDER / (Path(source).stem + (f"_{mpi}" if mpi else ""))
-    common = [*SOURCES.glob("contender.*"), *SOURCES.glob("gradients.*")]
+    shared = ("contender", "gradients", "calls")
+    common = [file for name in shared for file in SOURCES.glob(f"{name}.*")]
     inputs = [SOURCES / source, *common, Path(models.__file__)]
     if source == "perseus.c":
         inputs.append(ROOT / "perseus_core/include/perseus/perseus.h")

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "gradients.h"
 
 enum { kWarmUp = 2, kMostTimes = 4096 };
@@ -19,6 +20,7 @@ typedef struct {
   char name[64];
   long iterations;
   long elements;
+  long calls;
   long in_place;
   double pause;
 } request_t;
@@ -47,7 +49,7 @@ static void fill(float* data, size_t elements, float value) {
 }
 
 static int parse(char* line, request_t* request) {
-  *request = (request_t){.iterations = 1, .elements = 1, .in_place = 1, .pause = 1.0};
+  *request = (request_t){.iterations = 1, .elements = 1, .calls = 1, .in_place = 1, .pause = 1.0};
   char* rest = line;
   const char* work = strtok_r(rest, " ", &rest);
   if (work == NULL) return 0;
@@ -60,6 +62,8 @@ static int parse(char* line, request_t* request) {
       request->iterations = atol(value);
     } else if (strcmp(word, "elements") == 0) {
       request->elements = atol(value);
+    } else if (strcmp(word, "calls") == 0) {
+      request->calls = atol(value);
     } else if (strcmp(word, "in_place") == 0) {
       request->in_place = atol(value);
     } else if (strcmp(word, "name") == 0) {
@@ -70,7 +74,8 @@ static int parse(char* line, request_t* request) {
       return 0;
     }
   }
-  return request->iterations >= 1 && request->iterations <= kMostTimes && request->elements >= 1;
+  return request->iterations >= 1 && request->iterations <= kMostTimes && request->elements >= 1 &&
+         request->calls >= 1 && request->calls <= kMostCalls;
 }
 
 static int idle(const contender_t* contender, const request_t* request) {
@@ -158,6 +163,11 @@ static int run(const contender_t* contender, const request_t* request) {
   if (strcmp(request->work, "collective.idle") == 0) return idle(contender, request);
   if (strcmp(request->work, "step.gradients") == 0 && contender->begin != NULL) {
     return gradients_run(contender, request->name, request->iterations, times);
+  }
+  const int until_handed_over = strcmp(request->work, "calls.handed_over") == 0;
+  if (contender->begin != NULL && (until_handed_over || strcmp(request->work, "calls.done") == 0)) {
+    return calls_run(contender, (size_t)request->elements, (int)request->calls, until_handed_over,
+                     request->iterations, times);
   }
   plan_t plan = {0};
   if (!find(contender, request, &plan)) {

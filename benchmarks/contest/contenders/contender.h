@@ -28,6 +28,9 @@ typedef struct {
   int (*name)(const char* name);
   int (*begin)(int name, float* data, size_t elements, int priority);
   int (*end)(void);
+  /* When the last of them ended, by contender_microseconds, where something tells of it before end
+   * returns; NULL where nothing does. */
+  double (*ended_at)(void);
   int is_limit; /* the operations move bytes and sum nothing */
 } contender_t;
 

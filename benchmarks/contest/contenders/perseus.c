@@ -70,16 +70,20 @@ static int name(const char* text) {
 static atomic_int under_way = 1;
 static sem_t all_complete;
 static atomic_int failures;
+static double last_callback; /* written before under_way goes down, read after all_complete */
 
 static void one_less(void) {
   if (atomic_fetch_sub(&under_way, 1) == 1) sem_post(&all_complete);
 }
+
+static double ended_at(void) { return last_callback; }
 
 static void complete(void* user, perseus_handle_t handle, perseus_status_t status,
                      const char* message) {
   (void)user;
   (void)message;
   if (status != PERSEUS_OK) atomic_fetch_add(&failures, 1);
+  last_callback = contender_microseconds();
   perseus_release(handle);
   one_less();
 }
@@ -134,7 +138,8 @@ int main(void) {
                                  .barrier = barrier,
                                  .name = name,
                                  .begin = begin,
-                                 .end = end};
+                                 .end = end,
+                                 .ended_at = ended_at};
   const int status = contender_serve(&contender);
   perseus_shutdown();
   return status;

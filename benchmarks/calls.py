@@ -1,0 +1,66 @@
+"""Single calls from C: Perseus, and MPI_Iallreduce of Open MPI and MPICH, in turns.
+
+python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--quick] [--json FILE] [--plot FILE]
+
+Three questions: how long a call keeps its caller (`handed over`); how long it takes from the call
+until the callback that tells that one allreduce is done, or for MPI until a wait for it returns
+(`done`); and the same for 64 that are under way at once, until the last. Each iteration counts as
+long as on its slowest rank. Ratios are to Perseus.
+
+MPI's calls go on only while the caller is within MPI, which it is here until all are done; those of
+Perseus go on by themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from contest import ending, report
+from contest.arguments import Different, at_least, float32_bytes
+from contest.conductor import Conductor
+from contest.launch import KNOWN
+from contest.progress import progress
+
+CONTENDERS = [KNOWN[label] for label in ("perseus C", "open mpi C", "mpich C")]
+SIZES = [4, 1 << 10, 16 << 10, 256 << 10]
+QUICK_SIZES = [4, 4 << 10]
+#: What is measured, with how many calls at once.
+WORKS = (
+    ("one call until it is handed over", "calls.handed_over", 1),
+    ("one call until it is done", "calls.done", 1),
+    ("64 calls until all are handed over", "calls.handed_over", 64),
+    ("64 calls until all are done", "calls.done", 64),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=at_least(1), nargs="+", action=Different, default=[2])
+    parser.add_argument(
+        "--sizes", type=float32_bytes, nargs="+", action=Different, help="bytes of each"
+    )
+    report.add_arguments(parser)
+    args = parser.parse_args()
+    turns, seconds = (2, 0.1) if args.quick else (7, 0.3)
+    calls = report.Report("calls", file=args.json)
+    for ranks in args.ranks:
+        with Conductor(CONTENDERS, ranks) as contest:
+            cases = [
+                (size, work)
+                for size in args.sizes or (QUICK_SIZES if args.quick else SIZES)
+                for work in WORKS
+            ]
+            for size, (what, work, count) in progress(cases, f"calls, {ranks} ranks"):
+                case = {"work": what, "bytes": size, "ranks": ranks}
+                options = {"elements": size // 4, "calls": count}
+                calls.add(case, contest.measure(work, turns=turns, seconds=seconds, **options))
+                calls.print_case(case)
+                calls.save()
+    calls.save(finished=True)
+    if args.plot:
+        report.plot(calls, args.plot, x="bytes", panel=["work"], y_label="microseconds")
+
+
+if __name__ == "__main__":
+    with ending.by_exception():
+        main()

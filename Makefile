@@ -53,13 +53,13 @@ sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and und
 	@$(PY) scripts/cpp_tests.py thread
 
 lint: env-build env-lint ## clang-format, ruff and mypy
-	@git ls-files '*.cc' '*.h' '*.c' | xargs $(VENV)/bin/clang-format --dry-run --Werror
+	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
 format: env-build env-lint ## rewrite the sources the way `make lint` wants them
-	@git ls-files '*.cc' '*.h' '*.c' | xargs $(VENV)/bin/clang-format -i
+	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format -i
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 

@@ -340,7 +340,7 @@ PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradient
 /* Backward has computed it, or, on a GPU, will have when the work of `stream` of now is done (see
  * perseus_submission_t; not used for tensors on the CPU). Returns at once.
  * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
- * way; a batch ends when all have been submitted. */
+ * way; a batch ends when all have been submitted. A call that fails counts as not made. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
 /* Waits until what was submitted last of a gradient is done, and returns its status; PERSEUS_OK if

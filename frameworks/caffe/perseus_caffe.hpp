@@ -1,0 +1,380 @@
+// perseus_caffe.hpp: data-parallel training with the solvers of BVLC Caffe 1.0, one process a GPU.
+//
+//   perseus::caffe::init();                                   // before the solver is made
+//   shared_ptr<caffe::Solver<float> > solver(...);
+//   perseus::caffe::Synchronizer<float> synchronizer(*solver);
+//   synchronizer.solve();                                     // in place of solver->Solve()
+//
+// The weights of rank 0 go to all ranks at the start. Gradients are submitted layer by layer as
+// backward computes them, averaged over the ranks meanwhile, and all there when the solver updates.
+// C++11, of Caffe's public classes alone; see docs/caffe.md.
+#ifndef PERSEUS_PERSEUS_CAFFE_HPP_
+#define PERSEUS_PERSEUS_CAFFE_HPP_
+
+#include <perseus/perseus.h>
+
+#include <caffe/caffe.hpp>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace perseus {
+namespace caffe {
+
+namespace detail {
+
+inline perseus_dtype_t dtype_of(const float*) { return PERSEUS_FLOAT32; }
+inline perseus_dtype_t dtype_of(const double*) { return PERSEUS_FLOAT64; }
+
+[[noreturn]] inline void fail(const std::string& what, perseus_status_t status,
+                              const std::string& why) {
+  std::ostringstream text;
+  text << "perseus: rank " << perseus_rank() << ": " << what << ": " << why << " ("
+       << perseus_status_name(status) << ")";
+  throw std::runtime_error(text.str());
+}
+
+inline void check(perseus_status_t status, const std::string& what) {
+  if (status != PERSEUS_OK) fail(what, status, perseus_last_error());
+}
+
+template <typename Dtype>
+std::vector<int64_t> shape_of(const ::caffe::Blob<Dtype>& blob) {
+  return std::vector<int64_t>(blob.shape().begin(), blob.shape().end());
+}
+
+// An operation in place on memory of the host, from its submission to its end. `what` begins the
+// error, and the engine's message with the name goes on.
+inline void run(const std::string& what, perseus_operation_t operation, const std::string& name,
+                void* data, const std::vector<int64_t>& shape, perseus_dtype_t dtype,
+                perseus_reduce_op_t reduce_op) {
+  const perseus_tensor_t tensor = {data, data, shape.data(), static_cast<int32_t>(shape.size()),
+                                   dtype};
+  perseus_submission_t submission = {};
+  submission.struct_size = sizeof submission;
+  submission.tensor_count = 1;
+  submission.tensors = &tensor;
+  submission.reduce_op = reduce_op;
+  submission.prescale = 1.0;
+  submission.postscale = 1.0;
+  perseus_handle_t handle = 0;
+  check(perseus_register(PERSEUS_WORLD, operation, name.c_str(), &submission.id), what);
+  check(perseus_submit(&submission, &handle), what);
+  const perseus_status_t status = perseus_wait(handle, -1);
+  perseus_release(handle);
+  check(status, what);
+}
+
+// What must be the same on all ranks, lest some of them wait for what others never submit.
+struct Agreed {
+  std::string what;
+  int64_t value;
+};
+
+inline void check_agreement(const std::string& name, const std::vector<Agreed>& agreed) {
+  std::vector<int64_t> ends;  // the maxima of each value and its negative are its two ends
+  for (const Agreed& each : agreed) {
+    ends.push_back(each.value);
+    ends.push_back(-each.value);
+  }
+  run("the ranks do not meet", PERSEUS_ALLREDUCE, name, ends.data(),
+      {static_cast<int64_t>(ends.size())}, PERSEUS_INT64, PERSEUS_MAX);
+  for (size_t i = 0; i < agreed.size(); ++i) {
+    const int64_t most = ends[2 * i];
+    const int64_t least = -ends[2 * i + 1];
+    if (most == least) continue;
+    std::ostringstream why;
+    why << agreed[i].value << " here, from " << least << " to " << most
+        << " on all ranks; every rank must train the same net from the same iteration";
+    fail("the ranks differ in " + agreed[i].what, PERSEUS_MISMATCH, why.str());
+  }
+}
+
+// FNV-1a, without the sign.
+inline int64_t hash_of(const std::string& text) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return static_cast<int64_t>(hash >> 1);
+}
+
+template <typename Dtype>
+struct Parameter {
+  std::string name;  // "conv1/0", of the first layer that uses it
+  ::caffe::Blob<Dtype>* blob;
+  int layer;  // the first that uses it, and so the last of backward that adds to its gradient
+};
+
+// The parameters that are learnt, in the order of forward. One that several layers share is there
+// once; each of those layers has a blob of its own for it, of the same memory.
+template <typename Dtype>
+std::vector<Parameter<Dtype>> parameters_of(const ::caffe::Net<Dtype>& net) {
+  std::vector<Parameter<Dtype>> parameters;
+  for (::caffe::Blob<Dtype>* blob : net.learnable_params()) parameters.push_back({"", blob, -1});
+  size_t position = 0;
+  for (size_t layer = 0; layer < net.layers().size(); ++layer) {
+    const size_t blobs = net.layers()[layer]->blobs().size();
+    for (size_t blob = 0; blob < blobs; ++blob) {
+      Parameter<Dtype>& parameter = parameters.at(net.learnable_param_ids().at(position++));
+      if (parameter.layer >= 0) continue;
+      parameter.name = net.layer_names()[layer] + "/" + std::to_string(blob);
+      parameter.layer = static_cast<int>(layer);
+    }
+  }
+  return parameters;
+}
+
+// How a batch ends. The engine's thread tells it, and the solver's thread waits for it.
+class Outcome {
+ public:
+  void note_failure(int32_t gradient, perseus_status_t status, const char* message) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (status_ != PERSEUS_OK) return;  // what comes after the first follows from it
+    gradient_ = gradient;
+    status_ = status;
+    message_ = message;
+  }
+
+  void end() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_there_ = true;
+    has_come_.notify_one();
+  }
+
+  // PERSEUS_OK, or the first failure. The next batch begins.
+  perseus_status_t wait(int32_t* gradient, std::string* message) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    has_come_.wait(lock, [this] { return is_there_; });
+    const perseus_status_t status = status_;
+    *gradient = gradient_;
+    message->swap(message_);
+    is_there_ = false;
+    status_ = PERSEUS_OK;
+    return status;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable has_come_;
+  bool is_there_ = false;
+  int32_t gradient_ = -1;
+  perseus_status_t status_ = PERSEUS_OK;
+  std::string message_;
+};
+
+}  // namespace detail
+
+// Joins the other processes, and tells Caffe which of how many solvers this process has. Called
+// before the solver is made, since data layers take their share of the rows as they are set up, and
+// by the thread that makes it, since Caffe keeps these numbers for each thread. Throws
+// std::runtime_error. perseus_shutdown() is the end.
+inline void init() {
+  detail::check(perseus_init(nullptr), "init");
+  ::caffe::Caffe::set_solver_count(perseus_size());
+  ::caffe::Caffe::set_solver_rank(perseus_rank());
+  ::caffe::Caffe::set_multiprocess(true);
+}
+
+// Keeps the solvers of all ranks in step. Made by all ranks, in the same order, once the solver has
+// its weights and its mode, and used by the thread that runs the solver. Caffe cannot be told to
+// forget it, so the solver must take no step after it is gone.
+template <typename Dtype>
+class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
+                           public ::caffe::Net<Dtype>::Callback {
+ public:
+  // `name` tells the solvers of one process apart. Blocks until all ranks are here. Throws
+  // std::runtime_error: when init() has not been called before, when the ranks' nets differ, or
+  // when a rank has died.
+  explicit Synchronizer(::caffe::Solver<Dtype>& solver, const std::string& name = "caffe")
+      : solver_(solver),
+        net_(*solver.net()),
+        is_on_gpu_(::caffe::Caffe::mode() == ::caffe::Caffe::GPU),
+        completed_by_(net_.layers().size()),
+        gradients_(nullptr, perseus_gradients_destroy) {
+    check_solver_count();
+    const Parameters parameters = detail::parameters_of(net_);
+    check_agreement(name, parameters);
+    broadcast_weights(name, parameters);
+    register_gradients(name, parameters);
+    solver_.add_callback(this);
+    net_.add_after_backward(this);
+  }
+
+  Synchronizer(const Synchronizer&) = delete;
+  Synchronizer& operator=(const Synchronizer&) = delete;
+
+  // What solver.Solve() does, which Caffe lets only rank 0 call: the other ranks take the same
+  // steps, but no tests and snapshots. Throws std::runtime_error, naming a parameter and the
+  // reason, when its gradient could not be averaged; so does solver.Step().
+  void solve() {
+    if (::caffe::Caffe::root_solver()) {
+      solver_.Solve();
+    } else {
+      solver_.Step(solver_.param().max_iter() - solver_.iter());
+    }
+  }
+
+ protected:
+  void on_start() override {
+    passes_ = 0;
+    is_in_iteration_ = true;
+  }
+
+  // After each layer of each backward pass. Before the last of iter_size passes, gradients are not
+  // whole.
+  void run(int layer) override {
+    if (!is_in_iteration_) return;
+    if (passes_ + 1 == solver_.param().iter_size()) {
+      for (const int32_t number : completed_by_[layer]) submit(number);
+    }
+    if (layer == 0) ++passes_;
+  }
+
+  void on_gradients_ready() override {
+    is_in_iteration_ = false;
+    if (registered_.empty()) return;  // no batch, and so no end of one
+    // All ranks submit all: those too that backward did not come to here.
+    for (size_t number = 0; number < registered_.size(); ++number) {
+      if (!registered_[number].is_submitted) submit(static_cast<int32_t>(number));
+    }
+    int32_t failed = -1;
+    std::string message;
+    const perseus_status_t status = outcome_.wait(&failed, &message);
+    for (Gradient& gradient : registered_) gradient.is_submitted = false;
+    if (status != PERSEUS_OK) detail::fail(title(failed) + " is not averaged", status, message);
+  }
+
+ private:
+  typedef std::vector<detail::Parameter<Dtype>> Parameters;
+
+  struct Gradient {
+    std::string name;
+    ::caffe::Blob<Dtype>* blob;
+    const Dtype* memory;
+    bool is_submitted;
+  };
+
+  static void check_solver_count() {
+    if (perseus_is_initialized() && ::caffe::Caffe::solver_count() == perseus_size() &&
+        ::caffe::Caffe::solver_rank() == perseus_rank()) {
+      return;
+    }
+    throw std::runtime_error(
+        "perseus: Caffe does not know this process's rank: call perseus::caffe::init() before the "
+        "solver is made, by the same thread, and Caffe::set_solver_count() not at all");
+  }
+
+  // A parameter with an lr_mult of 0 is never updated. Its gradient may be other than zero all the
+  // same, where a layer that shares it has another lr_mult or heeds none; then it counts in the
+  // norm by which Caffe clips all of them, and that must be the same on all ranks.
+  bool needs_gradient(size_t parameter) const {
+    return net_.params_lr()[parameter] != 0 || solver_.param().clip_gradients() >= 0;
+  }
+
+  void check_agreement(const std::string& name, const Parameters& parameters) const {
+    std::string trained;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      trained += parameters[i].name + (needs_gradient(i) ? "+ " : "- ");
+    }
+    detail::check_agreement(
+        name + "/agreement",
+        {{"their number of parameters", static_cast<int64_t>(parameters.size())},
+         {"their parameters' names, or in which are trained (a hash)", detail::hash_of(trained)},
+         {"their iter_size", solver_.param().iter_size()},
+         {"the iterations behind them", solver_.iter()}});
+  }
+
+  static void broadcast_weights(const std::string& name, const Parameters& parameters) {
+    for (const detail::Parameter<Dtype>& parameter : parameters) {
+      Dtype* data = parameter.blob->mutable_cpu_data();
+      detail::run("the weights of rank 0 do not come", PERSEUS_BROADCAST,
+                  name + "/weights/" + parameter.name, data, detail::shape_of(*parameter.blob),
+                  detail::dtype_of(data), PERSEUS_SUM);
+    }
+  }
+
+  void register_gradients(const std::string& name, const Parameters& parameters) {
+    perseus_gradients_options_t options = {};
+    options.struct_size = sizeof options;
+    options.name = name.c_str();
+    options.set = PERSEUS_WORLD;
+    options.reduce_op = PERSEUS_AVERAGE;
+    options.device = is_on_gpu_ ? PERSEUS_CUDA : PERSEUS_CPU;
+    options.device_index = -1;
+    options.gradient_done = gradient_done;
+    options.batch_done = batch_done;
+    options.user = &outcome_;
+    perseus_gradients_t* gradients = nullptr;
+    detail::check(perseus_gradients_create(&options, &gradients), name);
+    gradients_.reset(gradients);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (needs_gradient(i)) register_gradient(parameters[i]);
+    }
+  }
+
+  void register_gradient(const detail::Parameter<Dtype>& parameter) {
+    Dtype* memory = memory_of(parameter.blob);
+    const std::vector<int64_t> shape = detail::shape_of(*parameter.blob);
+    const perseus_tensor_t tensor = {memory, memory, shape.data(),
+                                     static_cast<int32_t>(shape.size()), detail::dtype_of(memory)};
+    int32_t number = -1;
+    detail::check(perseus_gradients_add(gradients_.get(), parameter.name.c_str(), &tensor, &number),
+                  parameter.name);
+    registered_.push_back({parameter.name, parameter.blob, memory, false});
+    completed_by_[parameter.layer].push_back(number);
+  }
+
+  // Where Caffe has the gradient, or where it is to be: Caffe copies it to the side that is asked
+  // for, on the default stream.
+  Dtype* memory_of(::caffe::Blob<Dtype>* blob) const {
+    return is_on_gpu_ ? blob->mutable_gpu_diff() : blob->mutable_cpu_diff();
+  }
+
+  void submit(int32_t number) {
+    Gradient& gradient = registered_[number];
+    if (memory_of(gradient.blob) != gradient.memory) {
+      detail::fail(title(number), PERSEUS_INVALID_ARGUMENT,
+                   "its memory is another than when the Synchronizer was made");
+    }
+    void* const default_stream = nullptr;  // on which Caffe computes
+    detail::check(perseus_gradients_submit(gradients_.get(), number, default_stream),
+                  title(number));
+    gradient.is_submitted = true;
+  }
+
+  std::string title(int32_t number) const {
+    return "the gradient of '" + registered_[number].name + "' in iteration " +
+           std::to_string(solver_.iter());
+  }
+
+  static void gradient_done(void* outcome, int32_t gradient, perseus_status_t status,
+                            const char* message) {
+    if (status == PERSEUS_OK) return;
+    static_cast<detail::Outcome*>(outcome)->note_failure(gradient, status, message);
+  }
+
+  static void batch_done(void* outcome, int64_t, perseus_status_t, const char*) {
+    static_cast<detail::Outcome*>(outcome)->end();
+  }
+
+  ::caffe::Solver<Dtype>& solver_;
+  ::caffe::Net<Dtype>& net_;
+  const bool is_on_gpu_;
+  std::vector<Gradient> registered_;                // by the engine's numbers
+  std::vector<std::vector<int32_t>> completed_by_;  // for each layer, such numbers
+  int passes_ = 0;                                  // backward passes of this iteration so far
+  bool is_in_iteration_ = false;                    // else a backward pass is none of the solver's
+  detail::Outcome outcome_;
+  // Last, so that it is destroyed first: until then, the engine's thread may call back.
+  std::unique_ptr<perseus_gradients_t, void (*)(perseus_gradients_t*)> gradients_;
+};
+
+}  // namespace caffe
+}  // namespace perseus
+
+#endif  // PERSEUS_PERSEUS_CAFFE_HPP_

@@ -1,6 +1,7 @@
 #include "capi/gradients.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "capi/process.h"
@@ -48,6 +49,7 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
 
 Status Gradients::submit(int32_t number, void* stream) {
   PERSEUS_RETURN_IF_ERROR(check(number));
+  if (list_.empty()) PERSEUS_RETURN_IF_ERROR(show_list());
   Gradient& gradient = gradients_[number];
   perseus_handle_t before = 0;
   {
@@ -89,6 +91,7 @@ Status Gradients::submit(int32_t number, void* stream) {
 }
 
 Status Gradients::enter(Gradient& gradient) {
+  if (lists_differ_) return Status::mismatch(why_);
   if (const OperationPtr last = Process::instance().handles.find(gradient.handle);
       last != nullptr && !last->done.is_set()) {
     return Status::invalid_argument(
@@ -124,6 +127,7 @@ void Gradients::open_batch() {
   }
   Batch& opened = batch(batch_);
   opened.remaining = gradients_.size();
+  opened.is_told = false;
   opened.status = PERSEUS_OK;
   opened.message.clear();
 }
@@ -140,26 +144,140 @@ void Gradients::complete(Gradient& gradient, perseus_status_t status, const char
     of.status = status;
     of.message = message;
   }
-  if (--of.remaining == 0 && options_.batch_done != nullptr) {
+  if (--of.remaining == 0 && !of.is_told) {
     const perseus_status_t batch_status = of.status;
     const std::string batch_message = std::move(of.message);
     lock.unlock();
-    options_.batch_done(options_.user, number, batch_status, batch_message.c_str());
+    tell_end(number, batch_status, batch_message);
     lock.lock();
   }
   if (--under_way_ == 0) is_idle_.notify_all();
 }
 
+void Gradients::tell_end(int64_t number, perseus_status_t status, const std::string& message) {
+  if (options_.batch_done != nullptr) {
+    options_.batch_done(options_.user, number, status, message.c_str());
+  }
+}
+
+Status Gradients::show_list() {
+  for (const Gradient& gradient : gradients_) list_.append(gradient.name).push_back('\0');
+  list_.push_back('\0');
+  const auto bytes = static_cast<int64_t>(list_.size());
+  const perseus_tensor_t tensor = {list_.data(), nullptr, &bytes, 1, PERSEUS_UINT8};
+  perseus_submission_t submission{};
+  submission.struct_size = sizeof submission;
+  submission.tensor_count = 1;
+  submission.tensors = &tensor;
+  submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
+                           const char*) {
+    auto& self = *static_cast<Gradients*>(user);
+    // Where it fails, gradients do so, too.
+    if (status == PERSEUS_OK) self.compare_lists(handle);
+    perseus_release(handle);
+    const std::lock_guard lock(self.mutex_);
+    if (--self.under_way_ == 0) self.is_idle_.notify_all();
+  };
+  submission.user = this;
+  const std::string name = name_ + ".registered";
+  perseus_handle_t handle = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    ++under_way_;
+  }
+  perseus_status_t status =
+      perseus_register(options_.set, PERSEUS_ALLGATHER, name.c_str(), &submission.id);
+  if (status == PERSEUS_OK) status = perseus_submit(&submission, &handle);
+  if (status == PERSEUS_OK) return {};
+  const std::lock_guard lock(mutex_);
+  --under_way_;
+  list_.clear();
+  return {static_cast<StatusCode>(status), perseus_last_error()};
+}
+
+void Gradients::compare_lists(perseus_handle_t handle) {
+  perseus_result_t result{};
+  result.struct_size = sizeof result;
+  if (perseus_result(handle, 0, &result) != PERSEUS_OK) return;
+  std::string why =
+      difference({static_cast<const char*>(result.data), static_cast<size_t>(result.shape[0])});
+  if (!why.empty()) fail_all(std::move(why));
+}
+
+std::string Gradients::difference(std::string_view lists) const {
+  const auto take = [&lists] {
+    const std::string_view name = lists.substr(0, lists.find('\0'));
+    lists.remove_prefix(name.size() + 1);
+    return name;
+  };
+  std::vector<std::vector<std::string_view>> of_ranks;
+  while (!lists.empty()) {
+    std::vector<std::string_view>& names = of_ranks.emplace_back();
+    for (std::string_view name = take(); !name.empty(); name = take()) names.push_back(name);
+  }
+  std::vector<int32_t> ranks(of_ranks.size());
+  if (perseus_process_set_ranks(options_.set, ranks.data()) != PERSEUS_OK) return "";
+  const auto named = [](const std::vector<std::string_view>& names, size_t at) {
+    return at < names.size() ? "'" + std::string(names[at]) + "'" : std::string("none");
+  };
+  for (size_t i = 1; i < of_ranks.size(); ++i) {
+    const auto [first, other] = std::mismatch(of_ranks[0].begin(), of_ranks[0].end(),
+                                              of_ranks[i].begin(), of_ranks[i].end());
+    if (first == of_ranks[0].end() && other == of_ranks[i].end()) continue;
+    const auto at = static_cast<size_t>(first - of_ranks[0].begin());
+    return "the ranks have registered different gradients of '" + name_ + "': number " +
+           std::to_string(at) + " is " + named(of_ranks[0], at) + " on rank " +
+           std::to_string(ranks[0]) + " and " + named(of_ranks[i], at) + " on rank " +
+           std::to_string(ranks[i]) + "; every rank must register the same, in the same order";
+  }
+  return "";
+}
+
+// What is under way stays so, where other ranks have none of it; but nobody waits for it.
+void Gradients::fail_all(std::string why) {
+  std::vector<int64_t> open;
+  {
+    const std::lock_guard lock(mutex_);
+    why_ = std::move(why);
+    lists_differ_ = true;
+    for (int64_t number = std::max<int64_t>(0, batch_ - 1); number <= batch_; ++number) {
+      if (batch(number).remaining > 0 && !std::exchange(batch(number).is_told, true)) {
+        open.push_back(number);
+      }
+    }
+  }
+  for (const int64_t number : open) tell_end(number, PERSEUS_MISMATCH, why_);
+}
+
+template <typename Wait>
+Status Gradients::wait_unless_lists_differ(int64_t time_out_ms, Wait wait) {
+  constexpr int64_t kLookMs = 50;
+  const auto began = std::chrono::steady_clock::now();
+  for (;;) {
+    const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
+                            std::chrono::steady_clock::now() - began)
+                            .count();
+    const int64_t left = time_out_ms < 0 ? kLookMs : std::max<int64_t>(0, time_out_ms - passed);
+    const Status status = wait(std::min(left, kLookMs));
+    // Also in place of what follows from it, such as another rank that has given up.
+    if (lists_differ_ && !status.is_ok()) return Status::mismatch(why_);
+    if (status.code() != StatusCode::kInProgress) return status;
+    if (left <= kLookMs && time_out_ms >= 0) return status;
+  }
+}
+
 Status Gradients::wait(int32_t number, int64_t time_out_ms) {
   const auto last = last_of(number);
   if (!last.is_ok() || last.value() == nullptr) return last.status();
-  return wait_for(*last.value(), time_out_ms);
+  return wait_unless_lists_differ(time_out_ms,
+                                  [&](int64_t ms) { return wait_for(*last.value(), ms); });
 }
 
 Status Gradients::wait_on_stream(int32_t number, void* stream, int64_t time_out_ms) {
   const auto last = last_of(number);
   if (!last.is_ok() || last.value() == nullptr) return last.status();
-  return perseus::wait_on_stream(*last.value(), stream, time_out_ms);
+  return wait_unless_lists_differ(
+      time_out_ms, [&](int64_t ms) { return perseus::wait_on_stream(*last.value(), stream, ms); });
 }
 
 Status Gradients::wait_all(int64_t time_out_ms) {

@@ -4,12 +4,14 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -48,6 +50,7 @@ class Gradients {
   // One of which something is not done.
   struct Batch {
     size_t remaining = 0;
+    bool is_told = false;
     perseus_status_t status = PERSEUS_OK;  // the first that is not
     std::string message;
   };
@@ -57,6 +60,18 @@ class Gradients {
   void open_batch();
   Batch& batch(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
   void complete(Gradient& gradient, perseus_status_t status, const char* message);
+  void tell_end(int64_t number, perseus_status_t status, const std::string& message);
+
+  // The ranks show each other what they have registered, while the first batch is under way: what
+  // only some have would be waited for in vain.
+  Status show_list();
+  void compare_lists(perseus_handle_t handle);
+  // How the ranks' lists, one after the other, differ; "" if they do not.
+  std::string difference(std::string_view lists) const;
+  void fail_all(std::string why);
+
+  template <typename Wait>
+  Status wait_unless_lists_differ(int64_t time_out_ms, Wait wait);
   // What was submitted last; null if nothing was.
   Result<OperationPtr> last_of(int32_t number);
   Status check(int32_t number) const;
@@ -74,6 +89,10 @@ class Gradients {
   size_t under_way_ = 0;    // operations, until their callbacks have returned
   // By their numbers modulo the size; more than two at once only if callbacks come late.
   std::vector<Batch> batches_ = std::vector<Batch>(2);
+
+  std::string list_;  // of this rank: each name and a null character, and one more at the end
+  std::atomic<bool> lists_differ_{false};
+  std::string why_;  // once they do
 };
 
 }  // namespace perseus

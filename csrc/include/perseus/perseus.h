@@ -302,7 +302,8 @@ PERSEUS_API void perseus_release(perseus_handle_t handle);
  * the first layers before others. Who updates waits for each parameter's just before its next use,
  * or is told when all of the batch are done.
  *
- * All ranks register the same gradients, in the same order; they may submit them in any order. One
+ * All ranks register the same gradients, in the same order: the first batch ends with
+ * PERSEUS_MISMATCH on all of them if not. They may submit them in any order. One
  * thread at a time may use an object, but perseus_gradients_wait may be called by any thread at any
  * time. The buffers belong to the library from perseus_gradients_submit until that gradient is
  * done. */

@@ -273,6 +273,39 @@ TEST_P(AnySizeOfGradients, ThatDifferFailOnEveryRankAndTheOthersGoOn) {
   });
 }
 
+TEST_P(AnySizeOfGradients, OfWhichRanksHaveRegisteredOthersAreNotWaitedForInVain) {
+  if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  const int odd = size() - 1;
+  for (const int layers_of_odd : {1, 3}) {
+    run([&](int rank) {
+      Told told;
+      const auto options = telling(told);
+      Model model(rank == odd ? layers_of_odd : 2, &options);
+      for (int l = model.layers() - 1; l >= 0; --l) {
+        // What comes once the lists are known is refused.
+        const perseus_status_t status = perseus_gradients_submit(model.handle, l, nullptr);
+        REQUIRE(status == PERSEUS_OK || status == PERSEUS_MISMATCH);
+      }
+      // Those that all have may have come through.
+      while (perseus_gradients_wait(model.handle, model.layers() - 1, -1) == PERSEUS_OK &&
+             perseus_gradients_submit(model.handle, 0, nullptr) != PERSEUS_MISMATCH) {
+        usleep(1000);
+      }
+      const std::string what = layers_of_odd == 1
+                                   ? "number 1 is 'layer1' on rank 0 and none on rank "
+                                   : "number 2 is none on rank 0 and 'layer2' on rank ";
+      REQUIRE(last_error_has("different gradients of 'gradients': " + what + std::to_string(odd)));
+      // Where one leaves before, the others may hear of that instead.
+      Submission barrier(PERSEUS_BARRIER, "barrier");
+      REQUIRE(barrier.run() == PERSEUS_OK);
+      REQUIRE(perseus_shutdown() == PERSEUS_OK);
+      REQUIRE(told.batch_statuses.size() -
+                  std::count(told.batch_statuses.begin(), told.batch_statuses.end(), PERSEUS_OK) <=
+              1);
+    });
+  }
+}
+
 TEST_P(AnySizeOfGradients, EndWithTheEngineAndAnotherObjectGoesOnAfterIt) {
   World(size()).run_bare([&](int rank) {
     Told told;

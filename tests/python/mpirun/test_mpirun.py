@@ -5,6 +5,7 @@ Each test starts it by itself; tests/python/mpi and tests/python/parallel run in
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -175,3 +176,19 @@ def test_a_function_runs_on_every_rank() -> None:
 
     results = perseus.run.run(place, num_proc=3, use_mpi=True)
     assert results == [(0, 3, 6), (1, 3, 6), (2, 3, 6)]
+
+
+def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
+    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
+    source = Path(__file__).resolve().parents[3] / "examples/c/training.c"
+    program = str(tmp_path / "training")
+    subprocess.run([compiler, "-O2", source, "-o", program, *flags, "-pthread", "-lm"], check=True)
+    for launcher in (MPIRUN, PERSEUSRUN, [*PERSEUSRUN, "--mpi"]):
+        result = subprocess.run(
+            [*launcher, program], capture_output=True, text=True, timeout=100, check=True
+        )
+        assert "4 processes: 97." in result.stdout

@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
@@ -123,6 +124,11 @@ Call::~Call() {
 }
 
 std::string Call::push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome) {
+  // Of two calls of one name that write to one array, the first in turn must be the first for MXNet
+  // as well. (The naive engine returns when it is done, which may take a call of another thread.)
+  static std::mutex& one_at_a_time = *new std::mutex;
+  std::unique_lock lock(one_at_a_time, std::defer_lock);
+  if (what.is_naive == 0) lock.lock();
   std::unique_ptr<Call> call(new Call(what, std::move(outcome)));
   std::vector<NDArrayHandle> written;
   if (what.outputs != nullptr) written.assign(what.outputs, what.outputs + what.array_count);
@@ -253,7 +259,7 @@ void Call::submit() {
 
 void Call::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
   if (outcome_ != nullptr && status == PERSEUS_OK) {
-    outcome_->succeed(handle, types_);
+    outcome_->succeed(handle, outputs_.empty() ? types_ : std::vector<dlpack::DataType>());
   } else if (outcome_ != nullptr) {
     outcome_->fail(status, message);
   }

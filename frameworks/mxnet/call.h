@@ -26,6 +26,9 @@ struct perseus_mxnet_call_t {
   const perseus::mxnet::NDArrayHandle* inputs;
   // In place of which nullptr: the library allocates results, for which the caller waits.
   const perseus::mxnet::NDArrayHandle* outputs;
+  // MXNet's engine is the naive one, which runs what it is given at once and hears of no errors:
+  // the caller asks for them.
+  int32_t is_naive;
 };
 
 namespace perseus::mxnet {
@@ -78,8 +81,8 @@ class Call {
   bool has_run_ = false;
   OnComplete on_complete_{};
   std::vector<Tensor> views_;
-  std::vector<Array> copies_;  // of inputs whose layout is not the default one
-  std::vector<dlpack::DataType> types_;
+  std::vector<Array> copies_;            // of inputs whose layout is not the default one
+  std::vector<dlpack::DataType> types_;  // of the inputs
   std::vector<perseus_tensor_t> tensors_;
   std::string why_not_;
 };

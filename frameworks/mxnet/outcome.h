@@ -18,7 +18,8 @@ class Outcome {
   ~Outcome();
 
   void fail(perseus_status_t status, const std::string& message);
-  // Takes results over from an operation that is complete. `types` are the inputs'.
+  // Takes results over from an operation that is complete, one of each of these types: the inputs',
+  // or none where the results are in arrays of the caller's.
   void succeed(perseus_handle_t handle, const std::vector<dlpack::DataType>& types);
 
   // PERSEUS_IN_PROGRESS when the time ends first.

@@ -1,4 +1,6 @@
 // The C interface that perseus.mxnet.engine calls.
+#include <pthread.h>
+
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -19,21 +21,31 @@ using SharedOutcome = std::shared_ptr<Outcome>;
 
 thread_local std::string last_error;
 
+// Before a fork MXNet waits for all that its engine was given, when libperseus has locked what
+// those operations need: handlers run in the reverse of the order in which they came. This one
+// comes last.
+void wait_before_forks() {
+  perseus_is_initialized();  // after which libperseus's handler is there
+  static constexpr auto kForAsLongAsMxnet = std::chrono::hours(24 * 365);
+  pthread_atfork([] { perseus::mxnet::backlog().settle(kForAsLongAsMxnet); }, nullptr, nullptr);
+}
+
 }  // namespace
 
 // Finds MXNet, whose library lies at this path. What is wrong with it; "" if nothing is.
 PERSEUS_MXNET_API const char* perseus_mxnet_open(const char* library) {
   last_error = perseus::mxnet::find_api(library);
+  if (last_error.empty()) wait_before_forks();
   return last_error.c_str();
 }
 
-// Hands an operation to MXNet's engine. Where the library allocates results, *outcome must be given
-// to perseus_mxnet_release in the end; else it is null. Why it cannot, which the other ranks have
-// been told; "" if it could.
+// Hands an operation to MXNet's engine. Where the library allocates results, or MXNet's engine is
+// the naive one, *outcome must be given to perseus_mxnet_release in the end; else it is null. Why
+// it cannot, which the other ranks have been told; "" if it could.
 PERSEUS_MXNET_API const char* perseus_mxnet_push(const perseus_mxnet_call_t* call,
                                                  SharedOutcome** outcome) {
   SharedOutcome shared;
-  if (call->outputs == nullptr) shared = std::make_shared<Outcome>();
+  if (call->outputs == nullptr || call->is_naive != 0) shared = std::make_shared<Outcome>();
   last_error = Call::push(*call, shared);
   const bool is_asked = shared != nullptr && last_error.empty();
   *outcome = is_asked ? new SharedOutcome(std::move(shared)) : nullptr;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ __all__ = [
 NDArray = mx.nd.NDArray
 
 _SENDABLE = {"float32", "float64", "float16", "uint8", "int8", "int32", "int64", "bool"}
+#: It runs operations as they are pushed, and keeps no errors for later.
+_IS_NAIVE = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
 _IN_PROGRESS = 11  # PERSEUS_IN_PROGRESS
 #: How often a wait looks for what a signal asks for.
 _LOOK_MS = 100
@@ -62,6 +65,7 @@ class _Call(ctypes.Structure):
         ("array_count", ctypes.c_int32),
         ("inputs", ctypes.POINTER(ctypes.c_void_p)),
         ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("is_naive", ctypes.c_int32),
     )
 
 
@@ -97,6 +101,11 @@ class Pending:
 
     def wait(self) -> list[NDArray]:
         """The results, of the inputs' kind; raises if the operation failed."""
+        self.wait_for_end()
+        return [self._take(index, like) for index, like in enumerate(self._inputs)]
+
+    def wait_for_end(self) -> None:
+        """Raises if the operation failed."""
         while (status := _library.perseus_mxnet_wait(self._outcome, _LOOK_MS)) == _IN_PROGRESS:
             pass
         if status != 0:
@@ -106,7 +115,6 @@ class Pending:
                 for array in self._inputs:
                     array.wait_to_read()  # it may be that what computes it has failed
             raise error
-        return [self._take(index, like) for index, like in enumerate(self._inputs)]
 
     def received_splits(self) -> list[int]:
         """Of an alltoall that is complete: rows from each rank of the set."""
@@ -119,7 +127,8 @@ class Pending:
         taken = _library.perseus_mxnet_take(self._outcome, index, ctypes.byref(handle))
         mx.base.check_call(taken)
         if handle.value:
-            return type(like)(handle)
+            # Of CPUs MXNet has several, of one memory.
+            return type(like)(handle).as_in_context(like.context)
         rank = ctypes.c_int32()
         shape = _library.perseus_mxnet_shape(self._outcome, index, ctypes.byref(rank))
         return empty_like(like, tuple(shape[: rank.value]))
@@ -160,6 +169,7 @@ def submit(
             array_count=len(inputs),
             inputs=_handles(inputs),
             outputs=None if outputs is None else _handles(outputs),
+            is_naive=_IS_NAIVE,
         )
         outcome = ctypes.c_void_p()
         wrong = _library.perseus_mxnet_push(ctypes.byref(call), ctypes.byref(outcome))
@@ -172,6 +182,9 @@ def submit(
         return _ENGINES_OWN
 
     names.submit(kind, prefix, name, process_set, None, send)
+    if outputs is not None and pending:
+        pending[0].wait_for_end()
+        return None
     return pending[0] if pending else None
 
 

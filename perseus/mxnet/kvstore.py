@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ class KVStore(mx.kvstore.KVStoreBase):
           param_only: the array only says what is to come: nothing is sent, and an optimizer has
             no part in what is pushed.
         """
-        for one, arrays in _pairs(key, value):
+        for one, arrays in _pairs(key, value, OperationKind.BROADCAST):
             with _refusing(OperationKind.BROADCAST, one):
                 self._require_new(one)
                 stored = checked(arrays[0], "value").copy()
@@ -121,8 +121,8 @@ class KVStore(mx.kvstore.KVStoreBase):
 
         The first of `out` is what an optimizer updates.
         """
-        outs = dict(_pairs(key, out))
-        for one, arrays in _pairs(key, value):
+        outs = dict(_pairs(key, out, OperationKind.BROADCAST))
+        for one, arrays in _pairs(key, value, OperationKind.BROADCAST):
             with _refusing(OperationKind.BROADCAST, one):
                 self._require_new(one)
                 targets = outs[one]
@@ -137,7 +137,7 @@ class KVStore(mx.kvstore.KVStoreBase):
         Without an optimizer pull gives what comes of it; with one, which takes sums only, it gives
         the weight that has been updated by it. `value` stays as it is.
         """
-        for one, arrays in _pairs(key, value):
+        for one, arrays in _pairs(key, value, OperationKind.ALLREDUCE):
             with _refusing(OperationKind.ALLREDUCE, one):
                 op = self._checked(one, op)
                 local = self._local(one, arrays, op)
@@ -158,9 +158,12 @@ class KVStore(mx.kvstore.KVStoreBase):
             _copy(self._stored(one), targets)
 
     def pushpull(self, key: Key, value: Any, out: Any = None, priority: int = 0) -> None:
-        """push of sums and pull in one: into `out`, or into `value` if that is None."""
-        outs = dict(_pairs(key, value if out is None else out))
-        for one, arrays in _pairs(key, value):
+        """push of sums and pull in one: into `out`, or into `value` if that is None.
+
+        The sum goes to nobody else: without an optimizer a later pull gives what it gave before.
+        """
+        outs = dict(_pairs(key, value if out is None else out, OperationKind.ALLREDUCE))
+        for one, arrays in _pairs(key, value, OperationKind.ALLREDUCE):
             with _refusing(OperationKind.ALLREDUCE, one):
                 local = self._local(one, arrays, PerseusOp.Sum)
             options = {"name": _name(one), "priority": priority, "op": PerseusOp.Sum}
@@ -252,17 +255,33 @@ _COMBINED_BY: dict[PerseusOp, Callable[[NDArray, NDArray], NDArray]] = {
 }
 
 
-def _pairs(key: Key, value: Any) -> Iterator[tuple[Key, list[NDArray]]]:
-    """Each key, and its arrays, one a device."""
-    if isinstance(key, (list, tuple)):
-        if not isinstance(value, (list, tuple)) or len(value) != len(key):
-            raise ValueError(f"there are {len(key)} keys, and not as many arrays")
-        for one, arrays in zip(key, value, strict=True):
-            yield from _pairs(one, arrays)
-    elif not isinstance(key, (str, int)):
-        raise TypeError(f"key is {key!r}; it takes a str or an int")
-    else:
-        yield key, list(value) if isinstance(value, (list, tuple)) else [value]
+def _pairs(
+    key: Key, value: Any, kind: OperationKind | None = None
+) -> list[tuple[Key, list[NDArray]]]:
+    """Each key, and its arrays, one a device. Where that is a mistake, it is one of the operations
+    of this kind by which the keys are reduced."""
+    keys = list(key) if isinstance(key, (list, tuple)) else [key]
+    names = [_name(one) for one in keys if isinstance(one, (str, int))]
+    if kind is None:
+        return _paired(key, keys, value)
+    with engine.refusing_all(kind, kind.name.lower(), names, WORLD):
+        return _paired(key, keys, value)
+
+
+def _paired(key: Key, keys: list[Key], value: Any) -> list[tuple[Key, list[NDArray]]]:
+    for one in keys:
+        if not isinstance(one, (str, int)):
+            raise TypeError(f"key is {one!r}; it takes a str or an int")
+    values = value if isinstance(key, (list, tuple)) else [value]
+    if not isinstance(values, (list, tuple)) or len(values) != len(keys):
+        raise ValueError(f"there are {len(keys)} keys, and not as many arrays")
+    pairs = []
+    for one, arrays in zip(keys, values, strict=True):
+        of_devices = list(arrays) if isinstance(arrays, (list, tuple)) else [arrays]
+        if not of_devices:
+            raise ValueError(f"key {one!r} has no array")
+        pairs.append((one, of_devices))
+    return pairs
 
 
 def _copy(source: NDArray, targets: Sequence[NDArray]) -> None:

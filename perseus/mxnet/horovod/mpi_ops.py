@@ -178,7 +178,7 @@ def grouped_allreduce_(
         engine.submit(
             OperationKind.ALLREDUCE, "grouped_allreduce", name, number, group, group, **options
         )
-    return tensors
+    return tensors if isinstance(tensors, Sequence) else group
 
 
 def allgather(

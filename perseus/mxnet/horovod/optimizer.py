@@ -49,7 +49,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._process_set = process_set
 
     def __getattr__(self, item: str) -> Any:
-        if item in self._OWN:  # before it is made, as when it is unpickled
+        if item in self._OWN:  # while it is unpickled
             raise AttributeError(item)
         return getattr(self._optimizer, item)
 
@@ -58,6 +58,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             super().__setattr__(name, value)
         else:
             setattr(self._optimizer, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         self._reduce(index, grad)

@@ -141,6 +141,27 @@ def test_a_mistake_of_one_worker_is_an_error_of_all(kv, two_ranks):
             out.wait_to_read()
 
 
+def test_a_wrong_list_of_one_worker_is_an_error_of_all(kv, two_ranks):
+    keys = ["list.a", "list.b"]
+    kv.init(keys, [mx.nd.ones((3,))] * 2)
+    arrays = [mx.nd.ones((3,)) for _ in keys]
+    if kv.rank == 1:
+        with pytest.raises(ValueError, match="2 keys, and not as many"):
+            kv.push(keys, arrays[:1])
+    else:
+        kv.push(keys, arrays)
+        for key in keys:
+            out = mx.nd.zeros((3,))
+            kv.pull(key, out)
+            with pytest.raises(HorovodInternalError, match="rank 1"):
+                out.wait_to_read()
+    with pytest.raises(ValueError, match="has no array"):
+        kv.push("list.a", [])
+    kv.push(keys, arrays)
+    kv.pull(keys, arrays)
+    assert [array.asnumpy().tolist() for array in arrays] == [[kv.num_workers] * 3] * 2
+
+
 @pytest.mark.parametrize("update_on_kvstore", [None, True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_gluons_trainer(kv, name, update_on_kvstore):

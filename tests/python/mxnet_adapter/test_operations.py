@@ -246,6 +246,19 @@ def test_process_sets():
     hvd.remove_process_set(even)
 
 
+def test_results_are_on_the_device_of_what_was_given():
+    given = mx.nd.ones((hvd.size(), 2), ctx=mx.cpu(1))
+    rows, received = hvd.alltoall(given, [1] * hvd.size())
+    results = [hvd.allreduce(given), hvd.allgather(given), rows, received]
+    results += hvd.grouped_allgather([given])
+    assert {str(each.context) for each in results} == {"cpu(1)"}
+
+
+def test_a_group_may_come_from_a_generator():
+    results = hvd.grouped_allreduce_((mx.nd.ones((n,)) for n in (1, 2)), op=hvd.Sum)
+    assert [each.asnumpy().tolist() for each in results] == [[hvd.size()], [hvd.size()] * 2]
+
+
 def test_objects():
     thing = {"rank": hvd.rank(), "text": "x" * hvd.rank()}
     last = hvd.size() - 1

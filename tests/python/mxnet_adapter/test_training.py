@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -256,6 +259,22 @@ def test_what_is_set_on_the_optimizer_is_set_on_its_own():
     average = (hvd.size() - 1) / 2
     np.testing.assert_allclose(weight.asnumpy(), 1 - 0.3 * 0.5 * average, rtol=1e-6)
     assert own_one.num_update == distributed.num_update == 1
+
+
+def test_an_optimizer_that_reduces_is_pickled_with_its_own(tmp_path):
+    distributed = hvd.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.3), 2.0, 3)
+    for copied in (pickle.loads(pickle.dumps(distributed)), copy.deepcopy(distributed)):
+        assert isinstance(copied, hvd.DistributedOptimizer)
+        assert copied.learning_rate == 0.3
+        weight = mx.nd.ones((3,))
+        copied.update(0, weight, mx.nd.ones((3,)), copied.create_state(0, weight))
+        np.testing.assert_allclose(weight.asnumpy(), 0.7, rtol=1e-6)
+    net = new_net(0)
+    trainer = gluon.Trainer(net.collect_params(), distributed, kvstore=None)
+    train(net, trainer, own, BATCH)
+    file = str(tmp_path / f"states.{hvd.rank()}")
+    trainer.save_states(file)
+    trainer.load_states(file)
 
 
 def test_a_trainer_unwraps_an_optimizer_that_reduces():

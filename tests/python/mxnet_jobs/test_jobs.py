@@ -65,9 +65,106 @@ def test_every_name_of_horovods_is_there() -> None:
     assert len(HOROVOD_MXNET) == len(set(HOROVOD_MXNET))
 
 
+NAIVE = {**os.environ, "MXNET_ENGINE_TYPE": "NaiveEngine"}
+
+
 def test_naive_engine(run_ranks: RunRanks) -> None:
-    environment = {**os.environ, "MXNET_ENGINE_TYPE": "NaiveEngine"}
-    all_well(run_ranks(2, SCRIPT, options=("--drop-in",), environment=environment), 2)
+    all_well(run_ranks(2, SCRIPT, options=("--drop-in",), environment=NAIVE), 2)
+
+
+def test_naive_engine_hears_of_errors_at_the_call(run_ranks: RunRanks) -> None:
+    script = """
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+from perseus.common.exceptions import HorovodInternalError
+
+hvd.init()
+for call in (hvd.allreduce, hvd.allreduce_, hvd.allgather):
+    shape = (2, 2 + hvd.rank())
+    try:
+        call(mx.nd.ones(shape), name="differs")
+    except HorovodInternalError as error:
+        assert isinstance(error, mx.MXNetError)
+        assert "differs" in str(error), error
+    else:
+        raise AssertionError("no error")
+assert hvd.allreduce(mx.nd.ones((2,)), name="differs").asnumpy().tolist() == [1.0, 1.0]
+print("well")
+"""
+    all_well(run_ranks(2, script, environment=NAIVE), 2)
+
+
+@pytest.mark.parametrize("engine", ["NaiveEngine", "ThreadedEnginePerDevice"])
+def test_training_ends_when_a_rank_dies(run_ranks: RunRanks, engine: str) -> None:
+    script = """
+import os, signal
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+net = mx.gluon.nn.Dense(2, in_units=3)
+net.initialize()
+trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+for step in range(6):
+    if step == 3 and hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((4, 3))).sum()
+    loss.backward()
+    trainer.step(4)
+net.weight.data().asnumpy()
+print("survived")
+"""
+    environment = {**os.environ, "MXNET_ENGINE_TYPE": engine}
+    result = run_ranks(2, script, options=("--min-np", "1"), environment=environment)
+    assert "survived" not in result.stdout
+    assert "lost rank 1" in result.stderr
+
+
+def test_a_fork_waits_for_what_is_under_way(run_ranks: RunRanks) -> None:
+    script = """
+import multiprocessing
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+a = mx.nd.ones((1000, 1000)) / 1000
+for _ in range(3):
+    results = [hvd.allreduce(mx.nd.dot(a, a)) for i in range(4)]
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert abs(results[-1] - 1 / 1000).max().asscalar() < 1e-6
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
+
+
+def test_threads_that_use_one_name_and_one_array(run_ranks: RunRanks) -> None:
+    script = """
+import sys
+import threading
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+sys.setswitchinterval(1e-6)
+x = mx.nd.ones((4,))
+
+def work():
+    for _ in range(500):
+        hvd.allreduce_(x, name="same")
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert x.asnumpy().tolist() == [1.0] * 4
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
 
 
 def test_a_rank_that_dies_is_an_error_of_the_others(run_ranks: RunRanks) -> None:

@@ -1,10 +1,10 @@
 """abi.py [--update]: compares the binary interface of libperseus with the recorded one.
 
 What a program was compiled with is in csrc/capi/abi.txt: the functions, each with the release since
-which the library has it (as csrc/capi/exports.map says), the numbers of perseus.h, and where each
-field of its structures lies. Compatible changes add lines at the end of a structure or elsewhere
-new ones; a line that goes or changes needs another minor release, while the major one is 0. Run by
-the environment's Python, after make build; --update writes the record.
+which the library has it (as csrc/capi/exports.map says), all that perseus.h declares, its numbers,
+and where each field of its structures lies. Compatible changes add fields at the end of a structure
+or new lines; what changes another line or takes it away needs another minor release, while the
+major one is 0. Run by the environment's Python, after make build; --update writes the record.
 """
 
 from __future__ import annotations
@@ -55,6 +55,21 @@ def exported() -> list[str]:
     return sorted(name for kind, name in entries if kind != "A")
 
 
+def declarations() -> list[str]:
+    """The header's types, constants and functions as they are written, a line each."""
+    text = re.sub(r"^#(?:if|endif|else|include|ifndef).*$", "", header(), flags=re.MULTILINE)
+    macros = re.findall(r"^#define +(PERSEUS_(?!VERSION|API|PERSEUS)\w+ .*)$", text, re.MULTILINE)
+    text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\s+", " ", text.replace('extern "C" {', "").replace("PERSEUS_API ", ""))
+    found, depth, begin = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "{(") - (char in "})")
+        if char == ";" and depth == 0:
+            found.append(text[begin:at].strip())
+            begin = at + 1
+    return [*macros, *found]
+
+
 def structures() -> dict[str, list[str]]:
     """The fields of each structure."""
     found = {}
@@ -103,7 +118,7 @@ def numbers() -> list[str]:
 
 
 def interface() -> str:
-    return HEAD + "\n".join([*exported(), "", *numbers()]) + "\n"
+    return HEAD + "\n".join([*exported(), "", *declarations(), "", *numbers()]) + "\n"
 
 
 def main() -> None:

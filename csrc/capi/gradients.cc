@@ -8,6 +8,29 @@
 #include "capi/waiting.h"
 
 namespace perseus {
+namespace {
+
+// What can be seen of it before it is submitted.
+Status check_tensor(const perseus_tensor_t& tensor, const std::string& title) {
+  if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
+    return Status::invalid_argument(title + ": data type " + std::to_string(tensor.dtype) +
+                                    " is not supported");
+  }
+  if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
+    return Status::invalid_argument(title + ": its shape is missing");
+  }
+  bool is_empty = false;
+  for (int32_t i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] < 0) return Status::invalid_argument(title + ": its shape is not possible");
+    is_empty |= tensor.shape[i] == 0;
+  }
+  if (tensor.input == nullptr && !is_empty) {
+    return Status::invalid_argument(title + ": its input is a null pointer");
+  }
+  return {};
+}
+
+}  // namespace
 
 Gradients::Gradients(const perseus_gradients_options_t& options)
     : options_(options), name_(options.name == nullptr ? "gradients" : options.name) {}
@@ -22,6 +45,7 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
   if (name == nullptr || *name == '\0') {
     return Status::invalid_argument("a gradient of '" + name_ + "' has no name");
   }
+  const std::lock_guard lock(mutex_);
   const auto number = static_cast<int32_t>(gradients_.size());
   Gradient gradient{this, number, name, 0, tensor, {}};
   if (batch_ >= 0) {
@@ -32,9 +56,7 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
                   [&](const Gradient& each) { return each.name == gradient.name; })) {
     return Status::invalid_argument(title(gradient) + " is there already");
   }
-  if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
-    return Status::invalid_argument(title(gradient) + ": its shape is missing");
-  }
+  PERSEUS_RETURN_IF_ERROR(check_tensor(tensor, title(gradient)));
   const std::string whole = name_ + "." + gradient.name;
   if (perseus_register(options_.set, PERSEUS_ALLREDUCE, whole.c_str(), &gradient.id) !=
       PERSEUS_OK) {
@@ -48,14 +70,18 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
 }
 
 Status Gradients::submit(int32_t number, void* stream) {
-  PERSEUS_RETURN_IF_ERROR(check(number));
+  const auto found = find(number);
+  if (!found.is_ok()) return found.status();
   if (list_.empty()) PERSEUS_RETURN_IF_ERROR(show_list());
-  Gradient& gradient = gradients_[number];
-  perseus_handle_t before = 0;
+  Gradient& gradient = *found.value();
+  bool is_first = false;
+  int64_t turn = 0;
   {
     const std::lock_guard lock(mutex_);
-    PERSEUS_RETURN_IF_ERROR(enter(gradient));
-    before = gradient.handle;
+    const auto entered = enter(gradient);
+    if (!entered.is_ok()) return entered.status();
+    is_first = entered.value();
+    turn = gradient.submitted;
   }
   perseus_submission_t submission{};
   submission.struct_size = sizeof submission;
@@ -79,25 +105,30 @@ Status Gradients::submit(int32_t number, void* stream) {
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);
   const std::lock_guard lock(mutex_);
+  --gradient.being_submitted;
+  is_known_.notify_all();
   if (status != PERSEUS_OK) {
-    --gradient.submitted;
-    ++unsubmitted_;
-    --under_way_;
+    leave(gradient, is_first);
     return {static_cast<StatusCode>(status), perseus_last_error()};
   }
-  gradient.handle = handle;
-  perseus_release(before);
+  // Its callback may have submitted the next one meanwhile.
+  if (turn > gradient.handle_of) {
+    std::swap(gradient.handle, handle);
+    gradient.handle_of = turn;
+  }
+  perseus_release(handle);
   return {};
 }
 
-Status Gradients::enter(Gradient& gradient) {
+Result<bool> Gradients::enter(Gradient& gradient) {
   if (lists_differ_) return Status::mismatch(why_);
   if (const OperationPtr last = Process::instance().handles.find(gradient.handle);
       last != nullptr && !last->done.is_set()) {
     return Status::invalid_argument(
         title(gradient) + " is still under way: wait for it before it is submitted again");
   }
-  if (gradient.submitted > batch_) {
+  const bool is_first = gradient.submitted > batch_;
+  if (is_first) {
     if (unsubmitted_ > 0) {
       const auto missing =
           std::find_if(gradients_.begin(), gradients_.end(),
@@ -109,9 +140,22 @@ Status Gradients::enter(Gradient& gradient) {
     open_batch();
   }
   ++gradient.submitted;
+  ++gradient.being_submitted;
   --unsubmitted_;
   ++under_way_;
-  return {};
+  return is_first;
+}
+
+// As if it had not been entered.
+void Gradients::leave(Gradient& gradient, bool was_first) {
+  --gradient.submitted;
+  ++unsubmitted_;
+  --under_way_;
+  if (was_first && unsubmitted_ == gradients_.size()) {
+    batch(batch_).remaining = 0;
+    unsubmitted_ = 0;
+    --batch_;
+  }
 }
 
 void Gradients::open_batch() {
@@ -257,12 +301,13 @@ Status Gradients::wait_unless_lists_differ(int64_t time_out_ms, Wait wait) {
     const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
                             std::chrono::steady_clock::now() - began)
                             .count();
-    const int64_t left = time_out_ms < 0 ? kLookMs : std::max<int64_t>(0, time_out_ms - passed);
+    const bool is_bounded = is_bound(time_out_ms);
+    const int64_t left = is_bounded ? std::max<int64_t>(0, time_out_ms - passed) : kLookMs;
     const Status status = wait(std::min(left, kLookMs));
     // Also in place of what follows from it, such as another rank that has given up.
     if (lists_differ_ && !status.is_ok()) return Status::mismatch(why_);
     if (status.code() != StatusCode::kInProgress) return status;
-    if (left <= kLookMs && time_out_ms >= 0) return status;
+    if (is_bounded && left <= kLookMs) return status;
   }
 }
 
@@ -281,16 +326,15 @@ Status Gradients::wait_on_stream(int32_t number, void* stream, int64_t time_out_
 }
 
 Status Gradients::wait_all(int64_t time_out_ms) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(time_out_ms);
+  const auto began = std::chrono::steady_clock::now();
   Status first;
-  for (const Gradient& gradient : gradients_) {
+  for (int32_t number = 0; find(number).is_ok(); ++number) {
     int64_t left = time_out_ms;
-    if (time_out_ms >= 0) {
-      const auto rest = deadline - std::chrono::steady_clock::now();
-      left =
-          std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(rest).count());
+    if (is_bound(time_out_ms)) {
+      const auto passed = std::chrono::steady_clock::now() - began;
+      left -= std::chrono::duration_cast<std::chrono::milliseconds>(passed).count();
     }
-    const Status status = wait(gradient.number, left);
+    const Status status = wait(number, is_bound(time_out_ms) ? std::max<int64_t>(0, left) : -1);
     if (status.code() == StatusCode::kInProgress) return status;
     if (first.is_ok()) first = status;
   }
@@ -298,17 +342,21 @@ Status Gradients::wait_all(int64_t time_out_ms) {
 }
 
 Result<OperationPtr> Gradients::last_of(int32_t number) {
-  PERSEUS_RETURN_IF_ERROR(check(number));
-  const std::lock_guard lock(mutex_);
-  const perseus_handle_t handle = gradients_[number].handle;
-  if (handle == 0) return OperationPtr();
-  OperationPtr operation = Process::instance().handles.find(handle);
-  if (operation == nullptr) return unknown_handle(handle);
+  const auto found = find(number);
+  if (!found.is_ok()) return found.status();
+  const Gradient& gradient = *found.value();
+  std::unique_lock lock(mutex_);
+  is_known_.wait(lock, [&] { return gradient.being_submitted == 0; });
+  if (gradient.handle == 0) return OperationPtr();
+  OperationPtr operation = Process::instance().handles.find(gradient.handle);
+  if (operation == nullptr) return unknown_handle(gradient.handle);
   return operation;
 }
 
-Status Gradients::check(int32_t number) const {
-  if (number >= 0 && static_cast<size_t>(number) < gradients_.size()) return {};
+Result<Gradients::Gradient*> Gradients::find(int32_t number) {
+  if (is_inherited()) return not_initialized();
+  const std::lock_guard lock(mutex_);
+  if (number >= 0 && static_cast<size_t>(number) < gradients_.size()) return &gradients_[number];
   return Status::invalid_argument("'" + name_ + "' has " + std::to_string(gradients_.size()) +
                                   " gradients, and no number " + std::to_string(number));
 }
@@ -342,6 +390,11 @@ perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* opt
   if (gradients == nullptr || (options != nullptr && options->struct_size < sizeof *options)) {
     return to_c(Status::invalid_argument(
         "the place for the gradients is missing, or the options' struct_size is not set"));
+  }
+  if (options != nullptr &&
+      (options->reduce_op < PERSEUS_AVERAGE || options->reduce_op > PERSEUS_PRODUCT)) {
+    return to_c(
+        Status::invalid_argument("there is no reduction " + std::to_string(options->reduce_op)));
   }
   perseus_gradients_options_t averages{};
   averages.struct_size = sizeof averages;

@@ -44,7 +44,9 @@ class Gradients {
     perseus_tensor_t tensor;
     std::vector<int64_t> shape;
     perseus_handle_t handle = 0;  // of what was submitted last; 0: nothing was
+    int64_t handle_of = 0;        // in which of its batches, from 1
     int64_t submitted = 0;        // in so many batches
+    int being_submitted = 0;      // whose handles are not known yet
     int64_t done = 0;             // whose callbacks have come
   };
   // One of which something is not done.
@@ -55,8 +57,10 @@ class Gradients {
     std::string message;
   };
 
-  // Marks it as submitted in its next batch; an error if that has no place for it.
-  Status enter(Gradient& gradient);
+  // Marks it as submitted in its next batch; an error if that has no place for it. Gives whether it
+  // is the batch's first.
+  Result<bool> enter(Gradient& gradient);
+  void leave(Gradient& gradient, bool was_first);
   void open_batch();
   Batch& batch(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
   void complete(Gradient& gradient, perseus_status_t status, const char* message);
@@ -74,7 +78,7 @@ class Gradients {
   Status wait_unless_lists_differ(int64_t time_out_ms, Wait wait);
   // What was submitted last; null if nothing was.
   Result<OperationPtr> last_of(int32_t number);
-  Status check(int32_t number) const;
+  Result<Gradient*> find(int32_t number);
   std::string title(const Gradient& gradient) const;
 
   const pid_t made_by_ = getpid();
@@ -84,9 +88,10 @@ class Gradients {
 
   std::mutex mutex_;
   std::condition_variable is_idle_;
-  int64_t batch_ = -1;      // the one that is being submitted
-  size_t unsubmitted_ = 0;  // in it
-  size_t under_way_ = 0;    // operations, until their callbacks have returned
+  std::condition_variable is_known_;  // the handle of what is being submitted
+  int64_t batch_ = -1;                // the one that is being submitted
+  size_t unsubmitted_ = 0;            // in it
+  size_t under_way_ = 0;              // operations, until their callbacks have returned
   // By their numbers modulo the size; more than two at once only if callbacks come late.
   std::vector<Batch> batches_ = std::vector<Batch>(2);
 

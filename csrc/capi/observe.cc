@@ -52,6 +52,7 @@ perseus_status_t perseus_stop_timeline(void) {
 
 perseus_status_t perseus_counters(void (*visit)(void* user, const char* name, uint64_t value),
                                   void* user) {
+  if (visit == nullptr) return to_c(Status::invalid_argument("the function is a null pointer"));
   Process& process = Process::instance();
   perseus::visit_counters(process.counters, [&](const char* name, const char*, uint64_t value) {
     visit(user, name, value);
@@ -73,6 +74,7 @@ perseus_status_t perseus_counters(void (*visit)(void* user, const char* name, ui
 
 perseus_status_t perseus_settings(void (*visit)(void* user, const perseus_setting_t* setting),
                                   void* user) {
+  if (visit == nullptr) return to_c(Status::invalid_argument("the function is a null pointer"));
   perseus::Settings settings;
   if (const auto engine = Process::instance().engine()) {
     settings = engine->settings();
@@ -103,6 +105,7 @@ void perseus_add_library_folders(const char* folders) {
 
 perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what, const char* found),
                                      void* user) {
+  if (visit == nullptr) return to_c(Status::invalid_argument("the function is a null pointer"));
   const std::string instructions(perseus::instruction_set());
   visit(user, "CPU instructions", instructions.c_str());
   const auto settings = perseus::Settings::from_environment();

@@ -8,6 +8,7 @@
 
 #include "base/interruption.h"
 #include "base/large_memory.h"
+#include "bootstrap/mpi/mpi_process.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -24,6 +25,21 @@ void warn_about_environment() {
       PERSEUS_LOG(kInfo, ignored.name << " has no meaning here: " << ignored.reason);
     }
   }
+}
+
+// A program that ends without perseus_shutdown leaves first, with a reason: MPI, which comes after,
+// waits for all ranks when it is finalised, and the others may wait for this one.
+void leave_at_exit() {
+  Process& process = Process::instance();
+  const std::shared_ptr<Engine> engine = process.engine();
+  if (engine == nullptr) return;  // it has left, or is a forked child
+  if (engine->is_engine_thread()) {
+    // exit() in a callback: the engine cannot wait for its own thread.
+    leave_mpi_as_it_is();
+    return;
+  }
+  const Status status = process.shutdown("its program ended without perseus_shutdown");
+  if (!status.is_ok()) PERSEUS_LOG(kError, status.message());
 }
 
 }  // namespace
@@ -94,8 +110,13 @@ Status Process::init(const std::vector<int>& ranks) {
       engine.value()->topology().rank == 0) {
     PERSEUS_RETURN_IF_ERROR(timeline.start(timeline_path, mark_cycles));
   }
-  std::lock_guard lock(engine_mutex_);
-  engine_ = std::move(engine).value();
+  {
+    std::lock_guard lock(engine_mutex_);
+    engine_ = std::move(engine).value();
+  }
+  // After MPI's own, of the first init: the last to come is the first to run.
+  static const bool leaves = std::atexit(leave_at_exit) == 0;
+  if (!leaves) PERSEUS_LOG(kWarning, "call perseus_shutdown before the program ends");
   return {};
 }
 
@@ -164,8 +185,18 @@ void perseus_prefer_huge_pages(void* memory, size_t bytes) {
 
 perseus_status_t perseus_init(const perseus_init_options_t* options) {
   std::vector<int> ranks;
-  if (options != nullptr && options->ranks != nullptr) {
-    ranks.assign(options->ranks, options->ranks + options->rank_count);
+  if (options != nullptr) {
+    if (options->struct_size < sizeof *options) {
+      return perseus::to_c(Status::invalid_argument("the options' struct_size is not set"));
+    }
+    if (options->rank_count < 0 || (options->ranks == nullptr && options->rank_count != 0)) {
+      return perseus::to_c(Status::invalid_argument(
+          "rank_count is " + std::to_string(options->rank_count) + ", of " +
+          (options->ranks == nullptr ? "no ranks" : "an array of ranks")));
+    }
+    if (options->rank_count > 0) {
+      ranks.assign(options->ranks, options->ranks + options->rank_count);
+    }
   }
   return perseus::to_c(Process::instance().init(ranks));
 }

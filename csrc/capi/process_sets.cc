@@ -66,6 +66,9 @@ int32_t perseus_process_set_size(perseus_process_set_t set) {
 perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* ranks) {
   const auto engine = Process::instance().engine();
   if (engine == nullptr) return to_c(perseus::not_initialized());
+  if (ranks == nullptr) {
+    return to_c(Status::invalid_argument("there is no place for the process set's ranks"));
+  }
   const auto found = engine->process_set_ranks(set);
   if (found.is_ok()) std::copy(found.value().begin(), found.value().end(), ranks);
   return to_c(found.status());

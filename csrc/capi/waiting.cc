@@ -12,7 +12,7 @@ namespace {
 // For a while the thread yields, as the settings say, before it sleeps.
 bool wait_for_event(Event& event, int64_t time_out_ms) {
   std::optional<std::chrono::nanoseconds> time_out;
-  if (time_out_ms >= 0) time_out = std::chrono::milliseconds(time_out_ms);
+  if (is_bound(time_out_ms)) time_out = std::chrono::milliseconds(time_out_ms);
   return event.wait(time_out, Process::instance().spin.load(std::memory_order_relaxed));
 }
 
@@ -26,6 +26,11 @@ bool is_captured(const Gpu& gpu, CuStream stream) {
 }
 
 }  // namespace
+
+bool is_bound(int64_t time_out_ms) {
+  constexpr int64_t kCenturyMs = int64_t{100} * 365 * 24 * 3600 * 1000;
+  return time_out_ms >= 0 && time_out_ms < kCenturyMs;
+}
 
 Status wait_for(Operation& operation, int64_t time_out_ms) {
   return wait_for_event(operation.done, time_out_ms) ? operation.status : in_progress();

@@ -9,8 +9,11 @@
 
 namespace perseus {
 
-// The operation's status when it is done, kInProgress if the time ends first. Without bound for a
-// negative one. Any thread but the library's.
+// Whether it bounds a wait: negative ones do not, nor do those beyond all lives, in whose
+// nanoseconds numbers would overflow.
+bool is_bound(int64_t time_out_ms);
+// The operation's status when it is done, kInProgress if the time ends first. Any thread but the
+// library's.
 Status wait_for(Operation& operation, int64_t time_out_ms);
 // The same, but that a CUDA stream waits for the results.
 Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms);

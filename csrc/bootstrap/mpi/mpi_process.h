@@ -23,6 +23,9 @@ struct MpiProcess {
 // come within `time_out` makes it fail, and it may be called again. One thread at a time.
 Result<MpiProcess> join_mpi(Mpi& mpi, std::chrono::milliseconds time_out);
 
+// MPI is not finalised when the process exits. For one whose engine cannot be ended.
+void leave_mpi_as_it_is();
+
 // Waits for the request by testing it, at growing intervals. kTimedOut at the deadline; the request
 // and its memory are then still in use.
 Status wait_for(Mpi& mpi, MpiRequest& request, std::chrono::steady_clock::time_point deadline);

@@ -311,8 +311,8 @@ typedef struct perseus_gradients perseus_gradients_t;
 
 typedef struct {
   size_t struct_size;
-  const char* name; /* what the names begin with by which ranks match them: tells models of one
-                       process apart. NULL: "gradients" */
+  const char* name; /* what the names begin with by which ranks match them: must differ between
+                       the models of a process. NULL: "gradients" */
   perseus_process_set_t set;
   perseus_reduce_op_t reduce_op;
   double scale;  /* results are multiplied by it, last; 0 is as 1 */
@@ -341,7 +341,10 @@ PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradient
 /* Backward has computed it, or, on a GPU, will have when the work of `stream` of now is done (see
  * perseus_submission_t; not used for tensors on the CPU). Returns at once.
  * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
- * way; a batch ends when all have been submitted. A call that fails counts as not made. */
+ * way; a batch ends when all have been submitted. A call that fails
+ * counts as not made, and its batch_done does not come before it is made anew; where the mistake is
+ * this rank's, the other ranks' calls fail with it. May be called by callbacks while another thread
+ * submits other gradients. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
 /* Waits until what was submitted last of a gradient is done, and returns its status; PERSEUS_OK if

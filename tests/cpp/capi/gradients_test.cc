@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "capi/world.h"
@@ -247,6 +248,77 @@ TEST_P(AnySizeOfGradients, SayWhatIsWrongWithACall) {
     for (int l = 1; l >= 0; --l) model.submit(l, 2.0f);
     for (int l = 0; l < 2; ++l) model.require(l, 2.0f);
   });
+}
+
+TEST_P(AnySizeOfGradients, CanBeWaitedForByAnyThreadWhileOneAddsThem) {
+  run([&](int) {
+    perseus_gradients_t* gradients = nullptr;
+    REQUIRE(perseus_gradients_create(nullptr, &gradients) == PERSEUS_OK);
+    constexpr int kCount = 300;
+    std::atomic<bool> is_done{false};
+    std::thread waiting([&] {
+      while (!is_done) {
+        for (int g = 0; g < kCount; ++g) perseus_gradients_wait(gradients, g, 0);
+      }
+    });
+    std::vector<float> value(1);
+    const int64_t one = 1;
+    const perseus_tensor_t tensor = {value.data(), nullptr, &one, 1, PERSEUS_FLOAT32};
+    for (int g = 0; g < kCount; ++g) {
+      int32_t number = -1;
+      REQUIRE(perseus_gradients_add(gradients, std::to_string(g).c_str(), &tensor, &number) ==
+              PERSEUS_OK);
+    }
+    is_done = true;
+    waiting.join();
+    perseus_gradients_destroy(gradients);
+  });
+}
+
+TEST_P(AnySizeOfGradients, AreWaitedForHoweverLong) {
+  run([&](int rank) {
+    Model model(1, nullptr);
+    std::thread late;
+    if (rank == 0) {
+      late = std::thread([&] {
+        usleep(20000);
+        model.submit(0, 2.0f);
+      });
+      late.join();
+    } else {
+      model.submit(0, 2.0f);
+    }
+    REQUIRE(perseus_gradients_wait(model.handle, 0, INT64_MAX) == PERSEUS_OK);
+    REQUIRE(perseus_gradients_wait_all(model.handle, INT64_MAX - 1) == PERSEUS_OK);
+    model.require(0, 2.0f);
+  });
+}
+
+TEST(Gradients, AreCheckedWhenTheyAreAdded) {
+  perseus_gradients_options_t wrong{};
+  wrong.struct_size = sizeof wrong;
+  wrong.reduce_op = 77;
+  perseus_gradients_t* gradients = nullptr;
+  EXPECT_EQ(perseus_gradients_create(&wrong, &gradients), PERSEUS_INVALID_ARGUMENT);
+  ASSERT_EQ(perseus_gradients_create(nullptr, &gradients), PERSEUS_OK);
+  float value = 0.0f;
+  int64_t shape = 1;
+  int32_t number = -1;
+  perseus_tensor_t tensor = {&value, nullptr, &shape, 1, 77};
+  EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(last_error_has("gradient 'g' of 'gradients': data type 77 is not supported"));
+  tensor.dtype = PERSEUS_FLOAT32;
+  tensor.input = nullptr;
+  EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_INVALID_ARGUMENT);
+  tensor.input = &value;
+  shape = -1;
+  EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_INVALID_ARGUMENT);
+  shape = 1;
+  EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_OK);
+  // Not made, for it has failed: others may still be added.
+  EXPECT_EQ(perseus_gradients_submit(gradients, number, nullptr), PERSEUS_NOT_INITIALIZED);
+  EXPECT_EQ(perseus_gradients_add(gradients, "h", &tensor, &number), PERSEUS_OK);
+  perseus_gradients_destroy(gradients);
 }
 
 TEST_P(AnySizeOfGradients, ThatDifferFailOnEveryRankAndTheOthersGoOn) {

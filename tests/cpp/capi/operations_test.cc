@@ -77,7 +77,26 @@ TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
   });
 }
 
+TEST(Arguments, ThatAreMissingOrImpossibleAreErrors) {
+  const int32_t ranks[] = {0};
+  perseus_init_options_t options{};
+  EXPECT_EQ(perseus_init(&options), PERSEUS_INVALID_ARGUMENT);  // its struct_size
+  options.struct_size = sizeof options;
+  options.ranks = ranks;
+  options.rank_count = -4;
+  EXPECT_EQ(perseus_init(&options), PERSEUS_INVALID_ARGUMENT);
+  options.ranks = nullptr;
+  options.rank_count = 3;
+  EXPECT_EQ(perseus_init(&options), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_EQ(perseus_counters(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_EQ(perseus_settings(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_EQ(perseus_check_build(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
+}
+
 TEST_P(Operations, AShapeThatIsMissingIsAnError) {
+  run([](int) {
+    REQUIRE(perseus_process_set_ranks(PERSEUS_WORLD, nullptr) == PERSEUS_INVALID_ARGUMENT);
+  });
   run([&](int) {
     std::vector<float> data(4);
     for (const int32_t dimensions : {1, -1}) {

@@ -178,15 +178,68 @@ def test_a_function_runs_on_every_rank() -> None:
     assert results == [(0, 3, 6), (1, 3, 6), (2, 3, 6)]
 
 
-def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
+def compiled(source: Path, program: Path) -> str:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("there is no C compiler")
     config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
     flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
-    source = Path(__file__).resolve().parents[3] / "examples/c/training.c"
-    program = str(tmp_path / "training")
     subprocess.run([compiler, "-O2", source, "-o", program, *flags, "-pthread", "-lm"], check=True)
+    return str(program)
+
+
+ENDS_EARLY = """
+#include <perseus/perseus.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void leave(void* user, perseus_handle_t handle, perseus_status_t status, const char* text) {
+  exit(1);
+}
+
+/* Rank 1 makes the first operation and ends: by main's return, or in a callback. */
+int main(int count, char** arguments) {
+  float value = 1;
+  const int64_t shape = 1;
+  const perseus_tensor_t tensor = {&value, &value, &shape, 1, PERSEUS_FLOAT32};
+  perseus_submission_t submission = {.struct_size = sizeof submission, .tensor_count = 1,
+                                     .tensors = &tensor, .prescale = 1, .postscale = 1};
+  perseus_handle_t handle;
+  perseus_init(NULL);
+  const int ends = perseus_rank() == 1;
+  perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "first", &submission.id);
+  if (ends && strcmp(arguments[1], "callback") == 0) submission.callback = leave;
+  perseus_submit(&submission, &handle);
+  perseus_wait(handle, -1);
+  if (ends && submission.callback == NULL) return 1;
+  perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "second", &submission.id);
+  submission.callback = NULL;
+  perseus_submit(&submission, &handle);
+  perseus_wait(handle, -1);
+  fprintf(stderr, "rank %d: %s\\n", (int)perseus_rank(), perseus_last_error());
+  return 1;
+}
+"""
+
+
+@pytest.mark.parametrize("way", ["return", "callback"])
+def test_a_rank_that_ends_without_shutdown_does_not_keep_the_job(tmp_path: Path, way: str) -> None:
+    source = tmp_path / "ends.c"
+    source.write_text(ENDS_EARLY)
+    program = compiled(source, tmp_path / "ends")
+    for launcher in (MPIRUN, PERSEUSRUN):
+        result = subprocess.run(
+            [*launcher, program, way], capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode != 0
+        # mpirun may end the others before they have said it.
+        assert launcher is MPIRUN or "rank 1" in result.stderr
+
+
+def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
+    source = Path(__file__).resolve().parents[3] / "examples/c/training.c"
+    program = compiled(source, tmp_path / "training")
     for launcher in (MPIRUN, PERSEUSRUN, [*PERSEUSRUN, "--mpi"]):
         result = subprocess.run(
             [*launcher, program], capture_output=True, text=True, timeout=100, check=True

@@ -33,6 +33,18 @@ def test_it_is_as_recorded(abi: ModuleType) -> None:
     [
         ("perseus_size@@PERSEUS_0.1\n", "", "+perseus_size@@PERSEUS_0.1"),
         ("PERSEUS_MAX 4", "PERSEUS_MAX 5", "+PERSEUS_MAX 4"),
+        ("int64_t time_out_ms)", "int32_t time_out_ms)", "+perseus_status_t perseus_wait("),
+        (
+            "typedef int64_t perseus_handle_t",
+            "typedef int32_t perseus_handle_t",
+            "+typedef int64_t",
+        ),
+        (
+            "const int64_t* splits;",
+            "const int32_t* splits;",
+            "+typedef struct { size_t struct_size",
+        ),
+        ("PERSEUS_NO_STREAM ((void*)(intptr_t)-1)", "PERSEUS_NO_STREAM 0", "+PERSEUS_NO_STREAM"),
         ("perseus_tensor_t.rank at 24", "perseus_tensor_t.rank at 16", "-perseus_tensor_t.rank at"),
     ],
 )

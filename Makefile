@@ -6,7 +6,7 @@ RANKS ?= 1 2 3 4
 SECONDS ?= 10
 RUNS ?= 500
 SEED ?= 1
-BENCHMARKS ?= latency bandwidth step tuning negotiation training hosts
+BENCHMARKS ?= latency calls bandwidth step tuning negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
 # GNU make's own default for CXX is g++, whether there is one or not.

@@ -55,6 +55,23 @@ def test_a_script_for_horovod_runs_as_it_is(run_ranks: RunRanks) -> None:
     all_well(run_ranks(2, SCRIPT, options=("--drop-in",)), 2)
 
 
+def test_the_drop_ins_modules_are_ours_and_not_copies(run_ranks: RunRanks) -> None:
+    script = """
+import importlib
+from perseus.dropin import MISSING, MODULES
+
+for theirs, ours in MODULES.items():
+    if theirs.startswith("horovod.mxnet"):
+        assert importlib.import_module(theirs) is importlib.import_module(ours), theirs
+try:
+    import horovod.mxnet.mpi_lib
+except ImportError as error:
+    assert MISSING["horovod.mxnet.mpi_lib"] in str(error), error
+    print("well")
+"""
+    all_well(run_ranks(1, script, options=("--drop-in",)), 1)
+
+
 def test_every_name_of_horovods_is_there() -> None:
     import perseus.mxnet as perseus
     import perseus.mxnet.horovod as hvd

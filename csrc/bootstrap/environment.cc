@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "bootstrap/hmac.h"
 #include "bootstrap/secret.h"
 #include "bootstrap/sha256.h"
 #include "bootstrap/slurm.h"
@@ -12,8 +13,10 @@ namespace perseus {
 namespace {
 
 // From the port of torchrun's own store to that of the rendezvous. torchrun may have taken a port
-// that was free: Linux then gives the next one to connections, and this one hardly ever.
+// that was free: Linux then gives the next one to connections, and this one hardly ever. Should it
+// be taken all the same, there are more, each as far on.
 constexpr int kPortsOn = 2;
+constexpr int kPortsTried = 4;
 
 using Get = std::function<const char*(const char*)>;
 
@@ -118,7 +121,7 @@ Result<LaunchEnvironment> read_perseus(const Get& get) {
   if (!where.is_ok()) {
     return Status::invalid_argument("PERSEUS_RENDEZVOUS: " + where.status().message());
   }
-  out.rendezvous = std::move(where).value();
+  out.rendezvous = {std::move(where).value()};
   if (!is_set(get, "PERSEUS_SECRET")) return missing("PERSEUS_SECRET", because);
   PERSEUS_RETURN_IF_ERROR(read_secret(get, out.secret));
   if (is_set(get, "PERSEUS_SURVIVORS")) {
@@ -129,15 +132,17 @@ Result<LaunchEnvironment> read_perseus(const Get& get) {
   return out;
 }
 
-// Whoever serves at a rendezvous of our own choosing; `host` and `port` where nothing else is said.
-Status read_master(const Get& get, const std::string& host, int port, HostPort& out) {
-  out.host = is_set(get, "PERSEUS_MASTER_ADDR") ? get("PERSEUS_MASTER_ADDR") : host;
+// Whoever serves at a rendezvous of our own choosing; `host` and `ports` where nothing else is
+// said.
+Status read_master(const Get& get, std::string host, std::vector<int> ports,
+                   std::vector<HostPort>& out) {
+  if (is_set(get, "PERSEUS_MASTER_ADDR")) host = get("PERSEUS_MASTER_ADDR");
   if (is_set(get, "PERSEUS_MASTER_PORT")) {
     Result<int> chosen = read_int(get, "PERSEUS_MASTER_PORT", 1, 65535);
     if (!chosen.is_ok()) return chosen.status();
-    port = chosen.value();
+    ports = {chosen.value()};
   }
-  out.port = static_cast<uint16_t>(port);
+  for (const int port : ports) out.push_back(HostPort{host, static_cast<uint16_t>(port)});
   return Status::ok();
 }
 
@@ -153,23 +158,32 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   out.serves = out.rank == 0;
   const std::string because = "RANK and WORLD_SIZE are";
   if (!is_set(get, "MASTER_ADDR")) return missing("MASTER_ADDR", because);
-  int port = 0;
+  std::vector<int> ports;
   if (!is_set(get, "PERSEUS_MASTER_PORT")) {
     if (!is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
     Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65535 - kPortsOn);
     if (!of_store.is_ok()) return of_store.status();
-    port = of_store.value() + kPortsOn;
+    for (int i = 1; i <= kPortsTried; ++i) {
+      const int port = of_store.value() + i * kPortsOn;
+      if (port <= 65535) ports.push_back(port);
+    }
   }
   const bool one_host = is_set(get, "LOCAL_WORLD_SIZE") &&
                         get("LOCAL_WORLD_SIZE") == std::string_view(get("WORLD_SIZE"));
   PERSEUS_RETURN_IF_ERROR(
-      read_master(get, one_host ? kThisHost : get("MASTER_ADDR"), port, out.rendezvous));
+      read_master(get, one_host ? kThisHost : get("MASTER_ADDR"), ports, out.rendezvous));
   // The restart count keeps what is left of a failed attempt out of the next.
   PERSEUS_RETURN_IF_ERROR(
       read_or_derive_secret(get,
                             {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR",
                              "MASTER_PORT", "WORLD_SIZE"},
                             one_host, out));
+  // Jobs that were given one secret may try each other's ports.
+  if (out.rendezvous.size() > 1) {
+    const Sha256Digest of_job =
+        hmac_sha256(out.secret, "MASTER_PORT=" + std::string(get("MASTER_PORT")));
+    out.secret.assign(of_job.begin(), of_job.end());
+  }
   return out;
 }
 
@@ -200,7 +214,7 @@ Result<LaunchEnvironment> read_srun(const Get& get) {
   const Sha256Digest hash = sha256(std::string(get("SLURM_JOB_ID")) + "." + step);
   const int port = kFirstPort + (hash[0] << 8 | hash[1]) % kPorts;
   PERSEUS_RETURN_IF_ERROR(
-      read_master(get, one_host ? kThisHost : host.value(), port, out.rendezvous));
+      read_master(get, one_host ? kThisHost : host.value(), {port}, out.rendezvous));
   return out;
 }
 

@@ -23,7 +23,8 @@ struct LaunchEnvironment {
   std::string source;
   int rank = 0;
   int size = 1;
-  HostPort rendezvous;
+  // Rank 0 may serve at any of them, and does so at the first that is free. Else there is one.
+  std::vector<HostPort> rendezvous;
   std::string secret;  // bytes
   // Strangers can guess `secret`, but all ranks are on this host and can agree on a better one.
   bool secret_is_a_name = false;

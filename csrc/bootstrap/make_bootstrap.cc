@@ -31,20 +31,27 @@ Result<std::unique_ptr<Bootstrap>> single(const Mpi* mpi = nullptr) {
 // Serves the rendezvous from this process until it exits: ranks that init again come back to it.
 Status serve_for_the_process(const LaunchEnvironment& launch, const std::string& interfaces) {
   static std::mutex mutex;
+  // By the port that comes first.
   static auto* servers = new std::map<uint16_t, std::unique_ptr<RendezvousServer>>;
   std::lock_guard lock(mutex);
-  std::unique_ptr<RendezvousServer>& server = (*servers)[launch.rendezvous.port];
+  std::unique_ptr<RendezvousServer>& server = (*servers)[launch.rendezvous[0].port];
   if (server != nullptr) return Status::ok();
-  Result<std::unique_ptr<RendezvousServer>> started =
-      RendezvousServer::start(listen_addresses(launch.rendezvous.host, interfaces),
-                              launch.rendezvous.port, launch.size, launch.secret);
-  if (!started.is_ok()) {
-    return Status(started.status().code(),
-                  "rank 0 serves the rendezvous of the others, but " + started.status().message() +
-                      "; set PERSEUS_MASTER_PORT to a free port, the same for all ranks");
+  Status failure;  // at the first
+  for (const HostPort& where : launch.rendezvous) {
+    Result<std::unique_ptr<RendezvousServer>> started = RendezvousServer::start(
+        listen_addresses(where.host, interfaces), where.port, launch.size, launch.secret);
+    if (started.is_ok()) {
+      server = std::move(started).value();
+      return Status::ok();
+    }
+    if (failure.is_ok()) failure = started.status();
   }
-  server = std::move(started).value();
-  return Status::ok();
+  const size_t others = launch.rendezvous.size() - 1;
+  const std::string nor = others == 0 ? "" : ", nor at " + std::to_string(others) + " more ports";
+  return Status(failure.code(), "rank 0 serves the rendezvous of the others, but " +
+                                    failure.message() + nor +
+                                    "; set PERSEUS_MASTER_PORT to a free port, the same for all "
+                                    "ranks");
 }
 
 // The secret that goes by the name of `launch.secret` among the ranks of this host.
@@ -69,7 +76,7 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const Settings
     if (!secret.is_ok()) {
       return Status(secret.status().code(), secret.status().message() +
                                                 "; the ranks were to meet at " +
-                                                to_string(launch.rendezvous));
+                                                to_string(launch.rendezvous[0]));
     }
     launch.secret = std::move(secret).value();
   }
@@ -80,7 +87,7 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const Settings
   if (!place.is_ok()) return place.status();
   if (place.value() < 0) return single();
   RendezvousBootstrap::Options options;
-  options.server = launch.rendezvous;
+  options.servers = launch.rendezvous;
   options.secret = launch.secret;
   options.rank = place.value();
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());

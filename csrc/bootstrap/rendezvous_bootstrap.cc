@@ -18,9 +18,18 @@ constexpr std::chrono::milliseconds kFirstRetry{20};
 constexpr std::chrono::milliseconds kSlowestRetry{500};
 // A server that accepts and then says nothing is another service, or was dropped on the way.
 constexpr std::chrono::seconds kHandshakeTime{5};
+// For each of several places where the server may be.
+constexpr std::chrono::seconds kConnectTime{5};
+
+std::string describe(const HostPort& server) { return "the rendezvous at " + to_string(server); }
 
 std::string describe(const RendezvousBootstrap::Options& options) {
-  return "the rendezvous at " + to_string(options.server);
+  std::string text = describe(options.servers[0]);
+  for (size_t i = 1; i < options.servers.size(); ++i) {
+    text +=
+        (i + 1 < options.servers.size() ? ", " : " or ") + std::to_string(options.servers[i].port);
+  }
+  return text;
 }
 
 // The connection to the server has failed.
@@ -56,13 +65,15 @@ Hello hello_of(const RendezvousBootstrap::Options& options) {
   return hello;
 }
 
-// `final` is set when trying again would be of no use.
+// `final` is set when trying again, or elsewhere, would be of no use.
 Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
                    Clock::time_point deadline, bool& final) {
   char greeting[kGreetingBytes];
   PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(greeting, sizeof(greeting), deadline));
+  // A stranger that has the place for good, but the job's own server may be at another.
+  const bool nowhere_else = options.servers.size() == 1;
   if (std::string_view(greeting, kMagic.size()) != kMagic) {
-    final = true;
+    final = nowhere_else;
     return Status::unreachable("another service answers there");
   }
   const std::string_view challenge(greeting + kMagic.size(), kChallengeBytes);
@@ -72,46 +83,63 @@ Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
       socket.send_all(frame(body + client_mac(options.secret, challenge, body)), deadline));
   Result<Decoded> answer = receive_answer(socket, 8 + kMaxTextBytes, deadline);
   if (!answer.is_ok()) return answer.status();
-  final = true;
   const Decoded& decoded = answer.value();
-  if (decoded.kind == Answer::kRefused) return decoded.error;
+  if (decoded.kind == Answer::kRefused) {
+    final = true;
+    return decoded.error;
+  }
   if (decoded.kind != Answer::kWelcome ||
       !equal_in_constant_time(decoded.mac,
                               server_mac(options.secret, challenge, hello.challenge))) {
+    final = nowhere_else;
     return Status::unreachable("it does not know the job's secret (PERSEUS_SECRET)");
   }
   return Status::ok();
 }
 
+// A connection to the job's own server, if that is at `server`.
+Result<Socket> try_at(const HostPort& server, const RendezvousBootstrap::Options& options,
+                      Clock::time_point deadline, bool& final) {
+  // Where packets are swallowed there may be no server, and one elsewhere.
+  const bool nowhere_else = options.servers.size() == 1;
+  const auto connected = nowhere_else ? deadline : std::min(deadline, Clock::now() + kConnectTime);
+  Result<Socket> socket = Socket::connect(server, connected, &final);
+  if (!socket.is_ok()) return socket;
+  const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
+  PERSEUS_RETURN_IF_ERROR(shake_hands(socket.value(), options, until, final));
+  return socket;
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(const Options& options) {
+Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) {
   const Clock::time_point deadline = Clock::now() + options.time_out;
   auto pause = kFirstRetry;
   while (true) {
-    bool final = false;
-    Result<Socket> socket = Socket::connect(options.server, deadline, &final);
-    Status status = socket.status();
-    if (status.is_ok()) {
-      const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
-      status = shake_hands(socket.value(), options, until, final);
-    }
-    if (status.is_ok()) {
-      std::unique_ptr<RendezvousBootstrap> bootstrap(
-          new RendezvousBootstrap(options, std::move(socket).value()));
-      if (options.survivors) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-        PERSEUS_RETURN_IF_ERROR(bootstrap->find_survivors(left));
+    Status failure;  // of the first server, where it is meant to be
+    for (const HostPort& server : options.servers) {
+      bool final = false;
+      Result<Socket> socket = try_at(server, options, deadline, final);
+      if (socket.is_ok()) {
+        options.servers = {HostPort(server)};
+        std::unique_ptr<RendezvousBootstrap> bootstrap(
+            new RendezvousBootstrap(options, std::move(socket).value()));
+        if (options.survivors) {
+          const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+          PERSEUS_RETURN_IF_ERROR(bootstrap->find_survivors(left));
+        }
+        return std::unique_ptr<Bootstrap>(std::move(bootstrap));
       }
-      return std::unique_ptr<Bootstrap>(std::move(bootstrap));
+      if (is_interrupted()) return interrupted_status();
+      const Status& status = socket.status();
+      if (final) return Status(status.code(), describe(server) + ": " + status.message());
+      if (failure.is_ok()) failure = status;
     }
-    if (is_interrupted()) return interrupted_status();
-    if (final) return Status(status.code(), describe(options) + ": " + status.message());
     if (Clock::now() + pause >= deadline) {
       return Status::unreachable(
           describe(options) + " could not be reached within " +
           std::to_string(options.time_out.count() / 1000.0).substr(0, 5) +
-          " s: " + status.message() +
+          " s: " + failure.message() +
           "; check that the host is reachable from here and that its rank 0 or launcher runs");
     }
     std::this_thread::sleep_for(pause);

@@ -15,7 +15,8 @@ namespace perseus {
 class RendezvousBootstrap : public Bootstrap {
  public:
   struct Options {
-    HostPort server;
+    // The job's is at one of them. At least one.
+    std::vector<HostPort> servers;
     std::string secret;  // bytes
     int rank = 0;        // in the world
     int size = 1;        // of the world
@@ -29,7 +30,7 @@ class RendezvousBootstrap : public Bootstrap {
     // For connecting, which is tried until it ends: the server may start after its clients.
     std::chrono::milliseconds time_out{30000};
   };
-  static Result<std::unique_ptr<Bootstrap>> create(const Options& options);
+  static Result<std::unique_ptr<Bootstrap>> create(Options options);
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }

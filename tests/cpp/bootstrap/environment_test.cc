@@ -64,8 +64,8 @@ TEST(LaunchEnvironment, ReadsPerseusrunsVariables) {
   EXPECT_EQ(result.value().kind, Kind::kRendezvous);
   EXPECT_EQ(result.value().rank, 1);
   EXPECT_EQ(result.value().size, 4);
-  EXPECT_EQ(result.value().rendezvous.host, "::1");
-  EXPECT_EQ(result.value().rendezvous.port, 4711);
+  EXPECT_EQ(result.value().rendezvous[0].host, "::1");
+  EXPECT_EQ(result.value().rendezvous[0].port, 4711);
   EXPECT_EQ(result.value().secret, std::string("\0\xff", 2));
   EXPECT_FALSE(result.value().serves);
 }
@@ -119,12 +119,29 @@ TEST(LaunchEnvironment, UnderTorchrunRankZeroServesBesideTorchrunsStore) {
   ASSERT_TRUE(zero.is_ok()) << zero.status().message();
   EXPECT_EQ(zero.value().kind, Kind::kRendezvous);
   EXPECT_TRUE(zero.value().serves);
-  EXPECT_EQ(zero.value().rendezvous.host, "node7");
-  EXPECT_EQ(zero.value().rendezvous.port, 29502);
+  EXPECT_EQ(zero.value().rendezvous[0].host, "node7");
+  std::vector<int> ports;
+  for (const HostPort& where : zero.value().rendezvous) {
+    EXPECT_EQ(where.host, "node7");
+    ports.push_back(where.port);
+  }
+  EXPECT_EQ(ports, (std::vector<int>{29502, 29504, 29506, 29508}));
+  const auto high = read(with(kTorchrun, {{"MASTER_PORT", "65533"}}));
+  ASSERT_EQ(high.value().rendezvous.size(), 1U);
+  EXPECT_EQ(high.value().rendezvous[0].port, 65535);
   const auto one = read(with(kTorchrun, {{"RANK", "1"}}));
   EXPECT_FALSE(one.value().serves);
   EXPECT_EQ(one.value().secret, zero.value().secret);
-  EXPECT_EQ(read(with(kTorchrun, {{"PERSEUS_MASTER_PORT", "7"}})).value().rendezvous.port, 7);
+  const auto chosen = read(with(kTorchrun, {{"PERSEUS_MASTER_PORT", "7"}}));
+  ASSERT_EQ(chosen.value().rendezvous.size(), 1U);
+  EXPECT_EQ(chosen.value().rendezvous[0].port, 7);
+}
+
+TEST(LaunchEnvironment, JobsOfTorchrunThatWereGivenOneSecretDoNotMeet) {
+  const Variables given = with(kTorchrun, {{"PERSEUS_SECRET", "00ff"}});
+  EXPECT_EQ(read(given).value().secret, read(with(given, {{"RANK", "1"}})).value().secret);
+  EXPECT_NE(read(given).value().secret,
+            read(with(given, {{"MASTER_PORT", "29502"}})).value().secret);
 }
 
 TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
@@ -132,25 +149,26 @@ TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
                                     with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
     const auto result = read(one_host);
     ASSERT_TRUE(result.is_ok()) << result.status().message();
-    EXPECT_EQ(result.value().rendezvous.host, "127.0.0.1");
+    EXPECT_EQ(result.value().rendezvous[0].host, "127.0.0.1");
     EXPECT_TRUE(result.value().secret_is_a_name);
-    const auto given = read(with(one_host, {{"PERSEUS_SECRET", "00ff"}}));
+    const auto given =
+        read(with(one_host, {{"PERSEUS_SECRET", "00ff"}, {"PERSEUS_MASTER_PORT", "7"}}));
     EXPECT_EQ(given.value().secret, std::string("\0\xff", 2));
     EXPECT_FALSE(given.value().secret_is_a_name);
   }
   for (const Variables& hosts : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "1"}}),
                                  with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}})}) {
-    EXPECT_NE(read(hosts).value().rendezvous.host, "127.0.0.1");
+    EXPECT_NE(read(hosts).value().rendezvous[0].host, "127.0.0.1");
     EXPECT_FALSE(read(hosts).value().secret_is_a_name);
   }
 }
 
 TEST(LaunchEnvironment, TheHostOfRankZeroMayBeNamed) {
   for (const Variables& launch : {kTorchrun, kSrun}) {
-    EXPECT_EQ(read(with(launch, {{"PERSEUS_MASTER_ADDR", "10.0.0.7"}})).value().rendezvous.host,
+    EXPECT_EQ(read(with(launch, {{"PERSEUS_MASTER_ADDR", "10.0.0.7"}})).value().rendezvous[0].host,
               "10.0.0.7");
   }
-  EXPECT_EQ(read(with(kSrun, {{"PERSEUS_MASTER_PORT", "7"}})).value().rendezvous.port, 7);
+  EXPECT_EQ(read(with(kSrun, {{"PERSEUS_MASTER_PORT", "7"}})).value().rendezvous[0].port, 7);
 }
 
 TEST(LaunchEnvironment, ARestartUnderTorchrunHasAnotherSecret) {
@@ -162,14 +180,14 @@ TEST(LaunchEnvironment, UnderSrunRanksMeetOnTheFirstHost) {
   const auto three = read(kSrun);
   ASSERT_TRUE(three.is_ok()) << three.status().message();
   EXPECT_EQ(three.value().kind, Kind::kRendezvous);
-  EXPECT_EQ(three.value().rendezvous.host, "gpu007");
-  EXPECT_GE(three.value().rendezvous.port, 15000);
-  EXPECT_LT(three.value().rendezvous.port, 31000);
+  EXPECT_EQ(three.value().rendezvous[0].host, "gpu007");
+  EXPECT_GE(three.value().rendezvous[0].port, 15000);
+  EXPECT_LT(three.value().rendezvous[0].port, 31000);
   EXPECT_FALSE(three.value().serves);
   const auto zero = read(with(kSrun, {{"SLURM_PROCID", "0"}}));
   EXPECT_TRUE(zero.value().serves);
   EXPECT_EQ(zero.value().secret, three.value().secret);
-  EXPECT_EQ(zero.value().rendezvous.port, three.value().rendezvous.port);
+  EXPECT_EQ(zero.value().rendezvous[0].port, three.value().rendezvous[0].port);
   EXPECT_NE(read(with(kSrun, {{"SLURM_STEP_ID", "1"}})).value().secret, three.value().secret);
 }
 

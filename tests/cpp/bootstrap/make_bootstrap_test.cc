@@ -119,6 +119,31 @@ TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
   }
 }
 
+TEST(MakeBootstrap, UnderTorchrunRanksMeetThoughPortsAreTaken) {
+  // Those two and four on from that of the store.
+  std::vector<Socket> taken;
+  uint16_t store = 0;
+  for (int attempt = 0; attempt < 50 && taken.size() < 2; ++attempt) {
+    taken.clear();
+    auto first = Socket::listen("127.0.0.1", 0);
+    ASSERT_TRUE(first.is_ok());
+    store = static_cast<uint16_t>(first.value().local_port() - 2);
+    auto second = Socket::listen("127.0.0.1", store + 4);
+    taken.push_back(std::move(first).value());
+    if (second.is_ok()) taken.push_back(std::move(second).value());
+  }
+  ASSERT_EQ(taken.size(), 2U);
+  for (const char* rank : {"0", "1"}) {
+    ScopedLaunch launch({{"RANK", rank},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_PORT", std::to_string(store)}});
+    auto bootstrap = make_bootstrap(Settings(), {}, 0);
+    EXPECT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+  }
+}
+
 TEST(MakeBootstrap, UnderTorchrunTheEndOfRankZeroIsNamed) {
   auto server = RendezvousServer::start("127.0.0.1", 0, 2, "\x01\x02");
   ASSERT_TRUE(server.is_ok());

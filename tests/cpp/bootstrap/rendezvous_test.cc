@@ -32,7 +32,7 @@ std::unique_ptr<RendezvousServer> serve(int size, const std::string& address = "
 
 RendezvousBootstrap::Options options_for(const RendezvousServer& server, int rank, int size) {
   RendezvousBootstrap::Options options;
-  options.server = HostPort{"127.0.0.1", server.port()};
+  options.servers = {HostPort{"127.0.0.1", server.port()}};
   options.secret = kSecret;
   options.rank = rank;
   options.size = size;
@@ -114,7 +114,7 @@ TEST(Rendezvous, IsReachedOverIpv4AndIpv6WhenServedOnEveryInterface) {
   auto server = serve(2, "");
   on_threads(2, [&](int rank) {
     auto options = options_for(*server, rank, 2);
-    options.server.host = rank == 0 ? "127.0.0.1" : "::1";
+    options.servers[0].host = rank == 0 ? "127.0.0.1" : "::1";
     auto bootstrap = RendezvousBootstrap::create(options);
     ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
     expect_gathers(*bootstrap.value(), 1, "both");
@@ -130,7 +130,7 @@ TEST(Rendezvous, ClientsMayStartBeforeTheServer) {
     ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
     expect_gathers(*bootstrap.value(), 1, "late");
   });
-  auto server = RendezvousServer::start("127.0.0.1", options.server.port, 1, kSecret);
+  auto server = RendezvousServer::start("127.0.0.1", options.servers[0].port, 1, kSecret);
   ASSERT_TRUE(server.is_ok()) << server.status().message();
   client.join();
 }
@@ -254,13 +254,13 @@ TEST(Rendezvous, AnUnreachableServerIsNamedWithinTheTimeOut) {
   options.time_out = milliseconds(200);
   auto bootstrap = RendezvousBootstrap::create(options);
   EXPECT_EQ(bootstrap.status().code(), StatusCode::kUnreachable);
-  EXPECT_NE(bootstrap.status().message().find(to_string(options.server)), std::string::npos);
+  EXPECT_NE(bootstrap.status().message().find(to_string(options.servers[0])), std::string::npos);
 }
 
 TEST(Rendezvous, AHostThatDoesNotExistIsNamedAtOnce) {
   RendezvousBootstrap::Options options;
   // No host may have such a name, so the answer does not depend on a name server.
-  options.server = HostPort{"no such host", 4711};
+  options.servers = {HostPort{"no such host", 4711}};
   options.secret = kSecret;
   options.size = 2;
   options.time_out = seconds(300);
@@ -276,7 +276,7 @@ TEST(Rendezvous, AServerThatComesLaterIsWaitedFor) {
   auto listener = Socket::listen("127.0.0.1", 0);
   ASSERT_TRUE(listener.is_ok());
   RendezvousBootstrap::Options options;
-  options.server = HostPort{"127.0.0.1", listener.value().local_port()};
+  options.servers = {HostPort{"127.0.0.1", listener.value().local_port()}};
   options.secret = kSecret;
   options.size = 1;
   std::unique_ptr<RendezvousServer> server;
@@ -287,7 +287,7 @@ TEST(Rendezvous, AServerThatComesLaterIsWaitedFor) {
     Socket first_attempt(fd);
     listener.value() = Socket();
     first_attempt = Socket();
-    auto started = RendezvousServer::start("127.0.0.1", options.server.port, 1, kSecret);
+    auto started = RendezvousServer::start("127.0.0.1", options.servers[0].port, 1, kSecret);
     ASSERT_TRUE(started.is_ok()) << started.status().message();
     server = std::move(started).value();
   });
@@ -300,7 +300,7 @@ TEST(Rendezvous, AnotherServiceAtTheAddressIsToldApart) {
   auto listener = Socket::listen("127.0.0.1", 0);
   ASSERT_TRUE(listener.is_ok());
   RendezvousBootstrap::Options options;
-  options.server = HostPort{"127.0.0.1", listener.value().local_port()};
+  options.servers = {HostPort{"127.0.0.1", listener.value().local_port()}};
   options.secret = kSecret;
   std::thread service([&] {
     int fd = -1;
@@ -314,6 +314,54 @@ TEST(Rendezvous, AnotherServiceAtTheAddressIsToldApart) {
   EXPECT_EQ(bootstrap.status().code(), StatusCode::kUnreachable);
   EXPECT_NE(bootstrap.status().message().find("another service"), std::string::npos)
       << bootstrap.status().message();
+}
+
+// What holds the first place: nobody, a service that speaks first, one that says nothing, and
+// somebody else's rendezvous.
+TEST(Rendezvous, IsFoundAtAnyOfItsPlaces) {
+  auto server = serve(1);
+  const HostPort taken_here{"127.0.0.1", server->port()};
+  const auto expect_found = [&](const HostPort& first) {
+    auto options = options_for(*server, 0, 1);
+    options.servers = {first, taken_here};
+    options.time_out = seconds(30);
+    auto bootstrap = RendezvousBootstrap::create(options);
+    ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
+    expect_gathers(*bootstrap.value(), 1, "elsewhere");
+  };
+  auto gone = serve(1);
+  const HostPort nobody{"127.0.0.1", gone->port()};
+  gone.reset();
+  expect_found(nobody);
+
+  auto listener = Socket::listen("127.0.0.1", 0);
+  ASSERT_TRUE(listener.is_ok());
+  const HostPort stranger{"127.0.0.1", listener.value().local_port()};
+  expect_found(stranger);  // silent: the kernel accepts, nobody answers
+  std::thread speaks([&] {
+    // The silent connection of before, and the next.
+    for (int i = 0; i < 2; ++i) {
+      int fd = -1;
+      while (fd < 0) fd = accept(listener.value().fd(), nullptr, nullptr);
+      Socket client(fd);
+      (void)client.send_all("SSH-2.0-" + std::string(60, 'x'), Socket::Clock::now() + seconds(5));
+    }
+  });
+  expect_found(stranger);
+  speaks.join();
+}
+
+TEST(Rendezvous, NamesAllPlacesWhenItIsAtNone) {
+  RendezvousBootstrap::Options options;
+  for (int i = 0; i < 3; ++i) options.servers.push_back({"127.0.0.1", serve(1)->port()});
+  options.secret = kSecret;
+  options.time_out = milliseconds(200);
+  const Status status = RendezvousBootstrap::create(options).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnreachable);
+  const std::string expected = "the rendezvous at " + to_string(options.servers[0]) + ", " +
+                               std::to_string(options.servers[1].port) + " or " +
+                               std::to_string(options.servers[2].port) + " could not be reached";
+  EXPECT_TRUE(status.message().starts_with(expected)) << status.message();
 }
 
 TEST(Rendezvous, StrangersAndNoiseDoNotDisturbTheJob) {
@@ -365,13 +413,13 @@ TEST(RendezvousServer, ServesAtEachOfItsAddressesAndNoOther) {
   ASSERT_TRUE(server.is_ok()) << server.status().message();
   on_threads(2, [&](int rank) {
     auto options = options_for(*server.value(), rank, 2);
-    options.server.host = rank == 0 ? "127.0.0.1" : "127.0.0.2";
+    options.servers[0].host = rank == 0 ? "127.0.0.1" : "127.0.0.2";
     auto bootstrap = RendezvousBootstrap::create(options);
     ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
     expect_gathers(*bootstrap.value(), 1, "each");
   });
   auto options = options_for(*server.value(), 0, 2);
-  options.server.host = "127.0.0.3";
+  options.servers[0].host = "127.0.0.3";
   options.time_out = milliseconds(100);
   EXPECT_EQ(RendezvousBootstrap::create(options).status().code(), StatusCode::kUnreachable);
 }

@@ -28,6 +28,7 @@ __all__ = [
     "Pending",
     "checked",
     "checked_list",
+    "copy_to",
     "empty_like",
     "refusing",
     "refusing_all",
@@ -256,6 +257,13 @@ def empty_like(tensor: NDArray, shape: tuple[int, ...] | None = None) -> NDArray
     if 0 in shape:
         raise ValueError(f"an array of shape {shape}, without elements, takes one of mx.np")
     return mx.nd.empty(shape, ctx=tensor.context, dtype=tensor.dtype)
+
+
+def copy_to(source: NDArray, targets: Iterable[NDArray]) -> None:
+    """To each but itself."""
+    for target in targets:
+        if target is not source:
+            source.copyto(target)
 
 
 def settle_down() -> None:

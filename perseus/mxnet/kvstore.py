@@ -27,7 +27,7 @@ import numpy as np
 import perseus_core
 from perseus.common import reduce_ops
 from perseus.mxnet import engine
-from perseus.mxnet.engine import NDArray, checked
+from perseus.mxnet.engine import NDArray, checked, copy_to
 from perseus.mxnet.horovod import mpi_ops
 from perseus_core import OperationKind, names
 from perseus_core.constants import WORLD
@@ -155,7 +155,7 @@ class KVStore(mx.kvstore.KVStoreBase):
         The other arguments are those that MXNet gives, and not needed.
         """
         for one, targets in _pairs(key, out):
-            _copy(self._stored(one), targets)
+            copy_to(self._stored(one), targets)
 
     def pushpull(self, key: Key, value: Any, out: Any = None, priority: int = 0) -> None:
         """push of sums and pull in one: into `out`, or into `value` if that is None.
@@ -170,12 +170,12 @@ class KVStore(mx.kvstore.KVStoreBase):
             if self._updates(one):
                 weight = self._values[one]
                 self._updater(one, mpi_ops.allreduce(local, **options), weight)
-                _copy(weight, outs[one])
+                copy_to(weight, outs[one])
             elif out is None:
-                _copy(mpi_ops.allreduce_(local, **options), outs[one])
+                copy_to(mpi_ops.allreduce_(local, **options), outs[one])
             else:
-                _copy(local, outs[one][:1])
-                _copy(mpi_ops.allreduce_(outs[one][0], **options), outs[one])
+                copy_to(local, outs[one][:1])
+                copy_to(mpi_ops.allreduce_(outs[one][0], **options), outs[one])
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """Has what is pushed from now on update the weights, by this optimizer, on each worker.
@@ -244,7 +244,7 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     def _broadcast(self, key: Key, targets: Sequence[NDArray], priority: int) -> None:
         mpi_ops.broadcast_(targets[0], 0, name=_name(key), priority=priority)
-        _copy(targets[0], targets)
+        copy_to(targets[0], targets)
 
 
 _COMBINED_BY: dict[PerseusOp, Callable[[NDArray, NDArray], NDArray]] = {
@@ -282,12 +282,6 @@ def _paired(key: Key, keys: list[Key], value: Any) -> list[tuple[Key, list[NDArr
             raise ValueError(f"key {one!r} has no array")
         pairs.append((one, of_devices))
     return pairs
-
-
-def _copy(source: NDArray, targets: Sequence[NDArray]) -> None:
-    for target in targets:
-        if target is not source:
-            source.copyto(target)
 
 
 def _name(key: Key) -> str:

@@ -12,7 +12,7 @@ from perseus.common import objects
 from perseus.common.process import size
 from perseus.common.process_sets import global_process_set
 from perseus.mxnet import engine
-from perseus.mxnet.engine import NDArray
+from perseus.mxnet.engine import NDArray, copy_to
 from perseus.mxnet.horovod.mpi_ops import broadcast_
 from perseus_core import OperationKind
 
@@ -74,8 +74,7 @@ def _arrays_of(name: str, value: Any) -> list[NDArray] | None:
 
 def _broadcast(of_devices: list[NDArray], root_rank: int, name: str) -> None:
     broadcast_(of_devices[0], root_rank, name=name)
-    for other in of_devices[1:]:
-        of_devices[0].copyto(other)
+    copy_to(of_devices[0], of_devices)
 
 
 def _broadcast_once_initialized(param: Any, root_rank: int, name: str) -> None:

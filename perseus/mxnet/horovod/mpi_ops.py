@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -104,12 +104,14 @@ def allreduce(
       prescale_factor, postscale_factor: what inputs are multiplied by first, and results last.
       op: Average (if None), Sum, Min, Max, Product or Adasum.
     """
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLREDUCE, "allreduce", name, number):
-        options = _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority)
-        engine.require_member(number)
-        output = empty_like(checked(tensor))
-    engine.submit(OperationKind.ALLREDUCE, "allreduce", name, number, [tensor], [output], **options)
+    (output,), _ = _submit(
+        OperationKind.ALLREDUCE,
+        tensor,
+        empty_like,
+        name,
+        process_set,
+        lambda: _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority),
+    )
     return output
 
 
@@ -124,12 +126,14 @@ def allreduce_(
     op: int | None = None,
 ) -> NDArray:
     """allreduce in place; gives the array back."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLREDUCE, "allreduce", name, number):
-        options = _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority)
-        engine.require_member(number)
-        checked(tensor)
-    engine.submit(OperationKind.ALLREDUCE, "allreduce", name, number, [tensor], [tensor], **options)
+    _submit(
+        OperationKind.ALLREDUCE,
+        tensor,
+        _itself,
+        name,
+        process_set,
+        lambda: _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority),
+    )
     return tensor
 
 
@@ -144,18 +148,16 @@ def grouped_allreduce(
     op: int | None = None,
 ) -> Sequence[NDArray]:
     """allreduce of several arrays that are agreed on, and complete, as one."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, number):
-        options = _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority)
-        engine.require_member(number)
-        group = checked_list(tensors)
-        outputs = [empty_like(tensor) for tensor in group]
-    if not group:
-        return tensors
-    engine.submit(
-        OperationKind.ALLREDUCE, "grouped_allreduce", name, number, group, outputs, **options
+    outputs, _ = _submit(
+        OperationKind.ALLREDUCE,
+        tensors,
+        empty_like,
+        name,
+        process_set,
+        lambda: _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority),
+        grouped=True,
     )
-    return outputs
+    return outputs or tensors
 
 
 def grouped_allreduce_(
@@ -169,16 +171,16 @@ def grouped_allreduce_(
     op: int | None = None,
 ) -> Sequence[NDArray]:
     """grouped_allreduce in place; gives the arrays back, of which no two may share memory."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, number):
-        options = _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority)
-        engine.require_member(number)
-        group = checked_list(tensors)
-    if group:
-        engine.submit(
-            OperationKind.ALLREDUCE, "grouped_allreduce", name, number, group, group, **options
-        )
-    return tensors if isinstance(tensors, Sequence) else group
+    outputs, _ = _submit(
+        OperationKind.ALLREDUCE,
+        tensors,
+        _itself,
+        name,
+        process_set,
+        lambda: _reducing(resolve_op(op, average), prescale_factor, postscale_factor, priority),
+        grouped=True,
+    )
+    return tensors if isinstance(tensors, Sequence) else outputs
 
 
 def allgather(
@@ -189,13 +191,13 @@ def allgather(
 ) -> NDArray:
     """Joins the ranks' arrays by their first dimension, in which they may differ, in the order of
     the ranks. Waits for the result."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLGATHER, "allgather", name, number):
-        options = {"priority": whole_number("priority", priority)}
-        engine.require_member(number)
-        checked(tensor)
-    pending = engine.submit(
-        OperationKind.ALLGATHER, "allgather", name, number, [tensor], None, **options
+    _, pending = _submit(
+        OperationKind.ALLGATHER,
+        tensor,
+        None,
+        name,
+        process_set,
+        lambda: {"priority": whole_number("priority", priority)},
     )
     return pending.wait()[0]
 
@@ -207,17 +209,16 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[NDArray]:
     """allgather of several arrays as one operation."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, number):
-        options = {"priority": whole_number("priority", priority)}
-        engine.require_member(number)
-        group = checked_list(tensors)
-    if not group:
-        return tensors
-    pending = engine.submit(
-        OperationKind.ALLGATHER, "grouped_allgather", name, number, group, None, **options
+    _, pending = _submit(
+        OperationKind.ALLGATHER,
+        tensors,
+        None,
+        name,
+        process_set,
+        lambda: {"priority": whole_number("priority", priority)},
+        grouped=True,
     )
-    return pending.wait()
+    return pending.wait() if pending else tensors
 
 
 def broadcast(
@@ -228,12 +229,14 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
     """The array of a rank of the world, whose shape and dtype all have, as a new one."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.BROADCAST, "broadcast", name, number):
-        options = _from_root(root_rank, priority)
-        engine.require_member(number)
-        output = empty_like(checked(tensor))
-    engine.submit(OperationKind.BROADCAST, "broadcast", name, number, [tensor], [output], **options)
+    (output,), _ = _submit(
+        OperationKind.BROADCAST,
+        tensor,
+        empty_like,
+        name,
+        process_set,
+        lambda: _from_root(root_rank, priority),
+    )
     return output
 
 
@@ -245,12 +248,14 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
     """broadcast in place; gives the array back."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.BROADCAST, "broadcast", name, number):
-        options = _from_root(root_rank, priority)
-        engine.require_member(number)
-        checked(tensor)
-    engine.submit(OperationKind.BROADCAST, "broadcast", name, number, [tensor], [tensor], **options)
+    _submit(
+        OperationKind.BROADCAST,
+        tensor,
+        _itself,
+        name,
+        process_set,
+        lambda: _from_root(root_rank, priority),
+    )
     return tensor
 
 
@@ -269,13 +274,13 @@ def alltoall(
 
     Returns the rows, and with `splits` also how many came from each rank, as int32.
     """
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.ALLTOALL, "alltoall", name, number):
-        options = {"priority": whole_number("priority", priority), "splits": _rows(splits)}
-        engine.require_member(number)
-        checked(tensor)
-    pending = engine.submit(
-        OperationKind.ALLTOALL, "alltoall", name, number, [tensor], None, **options
+    _, pending = _submit(
+        OperationKind.ALLTOALL,
+        tensor,
+        None,
+        name,
+        process_set,
+        lambda: {"priority": whole_number("priority", priority), "splits": _rows(splits)},
     )
     (rows,) = pending.wait()
     if splits is None:
@@ -297,13 +302,13 @@ def reducescatter(
 
     Rows that do not divide go one each to the first ranks of the set. `op` is Average or Sum.
     """
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, number):
-        options = _reducing(_scatterable_by(op), prescale_factor, postscale_factor, priority)
-        engine.require_member(number)
-        output = _own_rows(checked(tensor), number)
-    engine.submit(
-        OperationKind.REDUCESCATTER, "reducescatter", name, number, [tensor], [output], **options
+    (output,), _ = _submit(
+        OperationKind.REDUCESCATTER,
+        tensor,
+        _own_rows_of(process_set),
+        name,
+        process_set,
+        lambda: _reducing(_scatterable_by(op), prescale_factor, postscale_factor, priority),
     )
     return output
 
@@ -318,24 +323,51 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> Sequence[NDArray]:
     """reducescatter of several arrays as one operation."""
-    number = set_id(process_set)
-    with engine.refusing(OperationKind.REDUCESCATTER, "grouped_reducescatter", name, number):
-        options = _reducing(_scatterable_by(op), prescale_factor, postscale_factor, priority)
-        engine.require_member(number)
-        group = checked_list(tensors)
-        outputs = [_own_rows(tensor, number) for tensor in group]
-    if not group:
-        return tensors
-    engine.submit(
+    outputs, _ = _submit(
         OperationKind.REDUCESCATTER,
-        "grouped_reducescatter",
+        tensors,
+        _own_rows_of(process_set),
         name,
-        number,
-        group,
-        outputs,
-        **options,
+        process_set,
+        lambda: _reducing(_scatterable_by(op), prescale_factor, postscale_factor, priority),
+        grouped=True,
     )
-    return outputs
+    return outputs or tensors
+
+
+def _submit(
+    kind: OperationKind,
+    tensors: Any,
+    where: Callable[[NDArray], NDArray] | None,
+    name: str | None,
+    process_set: ProcessSet,
+    options: Callable[[], dict[str, Any]],
+    grouped: bool = False,
+) -> tuple[list[NDArray], Any]:
+    """Checks an operation and hands it over; the other ranks are told of what is wrong with it.
+
+    Args:
+      tensors: an array, or if `grouped` several that are one operation; of none there is none.
+      where: gives the array that the result of one goes to; None: the library allocates it.
+      options: gives those arguments of engine.submit that are this operation's own.
+
+    Returns the arrays that the results go to, or in their place what to wait for.
+    """
+    number = set_id(process_set)
+    prefix = ("grouped_" if grouped else "") + kind.name.lower()
+    with engine.refusing(kind, prefix, name, number):
+        own = options()
+        engine.require_member(number)
+        inputs = checked_list(tensors) if grouped else [checked(tensors)]
+        outputs = None if where is None else [where(tensor) for tensor in inputs]
+    if not inputs:
+        return [], None
+    pending = engine.submit(kind, prefix, name, number, inputs, outputs, **own)
+    return outputs or [], pending
+
+
+def _itself(tensor: NDArray) -> NDArray:
+    return tensor
 
 
 def _reducing(op: int, prescale: float, postscale: float, priority: int) -> dict[str, Any]:
@@ -360,13 +392,18 @@ def _scatterable_by(op: int) -> int:
     return op
 
 
-def _own_rows(tensor: NDArray, process_set: int) -> NDArray:
-    """Where this rank's rows of the result go."""
-    if not tensor.shape:
-        raise ValueError("reducescatter needs an array with at least one dimension")
-    of_each, more = divmod(tensor.shape[0], perseus_core.process_set_size(process_set))
-    own = of_each + (perseus_core.process_set_rank(process_set) < more)
-    return empty_like(tensor, (own, *tensor.shape[1:]))
+def _own_rows_of(process_set: ProcessSet) -> Callable[[NDArray], NDArray]:
+    """Where this rank's rows of an array's result go."""
+
+    def own_rows(tensor: NDArray) -> NDArray:
+        if not tensor.shape:
+            raise ValueError("reducescatter needs an array with at least one dimension")
+        number = set_id(process_set)
+        of_each, more = divmod(tensor.shape[0], perseus_core.process_set_size(number))
+        own = of_each + (perseus_core.process_set_rank(number) < more)
+        return empty_like(tensor, (own, *tensor.shape[1:]))
+
+    return own_rows
 
 
 def _rows(splits: NDArray | Sequence[int] | None) -> list[int]:

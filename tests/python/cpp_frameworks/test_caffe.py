@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiling import compiled
+from conftest import left_out
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "tests/caffe_standin/solver_test.cc"
@@ -36,16 +37,8 @@ NETS = {
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which(os.environ.get("CXX", "c++"))
-    if compiler is None:
-        pytest.skip("there is no C++ compiler: install one, or name it in CXX")
-    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
-    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
-    strict = ["-std=c++11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    built = tmp_path_factory.mktemp("caffe") / "solver_test"
-    command = [compiler, *strict, f"-I{SOURCE.parent}", str(SOURCE), "-o", str(built), *flags]
-    subprocess.run([*command, "-pthread", "-ldl"], check=True)
-    return built
+    program = tmp_path_factory.mktemp("caffe") / "solver_test"
+    return compiled(SOURCE, program, "-std=c++11", "-O1", f"-I{SOURCE.parent}")
 
 
 class Solvers:
@@ -112,10 +105,7 @@ def test_ranks_learn_what_one_process_learns_of_all_rows(solvers: Solvers, optio
 @pytest.mark.parametrize("operations", ["nccl", "staged"])
 def test_gradients_on_gpus(solvers: Solvers, operations: str) -> None:
     if not (CUDA / "libcuda.so.1").exists():
-        why = f"there is no stand-in for CUDA in {CUDA}: run `make cpp-tests`"
-        if os.environ.get("NO_SKIP"):
-            pytest.fail(why)
-        pytest.skip(why)
+        left_out(f"there is no stand-in for CUDA in {CUDA}: run `make cpp-tests`")
     environment = {
         "PERSEUS_CUDA_LIBRARY_PATH": str(CUDA),
         "PERSEUS_STANDIN_DELAY_US": "200",

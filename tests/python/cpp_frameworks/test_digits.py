@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from compiling import compiled
+from conftest import left_out
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -57,12 +57,6 @@ PROGRAMS = [
 ]
 
 
-def left_out(why: str) -> NoReturn:
-    if os.environ.get("NO_SKIP"):
-        pytest.fail(why)
-    pytest.skip(why)
-
-
 def write_numbers(path: Path, head: list[int], numbers: npt.NDArray[Any]) -> None:
     """A file in MNIST's format: its head's numbers have 4 bytes, the highest first."""
     path.write_bytes(np.array(head, ">u4").tobytes() + numbers.astype(np.uint8).tobytes())
@@ -82,20 +76,12 @@ class Examples:
 
     @cache  # noqa: B019 - there is one object
     def built(self, program: Program) -> Path:
-        compiler = shutil.which(os.environ.get("CXX", "c++"))
-        if compiler is None:
-            left_out("there is no C++ compiler: install one, or name it in CXX")
         if not all((INCLUDE / header).exists() for header in program.headers):
             left_out(f"there is no {program.folder}: apt-get install {program.packages}")
-        config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
-        flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
-        strict = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
         includes = [f"-I{EXAMPLES / 'cpp'}", "-isystem", str(self.folder / "include")]
         source = EXAMPLES / program.folder / "digits.cc"
         binary = self.folder / f"{program.folder}-{program.dtype}"
-        command = [compiler, *strict, *includes, str(source), "-o", str(binary), *flags]
-        subprocess.run([*command, *program.flags, "-pthread"], check=True)
-        return binary
+        return compiled(source, binary, "-std=c++17", "-O2", *includes, *program.flags)
 
     def run(self, program: Program, ranks: int) -> subprocess.CompletedProcess[str]:
         binary = self.built(program)

@@ -5,13 +5,13 @@ Each test starts it by itself; tests/python/mpi and tests/python/parallel run in
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from compiling import compiled
 
 import perseus.run
 
@@ -178,16 +178,6 @@ def test_a_function_runs_on_every_rank() -> None:
     assert results == [(0, 3, 6), (1, 3, 6), (2, 3, 6)]
 
 
-def compiled(source: Path, program: Path) -> str:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
-    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
-    subprocess.run([compiler, "-O2", source, "-o", program, *flags, "-pthread", "-lm"], check=True)
-    return str(program)
-
-
 ENDS_EARLY = """
 #include <perseus/perseus.h>
 #include <stdio.h>
@@ -227,7 +217,7 @@ int main(int count, char** arguments) {
 def test_a_rank_that_ends_without_shutdown_does_not_keep_the_job(tmp_path: Path, way: str) -> None:
     source = tmp_path / "ends.c"
     source.write_text(ENDS_EARLY)
-    program = compiled(source, tmp_path / "ends")
+    program = str(compiled(source, tmp_path / "ends", "-Wno-unused-parameter"))
     for launcher in (MPIRUN, PERSEUSRUN):
         result = subprocess.run(
             [*launcher, program, way], capture_output=True, text=True, timeout=60
@@ -239,7 +229,7 @@ def test_a_rank_that_ends_without_shutdown_does_not_keep_the_job(tmp_path: Path,
 
 def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[3] / "examples/c/training.c"
-    program = compiled(source, tmp_path / "training")
+    program = str(compiled(source, tmp_path / "training"))
     for launcher in (MPIRUN, PERSEUSRUN, [*PERSEUSRUN, "--mpi"]):
         result = subprocess.run(
             [*launcher, program], capture_output=True, text=True, timeout=100, check=True

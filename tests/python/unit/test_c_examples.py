@@ -3,7 +3,6 @@ AddressSanitizer."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,25 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiling import compiled
+from conftest import left_out
 
 C = Path(__file__).resolve().parents[3] / "examples/c"
-STRICT = ["-std=c99", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
-@pytest.fixture
-def compiler() -> str:
-    found = shutil.which(os.environ.get("CC", "cc"))
-    if found is None:
-        pytest.skip("there is no C compiler: install one, or name it in CC")
-    return found
-
-
-def built(compiler: str, source: Path, program: Path, *more: str) -> str:
-    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
-    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
-    command = [compiler, *STRICT, *more, str(source), "-o", str(program), *flags]
-    subprocess.run([*command, "-pthread", "-lm"], check=True)
-    return str(program)
+def built(source: Path, program: Path, *options: str) -> str:
+    return str(compiled(source, program, "-std=c99", "-O1", "-g", *options))
 
 
 def perseusrun(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
@@ -44,8 +32,8 @@ def ran_well(ranks: int, *command: str) -> str:
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_hello(compiler: str, tmp_path: Path, ranks: int) -> None:
-    printed = ran_well(ranks, built(compiler, C / "hello.c", tmp_path / "hello"))
+def test_hello(tmp_path: Path, ranks: int) -> None:
+    printed = ran_well(ranks, built(C / "hello.c", tmp_path / "hello"))
     total = ranks * (ranks + 1) // 2
     for rank in range(ranks):
         said = f"hello from rank {rank} of {ranks}: the sum is {total}"
@@ -53,25 +41,25 @@ def test_hello(compiler: str, tmp_path: Path, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_allreduce_gets_the_right_numbers(compiler: str, tmp_path: Path, ranks: int) -> None:
-    printed = ran_well(ranks, built(compiler, C / "allreduce.c", tmp_path / "allreduce"))
+def test_allreduce_gets_the_right_numbers(tmp_path: Path, ranks: int) -> None:
+    printed = ran_well(ranks, built(C / "allreduce.c", tmp_path / "allreduce"))
     for rank in range(ranks):
         assert f"[{rank}]<stdout>:rank {rank} of {ranks}" in printed
         assert f"[{rank}]<stdout>:rank {rank}: all numbers are right" in printed
 
 
-def test_allreduce_fails_on_a_wrong_number(compiler: str, tmp_path: Path) -> None:
+def test_allreduce_fails_on_a_wrong_number(tmp_path: Path) -> None:
     text = (C / "allreduce.c").read_text()
     wrong = tmp_path / "wrong.c"
     wrong.write_text(text.replace("reduce_op = PERSEUS_AVERAGE", "reduce_op = PERSEUS_SUM"))
     assert wrong.read_text() != text
-    result = perseusrun(2, built(compiler, wrong, tmp_path / "wrong"))
+    result = perseusrun(2, built(wrong, tmp_path / "wrong"))
     assert result.returncode == 1
     assert "conv1 is" in result.stderr
 
 
-def test_training_is_one_process_with_whole_batches(compiler: str, tmp_path: Path) -> None:
-    program = built(compiler, C / "training.c", tmp_path / "training")
+def test_training_is_one_process_with_whole_batches(tmp_path: Path) -> None:
+    program = built(C / "training.c", tmp_path / "training")
     weights = []
     for ranks in range(1, 5):
         file = tmp_path / f"weights.{ranks}"
@@ -94,19 +82,17 @@ def sources(tmp_path: Path) -> list[Path]:
     return [C / "hello.c", C / "allreduce.c", fewer_batches(tmp_path)]
 
 
-def test_valgrind_finds_nothing(compiler: str, tmp_path: Path) -> None:
+def test_valgrind_finds_nothing(tmp_path: Path) -> None:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
-        if os.environ.get("NO_SKIP"):
-            raise AssertionError("there is no valgrind")
-        pytest.skip("there is no valgrind")
+        left_out("there is no valgrind: apt-get install valgrind")
     options = ["-q", "--leak-check=full", "--error-exitcode=9"]
     for source in sources(tmp_path):
-        program = built(compiler, source, tmp_path / source.stem)
+        program = built(source, tmp_path / source.stem)
         assert perseusrun(2, valgrind, *options, program).returncode == 0, source.name
 
 
-def test_address_sanitizer_finds_nothing(compiler: str, tmp_path: Path) -> None:
+def test_address_sanitizer_finds_nothing(tmp_path: Path) -> None:
     for source in sources(tmp_path):
         options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-        ran_well(2, built(compiler, source, tmp_path / source.stem, *options))
+        ran_well(2, built(source, tmp_path / source.stem, *options))

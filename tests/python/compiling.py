@@ -1,0 +1,28 @@
+"""Programs in C and C++ that use the library as perseus.config says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import left_out
+
+
+def compiled(source: Path, program: Path, *options: str) -> Path:
+    """Compiles one source, with warnings as errors, to `program`, and gives that.
+
+    `options` follow the source, so libraries can be among them.
+    """
+    name, fallback = ("CC", "cc") if source.suffix == ".c" else ("CXX", "c++")
+    compiler = shutil.which(os.environ.get(name, fallback))
+    if compiler is None:
+        left_out(f"there is no compiler for {source.name}: install one, or name it in {name}")
+    config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
+    flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
+    strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command = [compiler, *strict, str(source), "-o", str(program), *options, *flags]
+    subprocess.run([*command, "-pthread", "-lm", "-ldl"], check=True)
+    return program

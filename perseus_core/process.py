@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import textwrap
 import threading
@@ -62,6 +63,7 @@ def init(ranks: Sequence[int] | None = None) -> None:
             )
         return
     _engine.init(asked)
+    _places.clear()
     _world = asked
     names.restart()
     _at_exit()
@@ -81,7 +83,10 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's rank in the world; ValueError when not initialized, as for all the ranks."""
+    """This process's rank in the world, and in a forked child its parent's.
+
+    ValueError when not initialized, as for all the ranks.
+    """
     return _known(_engine.rank)
 
 
@@ -189,9 +194,35 @@ def process_sets() -> dict[int, list[int]]:
 
 def _known(query: Callable[[], int]) -> int:
     value = query()
+    if value < 0 and os.getpid() != _places_of:
+        value = _places.get(query, -1)
     if value < 0:
         raise ValueError(NOT_INITIALIZED)
     return value
+
+
+# A forked child, such as a data loader's worker, is in no job, and may want its parent's place.
+_places: dict[Callable[[], int], int] = {}
+_places_of = os.getpid()
+
+
+def _note_places() -> None:
+    global _places_of
+    if _engine.is_initialized():
+        _places_of = os.getpid()
+        for query in (
+            _engine.rank,
+            _engine.size,
+            _engine.local_rank,
+            _engine.local_size,
+            _engine.cross_rank,
+            _engine.cross_size,
+            _engine.is_homogeneous,
+        ):
+            _places[query] = query()
+
+
+os.register_at_fork(before=_note_places)
 
 
 _leaves_at_exit = False

@@ -6,9 +6,19 @@
 
 #include "capi/process.h"
 #include "capi/waiting.h"
+#include "observe/log.h"
 
 namespace perseus {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of a time-out that began then.
+int64_t left_of(int64_t time_out_ms, Clock::time_point began) {
+  if (!is_bound(time_out_ms)) return -1;
+  const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began);
+  return std::max<int64_t>(0, time_out_ms - passed.count());
+}
 
 // What can be seen of it before it is submitted.
 Status check_tensor(const perseus_tensor_t& tensor, const std::string& title) {
@@ -33,7 +43,9 @@ Status check_tensor(const perseus_tensor_t& tensor, const std::string& title) {
 }  // namespace
 
 Gradients::Gradients(const perseus_gradients_options_t& options)
-    : options_(options), name_(options.name == nullptr ? "gradients" : options.name) {}
+    : options_(options),
+      name_(options.name == nullptr ? "gradients" : options.name),
+      lists_(*this, options.set, name_) {}
 
 Gradients::~Gradients() {
   std::unique_lock lock(mutex_);
@@ -52,8 +64,7 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
     return Status::invalid_argument(title(gradient) +
                                     " comes too late: one has been submitted already");
   }
-  if (std::any_of(gradients_.begin(), gradients_.end(),
-                  [&](const Gradient& each) { return each.name == gradient.name; })) {
+  if (names_.contains(gradient.name)) {
     return Status::invalid_argument(title(gradient) + " is there already");
   }
   PERSEUS_RETURN_IF_ERROR(check_tensor(tensor, title(gradient)));
@@ -62,6 +73,7 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
       PERSEUS_OK) {
     return Status::invalid_argument(title(gradient) + ": " + perseus_last_error());
   }
+  names_.insert(gradient.name);
   gradient.shape.assign(tensor.shape, tensor.shape + tensor.rank);
   if (tensor.output == nullptr) gradient.tensor.output = const_cast<void*>(tensor.input);
   Gradient& kept = gradients_.emplace_back(std::move(gradient));
@@ -72,7 +84,6 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
 Status Gradients::submit(int32_t number, void* stream) {
   const auto found = find(number);
   if (!found.is_ok()) return found.status();
-  if (list_.empty()) PERSEUS_RETURN_IF_ERROR(show_list());
   Gradient& gradient = *found.value();
   bool is_first = false;
   int64_t turn = 0;
@@ -83,6 +94,25 @@ Status Gradients::submit(int32_t number, void* stream) {
     is_first = entered.value();
     turn = gradient.submitted;
   }
+  Status status = show_list_once();
+  if (status.is_ok()) status = hand_over(gradient, turn, stream);
+  std::unique_lock lock(mutex_);
+  --gradient.being_submitted;
+  gradient.refusal = status;
+  is_known_.notify_all();
+  if (status.is_ok()) return status;
+  if (lists_differ_) {  // its batch gets no more
+    --under_way_;
+    const int64_t last = batch_;
+    lock.unlock();
+    note_done(last, 1, PERSEUS_MISMATCH, why_.c_str());
+  } else {
+    leave(gradient, is_first);
+  }
+  return status;
+}
+
+Status Gradients::hand_over(Gradient& gradient, int64_t turn, void* stream) {
   perseus_submission_t submission{};
   submission.struct_size = sizeof submission;
   submission.id = gradient.id;
@@ -104,17 +134,14 @@ Status Gradients::submit(int32_t number, void* stream) {
   submission.user = &gradient;
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);
-  const std::lock_guard lock(mutex_);
-  --gradient.being_submitted;
-  is_known_.notify_all();
-  if (status != PERSEUS_OK) {
-    leave(gradient, is_first);
-    return {static_cast<StatusCode>(status), perseus_last_error()};
-  }
-  // Its callback may have submitted the next one meanwhile.
-  if (turn > gradient.handle_of) {
-    std::swap(gradient.handle, handle);
-    gradient.handle_of = turn;
+  if (status != PERSEUS_OK) return from_c(status, perseus_last_error());
+  {
+    const std::lock_guard lock(mutex_);
+    // Its callback may have submitted the next one meanwhile.
+    if (turn > gradient.handle_of) {
+      std::swap(gradient.handle, handle);
+      gradient.handle_of = turn;
+    }
   }
   perseus_release(handle);
   return {};
@@ -146,12 +173,12 @@ Result<bool> Gradients::enter(Gradient& gradient) {
   return is_first;
 }
 
-// As if it had not been entered.
 void Gradients::leave(Gradient& gradient, bool was_first) {
   --gradient.submitted;
   ++unsubmitted_;
   --under_way_;
-  if (was_first && unsubmitted_ == gradients_.size()) {
+  // The lists are compared within the batch that they were shown in.
+  if (was_first && unsubmitted_ == gradients_.size() && batch(batch_).remaining == unsubmitted_) {
     batch(batch_).remaining = 0;
     unsubmitted_ = 0;
     --batch_;
@@ -171,7 +198,6 @@ void Gradients::open_batch() {
   }
   Batch& opened = batch(batch_);
   opened.remaining = gradients_.size();
-  opened.is_told = false;
   opened.status = PERSEUS_OK;
   opened.message.clear();
 }
@@ -183,158 +209,121 @@ void Gradients::complete(Gradient& gradient, perseus_status_t status, const char
   std::unique_lock lock(mutex_);
   // A gradient is submitted once a batch, and its callbacks come in order.
   const int64_t number = gradient.done++;
+  lock.unlock();
+  note_done(number, 1, status, message);
+  lock.lock();
+  if (--under_way_ == 0) is_idle_.notify_all();
+}
+
+void Gradients::note_done(int64_t number, size_t parts, perseus_status_t status,
+                          const char* message) {
+  std::unique_lock lock(mutex_);
   Batch& of = batch(number);
   if (status != PERSEUS_OK && of.status == PERSEUS_OK) {
     of.status = status;
     of.message = message;
   }
-  if (--of.remaining == 0 && !of.is_told) {
-    const perseus_status_t batch_status = of.status;
-    const std::string batch_message = std::move(of.message);
-    lock.unlock();
-    tell_end(number, batch_status, batch_message);
-    lock.lock();
+  of.remaining -= parts;
+  if (of.remaining > 0) return;
+  // Also in place of what follows from it.
+  const perseus_status_t of_batch = lists_differ_ ? PERSEUS_MISMATCH : of.status;
+  const std::string text = lists_differ_ ? why_ : std::move(of.message);
+  lock.unlock();
+  if (options_.batch_done != nullptr) {
+    options_.batch_done(options_.user, number, of_batch, text.c_str());
   }
+}
+
+Status Gradients::show_list_once() {
+  const std::shared_ptr<Engine> engine = Process::instance().engine();
+  if (engine == nullptr) return not_initialized();
+  std::vector<std::string> names;
+  {
+    const std::lock_guard lock(mutex_);
+    if (shown_in_.lock() == engine) return {};
+    shown_in_ = engine;
+    shown_at_ = batch_;
+    are_compared_ = false;
+    ++batch(batch_).remaining;
+    ++under_way_;
+    for (const Gradient& each : gradients_) names.push_back(each.name);
+  }
+  Status status = lists_.show(names);
+  if (status.is_ok()) return status;
+  const std::lock_guard lock(mutex_);
+  shown_in_.reset();
+  --batch(shown_at_).remaining;
+  if (--under_way_ == 0) is_idle_.notify_all();
+  return status;
+}
+
+std::vector<int64_t> Gradients::on_compared(const Status& status) {
+  std::vector<int64_t> submitted;
+  std::unique_lock lock(mutex_);
+  const int64_t last = batch_;
+  size_t never = 0;
+  if (status.code() == StatusCode::kMismatch) {
+    why_ = status.message();
+    lists_differ_ = true;
+    never = std::exchange(unsubmitted_, 0);
+  }
+  are_compared_ = true;
+  is_known_.notify_all();
+  for (const Gradient& each : gradients_) submitted.push_back(each.submitted - shown_at_);
+  lock.unlock();
+  const auto code = static_cast<perseus_status_t>(status.code());
+  if (never > 0) note_done(last, never, code, status.message().c_str());
+  note_done(shown_at_, 1, code, status.message().c_str());
+  return submitted;
+}
+
+void Gradients::on_settled() {
+  const std::lock_guard lock(mutex_);
   if (--under_way_ == 0) is_idle_.notify_all();
 }
 
-void Gradients::tell_end(int64_t number, perseus_status_t status, const std::string& message) {
-  if (options_.batch_done != nullptr) {
-    options_.batch_done(options_.user, number, status, message.c_str());
-  }
-}
-
-Status Gradients::show_list() {
-  for (const Gradient& gradient : gradients_) list_.append(gradient.name).push_back('\0');
-  list_.push_back('\0');
-  const auto bytes = static_cast<int64_t>(list_.size());
-  const perseus_tensor_t tensor = {list_.data(), nullptr, &bytes, 1, PERSEUS_UINT8};
-  perseus_submission_t submission{};
-  submission.struct_size = sizeof submission;
-  submission.tensor_count = 1;
-  submission.tensors = &tensor;
-  submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
-                           const char*) {
-    auto& self = *static_cast<Gradients*>(user);
-    // Where it fails, gradients do so, too.
-    if (status == PERSEUS_OK) self.compare_lists(handle);
-    perseus_release(handle);
-    const std::lock_guard lock(self.mutex_);
-    if (--self.under_way_ == 0) self.is_idle_.notify_all();
-  };
-  submission.user = this;
-  const std::string name = name_ + ".registered";
-  perseus_handle_t handle = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    ++under_way_;
-  }
-  perseus_status_t status =
-      perseus_register(options_.set, PERSEUS_ALLGATHER, name.c_str(), &submission.id);
-  if (status == PERSEUS_OK) status = perseus_submit(&submission, &handle);
-  if (status == PERSEUS_OK) return {};
-  const std::lock_guard lock(mutex_);
-  --under_way_;
-  list_.clear();
-  return {static_cast<StatusCode>(status), perseus_last_error()};
-}
-
-void Gradients::compare_lists(perseus_handle_t handle) {
-  perseus_result_t result{};
-  result.struct_size = sizeof result;
-  if (perseus_result(handle, 0, &result) != PERSEUS_OK) return;
-  std::string why =
-      difference({static_cast<const char*>(result.data), static_cast<size_t>(result.shape[0])});
-  if (!why.empty()) fail_all(std::move(why));
-}
-
-std::string Gradients::difference(std::string_view lists) const {
-  const auto take = [&lists] {
-    const std::string_view name = lists.substr(0, lists.find('\0'));
-    lists.remove_prefix(name.size() + 1);
-    return name;
-  };
-  std::vector<std::vector<std::string_view>> of_ranks;
-  while (!lists.empty()) {
-    std::vector<std::string_view>& names = of_ranks.emplace_back();
-    for (std::string_view name = take(); !name.empty(); name = take()) names.push_back(name);
-  }
-  std::vector<int32_t> ranks(of_ranks.size());
-  if (perseus_process_set_ranks(options_.set, ranks.data()) != PERSEUS_OK) return "";
-  const auto named = [](const std::vector<std::string_view>& names, size_t at) {
-    return at < names.size() ? "'" + std::string(names[at]) + "'" : std::string("none");
-  };
-  for (size_t i = 1; i < of_ranks.size(); ++i) {
-    const auto [first, other] = std::mismatch(of_ranks[0].begin(), of_ranks[0].end(),
-                                              of_ranks[i].begin(), of_ranks[i].end());
-    if (first == of_ranks[0].end() && other == of_ranks[i].end()) continue;
-    const auto at = static_cast<size_t>(first - of_ranks[0].begin());
-    return "the ranks have registered different gradients of '" + name_ + "': number " +
-           std::to_string(at) + " is " + named(of_ranks[0], at) + " on rank " +
-           std::to_string(ranks[0]) + " and " + named(of_ranks[i], at) + " on rank " +
-           std::to_string(ranks[i]) + "; every rank must register the same, in the same order";
-  }
-  return "";
-}
-
-// What is under way stays so, where other ranks have none of it; but nobody waits for it.
-void Gradients::fail_all(std::string why) {
-  std::vector<int64_t> open;
-  {
-    const std::lock_guard lock(mutex_);
-    why_ = std::move(why);
-    lists_differ_ = true;
-    for (int64_t number = std::max<int64_t>(0, batch_ - 1); number <= batch_; ++number) {
-      if (batch(number).remaining > 0 && !std::exchange(batch(number).is_told, true)) {
-        open.push_back(number);
-      }
+Status Gradients::wait_for_comparison(int64_t time_out_ms) {
+  std::unique_lock lock(mutex_);
+  const auto compared = [this] { return are_compared_; };
+  if (!compared()) {
+    PERSEUS_RETURN_IF_ERROR(check_may_wait(time_out_ms));
+    if (!is_bound(time_out_ms)) {
+      is_known_.wait(lock, compared);
+    } else if (!is_known_.wait_for(lock, std::chrono::milliseconds(time_out_ms), compared)) {
+      return {StatusCode::kInProgress, "not all ranks have shown which gradients they have"};
     }
   }
-  for (const int64_t number : open) tell_end(number, PERSEUS_MISMATCH, why_);
+  return lists_differ_ ? Status::mismatch(why_) : Status();
 }
 
 template <typename Wait>
-Status Gradients::wait_unless_lists_differ(int64_t time_out_ms, Wait wait) {
-  constexpr int64_t kLookMs = 50;
-  const auto began = std::chrono::steady_clock::now();
-  for (;;) {
-    const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(
-                            std::chrono::steady_clock::now() - began)
-                            .count();
-    const bool is_bounded = is_bound(time_out_ms);
-    const int64_t left = is_bounded ? std::max<int64_t>(0, time_out_ms - passed) : kLookMs;
-    const Status status = wait(std::min(left, kLookMs));
-    // Also in place of what follows from it, such as another rank that has given up.
-    if (lists_differ_ && !status.is_ok()) return Status::mismatch(why_);
-    if (status.code() != StatusCode::kInProgress) return status;
-    if (is_bounded && left <= kLookMs) return status;
-  }
+Status Gradients::wait_for_last(int32_t number, int64_t time_out_ms, Wait wait) {
+  const auto began = Clock::now();
+  const auto last = last_of(number);
+  if (!last.is_ok() || last.value() == nullptr) return last.status();
+  Status status = wait(*last.value(), time_out_ms);
+  if (status.code() == StatusCode::kInProgress) return status;
+  PERSEUS_RETURN_IF_ERROR(wait_for_comparison(left_of(time_out_ms, began)));
+  return status;
 }
 
 Status Gradients::wait(int32_t number, int64_t time_out_ms) {
-  const auto last = last_of(number);
-  if (!last.is_ok() || last.value() == nullptr) return last.status();
-  return wait_unless_lists_differ(time_out_ms,
-                                  [&](int64_t ms) { return wait_for(*last.value(), ms); });
+  return wait_for_last(number, time_out_ms,
+                       [](Operation& last, int64_t ms) { return wait_for(last, ms); });
 }
 
 Status Gradients::wait_on_stream(int32_t number, void* stream, int64_t time_out_ms) {
-  const auto last = last_of(number);
-  if (!last.is_ok() || last.value() == nullptr) return last.status();
-  return wait_unless_lists_differ(
-      time_out_ms, [&](int64_t ms) { return perseus::wait_on_stream(*last.value(), stream, ms); });
+  return wait_for_last(number, time_out_ms, [stream](Operation& last, int64_t ms) {
+    return perseus::wait_on_stream(last, stream, ms);
+  });
 }
 
 Status Gradients::wait_all(int64_t time_out_ms) {
-  const auto began = std::chrono::steady_clock::now();
+  if (is_inherited()) return not_initialized();
+  const auto began = Clock::now();
   Status first;
   for (int32_t number = 0; find(number).is_ok(); ++number) {
-    int64_t left = time_out_ms;
-    if (is_bound(time_out_ms)) {
-      const auto passed = std::chrono::steady_clock::now() - began;
-      left -= std::chrono::duration_cast<std::chrono::milliseconds>(passed).count();
-    }
-    const Status status = wait(number, is_bound(time_out_ms) ? std::max<int64_t>(0, left) : -1);
+    const Status status = wait(number, left_of(time_out_ms, began));
     if (status.code() == StatusCode::kInProgress) return status;
     if (first.is_ok()) first = status;
   }
@@ -347,6 +336,7 @@ Result<OperationPtr> Gradients::last_of(int32_t number) {
   const Gradient& gradient = *found.value();
   std::unique_lock lock(mutex_);
   is_known_.wait(lock, [&] { return gradient.being_submitted == 0; });
+  PERSEUS_RETURN_IF_ERROR(gradient.refusal);
   if (gradient.handle == 0) return OperationPtr();
   OperationPtr operation = Process::instance().handles.find(gradient.handle);
   if (operation == nullptr) return unknown_handle(gradient.handle);
@@ -374,6 +364,7 @@ using perseus::Status;
 using perseus::to_c;
 
 struct perseus_gradients {
+  explicit perseus_gradients(const perseus_gradients_options_t& options) : gradients(options) {}
   Gradients gradients;
 };
 
@@ -399,7 +390,7 @@ perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* opt
   perseus_gradients_options_t averages{};
   averages.struct_size = sizeof averages;
   averages.device_index = -1;
-  *gradients = new perseus_gradients{Gradients(options == nullptr ? averages : *options)};
+  *gradients = new perseus_gradients(options == nullptr ? averages : *options);
   return PERSEUS_OK;
 }
 
@@ -436,7 +427,12 @@ perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients
 }
 
 void perseus_gradients_destroy(perseus_gradients_t* gradients) {
-  if (gradients != nullptr && !gradients->gradients.is_inherited()) delete gradients;
+  if (gradients == nullptr || gradients->gradients.is_inherited()) return;
+  if (const Status status = perseus::check_may_wait(-1); !status.is_ok()) {
+    PERSEUS_LOG(kError, "the gradients stay: " << status.message());
+    return;
+  }
+  delete gradients;
 }
 
 }  // extern "C"

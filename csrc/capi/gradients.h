@@ -8,24 +8,29 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "base/status.h"
+#include "capi/gradient_lists.h"
+#include "engine/engine.h"
 #include "engine/operation.h"
 #include "perseus/perseus.h"
 
 namespace perseus {
 
 // As perseus.h says who may call what; operations complete on the library's threads.
-class Gradients {
+class Gradients : private GradientLists::Owner {
  public:
   explicit Gradients(const perseus_gradients_options_t& options);
   // Waits for what is under way, and for callbacks.
   ~Gradients();
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
   // Whether this process is a fork of the one that made it, whose operations it never sees done.
   bool is_inherited() const { return getpid() != made_by_; }
 
@@ -48,11 +53,11 @@ class Gradients {
     int64_t submitted = 0;        // in so many batches
     int being_submitted = 0;      // whose handles are not known yet
     int64_t done = 0;             // whose callbacks have come
+    Status refusal = Status();    // of what was submitted last
   };
   // One of which something is not done.
   struct Batch {
-    size_t remaining = 0;
-    bool is_told = false;
+    size_t remaining = 0;                  // gradients, and the comparison of the lists
     perseus_status_t status = PERSEUS_OK;  // the first that is not
     std::string message;
   };
@@ -60,23 +65,26 @@ class Gradients {
   // Marks it as submitted in its next batch; an error if that has no place for it. Gives whether it
   // is the batch's first.
   Result<bool> enter(Gradient& gradient);
+  // As if it had not been entered.
   void leave(Gradient& gradient, bool was_first);
   void open_batch();
   Batch& batch(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
+  Status hand_over(Gradient& gradient, int64_t turn, void* stream);
   void complete(Gradient& gradient, perseus_status_t status, const char* message);
-  void tell_end(int64_t number, perseus_status_t status, const std::string& message);
+  // So many parts of a batch are done; tells of its end if that is all.
+  void note_done(int64_t number, size_t parts, perseus_status_t status, const char* message);
 
-  // The ranks show each other what they have registered, while the first batch is under way: what
-  // only some have would be waited for in vain.
-  Status show_list();
-  void compare_lists(perseus_handle_t handle);
-  // How the ranks' lists, one after the other, differ; "" if they do not.
-  std::string difference(std::string_view lists) const;
-  void fail_all(std::string why);
+  // The ranks compare what they have registered while the first batch in an engine is under way.
+  Status show_list_once();
+  std::vector<int64_t> on_compared(const Status& status) override;
+  void on_settled() override;
+  // Until the ranks have compared their lists; kInProgress if the time ends first.
+  Status wait_for_comparison(int64_t time_out_ms);
 
+  // `wait` is for what was submitted last, and takes a time-out.
   template <typename Wait>
-  Status wait_unless_lists_differ(int64_t time_out_ms, Wait wait);
-  // What was submitted last; null if nothing was.
+  Status wait_for_last(int32_t number, int64_t time_out_ms, Wait wait);
+  // What was submitted last; null if nothing was. An error if it was refused.
   Result<OperationPtr> last_of(int32_t number);
   Result<Gradient*> find(int32_t number);
   std::string title(const Gradient& gradient) const;
@@ -85,17 +93,21 @@ class Gradients {
   const perseus_gradients_options_t options_;
   const std::string name_;
   std::deque<Gradient> gradients_;  // which stay where they are
+  std::unordered_set<std::string> names_;
 
   std::mutex mutex_;
   std::condition_variable is_idle_;
-  std::condition_variable is_known_;  // the handle of what is being submitted
+  std::condition_variable is_known_;  // a handle, or whether the lists differ
   int64_t batch_ = -1;                // the one that is being submitted
   size_t unsubmitted_ = 0;            // in it
   size_t under_way_ = 0;              // operations, until their callbacks have returned
   // By their numbers modulo the size; more than two at once only if callbacks come late.
   std::vector<Batch> batches_ = std::vector<Batch>(2);
 
-  std::string list_;  // of this rank: each name and a null character, and one more at the end
+  GradientLists lists_;
+  std::weak_ptr<Engine> shown_in_;  // where they were compared last, or are being
+  int64_t shown_at_ = 0;            // in which batch
+  bool are_compared_ = false;
   std::atomic<bool> lists_differ_{false};
   std::string why_;  // once they do
 };

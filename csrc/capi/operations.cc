@@ -117,7 +117,11 @@ perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t
     return to_c(Status::invalid_argument("there is no operation " + std::to_string(operation)));
   }
   const std::string_view text = name == nullptr ? std::string_view() : name;
-  if (text.empty() || text.size() > kMaxName || id == nullptr) {
+  if (id == nullptr) {
+    return to_c(
+        Status::invalid_argument("the place for the id of '" + std::string(text) + "' is missing"));
+  }
+  if (text.empty() || text.size() > kMaxName) {
     return to_c(
         Status::invalid_argument("a name must hold 1 to " + std::to_string(kMaxName) + " bytes"));
   }

@@ -137,6 +137,11 @@ Status Process::shutdown(const std::string& why) {
   return {};
 }
 
+Status from_c(perseus_status_t status, const char* message) {
+  if (status == PERSEUS_OK) return {};
+  return {static_cast<StatusCode>(status), message};
+}
+
 perseus_status_t to_c(const Status& status) {
   if (!status.is_ok()) last_error = status.message();
   return static_cast<perseus_status_t>(status.code());

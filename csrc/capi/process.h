@@ -48,6 +48,8 @@ class Process {
   int generation_ = 0;  // init calls
 };
 
+// What perseus.h has told, as a value.
+Status from_c(perseus_status_t status, const char* message);
 // Keeps the message for perseus_last_error and gives the code.
 perseus_status_t to_c(const Status& status);
 Status not_initialized();

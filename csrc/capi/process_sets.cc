@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "capi/process.h"
+#include "capi/waiting.h"
 
 using perseus::Process;
 using perseus::Status;
@@ -19,6 +20,7 @@ perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_coun
   if (set == nullptr) {
     return to_c(Status::invalid_argument("the place for the process set's id is missing"));
   }
+  if (const Status status = perseus::check_may_wait(-1); !status.is_ok()) return to_c(status);
   const bool is_empty = ranks == nullptr || rank_count < 1;  // which the engine refuses, for all
   const auto id = engine->add_process_set({ranks, is_empty ? ranks : ranks + rank_count});
   if (id.is_ok()) *set = id.value();
@@ -28,6 +30,7 @@ perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_coun
 perseus_status_t perseus_remove_process_set(perseus_process_set_t set) {
   const auto engine = Process::instance().engine();
   if (engine == nullptr) return to_c(perseus::not_initialized());
+  if (const Status status = perseus::check_may_wait(-1); !status.is_ok()) return to_c(status);
   return to_c(engine->remove_process_set(set));
 }
 
@@ -79,7 +82,7 @@ int32_t perseus_process_sets(perseus_process_set_t* ids, int32_t capacity) {
   if (engine == nullptr) return 0;
   const auto sets = engine->process_sets();
   const auto count = static_cast<int32_t>(sets.size());
-  std::copy_n(sets.begin(), std::clamp(capacity, 0, count), ids);
+  if (ids != nullptr) std::copy_n(sets.begin(), std::clamp(capacity, 0, count), ids);
   return count;
 }
 

@@ -1,6 +1,7 @@
 #include "capi/waiting.h"
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -32,7 +33,16 @@ bool is_bound(int64_t time_out_ms) {
   return time_out_ms >= 0 && time_out_ms < kCenturyMs;
 }
 
+Status check_may_wait(int64_t time_out_ms) {
+  if (time_out_ms == 0) return {};
+  const std::shared_ptr<Engine> engine = Process::instance().engine();
+  if (engine == nullptr || !engine->is_engine_thread()) return {};
+  return Status::invalid_argument(
+      "a callback would wait for itself: it may submit, and look with a time-out of 0");
+}
+
 Status wait_for(Operation& operation, int64_t time_out_ms) {
+  if (!operation.done.is_set()) PERSEUS_RETURN_IF_ERROR(check_may_wait(time_out_ms));
   return wait_for_event(operation.done, time_out_ms) ? operation.status : in_progress();
 }
 
@@ -41,6 +51,7 @@ Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms) {
   if (operation.gpu == nullptr || is_captured(*operation.gpu, waiting)) {
     return wait_for(operation, time_out_ms);
   }
+  if (!operation.launched.is_set()) PERSEUS_RETURN_IF_ERROR(check_may_wait(time_out_ms));
   if (!wait_for_event(operation.launched, time_out_ms)) return in_progress();
   if (operation.done.is_set()) return operation.status;
   Gpu& gpu = *operation.gpu;

@@ -12,8 +12,11 @@ namespace perseus {
 // Whether it bounds a wait: negative ones do not, nor do those beyond all lives, in whose
 // nanoseconds numbers would overflow.
 bool is_bound(int64_t time_out_ms);
-// The operation's status when it is done, kInProgress if the time ends first. Any thread but the
-// library's.
+// kInvalidArgument on the library's own thread, whose callbacks would wait for themselves; it may
+// look, with a time-out of 0.
+Status check_may_wait(int64_t time_out_ms);
+// The operation's status when it is done, kInProgress if the time ends first. Any thread:
+// see check_may_wait.
 Status wait_for(Operation& operation, int64_t time_out_ms);
 // The same, but that a CUDA stream waits for the results.
 Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms);

@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <sstream>
@@ -115,12 +116,18 @@ struct Parameter {
 template <typename Dtype>
 std::vector<Parameter<Dtype>> parameters_of(const ::caffe::Net<Dtype>& net) {
   std::vector<Parameter<Dtype>> parameters;
-  for (::caffe::Blob<Dtype>* blob : net.learnable_params()) parameters.push_back({"", blob, -1});
+  std::map<const ::caffe::Blob<Dtype>*, size_t> places;
+  for (::caffe::Blob<Dtype>* blob : net.learnable_params()) {
+    places[blob] = parameters.size();
+    parameters.push_back({"", blob, -1});
+  }
   size_t position = 0;
   for (size_t layer = 0; layer < net.layers().size(); ++layer) {
     const size_t blobs = net.layers()[layer]->blobs().size();
-    for (size_t blob = 0; blob < blobs; ++blob) {
-      Parameter<Dtype>& parameter = parameters.at(net.learnable_param_ids().at(position++));
+    for (size_t blob = 0; blob < blobs; ++blob, ++position) {
+      const int owner = net.param_owners().at(position);  // of net.params(); -1: itself
+      const size_t learnt_by = owner < 0 ? position : static_cast<size_t>(owner);
+      Parameter<Dtype>& parameter = parameters[places.at(net.params().at(learnt_by).get())];
       if (parameter.layer >= 0) continue;
       parameter.name = net.layer_names()[layer] + "/" + std::to_string(blob);
       parameter.layer = static_cast<int>(layer);

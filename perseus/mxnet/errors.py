@@ -20,10 +20,18 @@ _BASES = (
     errors.NonFiniteError,
 )
 
-_CLASSES: dict[type[Exception], type[Exception]] = {
-    base: mx.error.register(type(base.__name__, (mx.MXNetError, base), {"__doc__": base.__doc__}))
-    for base in _BASES
-}
+
+def _without_first_word(self: Exception, message: object = "") -> None:
+    """MXNet leaves the class's name in the text."""
+    Exception.__init__(self, str(message).removeprefix(f"{type(self).__name__}: "))
+
+
+def _registered(base: type[Exception]) -> type[Exception]:
+    attributes = {"__doc__": base.__doc__, "__init__": _without_first_word}
+    return mx.error.register(type(base.__name__, (mx.MXNetError, base), attributes))
+
+
+_CLASSES = {base: _registered(base) for base in _BASES}
 
 
 def from_status(status: int, message: str) -> Exception:

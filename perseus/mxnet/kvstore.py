@@ -154,6 +154,8 @@ class KVStore(mx.kvstore.KVStoreBase):
 
         The other arguments are those that MXNet gives, and not needed.
         """
+        if out is None:
+            raise ValueError(f"out is None; it takes the arrays that {key!r} goes to")
         for one, targets in _pairs(key, out):
             copy_to(self._stored(one), targets)
 
@@ -219,7 +221,9 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     def _require_new(self, key: Key) -> None:
         if key in self._values:
-            raise ValueError(f"key {key!r} is initialised already")
+            raise ValueError(
+                f"key {key!r} is initialised already; each Trainer and Module takes a store of its own"
+            )
 
     def _updates(self, key: Key) -> bool:
         return self._updater is not None and key not in self._param_only
@@ -231,12 +235,14 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     def _local(self, key: Key, arrays: Sequence[NDArray], op: int) -> NDArray:
         """What this worker gives: one of its arrays, or what becomes of those of its devices."""
-        stored, first = self._stored(key), checked(arrays[0], "value")
-        if (first.shape, first.dtype) != (stored.shape, stored.dtype):
-            raise ValueError(
-                f"key {key!r} was initialised with {_described(stored)}, and is given "
-                f"{_described(first)}"
-            )
+        stored, first = self._stored(key), arrays[0]
+        for array in arrays:
+            checked(array, "value")
+            if (array.shape, array.dtype) != (stored.shape, stored.dtype):
+                raise ValueError(
+                    f"key {key!r} was initialised with {_described(stored)}, and is given "
+                    f"{_described(array)}"
+                )
         if len(arrays) == 1:
             return first
         here = [array.as_in_context(first.context) for array in arrays]

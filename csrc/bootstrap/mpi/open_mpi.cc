@@ -1,9 +1,26 @@
 // Open MPI's binary interface, stable since 1.7 in what is used here: handles point at structures
 // that the library exports, and constants are addresses of predefined ones.
+#include <dlfcn.h>
+#include <sys/auxv.h>
+
 #include "bootstrap/mpi/mpi_binding.h"
 
 namespace perseus {
 namespace {
+
+// Of an executable that is linked with the library the linker makes a copy of each object that it
+// names (a copy relocation), and that copy is then everybody's. Null if it has none.
+void* find_in_executable(const char* name) {
+  void* symbol = dlsym(RTLD_DEFAULT, name);
+  Dl_info of_symbol{};
+  Dl_info of_executable{};
+  const auto* headers = reinterpret_cast<const void*>(getauxval(AT_PHDR));
+  if (symbol == nullptr || dladdr(symbol, &of_symbol) == 0 ||
+      dladdr(headers, &of_executable) == 0) {
+    return nullptr;
+  }
+  return of_symbol.dli_fbase == of_executable.dli_fbase ? symbol : nullptr;
+}
 
 struct OpenMpiInterface {
   using Comm = void*;
@@ -33,7 +50,8 @@ struct OpenMpiInterface {
   }
 
   static bool find(void* library, const char* name, void*& handle, std::string& missing) {
-    handle = dlsym(library, name);
+    handle = find_in_executable(name);
+    if (handle == nullptr) handle = dlsym(library, name);
     if (handle == nullptr) missing = name;
     return handle != nullptr;
   }

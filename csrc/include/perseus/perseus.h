@@ -4,7 +4,8 @@
  * perseus_last_error() then gives the message of the calling thread's last failure. Structures that
  * are passed in begin with struct_size, which the caller sets to sizeof: fields are only ever added
  * at the end. Buffers passed to perseus_submit belong to the library from then until the operation
- * is complete. Callbacks run on a thread of the library: they must be short and must not block.
+ * is complete. Callbacks run on a thread of the library: they must be short, must not block, and
+ * must not throw. What would wait there for itself returns PERSEUS_INVALID_ARGUMENT.
  */
 #ifndef PERSEUS_PERSEUS_H_
 #define PERSEUS_PERSEUS_H_
@@ -196,17 +197,21 @@ typedef struct {
 } perseus_tensor_t;
 
 /* Runs once, on a thread of the library, when the operation is complete. `message` is "" on
- * success and lives only during the call. perseus_submit may be called from here, perseus_wait
- * may not. */
+ * success and lives only during the call. perseus_submit may be called from here; perseus_wait only
+ * looks, with a time-out of 0. */
 typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,
                                    const char* message);
 
 /* In place of a stream: there is nothing to wait for. */
+#ifdef __cplusplus
+#define PERSEUS_NO_STREAM (reinterpret_cast<void*>(static_cast<intptr_t>(-1)))
+#else
 #define PERSEUS_NO_STREAM ((void*)(intptr_t)-1)
+#endif
 
 typedef struct {
   size_t struct_size;
-  int32_t id; /* from perseus_register; not used by JOIN */
+  int32_t id; /* from perseus_register, which also says which operation it is */
   /* Several tensors form a group: agreed on, and complete, as one. */
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
@@ -302,8 +307,9 @@ PERSEUS_API void perseus_release(perseus_handle_t handle);
  * the first layers before others. Who updates waits for each parameter's just before its next use,
  * or is told when all of the batch are done.
  *
- * All ranks register the same gradients, in the same order: the first batch ends with
- * PERSEUS_MISMATCH on all of them if not. They may submit them in any order. One
+ * All ranks make, and destroy, their objects alike, and register the same gradients, in the same
+ * order. If not, the first batch ends with PERSEUS_MISMATCH on all of them, and so do all waits and
+ * whatever is submitted later. They may submit them in any order. One
  * thread at a time may use an object, but perseus_gradients_wait may be called by any thread at any
  * time. The buffers belong to the library from perseus_gradients_submit until that gradient is
  * done. */
@@ -342,13 +348,16 @@ PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradient
  * perseus_submission_t; not used for tensors on the CPU). Returns at once.
  * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
  * way; a batch ends when all have been submitted. A call that fails
- * counts as not made, and its batch_done does not come before it is made anew; where the mistake is
- * this rank's, the other ranks' calls fail with it. May be called by callbacks while another thread
+ * counts as not made, and its batch_done does not come before it is made anew; until then waits for
+ * the gradient give its status. Where the mistake is this rank's, the other ranks' calls fail with
+ * it. May be called by callbacks while another thread
  * submits other gradients. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
-/* Waits until what was submitted last of a gradient is done, and returns its status; PERSEUS_OK if
- * nothing was. For the time-out see perseus_wait. May return before gradient_done has. */
+/* Waits until what was submitted last of a gradient is done, and until the ranks have compared what
+ * they have registered, which they do once, as the first is submitted. Returns the gradient's
+ * status; PERSEUS_OK if nothing was submitted. For the time-out see perseus_wait. May return before
+ * gradient_done has. */
 PERSEUS_API perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients,
                                                     int32_t gradient, int64_t time_out_ms);
 /* The same of all; the status is that of the first that failed. */

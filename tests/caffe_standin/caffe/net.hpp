@@ -71,8 +71,8 @@ class Net {
   const vector<shared_ptr<Blob<Dtype>>>& params() const { return params_; }
   // Those that are not shared, and the first of those that are.
   const vector<Blob<Dtype>*>& learnable_params() const { return learnable_params_; }
-  // For each of params(), where it is in learnable_params().
-  const vector<int>& learnable_param_ids() const { return learnable_param_ids_; }
+  // For each of params(), where the one that it shares is in params(), and -1 if it shares none.
+  const vector<int>& param_owners() const { return param_owners_; }
   const vector<float>& params_lr() const { return params_lr_; }
 
   void add_before_backward(Callback* callback) { before_backward_.push_back(callback); }
@@ -115,14 +115,13 @@ class Net {
     params_.push_back(layer.blobs()[i]);
     const auto shared = shared_.find(spec.name);
     if (!spec.name.empty() && shared != shared_.end()) {
-      learnable_param_ids_.push_back(shared->second);
-      params_.back()->ShareData(*learnable_params_[shared->second]);
-      params_.back()->ShareDiff(*learnable_params_[shared->second]);
+      param_owners_.push_back(shared->second);
+      params_.back()->ShareData(*params_[shared->second]);
+      params_.back()->ShareDiff(*params_[shared->second]);
       return;
     }
-    const int id = static_cast<int>(learnable_params_.size());
-    if (!spec.name.empty()) shared_[spec.name] = id;
-    learnable_param_ids_.push_back(id);
+    if (!spec.name.empty()) shared_[spec.name] = static_cast<int>(params_.size()) - 1;
+    param_owners_.push_back(-1);
     learnable_params_.push_back(params_.back().get());
     params_lr_.push_back(spec.lr_mult);
   }
@@ -144,7 +143,7 @@ class Net {
   vector<bool> layer_need_backward_;
   vector<shared_ptr<Blob<Dtype>>> params_;
   vector<Blob<Dtype>*> learnable_params_;
-  vector<int> learnable_param_ids_;
+  vector<int> param_owners_;
   vector<float> params_lr_;
   std::map<string, int> shared_;
   vector<Callback*> before_backward_;

@@ -345,37 +345,114 @@ TEST_P(AnySizeOfGradients, ThatDifferFailOnEveryRankAndTheOthersGoOn) {
   });
 }
 
-TEST_P(AnySizeOfGradients, OfWhichRanksHaveRegisteredOthersAreNotWaitedForInVain) {
+// Every rank submits all that it has, as far as it may, and then waits and destroys.
+TEST_P(AnySizeOfGradients, OfWhichRanksHaveRegisteredOthersFailOnAllOfThem) {
   if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
   const int odd = size() - 1;
   for (const int layers_of_odd : {1, 3}) {
     run([&](int rank) {
       Told told;
       const auto options = telling(told);
-      Model model(rank == odd ? layers_of_odd : 2, &options);
-      for (int l = model.layers() - 1; l >= 0; --l) {
-        // What comes once the lists are known is refused.
-        const perseus_status_t status = perseus_gradients_submit(model.handle, l, nullptr);
-        REQUIRE(status == PERSEUS_OK || status == PERSEUS_MISMATCH);
+      {
+        Model model(rank == odd ? layers_of_odd : 2, &options);
+        for (int l = model.layers() - 1; l >= 0; --l) {
+          // What comes once the lists are known is refused.
+          const perseus_status_t status = perseus_gradients_submit(model.handle, l, nullptr);
+          REQUIRE(status == PERSEUS_OK || status == PERSEUS_MISMATCH);
+        }
+        for (int l = 0; l < model.layers(); ++l) {
+          REQUIRE(perseus_gradients_wait(model.handle, l, -1) == PERSEUS_MISMATCH ||
+                  told.gradients.empty());
+        }
+        REQUIRE(perseus_gradients_wait_all(model.handle, -1) == PERSEUS_MISMATCH);
+        REQUIRE(perseus_gradients_submit(model.handle, 0, nullptr) == PERSEUS_MISMATCH);
+        const std::string what = layers_of_odd == 1
+                                     ? "number 1 is 'layer1' on rank 0 and none on rank "
+                                     : "number 2 is none on rank 0 and 'layer2' on rank ";
+        REQUIRE(
+            last_error_has("different gradients of 'gradients': " + what + std::to_string(odd)));
       }
-      // Those that all have may have come through.
-      while (perseus_gradients_wait(model.handle, model.layers() - 1, -1) == PERSEUS_OK &&
-             perseus_gradients_submit(model.handle, 0, nullptr) != PERSEUS_MISMATCH) {
-        usleep(1000);
-      }
-      const std::string what = layers_of_odd == 1
-                                   ? "number 1 is 'layer1' on rank 0 and none on rank "
-                                   : "number 2 is none on rank 0 and 'layer2' on rank ";
-      REQUIRE(last_error_has("different gradients of 'gradients': " + what + std::to_string(odd)));
-      // Where one leaves before, the others may hear of that instead.
-      Submission barrier(PERSEUS_BARRIER, "barrier");
-      REQUIRE(barrier.run() == PERSEUS_OK);
-      REQUIRE(perseus_shutdown() == PERSEUS_OK);
-      REQUIRE(told.batch_statuses.size() -
-                  std::count(told.batch_statuses.begin(), told.batch_statuses.end(), PERSEUS_OK) <=
-              1);
+      REQUIRE(told.batches == std::vector<int64_t>({0}));
+      REQUIRE(told.batch_statuses == std::vector<perseus_status_t>({PERSEUS_MISMATCH}));
+      // Each that was submitted has ended, and before the batch has.
+      REQUIRE(told.gradients_before[0] == told.gradients.size());
     });
   }
+}
+
+// A rank that is told in the middle of a batch has submitted what others have not.
+TEST_P(AnySizeOfGradients, ThatDifferEndInTheMiddleOfABatch) {
+  if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  run([&](int rank) {
+    Told told;
+    const auto options = telling(told);
+    {
+      Model model(0, &options);
+      for (int i = 0; i < 3; ++i) {
+        const int l = rank == 0 ? i : 2 - i;
+        float* const data = model.values.emplace_back(1).data();
+        const int64_t one = 1;
+        const perseus_tensor_t tensor = {data, nullptr, &one, 1, PERSEUS_FLOAT32};
+        int32_t number = -1;
+        REQUIRE(perseus_gradients_add(model.handle, std::to_string(l).c_str(), &tensor, &number) ==
+                PERSEUS_OK);
+      }
+      // Rank 0's first is the others' last.
+      REQUIRE(perseus_gradients_submit(model.handle, 0, nullptr) == PERSEUS_OK);
+      REQUIRE(perseus_gradients_wait(model.handle, 0, -1) == PERSEUS_MISMATCH);
+      REQUIRE(perseus_gradients_submit(model.handle, 1, nullptr) == PERSEUS_MISMATCH);
+    }
+    REQUIRE(told.statuses == std::vector<perseus_status_t>({PERSEUS_MISMATCH}));
+    REQUIRE(told.batch_statuses == std::vector<perseus_status_t>({PERSEUS_MISMATCH}));
+  });
+}
+
+TEST_P(AnySizeOfGradients, CannotBeWaitedForByACallback) {
+  struct Watched {
+    perseus_gradients_t* gradients = nullptr;
+    std::vector<perseus_status_t> statuses;
+    std::atomic<bool> is_told{false};
+  };
+  run([&](int) {
+    Watched watched;
+    perseus_gradients_options_t options{};
+    options.struct_size = sizeof options;
+    options.user = &watched;
+    options.gradient_done = [](void* user, int32_t gradient, perseus_status_t, const char*) {
+      auto& self = *static_cast<Watched*>(user);
+      if (gradient != 1) return;
+      perseus_gradients_submit(self.gradients, 0, nullptr);
+      self.statuses = {perseus_gradients_wait(self.gradients, 0, -1),
+                       perseus_gradients_wait(self.gradients, 0, 0), perseus_remove_process_set(7)};
+      perseus_gradients_destroy(self.gradients);
+      self.is_told = true;
+    };
+    {
+      Model model(2, &options);
+      watched.gradients = model.handle;
+      model.submit(1, 1.0f);
+      REQUIRE(perseus_gradients_wait(model.handle, 1, -1) == PERSEUS_OK);
+      while (!watched.is_told) usleep(1000);
+      REQUIRE(perseus_gradients_wait_all(model.handle, -1) == PERSEUS_OK);
+    }
+    REQUIRE(watched.statuses[0] == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(watched.statuses[1] == PERSEUS_IN_PROGRESS || watched.statuses[1] == PERSEUS_OK);
+    REQUIRE(watched.statuses[2] == PERSEUS_INVALID_ARGUMENT);
+  });
+}
+
+TEST_P(AnySizeOfGradients, ThatWereRefusedAreNotWaitedForAsIfDone) {
+  run([&](int) {
+    perseus_gradients_options_t options{};
+    options.struct_size = sizeof options;
+    options.codec = 99;
+    Model model(2, &options);
+    REQUIRE(perseus_gradients_submit(model.handle, 1, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_gradients_wait(model.handle, 1, -1) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_gradients_wait_all(model.handle, -1) == PERSEUS_INVALID_ARGUMENT);
+    Submission barrier(PERSEUS_BARRIER, "barrier");
+    REQUIRE(barrier.run() == PERSEUS_OK);
+  });
 }
 
 TEST_P(AnySizeOfGradients, EndWithTheEngineAndAnotherObjectGoesOnAfterIt) {
@@ -410,6 +487,7 @@ TEST_P(AnySizeOfGradients, AForkedChildCanDestroyThem) {
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
+      if (perseus_gradients_wait_all(model->handle, -1) != PERSEUS_NOT_INITIALIZED) _exit(1);
       delete model;
       _exit(0);
     }

@@ -227,6 +227,41 @@ def test_a_rank_that_ends_without_shutdown_does_not_keep_the_job(tmp_path: Path,
         assert launcher is MPIRUN or "rank 1" in result.stderr
 
 
+# Its own use of MPI makes the linker copy MPI_COMM_WORLD's object into the executable.
+USES_MPI = """
+#include <mpi.h>
+#include <perseus/perseus.h>
+#include <stdio.h>
+
+int main(int count, char** arguments) {
+  int level = 0, rank = -1, size = 0;
+  MPI_Init_thread(&count, &arguments, MPI_THREAD_MULTIPLE, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (perseus_init(NULL) != PERSEUS_OK) {
+    fprintf(stderr, "%s\\n", perseus_last_error());
+    return 1;
+  }
+  printf("%s\\n", perseus_rank() == rank && perseus_size() == size ? "well" : "elsewhere");
+  perseus_shutdown();
+  MPI_Finalize();
+  return 0;
+}
+"""
+
+
+def test_a_program_in_c_that_uses_mpi_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "mpicc")
+    source = tmp_path / "uses.c"
+    source.write_text(USES_MPI)
+    program = str(compiled(source, tmp_path / "uses"))
+    result = subprocess.run([*MPIRUN, program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("well") == 4
+
+
 def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[3] / "examples/c/training.c"
     program = str(compiled(source, tmp_path / "training"))

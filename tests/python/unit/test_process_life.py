@@ -208,6 +208,30 @@ def test_callbacks_in_a_forked_child_that_has_called_init(run_ranks: RunRanks) -
     all_well(run_ranks(1, CALLS_IN_A_CHILD), 1)
 
 
+#: A data loader's worker may ask for its parent's place, to choose its rows say.
+ASKS_FOR_ITS_PLACE = """
+import os, perseus_core as core
+core.init()
+place = core.rank(), core.size(), core.local_rank(), core.cross_size(), core.is_homogeneous()
+pid = os.fork()
+if pid == 0:
+    if os.fork() == 0: os._exit(0 if core.rank() == place[0] else 1)
+    assert os.wait()[1] == 0
+    assert not core.is_initialized()
+    assert place == (core.rank(), core.size(), core.local_rank(), core.cross_size(),
+                     core.is_homogeneous())
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+core.shutdown()
+try: core.rank()
+except ValueError: print("well", flush=True)
+"""
+
+
+def test_a_forked_child_knows_its_parents_place(run_ranks: RunRanks) -> None:
+    all_well(run_ranks(2, ASKS_FOR_ITS_PLACE), 2)
+
+
 #: Handles of every kind, one of them with a thread that waits for it, and a child that has them.
 INHERITS = """
 import os, threading, time, numpy, torch

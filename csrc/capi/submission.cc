@@ -1,5 +1,7 @@
 #include "capi/submission.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -10,6 +12,13 @@
 
 namespace perseus {
 namespace {
+
+// Of a tensor. Some may be mapped from files, or be sparse; numbers that were never written as
+// shapes go far beyond.
+int64_t most_bytes() {
+  static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return 64 * memory;
+}
 
 // Never destroyed, as threads of the host program may hold operations until the very end.
 Recycler<Operation>& operations() {
@@ -81,6 +90,7 @@ class Checker {
       }
       description.shape.push_back(extent);
     }
+    if (bytes > most_bytes()) return wrong("its shape is that of more memory than there can be");
     if (description.shape.empty() && name_.kind == OperationKind::kReduceScatter) {
       return wrong("a scalar cannot be scattered; submit a tensor of at least one dimension");
     }

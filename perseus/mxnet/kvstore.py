@@ -222,7 +222,8 @@ class KVStore(mx.kvstore.KVStoreBase):
     def _require_new(self, key: Key) -> None:
         if key in self._values:
             raise ValueError(
-                f"key {key!r} is initialised already; each Trainer and Module takes a store of its own"
+                f"key {key!r} is initialised already; each Trainer and each Module takes a store "
+                "of its own"
             )
 
     def _updates(self, key: Key) -> bool:

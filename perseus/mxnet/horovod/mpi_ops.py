@@ -300,8 +300,8 @@ def reducescatter(
 ) -> NDArray:
     """Reduces the ranks' arrays and gives each rank its rows of the result.
 
-    Rows that do not divide go one each to the first ranks of the set; arrays of mx.nd, which have no
-    way to be empty, take a row a rank at least. `op` is Average or Sum.
+    Rows that do not divide go one each to the first ranks of the set; arrays of mx.nd, which cannot
+    be empty, take at least one row a rank. `op` is Average or Sum.
     """
     (output,), _ = _submit(
         OperationKind.REDUCESCATTER,

@@ -91,11 +91,15 @@ TEST(Arguments, ThatAreMissingOrImpossibleAreErrors) {
   EXPECT_EQ(perseus_counters(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_settings(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_check_build(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_EQ(perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "x", nullptr),
+            PERSEUS_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(perseus_last_error()).find("id of 'x'"), std::string::npos);
 }
 
 TEST_P(Operations, AShapeThatIsMissingIsAnError) {
   run([](int) {
     REQUIRE(perseus_process_set_ranks(PERSEUS_WORLD, nullptr) == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(perseus_process_sets(nullptr, 4) == 1);
   });
   run([&](int) {
     std::vector<float> data(4);
@@ -107,6 +111,13 @@ TEST_P(Operations, AShapeThatIsMissingIsAnError) {
       REQUIRE(wrong.run() == PERSEUS_INVALID_ARGUMENT);
       REQUIRE(std::string(perseus_last_error()).find("its shape is missing") != std::string::npos);
     }
+    const std::vector<int64_t> of_no_memory = {int64_t{1} << 50}, of_nothing = {1LL << 50, 0};
+    Submission huge(PERSEUS_ALLREDUCE, "huge");
+    huge.tensor(data.data(), nullptr, of_no_memory, PERSEUS_FLOAT32);
+    REQUIRE(huge.run() == PERSEUS_INVALID_ARGUMENT);
+    Submission empty(PERSEUS_ALLREDUCE, "empty");
+    empty.tensor(nullptr, nullptr, of_nothing, PERSEUS_FLOAT32);
+    REQUIRE(empty.run() == PERSEUS_OK);
   });
 }
 

@@ -2,11 +2,11 @@
 
 Open MPI and MPICH come into environments of their own, build/openmpi and build/mpich; PyTorch and
 Horovod into build/peers; TensorFlow 2.12, the last that Horovod was released for, and Horovod into
-build/peers-tensorflow. Horovod has no wheels, and its last release, of June 2023, does not compile
-as it is against a current PyTorch, which wants C++17; so its source is fetched, two lines changed,
-and built with Gloo and, for PyTorch, with that Open MPI, in some minutes each. What cannot be had
-is said in the end, with the reason, and the exit status is 1; benchmarks go on without it and say
-so too.
+build/peers-tensorflow; MXNet, whose own KVStore is a peer, into build/mxnet. Horovod has no wheels,
+and its last release, of June 2023, does not compile as it is against a current PyTorch, which wants
+C++17; so its source is fetched, two lines changed, and built with Gloo and, for PyTorch, with that
+Open MPI, in some minutes each. What cannot be had is said in the end, with the reason, and the exit
+status is 1; benchmarks go on without it and say so too.
 """
 
 from __future__ import annotations
@@ -180,6 +180,7 @@ def main() -> None:
         f"Horovod {HOROVOD}, torch": lambda: horovod(TORCH),
         "TensorFlow": lambda: environment(TENSORFLOW.environment),
         f"Horovod {HOROVOD}, tensorflow": lambda: horovod(TENSORFLOW),
+        "MXNet": lambda: environment("mxnet"),
     }
     of_horovod = {f"Horovod {HOROVOD}, {kind.framework}": kind for kind in (TORCH, TENSORFLOW)}
     outcomes = {}

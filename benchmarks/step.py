@@ -14,7 +14,8 @@ calls hvd.allreduce_async_ for each, as scripts may by hand; "as its optimizer" 
 with DistributedOptimizer does.
 
 With --framework tensorflow only that, in one graph that makes the gradients and reduces them,
-beside the same through perseus.h: nothing paces what a graph computes as the accelerator does.
+beside the same through perseus.h: nothing paces what a graph computes as the accelerator does. With
+--framework mxnet only that, beside MXNet's own KVStore, with servers that sum what they are sent.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import argparse
 from contest import ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
-from contest.launch import IN_GRAPHS, KNOWN, OPTIMIZER
+from contest.launch import IN_GRAPHS, KNOWN, ON_MXNET, OPTIMIZER
 from contest.models import NAMES, V100, model
 
 LIMIT = "memory limit"
@@ -40,6 +41,7 @@ AT_ONCE = {
         *(one for one in training_step.CONTENDERS if not one.program.startswith("perseus")),
     ),
     "tensorflow": (KNOWN["perseus C"], *IN_GRAPHS),
+    "mxnet": ON_MXNET,
 }
 
 
@@ -75,7 +77,7 @@ def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report
     contenders = [
         one
         for one in AT_ONCE[args.framework]
-        if not args.no_peers or one.program.startswith("perseus")
+        if not args.no_peers or one.label.startswith("perseus")
     ]
     with Conductor(contenders, ranks, time_out=600) as contest:
         training_step.tune(contest, 0 if args.quick else args.tuning_steps)
@@ -101,21 +103,21 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true", help="Perseus alone")
     report.add_arguments(parser)
     args = parser.parse_args()
-    in_graph = args.framework == "tensorflow"
-    if in_graph and args.only == "steps":
-        parser.error("argument --only: in TensorFlow's graphs gradients are measured at once only")
-    if args.plot and args.only == "at-once" and not in_graph:
+    only_at_once = args.framework != "torch"
+    if only_at_once and args.only == "steps":
+        parser.error(f"argument --only: with {args.framework} gradients are measured at once only")
+    if args.plot and args.only == "at-once" and not only_at_once:
         parser.error("argument --plot: steps are drawn, and --only at-once leaves them out")
     steps = report.Report("step", file=args.json, also={"accelerator": V100.name})
     at_once = steps.section("at_once")
     print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")
     for ranks in args.ranks:
-        if args.only != "at-once" and not in_graph:
+        if args.only != "at-once" and not only_at_once:
             measure_steps(args, ranks, steps)
         if args.only != "steps":
             measure_at_once(args, ranks, at_once)
     steps.save(finished=True)
-    if args.plot and in_graph:
+    if args.plot and only_at_once:
         report.plot(at_once, args.plot, x="ranks", panel=["work"], y_label="us")
     elif args.plot:
         training_step.plot_exposed(

@@ -25,6 +25,7 @@ PEERS = {
     "horovod_tensorflow": ROOT / "build/peers-tensorflow",
 }
 MPI_OF_HOROVOD = "openmpi"
+MXNET = ROOT / "build/mxnet"
 
 
 class NotToBeHadError(Exception):
@@ -42,8 +43,8 @@ class Host:
 class Contender:
     """Who takes part. `environment` is added to that of its ranks.
 
-    launcher: "ranks" (variables as torchrun's), "tensorflow" (its TF_CONFIG), "horovod gloo", or an
-      MPI: "openmpi", "mpich".
+    launcher: "ranks" (variables as torchrun's), "tensorflow" (its TF_CONFIG), "mxnet" (its servers,
+      as many as ranks), "horovod gloo", or an MPI: "openmpi", "mpich".
     program: a module of contest.contenders, or a C file there.
     """
 
@@ -101,6 +102,12 @@ IN_GRAPHS = (
     Contender("horovod tensorflow", "horovod gloo", "horovod_tensorflow", _QUIET),
     Contender("tensorflow multiworker", "tensorflow", "tensorflow_multiworker", _QUIET),
 )
+#: Who reduces MXNet's arrays: the programs have "mxnet" in their names.
+ON_MXNET = (
+    Contender("perseus mxnet", "ranks", "perseus_mxnet"),
+    Contender("perseus kvstore", "ranks", "mxnet_kvstore", {"KVSTORE": "dist_sync_perseus"}),
+    Contender("mxnet dist_sync", "mxnet", "mxnet_kvstore", {"KVSTORE": "dist_sync"}),
+)
 
 
 @dataclass
@@ -129,6 +136,8 @@ def launch(
         return Job([_mpirun(contender, command, ranks, hosts, common, meeting.parent, log)])
     if contender.launcher == "horovod gloo":
         return _horovod_gloo(contender, command, ranks, hosts, common, log)
+    if contender.launcher == "mxnet":
+        return _mxnet_servers(contender, command, ranks, hosts, common, log)
     start = _tensorflow_variables if contender.launcher == "tensorflow" else _torchrun_variables
     variables = start(ranks, hosts)
     return Job(
@@ -152,11 +161,15 @@ def _command(contender: Contender) -> list[str]:
             raise NotToBeHadError(failed.read_text().strip())
         if not (PEERS[contender.program] / "bin/horovodrun").exists():
             raise NotToBeHadError("Horovod is not there: make peers")
+    if "mxnet" in contender.program and not (MXNET / "bin/python").exists():
+        raise NotToBeHadError("MXNet is not there: make peers")
     return [str(_python(contender)), "-m", "contest.worker", contender.program]
 
 
 def _python(contender: Contender) -> Path:
-    """Horovod has environments of its own."""
+    """Horovod and MXNet have environments of their own."""
+    if "mxnet" in contender.program:
+        return MXNET / "bin/python"
     if contender.program in PEERS:
         return PEERS[contender.program] / "bin/python"
     return Path(sys.executable)
@@ -219,6 +232,34 @@ def _tensorflow_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, s
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})}
         for rank in range(ranks)
     ]
+
+
+def _mxnet_servers(
+    contender: Contender,
+    command: list[str],
+    ranks: int,
+    hosts: Sequence[Host],
+    common: Mapping[str, str],
+    log: IO[bytes],
+) -> Job:
+    """As MXNet's launcher does: a scheduler, and as many servers as ranks, beside them."""
+    (port,) = _free_ports(1)
+    meeting = {
+        "DMLC_PS_ROOT_URI": hosts[0].address,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_SERVER": str(ranks),
+        "DMLC_NUM_WORKER": str(ranks),
+    }
+
+    def start(host: Host, role: str, line: Sequence[str]) -> subprocess.Popen[bytes]:
+        own = {**common, **meeting, "DMLC_INTERFACE": host.interface, "DMLC_ROLE": role}
+        return _start([*host.prefix, *line], own, log)
+
+    serve = [str(_python(contender)), "-W", "ignore", "-c", "import mxnet"]
+    places = _place(ranks, hosts)
+    servers = [start(hosts[0], "scheduler", serve)]
+    servers += [start(host, "server", serve) for host in places]
+    return Job([start(host, "worker", command) for host in places], servers)
 
 
 def _horovod_gloo(

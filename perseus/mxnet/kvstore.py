@@ -27,7 +27,7 @@ import numpy as np
 import perseus_core
 from perseus.common import reduce_ops
 from perseus.mxnet import engine
-from perseus.mxnet.engine import NDArray, checked, copy_to
+from perseus.mxnet.engine import NDArray, checked, copy_to, empty_like
 from perseus.mxnet.horovod import mpi_ops
 from perseus_core import OperationKind, names
 from perseus_core.constants import WORLD
@@ -71,6 +71,8 @@ class KVStore(mx.kvstore.KVStoreBase):
         mpi_ops.init()
         # What a pull gives: the last sum, or the weight where there is an optimizer.
         self._values: dict[Key, NDArray] = {}
+        # What pushes have been reduced to.
+        self._results: dict[Key, NDArray] = {}
         # Those that are reduced by name: no optimizer updates them.
         self._param_only: set[Key] = set()
         self._updater: Callable[[Any, NDArray, NDArray], None] | None = None
@@ -141,7 +143,7 @@ class KVStore(mx.kvstore.KVStoreBase):
             with _refusing(OperationKind.ALLREDUCE, one):
                 op = self._checked(one, op)
                 local = self._local(one, arrays, op)
-            reduced = mpi_ops.allreduce(local, name=_name(one), priority=priority, op=op)
+            reduced = self._reduced(one, local, op, priority)
             if self._updates(one):
                 self._updater(one, reduced, self._values[one])
             else:
@@ -171,7 +173,7 @@ class KVStore(mx.kvstore.KVStoreBase):
             options = {"name": _name(one), "priority": priority, "op": PerseusOp.Sum}
             if self._updates(one):
                 weight = self._values[one]
-                self._updater(one, mpi_ops.allreduce(local, **options), weight)
+                self._updater(one, self._reduced(one, local, PerseusOp.Sum, priority), weight)
                 copy_to(weight, outs[one])
             elif out is None:
                 copy_to(mpi_ops.allreduce_(local, **options), outs[one])
@@ -248,6 +250,26 @@ class KVStore(mx.kvstore.KVStoreBase):
             return first
         here = [array.as_in_context(first.context) for array in arrays]
         return functools.reduce(_COMBINED_BY[PerseusOp(op)], here)
+
+    def _reduced(self, key: Key, local: NDArray, op: int, priority: int) -> NDArray:
+        """What becomes of the workers' arrays, in memory that the key keeps: that of a new array,
+        each of whose pages the system has to give, takes longer to have than to fill."""
+        reduced = self._results.get(key)
+        # A sum that an optimizer has been set after is a weight by now.
+        is_weight = self._updates(key) and reduced is self._values[key]
+        if reduced is None or is_weight or reduced.context != local.context:
+            reduced = self._results[key] = empty_like(local)
+        engine.submit(
+            OperationKind.ALLREDUCE,
+            "allreduce",
+            _name(key),
+            WORLD,
+            [local],
+            [reduced],
+            reduce_op=op,
+            priority=priority,
+        )
+        return reduced
 
     def _broadcast(self, key: Key, targets: Sequence[NDArray], priority: int) -> None:
         mpi_ops.broadcast_(targets[0], 0, name=_name(key), priority=priority)

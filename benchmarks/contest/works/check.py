@@ -9,7 +9,8 @@ import numpy as np
 
 def require(result: Any, elements: int, *values: float) -> None:
     """Raises ArithmeticError unless it is so many elements: equal parts, each of one value."""
-    found = np.asarray(result)
+    # NumPy would take an array of MXNet's element by element.
+    found = result.asnumpy() if hasattr(result, "asnumpy") else np.asarray(result)
     if found.shape != (elements,):
         raise ArithmeticError(f"wrong result: {found.size} elements, not {elements}")
     expected = np.array(values, np.float32)

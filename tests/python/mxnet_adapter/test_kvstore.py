@@ -132,6 +132,17 @@ def test_mistakes(kv):
     kv.barrier()
 
 
+def test_what_was_pushed_is_the_weight_of_an_optimizer_set_later(kv):
+    kv.init("w", mx.nd.zeros((3,)))
+    kv.push("w", mx.nd.ones((3,)))
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, wd=0.0))
+    kv.push("w", mx.nd.ones((3,)) * 2)
+    kv.push("w", mx.nd.ones((3,)) * 4)
+    out = mx.nd.empty((3,))
+    kv.pull("w", out)
+    assert out.asnumpy().tolist() == [kv.num_workers * (1 - 2 - 4)] * 3
+
+
 def test_a_mistake_of_one_worker_is_an_error_of_all(kv, two_ranks):
     kv.init("lone", mx.nd.ones((3,)))
     if kv.rank == 0:

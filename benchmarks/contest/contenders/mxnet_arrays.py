@@ -1,0 +1,19 @@
+"""What contenders on MXNet have in common: its arrays, which whoever reads them waits for."""
+
+from __future__ import annotations
+
+import mxnet as mx
+
+
+class MXNetContender:
+    rank: int
+    size: int
+
+    def tensor(self, elements: int) -> mx.nd.NDArray:
+        return mx.nd.ones((elements,))
+
+    def fill(self, tensor: mx.nd.NDArray, value: float) -> None:
+        tensor[:] = value
+
+    def wait(self, handle: mx.nd.NDArray) -> None:
+        handle.wait_to_read()

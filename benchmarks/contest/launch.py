@@ -26,6 +26,8 @@ PEERS = {
 }
 MPI_OF_HOROVOD = "openmpi"
 MXNET = ROOT / "build/mxnet"
+#: Who is not run by this Python.
+ENVIRONMENTS = {**PEERS, "perseus_mxnet": MXNET, "mxnet_kvstore": MXNET}
 
 
 class NotToBeHadError(Exception):
@@ -102,7 +104,7 @@ IN_GRAPHS = (
     Contender("horovod tensorflow", "horovod gloo", "horovod_tensorflow", _QUIET),
     Contender("tensorflow multiworker", "tensorflow", "tensorflow_multiworker", _QUIET),
 )
-#: Who reduces MXNet's arrays: the programs have "mxnet" in their names.
+#: Who reduces MXNet's arrays.
 ON_MXNET = (
     Contender("perseus mxnet", "ranks", "perseus_mxnet"),
     Contender("perseus kvstore", "ranks", "mxnet_kvstore", {"KVSTORE": "dist_sync_perseus"}),
@@ -161,17 +163,15 @@ def _command(contender: Contender) -> list[str]:
             raise NotToBeHadError(failed.read_text().strip())
         if not (PEERS[contender.program] / "bin/horovodrun").exists():
             raise NotToBeHadError("Horovod is not there: make peers")
-    if "mxnet" in contender.program and not (MXNET / "bin/python").exists():
+    if not _python(contender).exists():
         raise NotToBeHadError("MXNet is not there: make peers")
     return [str(_python(contender)), "-m", "contest.worker", contender.program]
 
 
 def _python(contender: Contender) -> Path:
     """Horovod and MXNet have environments of their own."""
-    if "mxnet" in contender.program:
-        return MXNET / "bin/python"
-    if contender.program in PEERS:
-        return PEERS[contender.program] / "bin/python"
+    if contender.program in ENVIRONMENTS:
+        return ENVIRONMENTS[contender.program] / "bin/python"
     return Path(sys.executable)
 
 

@@ -65,15 +65,19 @@ Hello hello_of(const RendezvousBootstrap::Options& options) {
   return hello;
 }
 
+// A stranger has a place for good, and may swallow what comes there; the job's own server may be at
+// another.
+bool is_only_place(const RendezvousBootstrap::Options& options) {
+  return options.servers.size() == 1;
+}
+
 // `final` is set when trying again, or elsewhere, would be of no use.
 Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
                    Clock::time_point deadline, bool& final) {
   char greeting[kGreetingBytes];
   PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(greeting, sizeof(greeting), deadline));
-  // A stranger that has the place for good, but the job's own server may be at another.
-  const bool nowhere_else = options.servers.size() == 1;
   if (std::string_view(greeting, kMagic.size()) != kMagic) {
-    final = nowhere_else;
+    final = is_only_place(options);
     return Status::unreachable("another service answers there");
   }
   const std::string_view challenge(greeting + kMagic.size(), kChallengeBytes);
@@ -91,7 +95,7 @@ Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
   if (decoded.kind != Answer::kWelcome ||
       !equal_in_constant_time(decoded.mac,
                               server_mac(options.secret, challenge, hello.challenge))) {
-    final = nowhere_else;
+    final = is_only_place(options);
     return Status::unreachable("it does not know the job's secret (PERSEUS_SECRET)");
   }
   return Status::ok();
@@ -100,9 +104,8 @@ Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
 // A connection to the job's own server, if that is at `server`.
 Result<Socket> try_at(const HostPort& server, const RendezvousBootstrap::Options& options,
                       Clock::time_point deadline, bool& final) {
-  // Where packets are swallowed there may be no server, and one elsewhere.
-  const bool nowhere_else = options.servers.size() == 1;
-  const auto connected = nowhere_else ? deadline : std::min(deadline, Clock::now() + kConnectTime);
+  const auto connected =
+      is_only_place(options) ? deadline : std::min(deadline, Clock::now() + kConnectTime);
   Result<Socket> socket = Socket::connect(server, connected, &final);
   if (!socket.is_ok()) return socket;
   const auto until = std::min(deadline, Clock::now() + kHandshakeTime);

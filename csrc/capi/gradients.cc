@@ -206,12 +206,18 @@ void Gradients::complete(Gradient& gradient, perseus_status_t status, const char
   if (options_.gradient_done != nullptr) {
     options_.gradient_done(options_.user, gradient.number, status, message);
   }
-  std::unique_lock lock(mutex_);
-  // A gradient is submitted once a batch, and its callbacks come in order.
-  const int64_t number = gradient.done++;
-  lock.unlock();
+  int64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    // A gradient is submitted once a batch, and its callbacks come in order.
+    number = gradient.done++;
+  }
   note_done(number, 1, status, message);
-  lock.lock();
+  end_one();
+}
+
+void Gradients::end_one() {
+  const std::lock_guard lock(mutex_);
   if (--under_way_ == 0) is_idle_.notify_all();
 }
 
@@ -250,10 +256,12 @@ Status Gradients::show_list_once() {
   }
   Status status = lists_.show(names);
   if (status.is_ok()) return status;
-  const std::lock_guard lock(mutex_);
-  shown_in_.reset();
-  --batch(shown_at_).remaining;
-  if (--under_way_ == 0) is_idle_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    shown_in_.reset();
+    --batch(shown_at_).remaining;
+  }
+  end_one();
   return status;
 }
 
@@ -277,10 +285,7 @@ std::vector<int64_t> Gradients::on_compared(const Status& status) {
   return submitted;
 }
 
-void Gradients::on_settled() {
-  const std::lock_guard lock(mutex_);
-  if (--under_way_ == 0) is_idle_.notify_all();
-}
+void Gradients::on_settled() { end_one(); }
 
 Status Gradients::wait_for_comparison(int64_t time_out_ms) {
   std::unique_lock lock(mutex_);

@@ -71,6 +71,8 @@ class Gradients : private GradientLists::Owner {
   Batch& batch(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
   Status hand_over(Gradient& gradient, int64_t turn, void* stream);
   void complete(Gradient& gradient, perseus_status_t status, const char* message);
+  // One thing less is under way.
+  void end_one();
   // So many parts of a batch are done; tells of its end if that is all.
   void note_done(int64_t number, size_t parts, perseus_status_t status, const char* message);
 

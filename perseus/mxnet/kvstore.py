@@ -259,17 +259,7 @@ class KVStore(mx.kvstore.KVStoreBase):
         is_weight = self._updates(key) and reduced is self._values[key]
         if reduced is None or is_weight or reduced.context != local.context:
             reduced = self._results[key] = empty_like(local)
-        engine.submit(
-            OperationKind.ALLREDUCE,
-            "allreduce",
-            _name(key),
-            WORLD,
-            [local],
-            [reduced],
-            reduce_op=op,
-            priority=priority,
-        )
-        return reduced
+        return mpi_ops.allreduce_to(reduced, local, _name(key), priority, op)
 
     def _broadcast(self, key: Key, targets: Sequence[NDArray], priority: int) -> None:
         mpi_ops.broadcast_(targets[0], 0, name=_name(key), priority=priority)

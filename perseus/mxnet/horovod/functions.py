@@ -47,7 +47,10 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
     assert prefix is None or isinstance(prefix, str), "prefix must be a str, or None"
     if size() == 1:
         return
-    named = {f"{prefix or ''}{key}": value for key, value in sorted(params.items(), key=_spelt)}
+    named = {
+        f"{prefix or ''}{key}": value
+        for key, value in sorted(params.items(), key=lambda item: str(item[0]))
+    }
     with engine.refusing_all(OperationKind.BROADCAST, "broadcast", named, 0):
         arrays = {name: _arrays_of(name, value) for name, value in named.items()}
     for name, of_devices in arrays.items():
@@ -58,10 +61,6 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
     for of_devices in arrays.values():
         for array in of_devices or ():
             array.wait_to_read()
-
-
-def _spelt(item: tuple[Any, Any]) -> str:
-    return str(item[0])
 
 
 def _arrays_of(name: str, value: Any) -> list[NDArray] | None:

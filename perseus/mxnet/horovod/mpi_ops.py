@@ -137,6 +137,21 @@ def allreduce_(
     return tensor
 
 
+def allreduce_to(
+    output: NDArray, tensor: NDArray, name: str, priority: int = 0, op: int = Average
+) -> NDArray:
+    """allreduce into an array that is there already; gives that back. Not one of Horovod's."""
+    _submit(
+        OperationKind.ALLREDUCE,
+        tensor,
+        lambda _: output,
+        name,
+        global_process_set,
+        lambda: _reducing(resolve_op(op, None), 1.0, 1.0, priority),
+    )
+    return output
+
+
 def grouped_allreduce(
     tensors: Sequence[NDArray],
     average: bool | None = None,

@@ -217,7 +217,7 @@ int main(int count, char** arguments) {
 def test_a_rank_that_ends_without_shutdown_does_not_keep_the_job(tmp_path: Path, way: str) -> None:
     source = tmp_path / "ends.c"
     source.write_text(ENDS_EARLY)
-    program = str(compiled(source, tmp_path / "ends", "-Wno-unused-parameter"))
+    program = compiled(source, tmp_path / "ends", "-Wno-unused-parameter")
     for launcher in (MPIRUN, PERSEUSRUN):
         result = subprocess.run(
             [*launcher, program, way], capture_output=True, text=True, timeout=60
@@ -256,7 +256,7 @@ def test_a_program_in_c_that_uses_mpi_itself(
     monkeypatch.setenv("CC", "mpicc")
     source = tmp_path / "uses.c"
     source.write_text(USES_MPI)
-    program = str(compiled(source, tmp_path / "uses"))
+    program = compiled(source, tmp_path / "uses")
     result = subprocess.run([*MPIRUN, program], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("well") == 4
@@ -264,7 +264,7 @@ def test_a_program_in_c_that_uses_mpi_itself(
 
 def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[3] / "examples/c/training.c"
-    program = str(compiled(source, tmp_path / "training"))
+    program = compiled(source, tmp_path / "training")
     for launcher in (MPIRUN, PERSEUSRUN, [*PERSEUSRUN, "--mpi"]):
         result = subprocess.run(
             [*launcher, program], capture_output=True, text=True, timeout=100, check=True

@@ -108,6 +108,8 @@ def test_mistakes(kv):
         kv.push("m", mx.nd.ones((4,)))
     with pytest.raises(ValueError, match=r"float32\[3\].*float32\[1\]"):
         kv.push("m", [ones, mx.nd.ones((1,), ctx=mx.cpu(1))])
+    with pytest.raises(TypeError, match="priority"):
+        kv.push("m", ones, priority="first")
     with pytest.raises(ValueError, match="out is None"):
         kv.pull("m")
     with pytest.raises(ValueError, match="as many"):

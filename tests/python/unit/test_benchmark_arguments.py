@@ -70,7 +70,7 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ("negotiation --simulated 1", "argument --simulated: at least 2"),
         ("negotiation --model foo=3", "argument --model: 'foo' is none of ranks_per_host, "),
         ("step --slowdown 0", "argument --slowdown: more than 0"),
-        ("step --framework tensorflow --only steps", "argument --only: with tensorflow"),
+        ("step --framework tensorflow --only steps", "argument --only: with tensorflow grad"),
         ("training --batch 2000", "argument --batch: 4 ranks share 5000 images"),
         (
             "training --framework tensorflow --contenders perseus",

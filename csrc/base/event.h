@@ -32,6 +32,9 @@ class Event {
   bool set_silently() { return state_.exchange(kSet, std::memory_order_acq_rel) == kWaitedFor; }
   void wake() { syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
+  // Clears it, for who alone waits for it; whether it was set. What led to that has been seen then.
+  bool take() { return state_.exchange(kClear, std::memory_order_acq_rel) == kSet; }
+
   // For another use, by the one who owns it alone.
   void clear() { state_.store(kClear, std::memory_order_relaxed); }
 

@@ -1,5 +1,6 @@
 #include "base/event_loop.h"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -17,6 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/float_environment.h"
+#include "base/lending.h"
+#include "base/task.h"
 #include "base/yielding.h"
 
 namespace perseus {
@@ -31,6 +35,30 @@ namespace {
 // moving a small message through shared memory.
 constexpr int kTurnsPerSocketCheck = 8;
 constexpr int kEventsPerWait = 64;
+
+// A thread that helps does without yields for so long, where nobody else wants its processor.
+constexpr std::chrono::microseconds kHotPolling{20};
+
+// The loop that the thread runs in the place of its own thread.
+thread_local const void* helped_here = nullptr;
+
+class Helping {
+ public:
+  explicit Helping(const void* loop) { helped_here = loop; }
+  Helping(const Helping&) = delete;
+  ~Helping() { helped_here = nullptr; }
+};
+
+// A thread that ends within a turn would take the loop with it.
+class NoCancellation {
+ public:
+  NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  NoCancellation(const NoCancellation&) = delete;
+  ~NoCancellation() { pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = 0;
+};
 
 }  // namespace
 
@@ -176,6 +204,48 @@ struct EventLoop::Impl {
     return progress;
   }
 
+  // ---- Lending; see Lending.
+
+  bool may_lend() const { return lender != nullptr && lender->may_lend(); }
+
+  // Lends the loop for as long as it is wanted. What its own thread is to do then.
+  enum class Next { kTurn, kIdle, kSleep };
+  Next lend() {
+    lending.forget_recalls();
+    if (!may_lend() || stopping.load(std::memory_order_seq_cst)) return Next::kIdle;
+    const auto has_news = [this] { return lender->has_news(); };
+    if (lending.lend(has_news) == Lending::Return::kRecalled) return Next::kTurn;
+    return turn() ? Next::kTurn : Next::kSleep;
+  }
+
+  // The loop has been taken from its own thread.
+  void run_for(const Event& awaited, Clock::time_point until, Yielding& yielding) noexcept {
+    const NoCancellation no_cancellation;
+    const DefaultFloatEnvironment float_environment;
+    const FramePool::Use use(frames);
+    const Helping helping(this);
+    Clock::time_point now = Clock::now(), last_progress = now;
+    while (!awaited.is_set()) {
+      const bool progress = turn();
+      now = Clock::now();
+      if (now >= until || lending.is_recalled() || !lender->may_lend()) {
+        return lending.give_back(Lending::GiveBack::kNow, now);
+      }
+      if (progress) {
+        last_progress = now;
+      } else if (now - last_progress < kHotPolling && yielding.is_alone()) {
+        pause_processor();
+      } else if (now - last_progress < spin && yielding.pays(now)) {
+        yielding.yield(now);
+      } else {
+        return lending.give_back(Lending::GiveBack::kNowInVain, now);
+      }
+    }
+    const bool at_rest =
+        ready.empty() && !has_posted.load(std::memory_order_acquire) && lender->is_at_rest();
+    lending.give_back(at_rest ? Lending::GiveBack::kLater : Lending::GiveBack::kNow, now);
+  }
+
   void ring() {
     const uint64_t one = 1;
     // Fails only when 2^64 - 2 rings went unread, in which case the bell is ringing.
@@ -183,6 +253,9 @@ struct EventLoop::Impl {
   }
 
   const std::chrono::microseconds spin;
+  const LoopLender* lender = nullptr;
+  Lending lending;
+
   const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   const int doorbell = epoll_fd < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   Status status;
@@ -194,6 +267,7 @@ struct EventLoop::Impl {
   std::atomic<bool> asleep{false};
 
   // Below: loop thread only.
+  FramePool frames;
   std::vector<std::function<void()>> taken;
   std::vector<std::coroutine_handle<>> ready, running;
   std::vector<Poller*> pollers;  // null: removed during a turn
@@ -217,10 +291,21 @@ void EventLoop::run() {
   bool idle = false;
   Clock::time_point idle_since{};
   Yielding yielding;
+  const DefaultFloatEnvironment float_environment;
+  const FramePool::Use use(loop.frames);
+  loop.lending.open();
   while (!loop.stopping.exchange(false, std::memory_order_acq_rel)) {
     if (loop.turn()) {
       idle = false;
       continue;
+    }
+    if (loop.lending.is_wanted()) {
+      const Impl::Next next = loop.lend();
+      if (next == Impl::Next::kSleep) loop.sleep(Clock::time_point::max());
+      if (next != Impl::Next::kIdle) {
+        idle = false;
+        continue;
+      }
     }
     const Clock::time_point now = Clock::now();
     if (!idle) idle_since = now;
@@ -232,7 +317,28 @@ void EventLoop::run() {
     loop.sleep(Clock::time_point::max());
     idle = false;
   }
+  loop.lending.close();
 }
+
+void EventLoop::lend_by(const LoopLender& lender) { impl_->lender = &lender; }
+
+void EventLoop::help(const Event& awaited, Clock::time_point until) {
+  Impl& loop = *impl_;
+  thread_local Yielding yielding;
+  const Lending::Wish wish(loop.lending);
+  const Clock::time_point began = Clock::now();
+  for (Clock::time_point now = began; !awaited.is_set() && loop.may_lend(); now = Clock::now()) {
+    if (loop.lending.try_take()) return loop.run_for(awaited, until, yielding);
+    if (now >= until || now - began >= loop.spin || !yielding.pays(now)) return;
+    yielding.yield(now);
+  }
+}
+
+void EventLoop::wake_unless_helped(Clock::time_point now) {
+  if (!impl_->lending.is_in_grace(now)) wake();
+}
+
+bool EventLoop::is_lent() const { return impl_->lending.is_lent(); }
 
 bool EventLoop::run_once(std::chrono::milliseconds wait) {
   if (impl_->turn()) return true;
@@ -243,6 +349,7 @@ bool EventLoop::run_once(std::chrono::milliseconds wait) {
 void EventLoop::stop() {
   impl_->stopping.store(true, std::memory_order_seq_cst);
   impl_->ring();
+  impl_->lending.recall();
 }
 
 void EventLoop::schedule(std::coroutine_handle<> handle) { impl_->ready.push_back(handle); }
@@ -258,6 +365,8 @@ void EventLoop::post(std::function<void()> function) {
 
 void EventLoop::wake() {
   if (impl_->asleep.exchange(false, std::memory_order_acq_rel)) impl_->ring();
+  // Who runs it looks again before it leaves.
+  if (impl_->lending.is_lent() && helped_here != impl_.get()) impl_->lending.recall();
 }
 
 int EventLoop::doorbell_fd() const { return impl_->doorbell; }

@@ -14,6 +14,7 @@
 namespace perseus {
 
 using Clock = std::chrono::steady_clock;
+class Event;
 
 // Told when its file descriptor is ready. Loop thread.
 class FdHandler {
@@ -41,6 +42,22 @@ class Poller {
   ~Poller() = default;
 };
 
+// Says whether threads that wait may run the loop. The first two on any thread, the last on one
+// that runs the loop.
+class LoopLender {
+ public:
+  // Whether all that the loop does now may be done on any thread.
+  virtual bool may_lend() const = 0;
+  // Whether something waits for the loop to take it up.
+  virtual bool has_news() const = 0;
+  // Whether nothing is under way for this process, so that the loop may well stand still for a
+  // moment.
+  virtual bool is_at_rest() const = 0;
+
+ protected:
+  ~LoopLender() = default;
+};
+
 class EventLoop {
  public:
   // spin: how long the loop keeps polling after the last progress before it sleeps in epoll_wait.
@@ -51,20 +68,34 @@ class EventLoop {
   // Whether it could have its two descriptors; it cannot run without.
   const Status& status() const;
 
-  // Runs until stop(). The calling thread is the loop thread from then on.
+  // Runs until stop(). The calling thread is the loop's own from then on, and the loop thread but
+  // while another one helps.
   void run();
   // One turn: whatever is ready now, waiting for at most `wait` if nothing is. For tests.
   bool run_once(std::chrono::milliseconds wait);
   // Any thread.
   void stop();
 
+  // From now on threads that wait may run the loop. Before run().
+  void lend_by(const LoopLender& lender);
+  // For a thread that waits for what the loop brings about: runs the loop until the event is set,
+  // if its own thread has nothing to do and lends it. Returns sooner at `until`, when nothing has
+  // come for as long as the loop polls, or when the loop's own thread is needed. Any thread but the
+  // loop thread.
+  void help(const Event& awaited, Clock::time_point until);
+  // Whether its own thread does not run the loop now. Any thread.
+  bool is_lent() const;
+
   // Resumes the coroutine in the next turn. Loop thread.
   void schedule(std::coroutine_handle<> handle);
   // Runs the function on the loop thread, in order of posting. Any thread; wakes the loop.
   void post(std::function<void()> function);
-  // Lets the loop's pollers run after this, for which it is woken if it sleeps. Any thread,
-  // async-signal-safe; a write to doorbell_fd by another process does the same.
+  // Lets the loop's pollers run after this, for which it is woken if it sleeps or is lent. Any
+  // thread, async-signal-safe; a write to doorbell_fd by another process does the same.
   void wake();
+  // The same for what a poller finds, but that a thread which has just helped has some microseconds
+  // to come back and see to it.
+  void wake_unless_helped(Clock::time_point now);
   // An eventfd that wakes this loop; may be passed to another process of this host.
   int doorbell_fd() const;
 

@@ -1,6 +1,5 @@
 #include "base/task.h"
 
-#include <array>
 #include <bit>
 #include <new>
 
@@ -8,43 +7,44 @@ namespace perseus {
 namespace {
 
 constexpr size_t kSmallestFrame = 128;
-constexpr size_t kClasses = 8;  // 128 bytes to 16 KiB; larger frames go to the heap
-
-struct FreeFrame {
-  FreeFrame* next;
-};
-
-struct FramePool {
-  std::array<FreeFrame*, kClasses> free{};
-  ~FramePool() {
-    for (FreeFrame* frame : free) {
-      while (frame != nullptr) ::operator delete(std::exchange(frame, frame->next));
-    }
-  }
-};
-
-thread_local FramePool pool;
 
 size_t class_of(size_t bytes) {
   return bytes <= kSmallestFrame ? 0 : std::bit_width((bytes - 1) / kSmallestFrame);
 }
 
+thread_local FramePool* used_instead = nullptr;
+
 }  // namespace
 
-void* allocate_frame(size_t bytes) {
+FramePool::~FramePool() {
+  for (FreeFrame* frame : free_) {
+    while (frame != nullptr) ::operator delete(std::exchange(frame, frame->next));
+  }
+}
+
+void* FramePool::take(size_t bytes) {
   const size_t size_class = class_of(bytes);
   if (size_class >= kClasses) return ::operator new(bytes);
-  FreeFrame*& head = pool.free[size_class];
+  FreeFrame*& head = free_[size_class];
   if (head == nullptr) return ::operator new(kSmallestFrame << size_class);
   return std::exchange(head, head->next);
 }
 
-void free_frame(void* frame, size_t bytes) {
+void FramePool::give_back(void* frame, size_t bytes) {
   const size_t size_class = class_of(bytes);
   if (size_class >= kClasses) return ::operator delete(frame);
   auto* free_frame = static_cast<FreeFrame*>(frame);
-  free_frame->next = pool.free[size_class];
-  pool.free[size_class] = free_frame;
+  free_frame->next = free_[size_class];
+  free_[size_class] = free_frame;
 }
+
+FramePool& FramePool::current() {
+  if (used_instead != nullptr) return *used_instead;
+  thread_local FramePool own;
+  return own;
+}
+
+FramePool::Use::Use(FramePool& pool) : before_(std::exchange(used_instead, &pool)) {}
+FramePool::Use::~Use() { used_instead = before_; }
 
 }  // namespace perseus

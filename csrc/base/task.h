@@ -4,9 +4,10 @@
 // Rules. A Task runs on the event loop's thread only. It starts when it is awaited or given to
 // start(). It always ends in a Status. Whatever it has begun (a Transfer, a Task) it must await
 // before it returns, in error as well: the memory under an unfinished transfer is in its frame.
-// Frames come from a pool of the thread, so the steady path allocates nothing.
+// Frames come from a pool, the loop's or else the thread's, so the steady path allocates nothing.
 #pragma once
 
+#include <array>
 #include <coroutine>
 #include <cstddef>
 #include <exception>
@@ -18,9 +19,35 @@
 
 namespace perseus {
 
-// Memory of coroutine frames, by size class, kept by the thread that freed it.
-void* allocate_frame(size_t bytes);
-void free_frame(void* frame, size_t bytes);
+// Memory of coroutine frames that are free, by size class. One thread at a time.
+class FramePool {
+ public:
+  FramePool() = default;
+  FramePool(const FramePool&) = delete;
+  ~FramePool();
+
+  void* take(size_t bytes);
+  void give_back(void* frame, size_t bytes);
+
+  // The calling thread's: its own, but while it runs a loop, whose frames stay with the loop.
+  static FramePool& current();
+  class Use {
+   public:
+    explicit Use(FramePool& pool);
+    Use(const Use&) = delete;
+    ~Use();
+
+   private:
+    FramePool* const before_;
+  };
+
+ private:
+  static constexpr size_t kClasses = 8;  // 128 bytes to 16 KiB; larger frames go to the heap
+  struct FreeFrame {
+    FreeFrame* next;
+  };
+  std::array<FreeFrame*, kClasses> free_{};
+};
 
 // Told the outcome of a task that nobody awaits.
 class TaskObserver {
@@ -42,8 +69,10 @@ class [[nodiscard]] Task {
     TaskObserver* observer = nullptr;
     bool detached = false;
 
-    static void* operator new(size_t bytes) { return allocate_frame(bytes); }
-    static void operator delete(void* frame, size_t bytes) { free_frame(frame, bytes); }
+    static void* operator new(size_t bytes) { return FramePool::current().take(bytes); }
+    static void operator delete(void* frame, size_t bytes) {
+      FramePool::current().give_back(frame, bytes);
+    }
 
     Task get_return_object() { return Task(Handle::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }

@@ -10,11 +10,21 @@
 namespace perseus {
 namespace {
 
-// For a while the thread yields, as the settings say, before it sleeps.
+// Does the engine's work meanwhile, if it may and for as long as there is some; for a while the
+// thread yields, as the settings say, before it sleeps.
 bool wait_for_event(Event& event, int64_t time_out_ms) {
+  if (event.is_set()) return true;
+  const Process& process = Process::instance();
+  const std::chrono::nanoseconds spin = process.spin.load(std::memory_order_relaxed);
+  const auto began = Clock::now();
   std::optional<std::chrono::nanoseconds> time_out;
   if (is_bound(time_out_ms)) time_out = std::chrono::milliseconds(time_out_ms);
-  return event.wait(time_out, Process::instance().spin.load(std::memory_order_relaxed));
+  if (const auto engine = process.engine(); engine != nullptr && time_out_ms != 0) {
+    engine->help(event, time_out ? began + *time_out : Clock::time_point::max());
+  }
+  const auto spent = Clock::now() - began;
+  if (time_out) *time_out -= spent;
+  return event.wait(time_out, spin - spent);
 }
 
 Status in_progress() { return {StatusCode::kInProgress, "the operation is still under way"}; }

@@ -1,5 +1,6 @@
 #include "codec/codec.h"
 
+#include <atomic>
 #include <mutex>
 
 #include "codec/bf16_codec.h"
@@ -23,6 +24,8 @@ struct Registry {
   std::vector<Entry> codecs;  // of id 1 and up
 };
 
+std::atomic<bool> has_users{false};
+
 // Never destroyed, as engine threads may still be coding when static objects are.
 Registry& registry() {
   static Registry& the_one = *new Registry;
@@ -44,6 +47,7 @@ Result<int> register_codec(std::unique_ptr<Codec> codec) {
     }
   }
   known.codecs.push_back({std::move(name), std::move(codec)});
+  has_users.store(true, std::memory_order_relaxed);
   return id_at(known.codecs.size() - 1);
 }
 
@@ -65,6 +69,8 @@ bool codec_exists(int id) {
   std::lock_guard lock(known.mutex);
   return id >= kCodecNone && id < id_at(known.codecs.size());
 }
+
+bool has_user_codecs() { return has_users.load(std::memory_order_relaxed); }
 
 const Codec* codec(int id) {
   Registry& known = registry();

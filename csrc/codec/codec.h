@@ -34,6 +34,7 @@ inline constexpr int kCodecBf16 = 3;
 Result<int> register_codec(std::unique_ptr<Codec> codec);  // kInvalidArgument: the name is taken
 Result<int> find_codec(std::string_view name);  // kInvalidArgument: unknown, lists those known
 bool codec_exists(int id);
+bool has_user_codecs();
 // Null for "none", and for an id that stands for no codec; codecs live as long as the process.
 const Codec* codec(int id);
 

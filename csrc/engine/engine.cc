@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,6 +9,7 @@
 
 #include "base/start_thread.h"
 #include "bootstrap/bootstrap.h"
+#include "codec/codec.h"
 #include "engine/trace.h"
 #include "observe/log.h"
 
@@ -109,6 +111,8 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   mesh_ = std::move(mesh).value();
   rank_ = topology().rank;
   size_ = topology().size;
+  is_bound_ = mesh_->needs_one_thread();
+  loop_.lend_by(*this);
   configure_log(static_cast<LogLevel>(settings_.log_level), settings_.log_hide_time, rank_);
 
   executor_ = std::make_unique<Executor>(
@@ -132,6 +136,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
 
 void Engine::run_thread() {
   pthread_setname_np(pthread_self(), "perseus");
+  prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: it sleeps for 100 us at times
   const auto local_rank = static_cast<size_t>(topology().local_rank());
   if (local_rank < processors_.size()) {
     const int processor = processors_[local_rank];
@@ -159,7 +164,11 @@ void Engine::shutdown(const std::string& why) {
 // ---- Submission and completion.
 
 Status Engine::submit(OperationPtr operation) {
-  operation->submitted_at = std::chrono::steady_clock::now();
+  const Clock::time_point now = operation->submitted_at = Clock::now();
+  const bool has_callback = operation->callback != nullptr;
+  const bool is_on_gpu = operation->gpu != nullptr;
+  if (is_on_gpu) is_bound_.store(true, std::memory_order_relaxed);
+  bool is_first = true;
   {
     std::lock_guard lock(queue_mutex_);
     if (!refusal_.is_ok()) {
@@ -167,10 +176,17 @@ Status Engine::submit(OperationPtr operation) {
       operation->give_back_name(names_);
       return why;
     }
+    if (has_callback) bound_operations_.fetch_add(1, std::memory_order_relaxed);
     queue_.push_back(std::move(operation));
-    if (has_submissions_.exchange(true, std::memory_order_acq_rel)) return {};
+    is_first = !has_submissions_.exchange(true, std::memory_order_acq_rel);
   }
-  loop_.wake();
+  if (!is_first && !loop_.is_lent()) return {};
+  if (has_callback || is_on_gpu) {
+    loop_.wake();
+  } else {
+    // Who has just waited is likely to wait for this one as well, and then does all by itself.
+    loop_.wake_unless_helped(now);
+  }
   return {};
 }
 
@@ -183,11 +199,20 @@ void Engine::refuse(int32_t set, std::string key, std::string reason) {
   loop_.wake();
 }
 
+bool Engine::may_lend() const {
+  return bound_operations_.load(std::memory_order_relaxed) == 0 &&
+         !is_bound_.load(std::memory_order_relaxed) && !has_user_codecs();
+}
+
+bool Engine::is_at_rest() const { return under_way_ == 0 && !has_news() && executor_->is_idle(); }
+
 bool Engine::poll() {
-  if (!has_submissions_.load(std::memory_order_acquire)) return false;
+  if (!has_news()) return false;
   std::vector<Refused> refused;
   {
     std::lock_guard lock(queue_mutex_);
+    // Something in the queue is for the engine's own thread, which has been recalled.
+    if (loop_.is_lent() && !may_lend()) return false;
     has_submissions_.store(false, std::memory_order_release);
     accepted_.swap(queue_);
     refused.swap(refused_);
@@ -215,6 +240,7 @@ void Engine::accept(const Refused& refused) {
 
 void Engine::accept(const OperationPtr& operation) {
   counters_.operations_submitted.add();
+  ++under_way_;
   const ProcessSetPtr set = find_set(operation->process_set);
   if (const Status why = over(); !why.is_ok()) return complete(operation, why);
   if (set == nullptr) {
@@ -255,10 +281,14 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   trace_complete(timeline_, *operation);
   operation->status = ended(*operation, std::move(status));
   operation->give_back_name(names_);
+  --under_way_;
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();
   if (operation->gpu != nullptr) operation->launched.set();
-  if (callback) callback(*operation);
+  if (callback) {
+    callback(*operation);
+    bound_operations_.fetch_sub(1, std::memory_order_relaxed);
+  }
   return has_waiters;
 }
 

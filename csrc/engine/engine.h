@@ -1,5 +1,5 @@
 // The engine of one process: from init to shutdown. It owns the engine's thread, on which all but
-// the public calls below runs, and ties the rooms together:
+// the public calls below runs, or on a thread that waits and helps; and it ties the rooms together:
 //
 //   submit -> queue -> negotiator of the process set -> executor -> collectives over links ->
 //   complete
@@ -29,7 +29,13 @@
 
 namespace perseus {
 
-class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWatchHost, MixUpHost {
+class Engine final : MeshListener,
+                     Poller,
+                     LoopLender,
+                     ExecutorHost,
+                     StallWatchHost,
+                     PeerWatchHost,
+                     MixUpHost {
  public:
   static constexpr int32_t kWorld = ProcessSet::kWorld;
   static constexpr int32_t kFirstOpenedSet = 1 << 20;
@@ -54,6 +60,10 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   // This rank's call of an operation has failed before it could be submitted: the other ranks are
   // told why. Not for a name that is in flight. The set may be one that this rank is not in.
   void refuse(int32_t set, std::string key, std::string reason);
+
+  // For a thread that is going to wait for the event, which an operation sets: does the engine's
+  // work until then in place of the engine's thread, if that may be. See EventLoop::help.
+  void help(const Event& awaited, Clock::time_point until) { loop_.help(awaited, until); }
 
   const Topology& topology() const { return mesh_->topology(); }
   const Settings& settings() const { return settings_; }
@@ -99,8 +109,13 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
 
   // Poller: the queue of submissions.
   bool poll() override;
-  bool prepare_to_sleep() override { return !has_submissions_.load(std::memory_order_acquire); }
+  bool prepare_to_sleep() override { return !has_news(); }
   void awake() override {}
+
+  // LoopLender.
+  bool may_lend() const override;
+  bool has_news() const override { return has_submissions_.load(std::memory_order_acquire); }
+  bool is_at_rest() const override;
 
   struct Refused {
     int32_t set = 0;
@@ -207,13 +222,17 @@ class Engine final : MeshListener, Poller, ExecutorHost, StallWatchHost, PeerWat
   std::vector<Refused> refused_;
   Status refusal_;  // why nothing more is accepted; ok while it is
   std::atomic<bool> has_submissions_{false};
+  // Operations under way that need the engine's own thread: callbacks run there.
+  std::atomic<int> bound_operations_{0};
+  std::atomic<bool> is_bound_{false};  // all do: MPI and CUDA want one thread
   std::mutex admin_mutex_;
   OperationPtr last_admin_;  // by administer; it may be under way, its call interrupted
   mutable std::mutex sets_mutex_;
   std::map<int32_t, Ranks> set_ranks_;  // as of the last agreement
 
-  // The engine's thread.
+  // The engine's thread, or one that helps.
   std::vector<OperationPtr> accepted_;  // the queue's other half
+  int under_way_ = 0;                   // accepted and not complete
   std::vector<OperationPtr> to_wake_;   // operations that are done, with threads asleep for them
   std::map<int32_t, ProcessSetPtr> sets_;
   std::set<int32_t> closed_sets_;  // of those that had been opened

@@ -2,9 +2,9 @@
 //
 //   submitted -> (in the queue) -> pending -> agreed -> running -> complete
 //
-// Any state but the last may go straight to complete, with an error. Until complete the engine's
-// thread alone touches it, but for `done`; from then on it is read-only and belongs to who holds
-// the handle.
+// Any state but the last may go straight to complete, with an error. Until complete who runs the
+// engine's loop alone touches it, but for `done`; from then on it is read-only and belongs to who
+// holds the handle.
 #pragma once
 
 #include <atomic>

@@ -74,7 +74,7 @@ struct LinkEnvironment {
   Precedence precedence{loop};  // among links of several channels
 };
 
-class FramedLink final : public Link, private Yielding {
+class FramedLink final : public Link, private PrecededLink {
  public:
   // peer_name: "rank 3 on host7". control_channels: channels 0 to n - 1, of which 0 carries the
   // control messages and, without a data channel of its own behind them, all carry data, but

@@ -72,6 +72,9 @@ class Mesh {
   // transfers end in error and on_rank_lost is called.
   virtual Link& link(int peer) = 0;
 
+  // Whether the loop must stay on one thread: MPI may have been promised that.
+  virtual bool needs_one_thread() const = 0;
+
   // Whether all connections to the peer have been made.
   virtual bool is_connected(int peer) const = 0;
   // Whether the peer has said goodbye.

@@ -37,6 +37,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   const Topology& topology() const override { return topology_; }
   Link& link(int peer) override { return framed_link(peer); }
+  bool needs_one_thread() const override { return fabric_ != nullptr; }
   bool is_connected(int peer) const override;
   bool has_left(int peer) const override;
   void send_control(int peer, std::span<const std::byte> message) override;

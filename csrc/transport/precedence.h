@@ -13,13 +13,13 @@
 namespace perseus {
 
 // Who sends less while others have something more urgent.
-class Yielding {
+class PrecededLink {
  public:
   // The most urgent of all has become less so, and this one has yielded to it.
   virtual void look_again() = 0;
 
  protected:
-  ~Yielding() = default;
+  ~PrecededLink() = default;
 };
 
 class Precedence {
@@ -30,7 +30,7 @@ class Precedence {
   explicit Precedence(EventLoop& loop) : loop_(loop) {}
 
   // Gives the place of one more, which is not called after it has left.
-  size_t join(Yielding& link) {
+  size_t join(PrecededLink& link) {
     places_.push_back({&link});
     return places_.size() - 1;
   }
@@ -55,7 +55,7 @@ class Precedence {
 
  private:
   struct Place {
-    Yielding* link;
+    PrecededLink* link;
     int32_t urgency = kNone;
     bool has_yielded = false;
   };

@@ -255,8 +255,9 @@ PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
  * handles of its parent are unknown; what returns a status says PERSEUS_NOT_INITIALIZED for them.
  */
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
-/* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it ends
- * first the result is PERSEUS_IN_PROGRESS and the operation goes on. */
+/* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it
+ * ends first the result is PERSEUS_IN_PROGRESS and the operation goes on. Meanwhile the thread may
+ * do the library's work, by which a small operation is done fastest; callbacks never run here. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
 /* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: what is

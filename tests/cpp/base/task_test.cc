@@ -129,11 +129,12 @@ TEST(TaskTest, RunningOutOfMemoryBecomesAStatus) {
 }
 
 TEST(TaskTest, FramesAreUsedAgain) {
-  void* first = allocate_frame(700);
-  free_frame(first, 700);
-  void* second = allocate_frame(1000);  // the same size class
+  FramePool pool;
+  void* first = pool.take(700);
+  pool.give_back(first, 700);
+  void* second = pool.take(1000);  // the same size class
   EXPECT_EQ(first, second);
-  free_frame(second, 1000);
+  pool.give_back(second, 1000);
 }
 
 }  // namespace

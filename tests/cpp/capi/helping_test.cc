@@ -1,0 +1,204 @@
+// A thread that waits does the engine's work in place of the engine's thread, where that may be.
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+#include <pthread.h>
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "world.h"
+
+namespace perseus::test {
+namespace {
+
+class Helping : public testing::TestWithParam<int> {
+ protected:
+  World world{GetParam()};
+};
+
+// The threads that have been here, and how often in all.
+class Visitors {
+ public:
+  void note() {
+    std::lock_guard lock(mutex_);
+    ids_.insert(pthread_self());
+    visits_.fetch_add(1);
+  }
+  void wait_for(int visits) const {
+    while (visits_.load() < visits) std::this_thread::yield();
+  }
+  std::set<pthread_t> ids() const {
+    std::lock_guard lock(mutex_);
+    return ids_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<pthread_t> ids_;
+  std::atomic<int> visits_{0};
+};
+
+const std::vector<int64_t> kOne{1};
+
+float allreduce(const std::string& name, float value, perseus_process_set_t set = PERSEUS_WORLD) {
+  Submission submission(PERSEUS_ALLREDUCE, name, set);
+  submission.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+  REQUIRE(submission.run() == PERSEUS_OK);
+  return value;
+}
+
+TEST_P(Helping, CallbacksRunOnOneThreadOfTheLibraryWhileOthersWait) {
+  world.run([](int) {
+    const int size = perseus_size();
+    Visitors visitors;
+    constexpr int kRounds = 300;
+    std::thread waiter([&] {
+      for (int i = 0; i < 3 * kRounds; ++i) REQUIRE(allreduce("waited", 1) == size);
+    });
+    for (int i = 0; i < kRounds; ++i) {
+      float value = 1;
+      Submission called(PERSEUS_ALLREDUCE, "called");
+      called.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      called.raw.user = &visitors;
+      called.raw.callback = [](void* its, perseus_handle_t, perseus_status_t, const char*) {
+        static_cast<Visitors*>(its)->note();
+      };
+      REQUIRE(called.run() == PERSEUS_OK && value == size);
+      if (i % 3 == 0) REQUIRE(allreduce("alone", 1) == size);
+    }
+    waiter.join();
+    visitors.wait_for(kRounds);
+    const auto ids = visitors.ids();
+    REQUIRE(ids.size() == 1 && ids.count(pthread_self()) == 0);
+  });
+}
+
+// An operation of this rank alone is complete in the turn that takes it up.
+TEST_P(Helping, CallbacksOfWhatIsDoneAtOnceRunOnThatThreadToo) {
+  world.run([](int rank) {
+    const int32_t first_rank = 0;
+    perseus_process_set_t alone = 0;
+    if (perseus_size() > 1) {
+      REQUIRE(perseus_add_process_set(&first_rank, 1, &alone) == PERSEUS_OK);
+    }
+    constexpr int kRounds = 3000;
+    std::atomic<bool> is_over{false};
+    std::thread caller;
+    if (rank == 0) {
+      caller = std::thread([&] {
+        Visitors visitors;
+        int calls = 0;
+        for (; !is_over || calls == 0; ++calls) {
+          float value = 1;
+          Submission called(PERSEUS_ALLREDUCE, "called", alone);
+          called.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+          called.raw.user = &visitors;
+          called.raw.callback = [](void* its, perseus_handle_t, perseus_status_t, const char*) {
+            static_cast<Visitors*>(its)->note();
+          };
+          const perseus_handle_t handle = called.submit();
+          while (perseus_poll(handle) == 0) std::this_thread::yield();
+          perseus_release(handle);
+          usleep(20);  // in which the loop may be lent
+        }
+        visitors.wait_for(calls);
+        REQUIRE(visitors.ids().size() == 1);
+      });
+    }
+    for (int i = 0; i < kRounds; ++i) REQUIRE(allreduce("waited", 1) == perseus_size());
+    is_over = true;
+    if (caller.joinable()) caller.join();
+  });
+}
+
+TEST_P(Helping, WhatFollowsAWaitIsDoneThoughNobodyWaitsForIt) {
+  world.run([](int) {
+    for (int i = 0; i < 50; ++i) {
+      REQUIRE(allreduce("waited", 1) == perseus_size());
+      float value = 1;
+      Submission left(PERSEUS_ALLREDUCE, "left");
+      left.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      const perseus_handle_t handle = left.submit();
+      while (perseus_poll(handle) == 0) usleep(100);
+      REQUIRE(perseus_wait(handle, 0) == PERSEUS_OK && value == perseus_size());
+      perseus_release(handle);
+    }
+  });
+}
+
+TEST_P(Helping, FunctionsOfACodecRunOnTheLibrarysThread) {
+  static Visitors visitors;
+  world.run([](int) {
+    REQUIRE(allreduce("before", 1) == perseus_size());
+    perseus_codec_t functions{};
+    functions.struct_size = sizeof functions;
+    functions.name = "plain";
+    functions.encoded_size = [](void*, size_t elements) { return elements * sizeof(float); };
+    functions.encode = [](void*, const float* elements, size_t count, void* encoded) {
+      visitors.note();
+      std::memcpy(encoded, elements, count * sizeof(float));
+    };
+    functions.decode = [](void*, const void* encoded, float* elements, size_t count) {
+      visitors.note();
+      std::memcpy(elements, encoded, count * sizeof(float));
+    };
+    int32_t codec = 0;
+    REQUIRE(perseus_register_codec(&functions, &codec) == PERSEUS_OK);
+    for (int i = 0; i < 200; ++i) {
+      float value = 1;
+      Submission coded(PERSEUS_ALLREDUCE, "coded");
+      coded.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      coded.raw.codec = codec;
+      REQUIRE(coded.run() == PERSEUS_OK && value == perseus_size());
+    }
+    const auto ids = visitors.ids();
+    REQUIRE(ids.size() <= 1 && ids.count(pthread_self()) == 0);
+    REQUIRE(ids.size() == 1 || perseus_size() == 1);
+  });
+}
+
+// The sums of all ranks are alike to the last bit, whatever a waiting thread does to what is
+// smaller than the least normal number.
+TEST_P(Helping, WhatIsSubnormalIsKept) {
+  world.run([](int rank) {
+    const float least = std::numeric_limits<float>::denorm_min();
+#if defined(__SSE2__)
+    if (rank == 0) _mm_setcsr(_mm_getcsr() | _MM_FLUSH_ZERO_ON | 0x40 /* denormals are zeros */);
+#endif
+    for (int i = 0; i < 500; ++i) {
+      float value = least;
+      Submission submission(PERSEUS_ALLREDUCE, "subnormal");
+      submission.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      REQUIRE(submission.run() == PERSEUS_OK);
+      uint32_t bits = 0;
+      std::memcpy(&bits, &value, sizeof bits);
+      REQUIRE(bits == static_cast<uint32_t>(perseus_size()));
+    }
+  });
+}
+
+TEST_P(Helping, ManyThreadsWaitAtOnce) {
+  world.run([](int) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([t] {
+        const std::string name = "thread" + std::to_string(t);
+        for (int i = 0; i < 200; ++i) REQUIRE(allreduce(name, 1) == perseus_size());
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Helping, testing::Values(1, 2, 3, 4),
+                         [](const auto& its) { return std::to_string(its.param) + "_ranks"; });
+
+}  // namespace
+}  // namespace perseus::test

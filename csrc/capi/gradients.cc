@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "capi/process.h"
+#include "capi/submission.h"
 #include "capi/waiting.h"
 #include "observe/log.h"
 
@@ -44,6 +45,9 @@ Status check_tensor(const perseus_tensor_t& tensor, const std::string& title) {
 
 Gradients::Gradients(const perseus_gradients_options_t& options)
     : options_(options),
+      callback_thread_(options.gradient_done == nullptr && options.batch_done == nullptr
+                           ? PERSEUS_CALLBACK_IN_WAIT  // its own, which wait for nothing
+                           : options.callback_thread),
       name_(options.name == nullptr ? "gradients" : options.name),
       lists_(*this, options.set, name_) {}
 
@@ -132,6 +136,7 @@ Status Gradients::hand_over(Gradient& gradient, int64_t turn, void* stream) {
     done.owner->complete(done, status, message);
   };
   submission.user = &gradient;
+  submission.callback_thread = callback_thread_;
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);
   if (status != PERSEUS_OK) return from_c(status, perseus_last_error());
@@ -395,6 +400,12 @@ perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* opt
   perseus_gradients_options_t averages{};
   averages.struct_size = sizeof averages;
   averages.device_index = -1;
+  if (options != nullptr) {
+    if (const Status status = perseus::check_callback_thread(options->callback_thread);
+        !status.is_ok()) {
+      return to_c(status);
+    }
+  }
   *gradients = new perseus_gradients(options == nullptr ? averages : *options);
   return PERSEUS_OK;
 }

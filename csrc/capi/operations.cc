@@ -98,6 +98,7 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
       callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
                done.status.message().c_str());
     };
+    operation->is_bound = submission.callback_thread == PERSEUS_CALLBACK_IN_LIBRARY;
   }
   const Status status = place.engine->submit(operation);
   if (!status.is_ok()) {

@@ -33,7 +33,7 @@ void leave_at_exit() {
   Process& process = Process::instance();
   const std::shared_ptr<Engine> engine = process.engine();
   if (engine == nullptr) return;  // it has left, or is a forked child
-  if (engine->is_engine_thread()) {
+  if (engine->runs_here()) {
     // exit() in a callback: the engine cannot wait for its own thread.
     leave_mpi_as_it_is();
     return;
@@ -123,7 +123,7 @@ Status Process::init(const std::vector<int>& ranks) {
 Status Process::shutdown(const std::string& why) {
   std::shared_ptr<Engine> leaving = engine();
   if (leaving == nullptr) return {};
-  if (leaving->is_engine_thread()) {
+  if (leaving->runs_here()) {
     return Status::invalid_argument("perseus_shutdown cannot be called from a callback");
   }
   std::lock_guard lifecycle(lifecycle_);

@@ -43,6 +43,7 @@ class Checker {
     Description& description = operation_->description;
     description.kind = name_.kind;
     description.priority = submission_.priority;
+    PERSEUS_RETURN_IF_ERROR(about(check_callback_thread(submission_.callback_thread)));
     if (name_.kind == OperationKind::kBarrier || name_.kind == OperationKind::kJoin) {
       return operation_;
     }
@@ -218,6 +219,11 @@ class Checker {
 };
 
 }  // namespace
+
+Status check_callback_thread(perseus_callback_thread_t thread) {
+  if (thread == PERSEUS_CALLBACK_IN_LIBRARY || thread == PERSEUS_CALLBACK_IN_WAIT) return {};
+  return Status::invalid_argument("there is no callback_thread " + std::to_string(thread));
+}
 
 Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank) {
   if (std::binary_search(set_ranks.begin(), set_ranks.end(), rank)) return {};

@@ -10,6 +10,7 @@ namespace perseus {
 
 // Errors name the operation; but for what CUDA says they are kInvalidArgument. `set_ranks`: of its
 // process set.
+Status check_callback_thread(perseus_callback_thread_t thread);
 Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank);
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,
                                     const Names::Entry& name, const std::vector<int>& set_ranks,

@@ -12,8 +12,7 @@ namespace perseus {
 // Whether it bounds a wait: negative ones do not, nor do those beyond all lives, in whose
 // nanoseconds numbers would overflow.
 bool is_bound(int64_t time_out_ms);
-// kInvalidArgument on the library's own thread, whose callbacks would wait for themselves; it may
-// look, with a time-out of 0.
+// kInvalidArgument in a callback, which would wait for itself; it may look, with a time-out of 0.
 Status check_may_wait(int64_t time_out_ms);
 // The operation's status when it is done, kInProgress if the time ends first. Any thread:
 // see check_may_wait.

@@ -165,7 +165,7 @@ void Engine::shutdown(const std::string& why) {
 
 Status Engine::submit(OperationPtr operation) {
   const Clock::time_point now = operation->submitted_at = Clock::now();
-  const bool has_callback = operation->callback != nullptr;
+  const bool is_bound = operation->is_bound;
   const bool is_on_gpu = operation->gpu != nullptr;
   if (is_on_gpu) is_bound_.store(true, std::memory_order_relaxed);
   bool is_first = true;
@@ -176,12 +176,12 @@ Status Engine::submit(OperationPtr operation) {
       operation->give_back_name(names_);
       return why;
     }
-    if (has_callback) bound_operations_.fetch_add(1, std::memory_order_relaxed);
+    if (is_bound) bound_operations_.fetch_add(1, std::memory_order_relaxed);
     queue_.push_back(std::move(operation));
     is_first = !has_submissions_.exchange(true, std::memory_order_acq_rel);
   }
   if (!is_first && !loop_.is_lent()) return {};
-  if (has_callback || is_on_gpu) {
+  if (is_bound || is_on_gpu) {
     loop_.wake();
   } else {
     // Who has just waited is likely to wait for this one as well, and then does all by itself.
@@ -285,10 +285,8 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();
   if (operation->gpu != nullptr) operation->launched.set();
-  if (callback) {
-    callback(*operation);
-    bound_operations_.fetch_sub(1, std::memory_order_relaxed);
-  }
+  if (callback) callback(*operation);
+  if (operation->is_bound) bound_operations_.fetch_sub(1, std::memory_order_relaxed);
   return has_waiters;
 }
 

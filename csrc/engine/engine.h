@@ -87,7 +87,10 @@ class Engine final : MeshListener,
   // ranks, and ends the engine's thread.
   // `why`: for the other ranks, if it is no shutdown in order.
   void shutdown(const std::string& why = "");
-  bool is_engine_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  // Whether the calling thread runs the engine, and so is in a callback.
+  bool runs_here() const {
+    return std::this_thread::get_id() == thread_.get_id() || loop_.is_helped_here();
+  }
 
  private:
   Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters);
@@ -222,7 +225,7 @@ class Engine final : MeshListener,
   std::vector<Refused> refused_;
   Status refusal_;  // why nothing more is accepted; ok while it is
   std::atomic<bool> has_submissions_{false};
-  // Operations under way that need the engine's own thread: callbacks run there.
+  // Operations under way that need the engine's own thread, for their callbacks.
   std::atomic<int> bound_operations_{0};
   std::atomic<bool> is_bound_{false};  // all do: MPI and CUDA want one thread
   std::mutex admin_mutex_;

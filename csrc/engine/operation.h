@@ -56,6 +56,7 @@ class Operation {
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
   OperationCallback callback;
+  bool is_bound = false;  // its callback runs on the engine's own thread alone
   // Of tensors on a GPU: which, and when the inputs are there; no event: they are.
   Gpu* gpu = nullptr;
   GpuEvent ready;
@@ -113,6 +114,7 @@ class Operation {
     splits.clear();
     received_splits.clear();
     callback = nullptr;
+    is_bound = false;
     gpu = nullptr;
     ready = GpuEvent();
     results.clear();

@@ -89,6 +89,7 @@ perseus_handle_t send(perseus_submission_t& submission, py::handle keep, py::han
   if (!callback.is_none()) {
     submission.callback = queue_completion;
     submission.user = callback.inc_ref().ptr();
+    submission.callback_thread = PERSEUS_CALLBACK_IN_WAIT;  // waits for nothing
   }
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);

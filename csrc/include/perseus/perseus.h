@@ -196,11 +196,20 @@ typedef struct {
   perseus_dtype_t dtype;
 } perseus_tensor_t;
 
-/* Runs once, on a thread of the library, when the operation is complete. `message` is "" on
- * success and lives only during the call. perseus_submit may be called from here; perseus_wait only
- * looks, with a time-out of 0. */
+/* Runs once, when the operation is complete; one at a time, see perseus_callback_thread_t.
+ * `message` is "" on success and lives only during the call. perseus_submit may be called from
+ * here; perseus_wait only looks, with a time-out of 0. */
 typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,
                                    const char* message);
+
+/* Where callbacks run. */
+typedef enum {
+  PERSEUS_CALLBACK_IN_LIBRARY = 0, /* on the library's thread, whatever others wait for */
+  /* Also on a thread that is in perseus_wait or another wait, which is told soonest: two changes of
+   * threads take longer than a small operation. Who waits, for whatever, must not hold a lock that
+   * the callback wants. */
+  PERSEUS_CALLBACK_IN_WAIT = 1
+} perseus_callback_thread_t;
 
 /* In place of a stream: there is nothing to wait for. */
 #ifdef __cplusplus
@@ -237,6 +246,7 @@ typedef struct {
    * written, now. Not one that is being captured into a graph. When the operation is complete the
    * results are there for every stream. */
   void* stream;
+  perseus_callback_thread_t callback_thread;
 } perseus_submission_t;
 
 /* Hands an operation over and returns at once. On success *handle must be given to perseus_release
@@ -257,7 +267,8 @@ PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
 /* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it
  * ends first the result is PERSEUS_IN_PROGRESS and the operation goes on. Meanwhile the thread may
- * do the library's work, by which a small operation is done fastest; callbacks never run here. */
+ * do the library's work, by which a small operation is done fastest; of callbacks it
+ * runs those alone that may run in a wait. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
 /* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: what is
@@ -326,14 +337,15 @@ typedef struct {
   int32_t codec; /* from perseus_find_codec; 0 as the settings say */
   perseus_device_t device;
   int32_t device_index; /* CUDA: as in perseus_submission_t */
-  /* Both may be NULL, and run on a thread of the library: short, and without waiting. They may
-   * submit. `message` is "" on success and lives only during the call. */
+  /* Both may be NULL, and run one at a time where callback_thread says: short, and without waiting.
+   * They may submit. `message` is "" on success and lives only during the call. */
   /* A gradient is done: its buffer holds the result if status is PERSEUS_OK. */
   void (*gradient_done)(void* user, int32_t gradient, perseus_status_t status, const char* message);
   /* All gradients of a batch, counted from 0, are done, and gradient_done has returned for each.
    * The status is that of the first that failed, or PERSEUS_OK. */
   void (*batch_done)(void* user, int64_t batch, perseus_status_t status, const char* message);
   void* user;
+  perseus_callback_thread_t callback_thread; /* without callbacks it does not matter */
 } perseus_gradients_options_t;
 
 /* options may be NULL: averages over all ranks, without callbacks. May be called before init. */

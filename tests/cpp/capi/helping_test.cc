@@ -54,6 +54,18 @@ float allreduce(const std::string& name, float value, perseus_process_set_t set 
   return value;
 }
 
+// Until it was so on all ranks: where others want the processors too, who waits leaves the work to
+// the engine's thread.
+template <typename Attempt>
+void expect_once(Attempt attempt) {
+  constexpr int kAttempts = 300;
+  for (int i = 0; i < kAttempts; ++i) {
+    if (allreduce("so on ranks", attempt() ? 1 : 0) == perseus_size()) return;
+    usleep(1000 * i);
+  }
+  REQUIRE(false);
+}
+
 TEST_P(Helping, CallbacksRunOnOneThreadOfTheLibraryWhileOthersWait) {
   world.run([](int) {
     const int size = perseus_size();
@@ -162,6 +174,150 @@ TEST_P(Helping, FunctionsOfACodecRunOnTheLibrarysThread) {
     REQUIRE(ids.size() <= 1 && ids.count(pthread_self()) == 0);
     REQUIRE(ids.size() == 1 || perseus_size() == 1);
   });
+}
+
+// What a callback that may run in a wait has seen, one call at a time.
+struct Seen {
+  std::set<pthread_t> threads;
+  int calls = 0;
+  int32_t next = -1;  // the name that it submits
+  float value = 0;
+  perseus_handle_t submitted = 0;
+};
+
+// Does all that a callback may, and tries what it may not.
+void see(void* its, perseus_handle_t, perseus_status_t status, const char*) {
+  auto& seen = *static_cast<Seen*>(its);
+  REQUIRE(status == PERSEUS_OK);
+  seen.threads.insert(pthread_self());
+  ++seen.calls;
+  seen.value = 1;
+  const perseus_tensor_t tensor{&seen.value, &seen.value, kOne.data(), 1, PERSEUS_FLOAT32};
+  perseus_submission_t next{};
+  next.struct_size = sizeof next;
+  next.id = seen.next;
+  next.tensor_count = 1;
+  next.tensors = &tensor;
+  next.reduce_op = PERSEUS_SUM;
+  next.prescale = next.postscale = 1;
+  REQUIRE(perseus_submit(&next, &seen.submitted) == PERSEUS_OK);
+  // A rank that is alone may find it done.
+  const perseus_status_t waited = perseus_wait(seen.submitted, -1);
+  REQUIRE(waited == PERSEUS_INVALID_ARGUMENT || perseus_size() == 1);
+  REQUIRE(perseus_shutdown() == PERSEUS_INVALID_ARGUMENT);
+}
+
+TEST_P(Helping, CallbacksThatMayRunInAWaitDo) {
+  world.run([](int) {
+    Seen seen;
+    REQUIRE(perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "next", &seen.next) == PERSEUS_OK);
+    int32_t barrier = 0;
+    REQUIRE(perseus_register(PERSEUS_WORLD, PERSEUS_BARRIER, "barrier", &barrier) == PERSEUS_OK);
+    int rounds = 0;
+    const auto round = [&] {
+      float value = 1;
+      Submission called(PERSEUS_ALLREDUCE, "called");
+      called.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      called.raw.user = &seen;
+      called.raw.callback = see;
+      called.raw.callback_thread = PERSEUS_CALLBACK_IN_WAIT;
+      REQUIRE(called.run() == PERSEUS_OK && value == perseus_size());
+      // Follows the callback, wherever that runs.
+      Submission after(PERSEUS_BARRIER, "barrier");
+      REQUIRE(after.run() == PERSEUS_OK);
+      REQUIRE(seen.calls == ++rounds);
+      REQUIRE(perseus_wait(seen.submitted, -1) == PERSEUS_OK && seen.value == perseus_size());
+      perseus_release(seen.submitted);
+    };
+    expect_once([&] {
+      for (int i = 0; i < 100; ++i) round();
+      return seen.threads.count(pthread_self()) == 1;
+    });
+    REQUIRE(seen.threads.size() <= 2);  // this one and the library's
+  });
+}
+
+TEST_P(Helping, ACallbackRunsInTheLibraryOrInAWaitAndNowhereElse) {
+  world.run([](int) {
+    float value = 1;
+    Submission called(PERSEUS_ALLREDUCE, "called");
+    called.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+    called.raw.callback_thread = static_cast<perseus_callback_thread_t>(2);
+    REQUIRE(called.run() == PERSEUS_INVALID_ARGUMENT);
+    REQUIRE(std::string(perseus_last_error()).find("called") != std::string::npos);
+    REQUIRE(std::string(perseus_last_error()).find("callback_thread 2") != std::string::npos);
+    perseus_gradients_options_t options{};
+    options.struct_size = sizeof options;
+    options.callback_thread = static_cast<perseus_callback_thread_t>(-1);
+    perseus_gradients_t* gradients = nullptr;
+    REQUIRE(perseus_gradients_create(&options, &gradients) == PERSEUS_INVALID_ARGUMENT);
+  });
+}
+
+// ---- Gradients.
+
+struct Batches {
+  std::set<pthread_t> threads;
+  std::vector<int64_t> done;
+};
+
+// So many batches of three gradients, each waited for, as a training loop does.
+void train(perseus_gradients_options_t options, int batches) {
+  options.struct_size = sizeof options;
+  options.reduce_op = PERSEUS_SUM;
+  perseus_gradients_t* gradients = nullptr;
+  REQUIRE(perseus_gradients_create(&options, &gradients) == PERSEUS_OK);
+  float values[3];
+  for (float& value : values) {
+    const perseus_tensor_t tensor{&value, nullptr, kOne.data(), 1, PERSEUS_FLOAT32};
+    int32_t number = 0;
+    const std::string name = "layer" + std::to_string(&value - values);
+    REQUIRE(perseus_gradients_add(gradients, name.c_str(), &tensor, &number) == PERSEUS_OK);
+  }
+  for (int batch = 0; batch < batches; ++batch) {
+    for (int g = 2; g >= 0; --g) {
+      values[g] = static_cast<float>(g + batch);
+      REQUIRE(perseus_gradients_submit(gradients, g, PERSEUS_NO_STREAM) == PERSEUS_OK);
+    }
+    for (int g = 0; g < 3; ++g) {
+      REQUIRE(perseus_gradients_wait(gradients, g, -1) == PERSEUS_OK);
+      REQUIRE(values[g] == static_cast<float>(perseus_size() * (g + batch)));
+    }
+  }
+  perseus_gradients_destroy(gradients);
+}
+
+// The threads on which the batches were done.
+std::set<pthread_t> train_and_see(perseus_callback_thread_t where) {
+  Batches batches;
+  perseus_gradients_options_t options{};
+  options.user = &batches;
+  options.callback_thread = where;
+  options.batch_done = [](void* user, int64_t batch, perseus_status_t status, const char*) {
+    auto& its = *static_cast<Batches*>(user);
+    REQUIRE(status == PERSEUS_OK);
+    its.threads.insert(pthread_self());
+    its.done.push_back(batch);
+  };
+  constexpr int kBatches = 100;
+  train(options, kBatches);
+  REQUIRE(batches.done.size() == kBatches);
+  for (int i = 0; i < kBatches; ++i) REQUIRE(batches.done[i] == i);
+  return batches.threads;
+}
+
+TEST_P(Helping, CallbacksOfGradientsRunWhereTheyMay) {
+  world.run([](int) {
+    for (int i = 0; i < 5; ++i) {
+      const auto threads = train_and_see(PERSEUS_CALLBACK_IN_LIBRARY);
+      REQUIRE(threads.size() == 1 && threads.count(pthread_self()) == 0);
+    }
+    expect_once([] { return train_and_see(PERSEUS_CALLBACK_IN_WAIT).count(pthread_self()) == 1; });
+  });
+}
+
+TEST_P(Helping, GradientsWithoutCallbacksComeOutRightWhoeverReducesThem) {
+  world.run([](int) { train({}, 500); });
 }
 
 // The sums of all ranks are alike to the last bit, whatever a waiting thread does to what is

@@ -3,12 +3,13 @@
 python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--quick] [--json FILE] [--plot FILE]
 
 Three questions: how long a call keeps its caller (`handed over`); how long it takes from the call
-until the callback that tells that one allreduce is done, or for MPI until a wait for it returns
-(`done`); and the same for 64 that are under way at once, until the last. Each iteration counts as
-long as on its slowest rank. Ratios are to Perseus.
+until one allreduce is done (`done`); and the same for 64 that are under way at once, until the
+last. Each iteration counts as long as on its slowest rank. Ratios are to Perseus, waiting.
 
-MPI's calls go on only while the caller is within MPI, which it is here until all are done; those of
-Perseus go on by themselves.
+`waiting`: the caller waits for each, as MPI's does, and its callback, which may run there, has run.
+`called back`: the caller sleeps, or could do something else, and the library's thread runs the
+callback. MPI's calls go on only while the caller is within MPI, which it is here until all are
+done.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ import argparse
 from contest import ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
-from contest.launch import KNOWN
+from contest.launch import KNOWN, variant
 from contest.progress import progress
 
-CONTENDERS = [KNOWN[label] for label in ("perseus C", "open mpi C", "mpich C")]
+CONTENDERS = [
+    variant("perseus C", "perseus C, waiting", CONTENDER_WAITS="1"),
+    variant("perseus C", "perseus C, called back"),
+    KNOWN["open mpi C"],
+    KNOWN["mpich C"],
+]
 SIZES = [4, 1 << 10, 16 << 10, 256 << 10]
 QUICK_SIZES = [4, 4 << 10]
 #: What is measured, with how many calls at once.

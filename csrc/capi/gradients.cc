@@ -41,13 +41,17 @@ Status check_tensor(const perseus_tensor_t& tensor, const std::string& title) {
   return {};
 }
 
+// What they do for this layer alone waits for nothing.
+perseus_callback_thread_t callback_thread_of(const perseus_gradients_options_t& options) {
+  const bool are_told = options.gradient_done != nullptr || options.batch_done != nullptr;
+  return are_told ? options.callback_thread : PERSEUS_CALLBACK_IN_WAIT;
+}
+
 }  // namespace
 
 Gradients::Gradients(const perseus_gradients_options_t& options)
     : options_(options),
-      callback_thread_(options.gradient_done == nullptr && options.batch_done == nullptr
-                           ? PERSEUS_CALLBACK_IN_WAIT  // its own, which wait for nothing
-                           : options.callback_thread),
+      callback_thread_(callback_thread_of(options)),
       name_(options.name == nullptr ? "gradients" : options.name),
       lists_(*this, options.set, name_) {}
 

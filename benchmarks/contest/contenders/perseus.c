@@ -1,10 +1,16 @@
 /* Perseus through perseus.h. */
 #include <perseus/perseus.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "contender.h"
+
+/* $CONTENDER_WAITS: who has handed operations over waits for each by perseus_wait, where callbacks
+ * may then run. Else it sleeps, and the callbacks wake it, as in most adapters. */
+static int waits;
 
 /* Of the last operation: its result lives as long as it. 0 is none. */
 static perseus_handle_t last;
@@ -72,6 +78,10 @@ static sem_t all_complete;
 static atomic_int failures;
 static double last_callback; /* written before under_way goes down, read after all_complete */
 
+enum { kMostHandles = 4096 };
+static perseus_handle_t handles[kMostHandles];
+static int handle_count;
+
 static void one_less(void) {
   if (atomic_fetch_sub(&under_way, 1) == 1) sem_post(&all_complete);
 }
@@ -84,45 +94,63 @@ static void complete(void* user, perseus_handle_t handle, perseus_status_t statu
   (void)message;
   if (status != PERSEUS_OK) atomic_fetch_add(&failures, 1);
   last_callback = contender_microseconds();
-  perseus_release(handle);
+  if (!waits) perseus_release(handle);
   one_less();
+}
+
+/* Its end is told by a callback. */
+static int hand_over(perseus_submission_t submission) {
+  submission.struct_size = sizeof submission;
+  submission.callback = complete;
+  submission.callback_thread = waits ? PERSEUS_CALLBACK_IN_WAIT : PERSEUS_CALLBACK_IN_LIBRARY;
+  if (handle_count == kMostHandles) return contender_failed("too many operations") != NULL;
+  atomic_fetch_add(&under_way, 1);
+  if (perseus_submit(&submission, &handles[handle_count]) == PERSEUS_OK) {
+    if (waits) ++handle_count;
+    return 1;
+  }
+  one_less();
+  return contender_failed(perseus_last_error()) != NULL;
 }
 
 static int begin(int name, float* data, size_t elements, int priority) {
   const int64_t shape = (int64_t)elements;
   const perseus_tensor_t tensor = {data, data, &shape, 1, PERSEUS_FLOAT32};
-  const perseus_submission_t submission = {.struct_size = sizeof submission,
-                                           .id = name,
-                                           .tensor_count = 1,
-                                           .tensors = &tensor,
-                                           .reduce_op = PERSEUS_SUM,
-                                           .prescale = 1,
-                                           .postscale = 1,
-                                           .priority = priority,
-                                           .callback = complete};
-  perseus_handle_t handle = 0;
-  atomic_fetch_add(&under_way, 1);
-  if (perseus_submit(&submission, &handle) == PERSEUS_OK) return 1;
-  one_less();
-  return contender_failed(perseus_last_error()) != NULL;
+  return hand_over((perseus_submission_t){.id = name,
+                                          .tensor_count = 1,
+                                          .tensors = &tensor,
+                                          .reduce_op = PERSEUS_SUM,
+                                          .prescale = 1,
+                                          .postscale = 1,
+                                          .priority = priority});
 }
 
-/* By callbacks, as adapters do; who waits for one after the other is woken by each. */
 static int end(void) {
+  for (int i = 0; i < handle_count; ++i) {
+    perseus_wait(handles[i], -1);
+    perseus_release(handles[i]);
+  }
+  handle_count = 0;
   one_less();
-  while (sem_wait(&all_complete) != 0) {
+  /* A wait may return a moment before the callback has run. */
+  while (waits ? sem_trywait(&all_complete) != 0 && sched_yield() == 0
+               : sem_wait(&all_complete) != 0) {
   }
   atomic_store(&under_way, 1);
   return atomic_load(&failures) == 0 || contender_failed("a gradient was not reduced") != NULL;
 }
 
+/* Its end is told like that of what follows: who has just been in a wait is expected there again,
+ * and pays for it if it does not come. */
 static void barrier(void) {
-  const int64_t shape = 0;
-  const perseus_tensor_t none = {NULL, NULL, &shape, 1, PERSEUS_UINT8};
-  submit(PERSEUS_BARRIER, &none);
+  static int32_t id = -1;
+  if (id >= 0 || perseus_register(PERSEUS_WORLD, PERSEUS_BARRIER, "barrier", &id) == PERSEUS_OK) {
+    if (hand_over((perseus_submission_t){.id = id})) end();
+  }
 }
 
 int main(void) {
+  waits = getenv("CONTENDER_WAITS") != NULL;
   if (sem_init(&all_complete, 0, 0) != 0) return 1;
   if (perseus_init(NULL) != PERSEUS_OK) {
     fprintf(stderr, "%s\n", perseus_last_error());

@@ -203,13 +203,14 @@ typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_
                                    const char* message);
 
 /* Where callbacks run. */
-typedef enum {
+typedef int32_t perseus_callback_thread_t;
+enum {
   PERSEUS_CALLBACK_IN_LIBRARY = 0, /* on the library's thread, whatever others wait for */
   /* Also on a thread that is in perseus_wait or another wait, which is told soonest: two changes of
    * threads take longer than a small operation. Who waits, for whatever, must not hold a lock that
    * the callback wants. */
   PERSEUS_CALLBACK_IN_WAIT = 1
-} perseus_callback_thread_t;
+};
 
 /* In place of a stream: there is nothing to wait for. */
 #ifdef __cplusplus

@@ -242,13 +242,13 @@ TEST_P(Helping, ACallbackRunsInTheLibraryOrInAWaitAndNowhereElse) {
     float value = 1;
     Submission called(PERSEUS_ALLREDUCE, "called");
     called.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
-    called.raw.callback_thread = static_cast<perseus_callback_thread_t>(2);
+    called.raw.callback_thread = 2;
     REQUIRE(called.run() == PERSEUS_INVALID_ARGUMENT);
     REQUIRE(std::string(perseus_last_error()).find("called") != std::string::npos);
     REQUIRE(std::string(perseus_last_error()).find("callback_thread 2") != std::string::npos);
     perseus_gradients_options_t options{};
     options.struct_size = sizeof options;
-    options.callback_thread = static_cast<perseus_callback_thread_t>(-1);
+    options.callback_thread = -1;
     perseus_gradients_t* gradients = nullptr;
     REQUIRE(perseus_gradients_create(&options, &gradients) == PERSEUS_INVALID_ARGUMENT);
   });

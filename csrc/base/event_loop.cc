@@ -213,6 +213,8 @@ struct EventLoop::Impl {
   Next lend() {
     lending.forget_recalls();
     if (!may_lend() || stopping.load(std::memory_order_seq_cst)) return Next::kIdle;
+    is_withheld = is_withheld && !lender->is_at_rest();
+    if (is_withheld) return Next::kIdle;
     const auto has_news = [this] { return lender->has_news(); };
     if (lending.lend(has_news) == Lending::Return::kRecalled) return Next::kTurn;
     return turn() ? Next::kTurn : Next::kSleep;
@@ -243,7 +245,9 @@ struct EventLoop::Impl {
     }
     const bool at_rest =
         ready.empty() && !has_posted.load(std::memory_order_acquire) && lender->is_at_rest();
-    lending.give_back(at_rest ? Lending::GiveBack::kLater : Lending::GiveBack::kNow, now);
+    if (at_rest) return lending.give_back(Lending::GiveBack::kLater, now);
+    is_withheld = lender->has_news() || !lending.may_leave(now);
+    lending.leave(is_withheld ? Lending::GiveBack::kNow : Lending::GiveBack::kLater, now);
   }
 
   void ring() {
@@ -268,6 +272,7 @@ struct EventLoop::Impl {
 
   // Below: loop thread only.
   FramePool frames;
+  bool is_withheld = false;  // until it is at rest: one left in the midst and may not come back
   std::vector<std::function<void()>> taken;
   std::vector<std::coroutine_handle<>> ready, running;
   std::vector<Poller*> pollers;  // null: removed during a turn
@@ -325,8 +330,8 @@ void EventLoop::lend_by(const LoopLender& lender) { impl_->lender = &lender; }
 void EventLoop::help(const Event& awaited, Clock::time_point until) {
   Impl& loop = *impl_;
   thread_local Yielding yielding;
-  const Lending::Wish wish(loop.lending);
   const Clock::time_point began = Clock::now();
+  const Lending::Wish wish(loop.lending, began);
   for (Clock::time_point now = began; !awaited.is_set() && loop.may_lend(); now = Clock::now()) {
     if (loop.lending.try_take()) return loop.run_for(awaited, until, yielding);
     if (now >= until || now - began >= loop.spin || !yielding.pays(now)) return;

@@ -3,8 +3,9 @@
 // Schmidt 2000). A small operation takes less time than to put a thread to sleep and wake it.
 //
 // The loop's own thread lends it to who asks, and sleeps beside. It takes the loop back when it is
-// recalled, or when it has looked twice and nobody had run it in between: for so long, some
-// hundred microseconds, may things wait that come meanwhile and recall nobody.
+// recalled, or when it has looked twice and nobody had run it in between: for so long may things
+// wait that come meanwhile and recall nobody. It looks after 0.1 ms, and ever less often as long as
+// it finds that the loop is run, since each look costs who runs it some 10 us.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +19,39 @@
 
 namespace perseus {
 
+// Whether who leaves the loop in the midst of its work comes back at once: a program that waits for
+// many operations one by one does, one that computes after each wait does not. Any thread.
+class ComingBack {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // What is at once; and how often one must have, to be expected to.
+  static constexpr std::chrono::microseconds kGrace{50};
+  static constexpr int kTimes = 3;
+
+  void leaves(Clock::time_point now) {
+    left_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  void comes(Clock::time_point now) {
+    if (!is_away()) return;
+    const Clock::time_point left{Clock::duration(left_.exchange(0, std::memory_order_relaxed))};
+    const int times = times_.load(std::memory_order_relaxed);
+    times_.store(now - left < kGrace ? std::min(times + 1, kTimes) : 0, std::memory_order_relaxed);
+  }
+  bool is_away() const { return left_.load(std::memory_order_relaxed) != 0; }
+  bool is_expected() const { return times_.load(std::memory_order_relaxed) == kTimes; }
+
+ private:
+  std::atomic<Clock::rep> left_{0};  // 0: nobody has
+  std::atomic<int> times_{0};        // in a row
+};
+
 class Lending {
  public:
-  // Between two looks; the latter after many, as each costs who runs the loop some microseconds.
-  static constexpr std::chrono::microseconds kPatience{100}, kMostPatience{500};
-  // In which who has run it may come back; and for how long nobody is given it after one did not.
-  static constexpr std::chrono::microseconds kGrace{50};
-  static constexpr std::chrono::milliseconds kMistrust{100};
   using Clock = std::chrono::steady_clock;
+  // Between two looks.
+  static constexpr std::chrono::microseconds kPatience{100}, kMostPatience{10000};
+  // For so long nobody is expected back after one did not come.
+  static constexpr std::chrono::milliseconds kMistrust{100};
 
   // ---- The loop's own thread, which has the loop from open() to close() but while it lends it.
 
@@ -56,9 +82,12 @@ class Lending {
     while (!recalled_.wait(patience)) {
       const uint32_t visits = visits_.load(std::memory_order_relaxed);
       if (std::exchange(seen, visits) != visits) {
-        patience = has_news() ? kGrace : std::min(2 * patience, kMostPatience);
+        const bool is_waited_for = has_news() || coming_back_.is_away();
+        patience = is_waited_for ? ComingBack::kGrace : std::min(2 * patience, kMostPatience);
       } else if (running_.try_lock()) {  // else who has it sees to all there is
-        if (has_news()) no_grace_until_.store(ticks(Clock::now() + kMistrust));
+        if (has_news() || coming_back_.is_away()) {
+          no_grace_until_.store(ticks(Clock::now() + kMistrust));
+        }
         why = Return::kUnused;
         break;
       }
@@ -79,14 +108,16 @@ class Lending {
   bool is_recalled() const { return recalled_.is_set(); }
   // Whether it is lent, and who has run it may yet come back.
   bool is_in_grace(Clock::time_point now) const {
-    return is_lent() && ticks(now - kGrace) < given_back_.load(std::memory_order_relaxed) &&
-           ticks(now) >= no_grace_until_.load(std::memory_order_relaxed);
+    return is_lent() &&
+           ticks(now - ComingBack::kGrace) < given_back_.load(std::memory_order_relaxed) &&
+           !is_mistrusted(now);
   }
 
   // Asks for the loop, while it lives.
   class Wish {
    public:
-    explicit Wish(Lending& lending) : wanting_(lending.wanting_) {
+    Wish(Lending& lending, Clock::time_point now) : wanting_(lending.wanting_) {
+      lending.coming_back_.comes(now);
       wanting_.fetch_add(1, std::memory_order_relaxed);
     }
     Wish(const Wish&) = delete;
@@ -106,6 +137,10 @@ class Lending {
     visits_.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
+  // Whether who has it may leave, with work under way, and the loop's own thread sleep on.
+  bool may_leave(Clock::time_point now) const {
+    return coming_back_.is_expected() && !is_mistrusted(now);
+  }
   enum class GiveBack { kLater, kNow, kNowInVain };
   void give_back(GiveBack how, Clock::time_point now) {
     given_back_.store(ticks(now), std::memory_order_relaxed);
@@ -113,13 +148,22 @@ class Lending {
     running_.unlock();
     if (how != GiveBack::kLater) recall();
   }
+  // The same, of what is in the midst of its work.
+  void leave(GiveBack how, Clock::time_point now) {
+    coming_back_.leaves(now);
+    give_back(how, now);
+  }
 
  private:
+  bool is_mistrusted(Clock::time_point now) const {
+    return ticks(now) < no_grace_until_.load(std::memory_order_relaxed);
+  }
   static Clock::rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
   std::mutex running_;                      // who holds it runs the loop
   bool is_open_ = false, in_vain_ = false;  // of who runs it
   std::atomic<uint32_t> visits_{0};
+  ComingBack coming_back_;
   std::atomic<Clock::rep> given_back_{0}, no_grace_until_{0};
   std::atomic<bool> is_lent_{false};
   std::atomic<int> wanting_{0};

@@ -68,7 +68,12 @@ class Events : public Poller, public LoopLender {
   }
 
   bool poll() override {
-    if (!has_left_.exchange(false)) return false;
+    if (!has_left_.exchange(false)) {
+      if (work == 0) return false;
+      worked_last = std::this_thread::get_id();
+      --work;
+      return true;
+    }
     std::vector<Left*> taken;
     {
       std::lock_guard lock(mutex_);
@@ -89,12 +94,14 @@ class Events : public Poller, public LoopLender {
   void awake() override { wants_bell_ = false; }
   bool may_lend() const override { return may_be_lent; }
   bool has_news() const override { return has_left_; }
-  bool is_at_rest() const override { return !has_left_; }
+  bool is_at_rest() const override { return !has_left_ && work == 0; }
 
   EventLoop loop;
   std::thread::id own_id;
   std::atomic<bool> may_be_lent{true};
-  size_t taken() const { return taken_; }  // after finish()
+  std::atomic<int> work{0};                  // polls that are under way
+  std::atomic<std::thread::id> worked_last;  // who polled
+  size_t taken() const { return taken_; }    // after finish()
 
  private:
   std::thread own_;
@@ -127,6 +134,50 @@ TEST(LendingTest, ItsOwnThreadTakesItBackWhenNobodyRunsIt) {
   events.leave(second);  // nobody is rung
   ASSERT_TRUE(second.event.wait(20s));
   EXPECT_EQ(second.set_by, events.own_id);
+}
+
+TEST(LendingTest, WorkGoesOnWhenWhoHasRunItLeavesAndDoesNotComeBack) {
+  for (const int waits : {1, 2, 20}) {  // the last is expected back
+    Events events;
+    for (int i = 0; i < waits; ++i) {
+      events.work = 1000000000;
+      Events::Left left;
+      std::thread leaver([&] {
+        events.give_time_to_be_lent();
+        events.leave(left);
+      });
+      events.wait(left.event);
+      leaver.join();
+    }
+    events.work = 1000;
+    const auto deadline = Clock::now() + 20s;
+    while (events.work > 0 && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(events.work, 0);
+    EXPECT_EQ(events.worked_last.load(), events.own_id);
+  }
+}
+
+TEST(ComingBackTest, WhoHasComeBackAtOnceThreeTimesInARowIsExpectedTo) {
+  ComingBack coming_back;
+  Clock::time_point now = Clock::now();
+  const auto comes_after = [&](Clock::duration away) {
+    coming_back.leaves(now);
+    EXPECT_TRUE(coming_back.is_away());
+    now += away;
+    coming_back.comes(now);
+    EXPECT_FALSE(coming_back.is_away());
+    return coming_back.is_expected();
+  };
+  EXPECT_FALSE(comes_after(1us));
+  EXPECT_FALSE(comes_after(49us));
+  EXPECT_TRUE(comes_after(1us));
+  coming_back.comes(now + 1s);  // nobody has left
+  EXPECT_TRUE(coming_back.is_expected());
+  EXPECT_TRUE(comes_after(1us));
+  EXPECT_FALSE(comes_after(50us));
+  EXPECT_FALSE(comes_after(1us));
+  EXPECT_FALSE(comes_after(1us));
+  EXPECT_TRUE(comes_after(1us));
 }
 
 TEST(LendingTest, WhatIsBoundToItsOwnThreadIsNotLent) {

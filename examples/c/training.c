@@ -26,7 +26,7 @@ struct layer {
   int32_t number; /* among the gradients */
 };
 
-/* What callbacks tell: they run on a thread of the library, and only count. */
+/* What callbacks tell: they only count, one at a time, and may do so on any thread. */
 struct progress {
   int64_t gradients;
   int64_t batches;
@@ -179,6 +179,7 @@ int main(int count, char** arguments) {
       .gradient_done = gradient_done,
       .batch_done = batch_done,
       .user = &progress,
+      .callback_thread = PERSEUS_CALLBACK_IN_WAIT,
   };
 
   check(perseus_init(NULL), "init");

@@ -24,8 +24,9 @@ namespace perseus {
 class ComingBack {
  public:
   using Clock = std::chrono::steady_clock;
-  // What is at once; and how often one must have, to be expected to.
-  static constexpr std::chrono::microseconds kGrace{50};
+  // What is at once, for nobody does the work meanwhile; and how often one must have, to be
+  // expected to.
+  static constexpr std::chrono::microseconds kAtOnce{5};
   static constexpr int kTimes = 3;
 
   void leaves(Clock::time_point now) {
@@ -35,7 +36,7 @@ class ComingBack {
     if (!is_away()) return;
     const Clock::time_point left{Clock::duration(left_.exchange(0, std::memory_order_relaxed))};
     const int times = times_.load(std::memory_order_relaxed);
-    times_.store(now - left < kGrace ? std::min(times + 1, kTimes) : 0, std::memory_order_relaxed);
+    times_.store(now - left < kAtOnce ? std::min(times + 1, kTimes) : 0, std::memory_order_relaxed);
   }
   bool is_away() const { return left_.load(std::memory_order_relaxed) != 0; }
   bool is_expected() const { return times_.load(std::memory_order_relaxed) == kTimes; }
@@ -48,6 +49,8 @@ class ComingBack {
 class Lending {
  public:
   using Clock = std::chrono::steady_clock;
+  // In which who has run it to the end of its work may come back with more.
+  static constexpr std::chrono::microseconds kGrace{50};
   // Between two looks.
   static constexpr std::chrono::microseconds kPatience{100}, kMostPatience{10000};
   // For so long nobody is expected back after one did not come.
@@ -83,7 +86,7 @@ class Lending {
       const uint32_t visits = visits_.load(std::memory_order_relaxed);
       if (std::exchange(seen, visits) != visits) {
         const bool is_waited_for = has_news() || coming_back_.is_away();
-        patience = is_waited_for ? ComingBack::kGrace : std::min(2 * patience, kMostPatience);
+        patience = is_waited_for ? kGrace : std::min(2 * patience, kMostPatience);
       } else if (running_.try_lock()) {  // else who has it sees to all there is
         if (has_news() || coming_back_.is_away()) {
           no_grace_until_.store(ticks(Clock::now() + kMistrust));
@@ -108,8 +111,7 @@ class Lending {
   bool is_recalled() const { return recalled_.is_set(); }
   // Whether it is lent, and who has run it may yet come back.
   bool is_in_grace(Clock::time_point now) const {
-    return is_lent() &&
-           ticks(now - ComingBack::kGrace) < given_back_.load(std::memory_order_relaxed) &&
+    return is_lent() && ticks(now - kGrace) < given_back_.load(std::memory_order_relaxed) &&
            !is_mistrusted(now);
   }
 

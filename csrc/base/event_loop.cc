@@ -213,7 +213,7 @@ struct EventLoop::Impl {
   Next lend() {
     lending.forget_recalls();
     if (!may_lend() || stopping.load(std::memory_order_seq_cst)) return Next::kIdle;
-    is_withheld = is_withheld && !lender->is_at_rest();
+    is_withheld = (is_withheld || lender->has_much_to_do()) && !lender->is_at_rest();
     if (is_withheld) return Next::kIdle;
     const auto has_news = [this] { return lender->has_news(); };
     if (lending.lend(has_news) == Lending::Return::kRecalled) return Next::kTurn;
@@ -230,7 +230,8 @@ struct EventLoop::Impl {
     while (!awaited.is_set()) {
       const bool progress = turn();
       now = Clock::now();
-      if (now >= until || lending.is_recalled() || !lender->may_lend()) {
+      if (lender->has_much_to_do() || now >= until || lending.is_recalled() ||
+          !lender->may_lend()) {
         return lending.give_back(Lending::GiveBack::kNow, now);
       }
       if (progress) {
@@ -272,7 +273,9 @@ struct EventLoop::Impl {
 
   // Below: loop thread only.
   FramePool frames;
-  bool is_withheld = false;  // until it is at rest: one left in the midst and may not come back
+  // Until it is at rest: one left in the midst of the work and may not come back, or there was much
+  // to do.
+  bool is_withheld = false;
   std::vector<std::function<void()>> taken;
   std::vector<std::coroutine_handle<>> ready, running;
   std::vector<Poller*> pollers;  // null: removed during a turn

@@ -42,7 +42,7 @@ class Poller {
   ~Poller() = default;
 };
 
-// Says whether threads that wait may run the loop. The first two on any thread, the last on one
+// Says whether threads that wait may run the loop. The first two on any thread, the others on one
 // that runs the loop.
 class LoopLender {
  public:
@@ -53,6 +53,8 @@ class LoopLender {
   // Whether nothing is under way for this process, so that the loop may well stand still for a
   // moment.
   virtual bool is_at_rest() const = 0;
+  // Whether there is so much of it that who waits may as well leave all to the loop's own thread.
+  virtual bool has_much_to_do() const = 0;
 
  protected:
   ~LoopLender() = default;

@@ -24,10 +24,11 @@ namespace perseus {
 class ComingBack {
  public:
   using Clock = std::chrono::steady_clock;
-  // What is at once, for nobody does the work meanwhile; and how often one must have, to be
-  // expected to.
-  static constexpr std::chrono::microseconds kAtOnce{5};
-  static constexpr int kTimes = 3;
+  // Longer than to see that some dozens are done already; not much, as nobody works meanwhile.
+  static constexpr std::chrono::microseconds kAtOnce{20};
+  // Each time it did is a point, up to so many; each time it did not costs some; with so many it is
+  // expected to. Threads are interrupted at times, which is no habit.
+  static constexpr int kMost = 16, kCost = 4, kEnough = 4;
 
   void leaves(Clock::time_point now) {
     left_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
@@ -35,15 +36,17 @@ class ComingBack {
   void comes(Clock::time_point now) {
     if (!is_away()) return;
     const Clock::time_point left{Clock::duration(left_.exchange(0, std::memory_order_relaxed))};
-    const int times = times_.load(std::memory_order_relaxed);
-    times_.store(now - left < kAtOnce ? std::min(times + 1, kTimes) : 0, std::memory_order_relaxed);
+    const int points = points_.load(std::memory_order_relaxed);
+    const bool is_at_once = now - left < kAtOnce;
+    points_.store(is_at_once ? std::min(points + 1, kMost) : std::max(points - kCost, 0),
+                  std::memory_order_relaxed);
   }
   bool is_away() const { return left_.load(std::memory_order_relaxed) != 0; }
-  bool is_expected() const { return times_.load(std::memory_order_relaxed) == kTimes; }
+  bool is_expected() const { return points_.load(std::memory_order_relaxed) >= kEnough; }
 
  private:
   std::atomic<Clock::rep> left_{0};  // 0: nobody has
-  std::atomic<int> times_{0};        // in a row
+  std::atomic<int> points_{0};
 };
 
 class Lending {

@@ -21,6 +21,9 @@ constexpr std::string_view kInitBarrier = "perseus.init";
 // Who lacks descriptors tries for so long to tell the others.
 constexpr std::chrono::seconds kPatienceInWant{2};
 
+// Of which a change of threads is some hundredths; threads that come and go cost more.
+constexpr int64_t kMuch = 4 << 20;
+
 // The end of the job is one reason for all that is outstanding; each error says what of.
 Status ended(const Operation& operation, Status why) {
   const bool is_users = operation.name_id >= 0;
@@ -204,6 +207,8 @@ bool Engine::may_lend() const {
          !is_bound_.load(std::memory_order_relaxed) && !has_user_codecs();
 }
 
+bool Engine::has_much_to_do() const { return bytes_under_way_ >= kMuch; }
+
 bool Engine::is_at_rest() const { return under_way_ == 0 && !has_news() && executor_->is_idle(); }
 
 bool Engine::poll() {
@@ -241,6 +246,7 @@ void Engine::accept(const Refused& refused) {
 void Engine::accept(const OperationPtr& operation) {
   counters_.operations_submitted.add();
   ++under_way_;
+  bytes_under_way_ += operation->description.bytes();
   const ProcessSetPtr set = find_set(operation->process_set);
   if (const Status why = over(); !why.is_ok()) return complete(operation, why);
   if (set == nullptr) {
@@ -282,6 +288,7 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   operation->status = ended(*operation, std::move(status));
   operation->give_back_name(names_);
   --under_way_;
+  bytes_under_way_ -= operation->description.bytes();
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();
   if (operation->gpu != nullptr) operation->launched.set();

@@ -119,6 +119,7 @@ class Engine final : MeshListener,
   bool may_lend() const override;
   bool has_news() const override { return has_submissions_.load(std::memory_order_acquire); }
   bool is_at_rest() const override;
+  bool has_much_to_do() const override;
 
   struct Refused {
     int32_t set = 0;
@@ -236,7 +237,8 @@ class Engine final : MeshListener,
   // The engine's thread, or one that helps.
   std::vector<OperationPtr> accepted_;  // the queue's other half
   int under_way_ = 0;                   // accepted and not complete
-  std::vector<OperationPtr> to_wake_;   // operations that are done, with threads asleep for them
+  int64_t bytes_under_way_ = 0;
+  std::vector<OperationPtr> to_wake_;  // operations that are done, with threads asleep for them
   std::map<int32_t, ProcessSetPtr> sets_;
   std::set<int32_t> closed_sets_;  // of those that had been opened
   int32_t next_set_ = 0;

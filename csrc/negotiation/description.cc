@@ -52,6 +52,14 @@ int64_t TensorDescription::elements() const {
   return product;
 }
 
+int64_t Description::bytes() const {
+  int64_t sum = 0;
+  for (const TensorDescription& tensor : tensors) {
+    sum += tensor.elements() * static_cast<int64_t>(size_of(tensor.dtype));
+  }
+  return sum;
+}
+
 void Description::write(ByteWriter& writer) const {
   writer.put(kind);
   writer.put(reduce_op);

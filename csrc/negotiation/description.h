@@ -57,6 +57,9 @@ struct Description {
   // Not compared: where ranks differ, the lowest rank's word holds.
   int32_t priority = 0;
 
+  // Of this rank's tensors.
+  int64_t bytes() const;
+
   void write(ByteWriter& writer) const;
   // False if the bytes are no description.
   bool read(ByteReader& reader);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -66,8 +67,7 @@ class Handle(Generic[T]):
         if not self._ended:
             if not self._lock.acquire(blocking=False):
                 self.poll()  # in a forked child, the thread that has the lock is not there
-                if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-                    raise TimeoutError(f"the operation is not complete after {timeout} s")
+                timeout = self._take_lock(timeout)
             try:
                 if not self._ended:
                     self._end(timeout)
@@ -76,6 +76,18 @@ class Handle(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
+
+    def _take_lock(self, timeout: float | None) -> float | None:
+        """Takes it from a thread that waits, too. Gives what is left of the time."""
+        if timeout is None:
+            self._lock.acquire()
+            return None
+        began = time.monotonic()
+        if not self._lock.acquire(timeout=timeout):
+            if not self.poll():
+                raise TimeoutError(f"the operation is not complete after {timeout} s")
+            self._lock.acquire()  # which the other thread is about to leave
+        return max(0.0, timeout - (time.monotonic() - began))
 
     def _end(self, timeout: float | None) -> None:
         try:

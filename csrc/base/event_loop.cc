@@ -348,8 +348,6 @@ void EventLoop::wake_unless_helped(Clock::time_point now) {
 
 bool EventLoop::is_lent() const { return impl_->lending.is_lent(); }
 
-bool EventLoop::is_helped_here() const { return helped_here == impl_.get(); }
-
 bool EventLoop::run_once(std::chrono::milliseconds wait) {
   if (impl_->turn()) return true;
   impl_->sleep(Clock::now() + wait);
@@ -376,7 +374,7 @@ void EventLoop::post(std::function<void()> function) {
 void EventLoop::wake() {
   if (impl_->asleep.exchange(false, std::memory_order_acq_rel)) impl_->ring();
   // Who runs it looks again before it leaves.
-  if (impl_->lending.is_lent() && !is_helped_here()) impl_->lending.recall();
+  if (impl_->lending.is_lent() && helped_here != impl_.get()) impl_->lending.recall();
 }
 
 int EventLoop::doorbell_fd() const { return impl_->doorbell; }

@@ -87,8 +87,6 @@ class EventLoop {
   void help(const Event& awaited, Clock::time_point until);
   // Whether its own thread does not run the loop now. Any thread.
   bool is_lent() const;
-  // Whether the calling thread does, within help().
-  bool is_helped_here() const;
 
   // Resumes the coroutine in the next turn. Loop thread.
   void schedule(std::coroutine_handle<> handle);

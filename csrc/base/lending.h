@@ -55,7 +55,7 @@ class Lending {
   // In which who has run it to the end of its work may come back with more.
   static constexpr std::chrono::microseconds kGrace{50};
   // Between two looks.
-  static constexpr std::chrono::microseconds kPatience{100}, kMostPatience{10000};
+  static constexpr std::chrono::microseconds kPatience{100}, kMostPatience{1000};
   // For so long nobody is expected back after one did not come.
   static constexpr std::chrono::milliseconds kMistrust{100};
 

@@ -24,6 +24,10 @@ class Recycler {
         &place->object, [](T* object) { object->recycle(); }, ControlBlock<T>(*this, *place));
   }
 
+  // Around a fork, so that a child can take and give back.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+
  private:
   // What a shared_ptr keeps beside its object: two counts, a deleter and an allocator.
   static constexpr size_t kControlBytes = 64;

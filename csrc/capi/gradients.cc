@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "capi/process.h"
@@ -384,6 +386,9 @@ struct perseus_gradients {
 
 namespace {
 
+// Of the first published perseus.h, in which callbacks ran in the library.
+constexpr size_t kFirstOptionsSize = offsetof(perseus_gradients_options_t, callback_thread);
+
 Status missing() { return Status::invalid_argument("the gradients are a null pointer"); }
 
 }  // namespace
@@ -392,25 +397,28 @@ extern "C" {
 
 perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* options,
                                           perseus_gradients_t** gradients) {
-  if (gradients == nullptr || (options != nullptr && options->struct_size < sizeof *options)) {
+  if (gradients == nullptr || (options != nullptr && options->struct_size < kFirstOptionsSize)) {
     return to_c(Status::invalid_argument(
         "the place for the gradients is missing, or the options' struct_size is not set"));
   }
-  if (options != nullptr &&
-      (options->reduce_op < PERSEUS_AVERAGE || options->reduce_op > PERSEUS_PRODUCT)) {
+  // Of a program that was compiled before the last fields were there: callbacks in the library.
+  perseus_gradients_options_t known{};
+  known.device_index = -1;
+  if (options != nullptr) {
+    std::memcpy(&known, options, std::min(options->struct_size, sizeof known));
+  }
+  if (known.reduce_op < PERSEUS_AVERAGE || known.reduce_op > PERSEUS_PRODUCT) {
     return to_c(
-        Status::invalid_argument("there is no reduction " + std::to_string(options->reduce_op)));
+        Status::invalid_argument("there is no reduction " + std::to_string(known.reduce_op)));
   }
   perseus_gradients_options_t averages{};
   averages.struct_size = sizeof averages;
   averages.device_index = -1;
-  if (options != nullptr) {
-    if (const Status status = perseus::check_callback_thread(options->callback_thread);
-        !status.is_ok()) {
-      return to_c(status);
-    }
+  if (const Status status = perseus::check_callback_thread(known.callback_thread);
+      !status.is_ok()) {
+    return to_c(status);
   }
-  *gradients = new perseus_gradients(options == nullptr ? averages : *options);
+  *gradients = new perseus_gradients(known);
   return PERSEUS_OK;
 }
 

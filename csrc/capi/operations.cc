@@ -95,6 +95,7 @@ perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission)
     // Small enough to need no memory of its own.
     operation->callback = [callback = submission.callback,
                            user = submission.user](Operation& done) {
+      const perseus::KeptError kept;
       callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
                done.status.message().c_str());
     };

@@ -9,6 +9,8 @@
 #include "base/interruption.h"
 #include "base/large_memory.h"
 #include "bootstrap/mpi/mpi_process.h"
+#include "capi/submission.h"
+#include "codec/codec.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -31,13 +33,12 @@ void warn_about_environment() {
 // waits for all ranks when it is finalised, and the others may wait for this one.
 void leave_at_exit() {
   Process& process = Process::instance();
-  const std::shared_ptr<Engine> engine = process.engine();
-  if (engine == nullptr) return;  // it has left, or is a forked child
-  if (engine->runs_here()) {
+  if (Engine::runs_here()) {
     // exit() in a callback: the engine cannot wait for its own thread.
     leave_mpi_as_it_is();
     return;
   }
+  if (process.engine() == nullptr) return;  // it has left, or is a forked child
   const Status status = process.shutdown("its program ended without perseus_shutdown");
   if (!status.is_ok()) PERSEUS_LOG(kError, status.message());
 }
@@ -58,11 +59,15 @@ void Process::before_fork() {
   engine_mutex_.lock();
   names.before_fork();
   handles.before_fork();
+  recycled_operations().before_fork();
+  codecs_before_fork();
   Gpu::before_fork();
 }
 
 void Process::after_fork_in_parent() {
   Gpu::after_fork_in_parent();
+  codecs_after_fork();
+  recycled_operations().after_fork();
   handles.after_fork_in_parent();
   names.after_fork_in_parent();
   engine_mutex_.unlock();
@@ -70,6 +75,9 @@ void Process::after_fork_in_parent() {
 
 void Process::after_fork_in_child() {
   Gpu::after_fork_in_child();
+  Engine::after_fork_in_child();
+  codecs_after_fork();
+  recycled_operations().after_fork();
   handles.after_fork_in_child();
   names.after_fork_in_child();
   // Its destructor would wait for a thread that is not here.
@@ -84,6 +92,9 @@ std::shared_ptr<Engine> Process::engine() const {
 }
 
 Status Process::init(const std::vector<int>& ranks) {
+  if (Engine::runs_here() && engine() == nullptr) {
+    return Status::invalid_argument("perseus_init cannot be called from a callback");
+  }
   std::lock_guard lifecycle(lifecycle_);
   if (engine() != nullptr) return {};
   std::vector<std::string> warnings;
@@ -121,11 +132,12 @@ Status Process::init(const std::vector<int>& ranks) {
 }
 
 Status Process::shutdown(const std::string& why) {
-  std::shared_ptr<Engine> leaving = engine();
-  if (leaving == nullptr) return {};
-  if (leaving->runs_here()) {
+  // Another thread may be waiting for this one to be done with it.
+  if (Engine::runs_here()) {
     return Status::invalid_argument("perseus_shutdown cannot be called from a callback");
   }
+  std::shared_ptr<Engine> leaving = engine();
+  if (leaving == nullptr) return {};
   std::lock_guard lifecycle(lifecycle_);
   {
     std::lock_guard lock(engine_mutex_);
@@ -141,6 +153,9 @@ Status from_c(perseus_status_t status, const char* message) {
   if (status == PERSEUS_OK) return {};
   return {static_cast<StatusCode>(status), message};
 }
+
+KeptError::KeptError() { error_.swap(last_error); }
+KeptError::~KeptError() { error_.swap(last_error); }
 
 perseus_status_t to_c(const Status& status) {
   if (!status.is_ok()) last_error = status.message();

@@ -50,6 +50,16 @@ class Process {
 
 // What perseus.h has told, as a value.
 Status from_c(perseus_status_t status, const char* message);
+// While it lives, another message is perseus_last_error's: a callback may run within a call.
+class KeptError {
+ public:
+  KeptError();
+  KeptError(const KeptError&) = delete;
+  ~KeptError();
+
+ private:
+  std::string error_;
+};
 // Keeps the message for perseus_last_error and gives the code.
 perseus_status_t to_c(const Status& status);
 Status not_initialized();

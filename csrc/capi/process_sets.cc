@@ -41,12 +41,14 @@ perseus_status_t perseus_open_process_set(perseus_process_set_t set, const int32
   if (ranks == nullptr || rank_count < 1) {
     return to_c(Status::invalid_argument("a process set needs at least one rank"));
   }
+  if (const Status status = perseus::check_may_wait(-1); !status.is_ok()) return to_c(status);
   return to_c(engine->open_process_set(set, {ranks, ranks + rank_count}));
 }
 
 perseus_status_t perseus_close_process_set(perseus_process_set_t set) {
   const auto engine = Process::instance().engine();
   if (engine == nullptr) return to_c(perseus::not_initialized());
+  if (const Status status = perseus::check_may_wait(-1); !status.is_ok()) return to_c(status);
   return to_c(engine->close_process_set(set));
 }
 

@@ -20,12 +20,6 @@ int64_t most_bytes() {
   return 64 * memory;
 }
 
-// Never destroyed, as threads of the host program may hold operations until the very end.
-Recycler<Operation>& operations() {
-  static auto& the_one = *new Recycler<Operation>;
-  return the_one;
-}
-
 Status wrong_call(const Names::Entry& name, const std::string& what) {
   return Status::invalid_argument(title(name.key) + ": " + what);
 }
@@ -215,10 +209,16 @@ class Checker {
   const Names::Entry& name_;
   const std::vector<int>& set_ranks_;
   const Engine& engine_;
-  OperationPtr operation_ = operations().take();
+  OperationPtr operation_ = recycled_operations().take();
 };
 
 }  // namespace
+
+// Never destroyed, as threads of the host program may hold operations until the very end.
+Recycler<Operation>& recycled_operations() {
+  static auto& the_one = *new Recycler<Operation>;
+  return the_one;
+}
 
 Status check_callback_thread(perseus_callback_thread_t thread) {
   if (thread == PERSEUS_CALLBACK_IN_LIBRARY || thread == PERSEUS_CALLBACK_IN_WAIT) return {};

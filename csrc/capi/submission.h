@@ -1,6 +1,7 @@
 // From a perseus_submission_t to an Operation: everything that one rank can check by itself.
 #pragma once
 
+#include "base/recycler.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/names.h"
@@ -10,6 +11,7 @@ namespace perseus {
 
 // Errors name the operation; but for what CUDA says they are kInvalidArgument. `set_ranks`: of its
 // process set.
+Recycler<Operation>& recycled_operations();
 Status check_callback_thread(perseus_callback_thread_t thread);
 Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank);
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,

@@ -70,6 +70,9 @@ bool codec_exists(int id) {
   return id >= kCodecNone && id < id_at(known.codecs.size());
 }
 
+void codecs_before_fork() { registry().mutex.lock(); }
+void codecs_after_fork() { registry().mutex.unlock(); }
+
 bool has_user_codecs() { return has_users.load(std::memory_order_relaxed); }
 
 const Codec* codec(int id) {

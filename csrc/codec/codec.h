@@ -35,6 +35,9 @@ Result<int> register_codec(std::unique_ptr<Codec> codec);  // kInvalidArgument: 
 Result<int> find_codec(std::string_view name);  // kInvalidArgument: unknown, lists those known
 bool codec_exists(int id);
 bool has_user_codecs();
+// Around a fork, so that a child can look codecs up.
+void codecs_before_fork();
+void codecs_after_fork();
 // Null for "none", and for an id that stands for no codec; codecs live as long as the process.
 const Codec* codec(int id);
 

@@ -24,6 +24,18 @@ constexpr std::chrono::seconds kPatienceInWant{2};
 // Of which a change of threads is some hundredths; threads that come and go cost more.
 constexpr int64_t kMuch = 4 << 20;
 
+// How many times over the thread runs an engine.
+thread_local int runs = 0;
+class RunsHere {
+ public:
+  RunsHere() { ++runs; }
+  RunsHere(const RunsHere&) = delete;
+  ~RunsHere() { --runs; }
+};
+
+// This process is the child of a callback, and has no other threads.
+std::atomic<bool> is_child_of_callback{false};
+
 // The end of the job is one reason for all that is outstanding; each error says what of.
 Status ended(const Operation& operation, Status why) {
   const bool is_users = operation.name_id >= 0;
@@ -150,7 +162,19 @@ void Engine::run_thread() {
       PERSEUS_LOG(kWarning, "PERSEUS_THREAD_AFFINITY: there is no processor " << processor);
     }
   }
+  const RunsHere here;
   loop_.run();
+}
+
+bool Engine::runs_here() { return runs > 0; }
+
+void Engine::after_fork_in_child() {
+  if (runs_here()) is_child_of_callback.store(true, std::memory_order_relaxed);
+}
+
+void Engine::help(const Event& awaited, Clock::time_point until) {
+  const RunsHere here;
+  loop_.help(awaited, until);
 }
 
 Engine::~Engine() { shutdown(); }
@@ -161,6 +185,7 @@ void Engine::shutdown(const std::string& why) {
   thread_.join();
   loop_.remove_poller(this);
   // What was submitted while the thread came to its end.
+  const RunsHere here;
   poll();
 }
 
@@ -292,7 +317,14 @@ bool Engine::complete_silently(const OperationPtr& operation, Status status) {
   const OperationCallback callback = std::move(operation->callback);
   const bool has_waiters = operation->done.set_silently();
   if (operation->gpu != nullptr) operation->launched.set();
-  if (callback) callback(*operation);
+  if (callback) {
+    callback(*operation);
+    if (is_child_of_callback.load(std::memory_order_relaxed)) {
+      PERSEUS_LOG(kError,
+                  "a callback has forked, and its child has returned from it: the child ends");
+      _exit(1);
+    }
+  }
   if (operation->is_bound) bound_operations_.fetch_sub(1, std::memory_order_relaxed);
   return has_waiters;
 }

@@ -63,7 +63,7 @@ class Engine final : MeshListener,
 
   // For a thread that is going to wait for the event, which an operation sets: does the engine's
   // work until then in place of the engine's thread, if that may be. See EventLoop::help.
-  void help(const Event& awaited, Clock::time_point until) { loop_.help(awaited, until); }
+  void help(const Event& awaited, Clock::time_point until);
 
   const Topology& topology() const { return mesh_->topology(); }
   const Settings& settings() const { return settings_; }
@@ -87,10 +87,10 @@ class Engine final : MeshListener,
   // ranks, and ends the engine's thread.
   // `why`: for the other ranks, if it is no shutdown in order.
   void shutdown(const std::string& why = "");
-  // Whether the calling thread runs the engine, and so is in a callback.
-  bool runs_here() const {
-    return std::this_thread::get_id() == thread_.get_id() || loop_.is_helped_here();
-  }
+  // Whether the calling thread runs an engine, and so is in a callback.
+  static bool runs_here();
+  // In a child that was forked: if by a callback, it ends when that returns.
+  static void after_fork_in_child();
 
  private:
   Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters);

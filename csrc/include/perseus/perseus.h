@@ -4,8 +4,10 @@
  * perseus_last_error() then gives the message of the calling thread's last failure. Structures that
  * are passed in begin with struct_size, which the caller sets to sizeof: fields are only ever added
  * at the end. Buffers passed to perseus_submit belong to the library from then until the operation
- * is complete. Callbacks run on a thread of the library: they must be short, must not block, and
- * must not throw. What would wait there for itself returns PERSEUS_INVALID_ARGUMENT.
+ * is complete. Callbacks run on a thread of the library, or, where the caller allows it, on one
+ * that waits: they must be short, must not block, and must not throw. What would wait there for
+ * itself returns PERSEUS_INVALID_ARGUMENT. A child that a callback forks may only exec or _exit
+ * there.
  */
 #ifndef PERSEUS_PERSEUS_H_
 #define PERSEUS_PERSEUS_H_
@@ -346,7 +348,7 @@ typedef struct {
    * The status is that of the first that failed, or PERSEUS_OK. */
   void (*batch_done)(void* user, int64_t batch, perseus_status_t status, const char* message);
   void* user;
-  perseus_callback_thread_t callback_thread; /* without callbacks it does not matter */
+  perseus_callback_thread_t callback_thread; /* not used without callbacks */
 } perseus_gradients_options_t;
 
 /* options may be NULL: averages over all ranks, without callbacks. May be called before init. */

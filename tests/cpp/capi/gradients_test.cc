@@ -217,6 +217,11 @@ TEST_P(AnySizeOfGradients, SayWhatIsWrongWithACall) {
     REQUIRE(perseus_gradients_create(nullptr, nullptr) == PERSEUS_INVALID_ARGUMENT);
     perseus_gradients_options_t unset{};
     REQUIRE(perseus_gradients_create(&unset, &none) == PERSEUS_INVALID_ARGUMENT);
+    perseus_gradients_options_t older{};  // without what lies behind its end
+    older.struct_size = offsetof(perseus_gradients_options_t, callback_thread);
+    older.callback_thread = -1;
+    REQUIRE(perseus_gradients_create(&older, &none) == PERSEUS_OK);
+    perseus_gradients_destroy(none);
     REQUIRE(perseus_gradients_submit(nullptr, 0, nullptr) == PERSEUS_INVALID_ARGUMENT);
     REQUIRE(perseus_gradients_wait_all(nullptr, 0) == PERSEUS_INVALID_ARGUMENT);
     perseus_gradients_destroy(nullptr);

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 #endif
 #include <pthread.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <cstring>
@@ -205,6 +206,10 @@ void see(void* its, perseus_handle_t, perseus_status_t status, const char*) {
   const perseus_status_t waited = perseus_wait(seen.submitted, -1);
   REQUIRE(waited == PERSEUS_INVALID_ARGUMENT || perseus_size() == 1);
   REQUIRE(perseus_shutdown() == PERSEUS_INVALID_ARGUMENT);
+  const int32_t first_rank = 0;
+  REQUIRE(perseus_open_process_set(PERSEUS_FIRST_OPENED_SET, &first_rank, 1) ==
+          PERSEUS_INVALID_ARGUMENT);
+  REQUIRE(perseus_close_process_set(PERSEUS_FIRST_OPENED_SET) == PERSEUS_INVALID_ARGUMENT);
 }
 
 TEST_P(Helping, CallbacksThatMayRunInAWaitDo) {
@@ -213,6 +218,8 @@ TEST_P(Helping, CallbacksThatMayRunInAWaitDo) {
     REQUIRE(perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "next", &seen.next) == PERSEUS_OK);
     int32_t barrier = 0;
     REQUIRE(perseus_register(PERSEUS_WORLD, PERSEUS_BARRIER, "barrier", &barrier) == PERSEUS_OK);
+    REQUIRE(perseus_wait(-5, 0) == PERSEUS_INVALID_ARGUMENT);
+    const std::string mistake = perseus_last_error();  // and not what callbacks were refused
     int rounds = 0;
     const auto round = [&] {
       float value = 1;
@@ -234,7 +241,71 @@ TEST_P(Helping, CallbacksThatMayRunInAWaitDo) {
       return seen.threads.count(pthread_self()) == 1;
     });
     REQUIRE(seen.threads.size() <= 2);  // this one and the library's
+    REQUIRE(perseus_last_error() == mistake);
   });
+}
+
+// What it may not do, it may not do while another thread shuts down either.
+TEST_P(Helping, ACallbackThatIsToldOfTheEndIsRefusedWhatWouldWait) {
+  if (GetParam() == 1) GTEST_SKIP() << "nothing is under way for long";
+  for (const perseus_callback_thread_t where :
+       {PERSEUS_CALLBACK_IN_LIBRARY, PERSEUS_CALLBACK_IN_WAIT}) {
+    World(GetParam()).run([where](int rank) {
+      struct Told {
+        perseus_handle_t other = 0;
+        std::atomic<int> calls{0};
+      } told;
+      float value = 1;
+      Submission other(PERSEUS_ALLREDUCE, "other");
+      other.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      Submission lone(PERSEUS_ALLREDUCE, "lone");
+      lone.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      lone.raw.user = &told;
+      lone.raw.callback_thread = where;
+      lone.raw.callback = [](void* its, perseus_handle_t, perseus_status_t status, const char*) {
+        auto& seen = *static_cast<Told*>(its);
+        REQUIRE(status == PERSEUS_ABORTED);
+        const perseus_status_t begun = perseus_init(nullptr);
+        REQUIRE(begun == PERSEUS_INVALID_ARGUMENT || begun == PERSEUS_OK);  // if it runs yet
+        REQUIRE(perseus_shutdown() == PERSEUS_INVALID_ARGUMENT);
+        const perseus_status_t waited = perseus_wait(seen.other, -1);
+        REQUIRE(waited == PERSEUS_INVALID_ARGUMENT || waited == PERSEUS_ABORTED);
+        ++seen.calls;
+      };
+      if (rank != 0) return;  // the others leave
+      told.other = other.submit();
+      const perseus_handle_t handle = lone.submit();
+      std::thread waiter([&] { perseus_wait(handle, 100); });
+      usleep(10000);
+      perseus_shutdown();
+      waiter.join();
+      REQUIRE(told.calls == 1);
+    });
+  }
+}
+
+TEST_P(Helping, AChildThatACallbackForksEndsWithTheCallback) {
+  if (GetParam() > 2) GTEST_SKIP() << "of two as of more";
+  for (const perseus_callback_thread_t where :
+       {PERSEUS_CALLBACK_IN_LIBRARY, PERSEUS_CALLBACK_IN_WAIT}) {
+    world.run([where](int) {
+      std::atomic<pid_t> child{0};
+      float value = 1;
+      Submission called(PERSEUS_ALLREDUCE, "called");
+      called.tensor(&value, &value, kOne, PERSEUS_FLOAT32);
+      called.raw.user = &child;
+      called.raw.callback_thread = where;
+      called.raw.callback = [](void* its, perseus_handle_t, perseus_status_t, const char*) {
+        *static_cast<std::atomic<pid_t>*>(its) = fork();
+      };
+      REQUIRE(called.run() == PERSEUS_OK && value == perseus_size());
+      while (child == 0) usleep(100);
+      int status = 0;
+      REQUIRE(waitpid(child, &status, 0) == child);
+      REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+      REQUIRE(allreduce("after", 1) == perseus_size());
+    });
+  }
 }
 
 TEST_P(Helping, ACallbackRunsInTheLibraryOrInAWaitAndNowhereElse) {
@@ -337,6 +408,38 @@ TEST_P(Helping, WhatIsSubnormalIsKept) {
       std::memcpy(&bits, &value, sizeof bits);
       REQUIRE(bits == static_cast<uint32_t>(perseus_size()));
     }
+  });
+}
+
+// A lock that another thread had at the fork would never be free in the child.
+TEST_P(Helping, AChildForkedBesideThreadsThatWaitBeginsAnew) {
+  if (GetParam() > 1) GTEST_SKIP() << "a child has no ranks beside it";
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "its threads cannot be watched in a child";
+#endif
+  world.run([](int) {
+    std::atomic<bool> is_over{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        while (!is_over) REQUIRE(allreduce("thread" + std::to_string(t), 1) == 1);
+      });
+    }
+    for (int i = 0; i < 300; ++i) {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(20);
+        REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+        for (int k = 0; k < 5; ++k) REQUIRE(allreduce("child", 1) == 1);
+        REQUIRE(perseus_shutdown() == PERSEUS_OK);
+        _exit(0);
+      }
+      int status = 0;
+      REQUIRE(waitpid(child, &status, 0) == child);
+      REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    is_over = true;
+    for (auto& thread : threads) thread.join();
   });
 }
 

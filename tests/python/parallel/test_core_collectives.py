@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -231,6 +232,47 @@ def test_wait_times_out_while_another_rank_has_not_come(two_ranks):
         perseus.barrier()
         handle = perseus.allreduce_async(array, ReduceOp.SUM, name="late")
     np.testing.assert_array_equal(handle.wait(), np.full(2, perseus.size()))
+
+
+def test_threads_that_wait_for_one_operation_share_its_time_out(two_ranks):
+    array = np.ones(2)
+    if perseus.rank() == 0:
+        handle = perseus.allreduce_async(array, ReduceOp.SUM, name="shared")
+        waits = threading.Event()
+
+        def wait_long():
+            waits.set()
+            handle.wait(timeout=60)
+
+        other = threading.Thread(target=wait_long)
+        other.start()
+        waits.wait()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            handle.wait(timeout=0.2)
+        assert 0.2 <= time.monotonic() - began < 30
+        perseus.barrier()
+        while not handle.poll():
+            time.sleep(0.001)
+        handle.wait(timeout=0)  # though the other one may have yet to return
+        other.join()
+    else:
+        perseus.barrier()
+        handle = perseus.allreduce_async(array, ReduceOp.SUM, name="shared")
+    np.testing.assert_array_equal(handle.wait(), np.full(2, perseus.size()))
+
+
+def test_a_wait_without_time_takes_what_is_complete_from_a_thread_that_waits():
+    handle = perseus.allreduce_async(np.ones(2), ReduceOp.SUM)
+    while not handle.poll():
+        time.sleep(0.001)
+    with handle._lock:  # as a thread in wait() has it
+        taker = threading.Thread(target=lambda: results.append(handle.wait(timeout=0)))
+        results: list[np.ndarray] = []
+        taker.start()
+        time.sleep(0.1)
+    taker.join()
+    np.testing.assert_array_equal(results[0], np.full(2, perseus.size()))
 
 
 def test_callbacks_run_with_the_handle_and_may_take_the_result():

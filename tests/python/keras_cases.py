@@ -55,7 +55,9 @@ def make_model(keras, seed=0, dtype="float64"):
 def make_optimizer(keras, kind):
     makers = {
         "sgd": lambda of: of.SGD(0.1, momentum=0.9),
-        "adam": lambda of: of.Adam(0.05),
+        # With its usual epsilon it makes much of how gradients near 0 are rounded, which depends on
+        # the processor.
+        "adam": lambda of: of.Adam(0.05, epsilon=1e-3),
         "clipped": lambda of: of.SGD(0.1, clipnorm=0.05),
     }
     legacy = kind.startswith("legacy ")
@@ -86,7 +88,7 @@ def whole_batch(keras, kind="sgd", epochs=2):
 
 
 def assert_weights(model, expected, tolerance=5e-5):
-    # Losses are float32 whatever the model is, and Adam makes much of their rounding.
+    # Losses are float32 whatever the model is.
     for weight, wanted in zip(model.get_weights(), expected, strict=True):
         np.testing.assert_allclose(weight, wanted, rtol=0, atol=tolerance)
 

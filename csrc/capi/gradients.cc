@@ -53,7 +53,6 @@ perseus_callback_thread_t callback_thread_of(const perseus_gradients_options_t& 
 
 Gradients::Gradients(const perseus_gradients_options_t& options)
     : options_(options),
-      callback_thread_(callback_thread_of(options)),
       name_(options.name == nullptr ? "gradients" : options.name),
       lists_(*this, options.set, name_) {}
 
@@ -142,7 +141,7 @@ Status Gradients::hand_over(Gradient& gradient, int64_t turn, void* stream) {
     done.owner->complete(done, status, message);
   };
   submission.user = &gradient;
-  submission.callback_thread = callback_thread_;
+  submission.callback_thread = callback_thread_of(options_);
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);
   if (status != PERSEUS_OK) return from_c(status, perseus_last_error());

@@ -93,7 +93,6 @@ class Gradients : private GradientLists::Owner {
 
   const pid_t made_by_ = getpid();
   const perseus_gradients_options_t options_;
-  const perseus_callback_thread_t callback_thread_;
   const std::string name_;
   std::deque<Gradient> gradients_;  // which stay where they are
   std::unordered_set<std::string> names_;

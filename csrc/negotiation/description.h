@@ -57,7 +57,7 @@ struct Description {
   // Not compared: where ranks differ, the lowest rank's word holds.
   int32_t priority = 0;
 
-  // Of this rank's tensors.
+  // Of all its tensors.
   int64_t bytes() const;
 
   void write(ByteWriter& writer) const;

@@ -84,9 +84,7 @@ void Planner::add_whole(uint32_t operation, Plan& plan) {
   Shard shard;
   shard.operation = operation;
   shard.priority = description.priority;
-  for (const TensorDescription& tensor : description.tensors) {
-    shard.bytes += static_cast<uint64_t>(tensor.elements()) * size_of(tensor.dtype);
-  }
+  shard.bytes = static_cast<uint64_t>(description.bytes());
   if (!description.tensors.empty()) shard.dtype = description.tensors.front().dtype;
   close(shard, plan);
 }

@@ -49,6 +49,10 @@ class ByteReader {
     if (const std::byte* from = take(sizeof value)) std::memcpy(&value, from, sizeof value);
     return value;
   }
+  // Leaves `data` alone if there are not so many.
+  void get_bytes(void* data, size_t size) {
+    if (const std::byte* from = take(size)) std::memcpy(data, from, size);
+  }
   std::string get_string() {
     const auto size = get<uint32_t>();
     const std::byte* from = take(size);

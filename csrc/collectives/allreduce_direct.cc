@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "collectives/allreduce_algorithms.h"
+#include "collectives/in_order.h"
 #include "collectives/lanes.h"
 #include "collectives/message.h"
 #include "device/cpu/kernels.h"
@@ -149,7 +150,6 @@ Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out,
                        DataType type, ReduceOp op, double factor) {
   const Wire wire(group, call);
   const size_t bytes = elements * size_of(type);
-  const Reduction reduction = wide_reduction(type, op);
   const DataType wide_type = accumulator_type(type);
   // The accumulator, then what each rank sent.
   const size_t accumulator_bytes = elements * size_of(wide_type);
@@ -174,15 +174,9 @@ Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out,
   }
   if (!status.is_ok()) co_return status;
 
-  // Everyone in the same order: from rank 0 up.
-  for (int i = 0; i < group.size; ++i) {
-    const void* input = i == group.index ? in : arrived + i * bytes;
-    if (i == 0) {
-      convert(scratch.data(), wide_type, input, type, elements);
-    } else {
-      reduction.kernel(scratch.data(), input, elements);
-    }
-  }
+  reduce_in_order(scratch.data(), group.size, elements, type, op, [&](int index) {
+    return index == group.index ? static_cast<const std::byte*>(in) : arrived + index * bytes;
+  });
   scale_convert(out, type, scratch.data(), wide_type, elements, factor);
   co_return Status::ok();
 }

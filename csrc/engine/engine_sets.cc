@@ -26,6 +26,11 @@ class SetHost final : public NegotiatorHost {
   }
   void agreed(const Agreement& agreement) override { engine_.on_agreement(set_, agreement); }
   uint64_t time() const override { return engine_.time_; }
+  std::span<const std::byte> input(const std::string& key) override {
+    const auto found = set_.pending.find(key);
+    if (found == set_.pending.end()) return {};
+    return engine_.executor_->input_for_agreement(set_, *found->second);
+  }
 
  private:
   Engine& engine_;
@@ -150,7 +155,11 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     batch->set = sets_.at(set.id);
     batch->round = agreement.round;
     batch->is_joined = !agreement.joined.empty();
-    executor_->run(batch);
+    if (agreement.inputs.empty()) {
+      executor_->run(batch);
+    } else {
+      executor_->run_at_once(*batch, agreement.inputs);
+    }
   }
   executor_->settle_launches(set, agreement);
   if (batch->agreed.empty()) return;

@@ -250,6 +250,39 @@ void Executor::run(const std::shared_ptr<Batch>& batch) {
   pump();
 }
 
+std::span<const std::byte> Executor::input_for_agreement(const ProcessSet& set,
+                                                         const Operation& operation) const {
+  const Description& description = operation.description;
+  const bool is_plain = description.kind == OperationKind::kAllreduce &&
+                        description.reduce_op != ReduceOp::kAdasum &&
+                        description.device == DeviceKind::kCpu && description.tensors.size() == 1 &&
+                        description.prescale == 1.0;
+  const Settings& settings = context_.settings;
+  if (!is_plain || wanted_algorithm(settings) != AllreduceAlgorithm::kAuto ||
+      FiniteCheck::is_on(settings) ||
+      codec_for(description, description.tensors.front().dtype, settings) != nullptr) {
+    return {};
+  }
+  return {operation.tensors.front().input, static_cast<size_t>(description.bytes())};
+}
+
+void Executor::run_at_once(Batch& batch, std::span<const std::byte> inputs) {
+  note_step(batch);
+  const Description& description = batch.agreed.front().description();
+  const TensorDescription& tensor = description.tensors.front();
+  const OperationPtr& operation = batch.operations.front();
+  const Group& group = batch.set->group;
+  context_.counters.bytes_reduced.add(static_cast<uint64_t>(description.bytes()));
+  Status status = allocate_outputs(*operation, group.size, batch.set->index);
+  if (status.is_ok()) {
+    status = allreduce_at_hand(group, context_.buffers, inputs, operation->tensors.front().output,
+                               static_cast<size_t>(tensor.elements()), tensor.dtype,
+                               wire_op(description), result_factor(description, group.size));
+  }
+  host_.operation_done(operation, status);
+  host_.wake_waiters();
+}
+
 void Executor::launch_in_turn(Batch& batch) {
   if (in_turn_.empty()) return;
   std::vector<ShardRun*> runs;

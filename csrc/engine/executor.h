@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/recycler.h"
@@ -39,6 +40,11 @@ class Executor {
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
   void run(const std::shared_ptr<Batch>& batch);
+  // This rank's input of an operation that needs no shard once all ranks' inputs are at hand; empty
+  // of another. And its whole work, when they have come with the agreement, by index.
+  std::span<const std::byte> input_for_agreement(const ProcessSet& set,
+                                                 const Operation& operation) const;
+  void run_at_once(Batch& batch, std::span<const std::byte> inputs);
   // Before an operation is agreed on: why it cannot be run here with the others of its set.
   Status check_gpu(ProcessSet& set, const Operation& operation) const;
   // Around what is done after each agreement of a set: then, what it launches on GPUs next.

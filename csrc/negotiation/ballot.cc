@@ -10,6 +10,9 @@ namespace {
 
 constexpr uint32_t kMaxWords = 1u << 16;  // ids below 4 million
 
+// Of a ballot's first byte.
+constexpr uint8_t kAllJoined = 1, kHasPiggyback = 2;
+
 // What a bit for the name says, as a record: another rank has one.
 std::optional<Record> as_record(const Ballot& ballot, std::string_view key,
                                 const KnownOperations& known) {
@@ -40,6 +43,8 @@ void Ballot::clear() {
   Ballot empty;
   std::swap(empty.bits, bits);
   empty.bits.clear();
+  std::swap(empty.piggyback, piggyback);
+  empty.piggyback.clear();
   empty.joined.swap(joined);
   empty.joined.clear();
   *this = std::move(empty);
@@ -52,6 +57,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
     last_join_rank = other.last_join_rank;
   }
   unite(joined, other.joined);
+  piggyback.merge(other.piggyback);
   time = std::max(time, other.time);
   launches_ended = std::min(launches_ended, other.launches_ended);
   if (other.all_joined) return;
@@ -77,7 +83,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
 }
 
 void Ballot::write(ByteWriter& writer) const {
-  writer.put<uint8_t>(all_joined);
+  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.is_there() ? kHasPiggyback : 0));
   writer.put(last_join_round);
   writer.put(last_join_rank);
   write_ranks(writer, joined);
@@ -88,10 +94,12 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put(slowest);
   bits.write(writer);
   records.write(writer);
+  if (piggyback.is_there()) piggyback.write(writer);
 }
 
 bool Ballot::read(ByteReader& reader) {
-  all_joined = reader.get<uint8_t>() != 0;
+  const auto flags = reader.get<uint8_t>();
+  all_joined = (flags & kAllJoined) != 0;
   last_join_round = reader.get<uint64_t>();
   last_join_rank = reader.get<int32_t>();
   if (!read_ranks(reader, joined)) return false;
@@ -100,7 +108,10 @@ bool Ballot::read(ByteReader& reader) {
   speaker = reader.get<int32_t>();
   trial = reader.get<int32_t>();
   slowest = reader.get<uint64_t>();
-  return bits.read(reader) && records.read(reader) && !reader.failed();
+  if (!bits.read(reader) || !records.read(reader)) return false;
+  piggyback.clear();
+  if ((flags & kHasPiggyback) != 0 && !piggyback.read(reader)) return false;
+  return !reader.failed();
 }
 
 }  // namespace perseus

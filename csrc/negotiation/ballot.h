@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "negotiation/description.h"
+#include "negotiation/piggyback.h"
 #include "negotiation/records.h"
 
 namespace perseus {
@@ -71,6 +72,7 @@ class Bits {
 struct Ballot {
   Bits bits;  // ready on every rank covered
   Records records;
+  Piggyback piggyback;
   // Every rank covered has joined, and so has everything ready: the neutral element.
   bool all_joined = false;
   // Who has joined, ascending. Empty but at the uneven end of an epoch.

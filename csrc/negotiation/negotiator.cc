@@ -198,9 +198,20 @@ void Negotiator::begin_round() {
     ballot_.trial = trial_;
     ballot_.slowest = result_;
     ballot_.bits = standing_bits_;
-    if (!to_describe_.empty()) describe();
+    if (!to_describe_.empty()) {
+      describe();
+    } else if (standing_ == 1) {
+      load();
+    }
   }
   if (hops_ > 0) send_hop();
+}
+
+void Negotiator::load() {
+  standing_bits_.for_each([&](uint32_t id) {
+    const auto input = host_.input(known_[id].operation->key);
+    if (Piggyback::fits(size_, input.size())) ballot_.piggyback.set(id, index_, input);
+  });
 }
 
 void Negotiator::describe() {
@@ -231,7 +242,7 @@ void Negotiator::send_hop() {
 void Negotiator::run_hops() {
   auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   while (hop_ < hops_ && std::exchange(arrived[hop_].has_come, false)) {
-    if (!are_known(arrived[hop_].ballot.bits)) {
+    if (!is_sound(arrived[hop_].ballot)) {
       failure_ = Status::internal("a ballot arrived that names what nobody has described");
       limit_rounds(completed_rounds_);
       return;
@@ -242,10 +253,14 @@ void Negotiator::run_hops() {
   }
 }
 
-bool Negotiator::are_known(const Bits& bits) const {
+bool Negotiator::is_sound(const Ballot& ballot) const {
   bool all = true;
-  bits.for_each([&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
-  return all;
+  ballot.bits.for_each(
+      [&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
+  const Piggyback& piggyback = ballot.piggyback;
+  if (!all || !piggyback.is_there()) return all;
+  return ballot.bits.has(piggyback.id()) &&
+         description(piggyback.id()).bytes() == piggyback.bytes();
 }
 
 void Negotiator::complete_round() {
@@ -272,6 +287,7 @@ void Negotiator::complete_round() {
       return std::tie(b.priority, a.id) < std::tie(a.priority, b.id);
     });
     for (const auto& ready : agreement_.ready) take_pending(ready.id, ready.key());
+    if (ballot_.piggyback.is_of_all(size_)) agreement_.inputs = ballot_.piggyback.inputs();
     for (auto& failure : agreement_.failures) failure.is_refused_here = conclude(failure.key);
     if (can_join()) has_news_ = true;
     forget_unused();

@@ -64,6 +64,8 @@ struct Agreement {
   uint64_t time = 0;
   uint64_t launches_ended = 0;  // on every rank; see LaunchOrder
   std::vector<Ready> ready;     // in the order in which they are to run
+  // Of the only one that is ready, every rank's input, by index; empty if they did not come along.
+  std::span<const std::byte> inputs;
   std::vector<Failure> failures;
   std::vector<Overdue> overdue;  // not ready everywhere though a rank has waited long
   int32_t trial = -1;            // of the tuner: every rank has measured it
@@ -80,6 +82,9 @@ class NegotiatorHost {
   // Sends to the set's rank of this index. Messages to one rank must arrive in order.
   virtual void send(int to_index, std::span<const std::byte> message) = 0;
   virtual void agreed(const Agreement& agreement) = 0;
+  // This rank's input of a pending operation, of as many bytes on all ranks, that is done once
+  // those of all ranks are at hand; empty if it cannot be done so.
+  virtual std::span<const std::byte> input([[maybe_unused]] const std::string& key) { return {}; }
   // The latest time of an agreement of this rank's, in any set. A host of one set needs none.
   virtual uint64_t time() const { return 0; }
   virtual ~NegotiatorHost() = default;
@@ -190,9 +195,11 @@ class Negotiator final : private KnownOperations {
   void begin_round();
   // Makes records of what bits do not say.
   void describe();
+  // Sends the input of the only operation that is pending along, if it is small.
+  void load();
   void send_hop();
   void run_hops();
-  bool are_known(const Bits& bits) const;
+  bool is_sound(const Ballot& ballot) const;
   void complete_round();
   uint32_t learn(const std::string& key, const Description& description);
   Agreement::Ready ready(uint32_t id) const;

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "capi/world.h"
@@ -226,6 +228,53 @@ TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
   });
 }
 
+// A counter of this process.
+uint64_t counter(const std::string& name) {
+  struct Search {
+    const std::string& name;
+    uint64_t value;
+  } search{name, 0};
+  perseus_counters(
+      [](void* user, const char* found, uint64_t value) {
+        auto* wanted = static_cast<Search*>(user);
+        if (wanted->name == found) wanted->value = value;
+      },
+      &search);
+  return search.value;
+}
+
+TEST_P(Operations, ASmallAllreduceOfAKnownNameTakesNoMessageButTheAgreements) {
+  run([&](int rank) {
+    for (const auto op : {PERSEUS_SUM, PERSEUS_AVERAGE, PERSEUS_MAX}) {
+      const std::string name = "small." + std::to_string(op);
+      const std::vector<int64_t> shape = {7};
+      std::vector<float> input(7), output(7);
+      uint64_t shards = 0, reduced = 0;
+      for (int step = 0; step < 20; ++step) {
+        for (int i = 0; i < 7; ++i) input[i] = static_cast<float>((rank + 1) * (i + 1) + step);
+        Submission reduce(PERSEUS_ALLREDUCE, name);
+        reduce.raw.reduce_op = op;
+        const bool is_in_place = step % 2 == 1;
+        float* result = is_in_place ? input.data() : output.data();
+        REQUIRE(reduce.tensor(input.data(), result, shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
+        double sum = 0, most = 0;
+        for (int r = 0; r < size(); ++r) {
+          sum += (r + 1) * 7 + step;
+          most = std::max<double>(most, (r + 1) * 7 + step);
+        }
+        const double expected = op == PERSEUS_SUM ? sum : op == PERSEUS_MAX ? most : sum / size();
+        REQUIRE(std::abs(result[6] - expected) <= 1e-6 * expected);
+        if (step == 0) {
+          shards = counter("shards");
+          reduced = counter("bytes_reduced");
+        }
+      }
+      REQUIRE(counter("shards") == shards);
+      REQUIRE(counter("bytes_reduced") == reduced + 19 * 7 * sizeof(float));
+    }
+  });
+}
+
 std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (int size : {1, 2, 3, 4}) all.push_back({"shm", size, {}});
@@ -343,21 +392,6 @@ TEST(Lifecycle, AForkedChildHasNoEngineAndEndsInPeace) {
     REQUIRE(sum.tensor(&value, &value, {}, PERSEUS_FLOAT32).run() == PERSEUS_OK);
     REQUIRE(value == 1.0f);
   });
-}
-
-// A counter of this process.
-uint64_t counter(const std::string& name) {
-  struct Search {
-    const std::string& name;
-    uint64_t value;
-  } search{name, 0};
-  perseus_counters(
-      [](void* user, const char* found, uint64_t value) {
-        auto* wanted = static_cast<Search*>(user);
-        if (wanted->name == found) wanted->value = value;
-      },
-      &search);
-  return search.value;
 }
 
 TEST(Counters, AnAgreementCostsOneMessageARankForEachDoublingOfRanks) {

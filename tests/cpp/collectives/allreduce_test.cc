@@ -298,6 +298,52 @@ TEST(AllreduceHierarchical, RefusesHostsOfDifferentSizes) {
   }
 }
 
+// The bits of a sum of floats depend on the order in which it is added up.
+TEST(AllreduceAtHand, GivesTheBitsThatMessagesWouldGive) {
+  constexpr size_t kElements = 15;
+  const std::vector<std::vector<int>> worlds = {{1}, {2},  {3},  {4},  {5},    {8},
+                                                {9}, {12}, {16}, {33}, {2, 2}, {5, 6}};
+  uint64_t operation = 0;
+  for (const std::vector<int>& ranks_on_host : worlds) {
+    LoopbackWorld world(ranks_on_host, 1);
+    const int size = world.size();
+    for (DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kBfloat16,
+                          DataType::kFloat64, DataType::kInt32, DataType::kBool}) {
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kProduct}) {
+        SCOPED_TRACE(std::string(to_string(type)) + " " + std::string(to_string(op)) + ", " +
+                     std::to_string(size) + " ranks");
+        const double factor = op == ReduceOp::kSum ? 1.0 / size : 1.0;
+        const std::vector<Elements>& inputs = inputs_of(size, type, kElements);
+        std::vector<Elements> moved;
+        std::vector<std::byte> all;
+        for (const Elements& input : inputs) {
+          moved.emplace_back(type, kElements);
+          const std::vector<std::byte> bytes = input.bytes();
+          all.insert(all.end(), bytes.begin(), bytes.end());
+          if (moved.size() == static_cast<size_t>(size)) break;
+        }
+        ++operation;
+        std::vector<Task> tasks;
+        for (int rank = 0; rank < size; ++rank) {
+          tasks.push_back(allreduce(world.group(rank), world.call(operation), inputs[rank].data(),
+                                    moved[rank].data(), kElements, type, op,
+                                    AllreduceAlgorithm::kAuto, factor));
+        }
+        for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
+        BufferPool buffers;
+        for (int rank = 0; rank < size; ++rank) {
+          Elements at_hand(type, kElements);
+          ASSERT_TRUE(allreduce_at_hand(world.group(rank), buffers, all, at_hand.data(), kElements,
+                                        type, op, factor)
+                          .is_ok());
+          EXPECT_TRUE(at_hand.guards_intact());
+          EXPECT_TRUE(at_hand.bytes() == moved[rank].bytes()) << "rank " << rank;
+        }
+      }
+    }
+  }
+}
+
 Group group_of(std::vector<int> ranks_on_host) {
   return LoopbackWorld(std::move(ranks_on_host), 1).group(0);
 }

@@ -24,6 +24,15 @@ class Cluster {
   int size() const { return static_cast<int>(members_.size()); }
   Negotiator& at(int rank) { return members_[rank]->negotiator; }
   const std::vector<Agreement>& agreements(int rank) const { return members_[rank]->agreements; }
+  // From now on every operation has an input of so many bytes: input(rank, its bytes).
+  void give_inputs(size_t bytes) { input_bytes_ = bytes; }
+  static std::vector<std::byte> input(int rank, size_t bytes) {
+    return std::vector(bytes, static_cast<std::byte>(rank + 1));
+  }
+  // What came along with each of the rank's agreements.
+  const std::vector<std::vector<std::byte>>& inputs(int rank) const {
+    return members_[rank]->inputs;
+  }
 
   void submit(int rank, const std::string& name, Description description = one_float()) {
     submit_quietly(rank, name, std::move(description));
@@ -96,18 +105,27 @@ class Cluster {
     }
     void agreed(const Agreement& agreement) override {
       agreements.push_back(agreement);
+      inputs.emplace_back(agreement.inputs.begin(), agreement.inputs.end());
+      agreements.back().inputs = {};
       time_ = std::max(time_, agreement.time);
     }
     uint64_t time() const override { return time_; }
+    std::span<const std::byte> input(const std::string&) override {
+      own_input = Cluster::input(index, cluster.input_bytes_);
+      return own_input;
+    }
 
     Cluster& cluster;
     int index;
     Negotiator negotiator;
     std::vector<Agreement> agreements;
+    std::vector<std::vector<std::byte>> inputs;  // by agreement
+    std::vector<std::byte> own_input;
     uint64_t time_ = 0;
   };
 
   std::mt19937 random_;
+  size_t input_bytes_ = 0;
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> channels_;
   std::vector<std::unique_ptr<Member>> members_;
 };

@@ -376,6 +376,147 @@ TEST_P(AnySize, ARoundThatIsPressedForEndsThoughNobodyElseHasAnythingReady) {
   EXPECT_EQ(cluster.ready(0), Names{"x"});
 }
 
+// By index, one after the other.
+std::vector<std::byte> inputs_of_all(int size, size_t bytes) {
+  std::vector<std::byte> all;
+  for (int r = 0; r < size; ++r) {
+    const std::vector<std::byte> its = Cluster::input(r, bytes);
+    all.insert(all.end(), its.begin(), its.end());
+  }
+  return all;
+}
+
+TEST_P(AnySize, SmallInputsOfAKnownNameComeWithItsAgreement) {
+  Cluster cluster(GetParam());
+  cluster.give_inputs(sizeof(float));
+  const auto submit_everywhere = [&] {
+    for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "a");
+    return cluster.deliver_all();
+  };
+  const int messages = submit_everywhere();  // a record, on first sight
+  EXPECT_EQ(submit_everywhere(), messages);
+  for (int r = 0; r < cluster.size(); ++r) {
+    ASSERT_EQ(cluster.inputs(r).size(), 2u);
+    EXPECT_TRUE(cluster.inputs(r)[0].empty());
+    EXPECT_EQ(cluster.inputs(r)[1], inputs_of_all(cluster.size(), sizeof(float))) << "rank " << r;
+  }
+}
+
+TEST_P(AnySize, NoInputsComeWhereOneRankHasMoreToSayOrNoneOrHasJoined) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
+  Cluster cluster(GetParam());
+  const int odd = cluster.size() - 1;
+  for (int r = 0; r < cluster.size(); ++r) {
+    cluster.submit_quietly(r, "a");
+    cluster.submit(r, "b");
+  }
+  cluster.deliver_all();
+  cluster.give_inputs(sizeof(float));
+  for (int r = 0; r < cluster.size(); ++r) {
+    cluster.submit_quietly(r, "a");
+    if (r == odd) cluster.submit_quietly(r, "b");
+    cluster.at(r).advance();
+  }
+  cluster.deliver_all();
+  for (int r = 0; r < odd; ++r) cluster.submit(r, "b");
+  cluster.deliver_all();
+  cluster.join(odd);
+  for (int r = 0; r < odd; ++r) cluster.submit(r, "a");
+  cluster.deliver_all();
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.ready(r), (Names{"a", "b", "a", "b", "a"})) << "rank " << r;
+    const auto& inputs = cluster.inputs(r);
+    EXPECT_EQ(inputs, cluster.inputs(0)) << "rank " << r;
+    // Only "b", when nobody had anything else left, was alone.
+    const std::vector<std::byte> all = inputs_of_all(cluster.size(), sizeof(float));
+    EXPECT_EQ(std::count(inputs.begin(), inputs.end(), all), 1);
+    EXPECT_EQ(
+        std::count_if(inputs.begin(), inputs.end(), [](const auto& each) { return !each.empty(); }),
+        1);
+  }
+}
+
+TEST_P(AnySize, RanksThatSubmitInDifferentOrdersHaveAllInputsOrNone) {
+  Cluster cluster(GetParam(), 11);
+  cluster.give_inputs(sizeof(float));
+  std::mt19937 random(5);
+  Names names = {"a", "b", "c"};
+  constexpr int kSteps = 60;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Names> orders(cluster.size(), names);
+    for (Names& order : orders) std::shuffle(order.begin(), order.end(), random);
+    for (size_t i = 0; i < names.size(); ++i) {
+      for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, orders[r][i]);
+      if (random() % 2 == 0) cluster.deliver_all();
+    }
+    cluster.deliver_all();
+    for (int r = 0; r < cluster.size(); ++r) cluster.submit(r, "alone");
+    cluster.deliver_all();
+  }
+  const std::vector<std::byte> all = inputs_of_all(cluster.size(), sizeof(float));
+  for (int r = 0; r < cluster.size(); ++r) {
+    EXPECT_EQ(cluster.ready(r).size(), kSteps * (names.size() + 1));
+    EXPECT_EQ(cluster.inputs(r), cluster.inputs(0)) << "rank " << r;
+    const auto came = std::count(cluster.inputs(r).begin(), cluster.inputs(r).end(), all);
+    const auto absent =
+        std::count(cluster.inputs(r).begin(), cluster.inputs(r).end(), std::vector<std::byte>());
+    EXPECT_EQ(came + absent, static_cast<int64_t>(cluster.inputs(r).size()));
+    EXPECT_GE(came, kSteps - 1);
+    for (size_t i = 0; i < cluster.inputs(r).size(); ++i) {
+      if (!cluster.inputs(r)[i].empty()) EXPECT_EQ(cluster.agreements(r)[i].ready.size(), 1u);
+    }
+  }
+}
+
+TEST(Negotiator, LargeInputsStayBehind) {
+  for (const size_t bytes : {size_t{2048}, size_t{2052}}) {
+    Cluster cluster(2);
+    cluster.give_inputs(bytes);
+    const int64_t elements = static_cast<int64_t>(bytes / sizeof(float));
+    for (int step = 0; step < 2; ++step) {
+      for (int r = 0; r < 2; ++r) cluster.submit(r, "a", Cluster::floats({elements}));
+      cluster.deliver_all();
+    }
+    for (int r = 0; r < 2; ++r) {
+      const auto expected = bytes == 2048 ? inputs_of_all(2, bytes) : std::vector<std::byte>();
+      EXPECT_EQ(cluster.inputs(r).back(), expected) << bytes << " bytes";
+    }
+  }
+}
+
+TEST(Negotiator, InputsOfAnotherSizeThanTheirNameHasAreAnError) {
+  Cluster cluster(2);
+  for (int r = 0; r < 2; ++r) cluster.submit(r, "a");
+  cluster.deliver_all();
+  cluster.give_inputs(2 * sizeof(float));
+  for (int r = 0; r < 2; ++r) cluster.submit(r, "a");
+  cluster.deliver_all();
+  for (int r = 0; r < 2; ++r) EXPECT_FALSE(cluster.at(r).failure().is_ok());
+}
+
+TEST(Piggyback, BytesThatAreNoneAreRefused) {
+  Piggyback whole;
+  whole.set(3, 5, Cluster::input(5, 8));
+  ByteWriter writer;
+  whole.write(writer);
+  for (size_t size = 0; size <= writer.size(); ++size) {
+    ByteReader reader(writer.bytes().first(size));
+    Piggyback copy;
+    EXPECT_EQ(copy.read(reader), size == writer.size()) << size;
+  }
+  // Of more bytes than may be sent along, and of none.
+  for (const uint32_t bytes : {0u, 5000u, UINT32_MAX}) {
+    ByteWriter wrong;
+    wrong.put<uint32_t>(3);
+    wrong.put<uint32_t>(bytes);
+    wrong.put<uint64_t>(1);
+    wrong.put_bytes(std::vector<std::byte>(5000).data(), 5000);
+    ByteReader reader(wrong.bytes());
+    Piggyback copy;
+    EXPECT_FALSE(copy.read(reader)) << bytes;
+  }
+}
+
 TEST(Negotiator, MalformedBallotsAreErrors) {
   Cluster cluster(2);
   const std::vector<std::byte> junk(100, std::byte{0xff});

@@ -10,8 +10,8 @@
 namespace perseus {
 namespace {
 
-// As in recursive doubling: pairs first, then ever larger blocks of neighbours, the lower one to the
-// left. `blocks`: by index; the first of them becomes the result.
+// As in recursive doubling: pairs first, then ever larger blocks of neighbours, the lower one to
+// the left. `blocks`: by index; the first of them becomes the result.
 void reduce_doubling(std::byte* blocks, size_t block_bytes, size_t elements, int size,
                      const Reduction& reduction) {
   const auto block = [&](int index) { return blocks + block_bytes * index; };

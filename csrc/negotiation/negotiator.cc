@@ -243,7 +243,7 @@ void Negotiator::run_hops() {
   auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   while (hop_ < hops_ && std::exchange(arrived[hop_].has_come, false)) {
     if (!is_sound(arrived[hop_].ballot)) {
-      failure_ = Status::internal("a ballot arrived that names what nobody has described");
+      failure_ = Status::internal("a ballot arrived that does not fit what has been described");
       limit_rounds(completed_rounds_);
       return;
     }

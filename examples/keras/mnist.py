@@ -26,7 +26,7 @@ BATCH, LEARNING_RATE = 60, 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--checkpoint", metavar="FILE", help="a name that ends in .keras")
     arguments = parser.parse_args()
     hvd.init()

@@ -29,7 +29,7 @@ class SetHost final : public NegotiatorHost {
   std::span<const std::byte> input(const std::string& key) override {
     const auto found = set_.pending.find(key);
     if (found == set_.pending.end()) return {};
-    return engine_.executor_->input_for_agreement(set_, *found->second);
+    return engine_.executor_->input_for_agreement(*found->second);
   }
 
  private:
@@ -155,11 +155,7 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     batch->set = sets_.at(set.id);
     batch->round = agreement.round;
     batch->is_joined = !agreement.joined.empty();
-    if (agreement.inputs.empty()) {
-      executor_->run(batch);
-    } else {
-      executor_->run_at_once(*batch, agreement.inputs);
-    }
+    executor_->run(batch, agreement.inputs);
   }
   executor_->settle_launches(set, agreement);
   if (batch->agreed.empty()) return;

@@ -204,8 +204,9 @@ void Executor::settle_launches(ProcessSet& set, const Agreement& agreement) {
   launches_.settle(set, agreement);
 }
 
-void Executor::run(const std::shared_ptr<Batch>& batch) {
+void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs) {
   note_step(*batch);
+  if (!inputs.empty()) return run_at_once(*batch, inputs);
   planner_.make(batch->agreed, granularity(*batch), batch->plan);
   for (const Shard& shard : batch->plan.shards) {
     for_each_operation(shard, [&](uint32_t operation) {
@@ -250,8 +251,7 @@ void Executor::run(const std::shared_ptr<Batch>& batch) {
   pump();
 }
 
-std::span<const std::byte> Executor::input_for_agreement(const ProcessSet& set,
-                                                         const Operation& operation) const {
+std::span<const std::byte> Executor::input_for_agreement(const Operation& operation) const {
   const Description& description = operation.description;
   const bool is_plain = description.kind == OperationKind::kAllreduce &&
                         description.reduce_op != ReduceOp::kAdasum &&
@@ -266,8 +266,7 @@ std::span<const std::byte> Executor::input_for_agreement(const ProcessSet& set,
   return {operation.tensors.front().input, static_cast<size_t>(description.bytes())};
 }
 
-void Executor::run_at_once(Batch& batch, std::span<const std::byte> inputs) {
-  note_step(batch);
+void Executor::run_at_once(const Batch& batch, std::span<const std::byte> inputs) {
   const Description& description = batch.agreed.front().description();
   const TensorDescription& tensor = description.tensors.front();
   const OperationPtr& operation = batch.operations.front();

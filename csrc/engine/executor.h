@@ -39,12 +39,11 @@ class Executor {
 
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
-  void run(const std::shared_ptr<Batch>& batch);
+  // inputs: see Agreement.
+  void run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs);
   // This rank's input of an operation that needs no shard once all ranks' inputs are at hand; empty
-  // of another. And its whole work, when they have come with the agreement, by index.
-  std::span<const std::byte> input_for_agreement(const ProcessSet& set,
-                                                 const Operation& operation) const;
-  void run_at_once(Batch& batch, std::span<const std::byte> inputs);
+  // of another.
+  std::span<const std::byte> input_for_agreement(const Operation& operation) const;
   // Before an operation is agreed on: why it cannot be run here with the others of its set.
   Status check_gpu(ProcessSet& set, const Operation& operation) const;
   // Around what is done after each agreement of a set: then, what it launches on GPUs next.
@@ -74,6 +73,8 @@ class Executor {
   bool takes_turns(const ShardRun& run) const;
   // Makes what the set needs for that.
   Status prepare_gpus(ProcessSet& set, const ShardRun& run);
+  // The whole work of a batch whose inputs have come with the agreement.
+  void run_at_once(const Batch& batch, std::span<const std::byte> inputs);
   void launch_in_turn(Batch& batch);
   // Ends a batch that cannot run here; the other ranks wait for it in vain.
   void give_up(const Batch& batch, const Status& status);

@@ -9,7 +9,7 @@ import torch
 
 from perseus.torch.horovod import async_completion
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import copied_back
+from perseus.torch.horovod.tensors import copied_back, shares_memory
 from perseus_core import _engine
 
 # By handle: the output, or where there is none yet what makes it or brings it up to date. Two
@@ -33,7 +33,7 @@ def track(handle: int, output: Any, finish: Callable[[int], Any] | None = None) 
 
 def track_in_place(handle: int, buffer: torch.Tensor, tensor: torch.Tensor) -> int:
     """track for what is to be in `tensor`, and is made in `buffer`: a copy, or the same memory."""
-    if buffer is tensor:
+    if shares_memory(buffer, tensor):
         return track(handle, tensor)
     return track(handle, tensor, lambda _: copied_back(buffer, tensor))
 

@@ -86,9 +86,14 @@ def checked_target(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def shares_memory(buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether what contiguous gave for the tensor is no copy."""
+    return buffer.data_ptr() == tensor.data_ptr()
+
+
 def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` with what `buffer` holds, which is a copy of it or shares its memory."""
-    if buffer.data_ptr() != tensor.data_ptr():
+    if not shares_memory(buffer, tensor):
         copy(tensor.detach(), buffer)
     return tensor
 

@@ -142,6 +142,25 @@ def test_in_place_and_grouped_results():
     assert output.shape == own().shape and received.tolist() == [2] * hvd.size()
 
 
+def test_an_operation_under_way_is_one_object_to_the_garbage_collector():
+    """With thousands under way, it goes through all that are kept again and again."""
+    tensors = [own() for _ in range(1000)]
+    names = [f"kept.{i}" for i in range(len(tensors))]
+    handles = [0] * len(tensors)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for i, tensor in enumerate(tensors):
+            handles[i] = hvd.allreduce_async_(tensor, name=names[i])
+        kept = len(gc.get_objects()) - before
+    finally:
+        gc.enable()
+    for handle in handles:
+        hvd.synchronize(handle)
+    assert kept <= len(tensors) + 20
+
+
 def test_what_a_shutdown_leaves_behind(two_ranks):
     """What is in flight fails; a new life knows nothing of the handles of the last."""
     pending = hvd.allreduce_async(torch.ones(2), name="never") if hvd.rank() == 0 else None

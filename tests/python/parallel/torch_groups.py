@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,9 +27,10 @@ reduce_scatter_single = newest_name("reduce_scatter_single", "reduce_scatter_ten
 
 
 def meet() -> None:
-    """init_process_group over a file that rank 0 names."""
+    """init_process_group over a file that rank 0 names, and that the last of them removes."""
     path = hvd.broadcast_object(
-        tempfile.mkdtemp() + "/store" if hvd.rank() == 0 else None, name="store"
+        f"{tempfile.gettempdir()}/perseus-store-{uuid.uuid4()}" if hvd.rank() == 0 else None,
+        name="store",
     )
     dist.init_process_group(
         "perseus", init_method=f"file://{path}", rank=hvd.rank(), world_size=hvd.size()

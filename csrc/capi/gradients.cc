@@ -23,26 +23,6 @@ int64_t left_of(int64_t time_out_ms, Clock::time_point began) {
   return std::max<int64_t>(0, time_out_ms - passed.count());
 }
 
-// What can be seen of it before it is submitted.
-Status check_tensor(const perseus_tensor_t& tensor, const std::string& title) {
-  if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
-    return Status::invalid_argument(title + ": data type " + std::to_string(tensor.dtype) +
-                                    " is not supported");
-  }
-  if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
-    return Status::invalid_argument(title + ": its shape is missing");
-  }
-  bool is_empty = false;
-  for (int32_t i = 0; i < tensor.rank; ++i) {
-    if (tensor.shape[i] < 0) return Status::invalid_argument(title + ": its shape is not possible");
-    is_empty |= tensor.shape[i] == 0;
-  }
-  if (tensor.input == nullptr && !is_empty) {
-    return Status::invalid_argument(title + ": its input is a null pointer");
-  }
-  return {};
-}
-
 // What they do for this layer alone waits for nothing.
 perseus_callback_thread_t callback_thread_of(const perseus_gradients_options_t& options) {
   const bool are_told = options.gradient_done != nullptr || options.batch_done != nullptr;
@@ -76,7 +56,9 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
   if (names_.contains(gradient.name)) {
     return Status::invalid_argument(title(gradient) + " is there already");
   }
-  PERSEUS_RETURN_IF_ERROR(check_tensor(tensor, title(gradient)));
+  if (const auto bytes = bytes_of(tensor); !bytes.is_ok()) {
+    return Status::invalid_argument(title(gradient) + ": " + bytes.status().message());
+  }
   const std::string whole = name_ + "." + gradient.name;
   if (perseus_register(options_.set, PERSEUS_ALLREDUCE, whole.c_str(), &gradient.id) !=
       PERSEUS_OK) {

@@ -69,30 +69,16 @@ class Checker {
   }
 
   Status take_tensor(const perseus_tensor_t& tensor) {
-    if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
-      return wrong("data type " + std::to_string(tensor.dtype) + " is not supported");
-    }
-    if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
-      return wrong("its shape is missing, or has a negative number of dimensions");
-    }
-    TensorDescription& description = operation_->description.tensors.emplace_back();
-    description.dtype = static_cast<DataType>(tensor.dtype);
-    int64_t bytes = static_cast<int64_t>(size_of(description.dtype));
-    for (int32_t d = 0; d < tensor.rank; ++d) {
-      const int64_t extent = tensor.shape[d];
-      if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) {
-        return wrong("its shape is not possible");
-      }
-      description.shape.push_back(extent);
-    }
-    if (bytes > most_bytes()) return wrong("its shape is that of more memory than there can be");
-    if (description.shape.empty() && name_.kind == OperationKind::kReduceScatter) {
+    if (const auto bytes = bytes_of(tensor); !bytes.is_ok()) return about(bytes.status());
+    if (tensor.rank == 0 && name_.kind == OperationKind::kReduceScatter) {
       return wrong("a scalar cannot be scattered; submit a tensor of at least one dimension");
     }
-    if (tensor.input == nullptr && bytes > 0) return wrong("its input is a null pointer");
     if (tensor.output != nullptr && is_uneven(name_.kind)) {
       return wrong("its result's size is not known before; leave the output to the library");
     }
+    TensorDescription& description = operation_->description.tensors.emplace_back();
+    description.dtype = static_cast<DataType>(tensor.dtype);
+    for (int32_t d = 0; d < tensor.rank; ++d) description.shape.push_back(tensor.shape[d]);
     OperationTensor& slot = operation_->tensors.emplace_back();
     slot.input = static_cast<const std::byte*>(tensor.input);
     slot.output = static_cast<std::byte*>(tensor.output);
@@ -218,6 +204,29 @@ class Checker {
 Recycler<Operation>& recycled_operations() {
   static auto& the_one = *new Recycler<Operation>;
   return the_one;
+}
+
+Result<int64_t> bytes_of(const perseus_tensor_t& tensor) {
+  if (tensor.dtype < 0 || tensor.dtype >= kDataTypeCount) {
+    return Status::invalid_argument("data type " + std::to_string(tensor.dtype) +
+                                    " is not supported");
+  }
+  if (tensor.rank < 0 || (tensor.rank > 0 && tensor.shape == nullptr)) {
+    return Status::invalid_argument("its shape is missing, or has a negative number of dimensions");
+  }
+  int64_t bytes = static_cast<int64_t>(size_of(static_cast<DataType>(tensor.dtype)));
+  for (int32_t d = 0; d < tensor.rank; ++d) {
+    if (tensor.shape[d] < 0 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes)) {
+      return Status::invalid_argument("its shape is not possible");
+    }
+  }
+  if (bytes > most_bytes()) {
+    return Status::invalid_argument("its shape is that of more memory than there can be");
+  }
+  if (tensor.input == nullptr && bytes > 0) {
+    return Status::invalid_argument("its input is a null pointer");
+  }
+  return bytes;
 }
 
 Status check_callback_thread(perseus_callback_thread_t thread) {

@@ -316,8 +316,11 @@ TEST(Gradients, AreCheckedWhenTheyAreAdded) {
   tensor.input = nullptr;
   EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_INVALID_ARGUMENT);
   tensor.input = &value;
-  shape = -1;
-  EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_INVALID_ARGUMENT);
+  for (const int64_t impossible : {int64_t{-1}, int64_t{1} << 62, int64_t{1} << 50}) {
+    shape = impossible;
+    EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_INVALID_ARGUMENT);
+    EXPECT_TRUE(last_error_has("gradient 'g' of 'gradients': its shape is "));
+  }
   shape = 1;
   EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_OK);
   // Not made, for it has failed: others may still be added.

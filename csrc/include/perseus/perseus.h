@@ -198,7 +198,8 @@ typedef struct {
   perseus_dtype_t dtype;
 } perseus_tensor_t;
 
-/* Runs once, when the operation is complete; one at a time, see perseus_callback_thread_t.
+/* Runs once, when the operation is complete, and maybe a moment after perseus_wait has returned: so
+ * what `user` points to must live until then. One at a time, see perseus_callback_thread_t.
  * `message` is "" on success and lives only during the call. perseus_submit may be called from
  * here; perseus_wait only looks, with a time-out of 0. */
 typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,

@@ -271,8 +271,8 @@ PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
 /* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it
  * ends first the result is PERSEUS_IN_PROGRESS and the operation goes on. Meanwhile the thread may
- * do the library's work, by which a small operation is done fastest; of callbacks it
- * runs those alone that may run in a wait. */
+ * do the library's work, by which a small operation is done fastest; of callbacks it runs those
+ * alone that may run in a wait. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
 /* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: what is
@@ -325,10 +325,9 @@ PERSEUS_API void perseus_release(perseus_handle_t handle);
  *
  * All ranks make, and destroy, their objects alike, and register the same gradients, in the same
  * order. If not, the first batch ends with PERSEUS_MISMATCH on all of them, and so do all waits and
- * whatever is submitted later. They may submit them in any order. One
- * thread at a time may use an object, but perseus_gradients_wait may be called by any thread at any
- * time. The buffers belong to the library from perseus_gradients_submit until that gradient is
- * done. */
+ * whatever is submitted later. They may submit them in any order. One thread at a time may use an
+ * object, but perseus_gradients_wait may be called by any thread at any time. The buffers belong to
+ * the library from perseus_gradients_submit until that gradient is done. */
 typedef struct perseus_gradients perseus_gradients_t;
 
 typedef struct {
@@ -357,18 +356,18 @@ PERSEUS_API perseus_status_t perseus_gradients_create(const perseus_gradients_op
                                                       perseus_gradients_t** gradients);
 /* Registers the next gradient, before the first is submitted, and gives its number: 0, 1, ...
  * `tensor`: input is where backward writes it, output where the result goes, NULL for the same. The
- * shape is copied. PERSEUS_INVALID_ARGUMENT for a name that is there already. */
+ * shape is copied. PERSEUS_INVALID_ARGUMENT for a name that is there already, and for a tensor that
+ * perseus_submit would refuse. */
 PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradients, const char* name,
                                                    const perseus_tensor_t* tensor,
                                                    int32_t* gradient);
 /* Backward has computed it, or, on a GPU, will have when the work of `stream` of now is done (see
  * perseus_submission_t; not used for tensors on the CPU). Returns at once.
  * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
- * way; a batch ends when all have been submitted. A call that fails
- * counts as not made, and its batch_done does not come before it is made anew; until then waits for
- * the gradient give its status. Where the mistake is this rank's, the other ranks' calls fail with
- * it. May be called by callbacks while another thread
- * submits other gradients. */
+ * way; a batch ends when all have been submitted. A call that fails counts as not made, and its
+ * batch_done does not come before it is made anew; until then waits for the gradient give its
+ * status. Where the mistake is this rank's, the other ranks' calls fail with it. May be called by
+ * callbacks while another thread submits other gradients. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
 /* Waits until what was submitted last of a gradient is done, and until the ranks have compared what

@@ -81,7 +81,7 @@ Status Gradients::submit(int32_t number, void* stream) {
   {
     const std::lock_guard lock(mutex_);
     const auto entered = enter(gradient);
-    if (!entered.is_ok()) return entered.status();
+    if (!entered.is_ok()) return gradient.refusal = entered.status();
     is_first = entered.value();
     turn = gradient.submitted;
   }
@@ -140,29 +140,31 @@ Status Gradients::hand_over(Gradient& gradient, int64_t turn, void* stream) {
 }
 
 Result<bool> Gradients::enter(Gradient& gradient) {
-  if (lists_differ_) return Status::mismatch(why_);
+  PERSEUS_RETURN_IF_ERROR(difference());
+  const bool is_first = gradient.submitted > batch_;
+  if (is_first && unsubmitted_ > 0) return second_time(gradient);
   if (const OperationPtr last = Process::instance().handles.find(gradient.handle);
       last != nullptr && !last->done.is_set()) {
     return Status::invalid_argument(
         title(gradient) + " is still under way: wait for it before it is submitted again");
   }
-  const bool is_first = gradient.submitted > batch_;
-  if (is_first) {
-    if (unsubmitted_ > 0) {
-      const auto missing =
-          std::find_if(gradients_.begin(), gradients_.end(),
-                       [this](const Gradient& each) { return each.submitted <= batch_; });
-      return Status::invalid_argument(title(gradient) + " is submitted a second time in batch " +
-                                      std::to_string(batch_) + ", in which " + title(*missing) +
-                                      " has not been");
-    }
-    open_batch();
-  }
+  if (is_first) open_batch();
   ++gradient.submitted;
   ++gradient.being_submitted;
   --unsubmitted_;
   ++under_way_;
   return is_first;
+}
+
+Status Gradients::second_time(const Gradient& gradient) const {
+  const auto missing =
+      std::find_if(gradients_.begin(), gradients_.end(),
+                   [this](const Gradient& each) { return each.submitted <= batch_; });
+  const std::string others =
+      unsubmitted_ > 1 ? ", nor " + std::to_string(unsubmitted_ - 1) + " more" : "";
+  return Status::invalid_argument(title(gradient) + " is submitted a second time in batch " +
+                                  std::to_string(batch_) + ", in which " + title(*missing) +
+                                  " has not been" + others);
 }
 
 void Gradients::leave(Gradient& gradient, bool was_first) {
@@ -252,6 +254,8 @@ Status Gradients::show_list_once() {
     const std::lock_guard lock(mutex_);
     shown_in_.reset();
     --batch(shown_at_).remaining;
+    are_compared_ = true;  // as far as they will be: nobody is to wait for it
+    is_known_.notify_all();
   }
   end_one();
   return status;
@@ -290,16 +294,22 @@ Status Gradients::wait_for_comparison(int64_t time_out_ms) {
       return {StatusCode::kInProgress, "not all ranks have shown which gradients they have"};
     }
   }
-  return lists_differ_ ? Status::mismatch(why_) : Status();
+  return difference();
 }
+
+Status Gradients::difference() const { return lists_differ_ ? Status::mismatch(why_) : Status(); }
 
 template <typename Wait>
 Status Gradients::wait_for_last(int32_t number, int64_t time_out_ms, Wait wait) {
   const auto began = Clock::now();
-  const auto last = last_of(number);
-  if (!last.is_ok() || last.value() == nullptr) return last.status();
-  Status status = wait(*last.value(), time_out_ms);
+  const auto found = last_of(number);
+  if (!found.is_ok()) return found.status();
+  const Last& last = found.value();
+  Status status;
+  if (last.operation != nullptr) status = wait(*last.operation, time_out_ms);
   if (status.code() == StatusCode::kInProgress) return status;
+  PERSEUS_RETURN_IF_ERROR(last.refusal);
+  if (last.operation == nullptr) return difference();
   PERSEUS_RETURN_IF_ERROR(wait_for_comparison(left_of(time_out_ms, began)));
   return status;
 }
@@ -327,17 +337,17 @@ Status Gradients::wait_all(int64_t time_out_ms) {
   return first;
 }
 
-Result<OperationPtr> Gradients::last_of(int32_t number) {
+Result<Gradients::Last> Gradients::last_of(int32_t number) {
   const auto found = find(number);
   if (!found.is_ok()) return found.status();
   const Gradient& gradient = *found.value();
   std::unique_lock lock(mutex_);
   is_known_.wait(lock, [&] { return gradient.being_submitted == 0; });
-  PERSEUS_RETURN_IF_ERROR(gradient.refusal);
-  if (gradient.handle == 0) return OperationPtr();
-  OperationPtr operation = Process::instance().handles.find(gradient.handle);
-  if (operation == nullptr) return unknown_handle(gradient.handle);
-  return operation;
+  Last last{nullptr, gradient.refusal};
+  if (gradient.handle == 0) return last;
+  last.operation = Process::instance().handles.find(gradient.handle);
+  if (last.operation == nullptr && last.refusal.is_ok()) return unknown_handle(gradient.handle);
+  return last;
 }
 
 Result<Gradients::Gradient*> Gradients::find(int32_t number) {

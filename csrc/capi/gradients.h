@@ -55,6 +55,11 @@ class Gradients : private GradientLists::Owner {
     int64_t done = 0;             // whose callbacks have come
     Status refusal = Status();    // of what was submitted last
   };
+  // Of a gradient.
+  struct Last {
+    OperationPtr operation;  // null if none was submitted
+    Status refusal;          // of what was submitted after it
+  };
   // One of which something is not done.
   struct Batch {
     size_t remaining = 0;                  // gradients, and the comparison of the lists
@@ -65,6 +70,7 @@ class Gradients : private GradientLists::Owner {
   // Marks it as submitted in its next batch; an error if that has no place for it. Gives whether it
   // is the batch's first.
   Result<bool> enter(Gradient& gradient);
+  Status second_time(const Gradient& gradient) const;
   // As if it had not been entered.
   void leave(Gradient& gradient, bool was_first);
   void open_batch();
@@ -80,14 +86,15 @@ class Gradients : private GradientLists::Owner {
   Status show_list_once();
   std::vector<int64_t> on_compared(const Status& status) override;
   void on_settled() override;
+  // Of the ranks' lists, if they are known to differ.
+  Status difference() const;
   // Until the ranks have compared their lists; kInProgress if the time ends first.
   Status wait_for_comparison(int64_t time_out_ms);
 
   // `wait` is for what was submitted last, and takes a time-out.
   template <typename Wait>
   Status wait_for_last(int32_t number, int64_t time_out_ms, Wait wait);
-  // What was submitted last; null if nothing was. An error if it was refused.
-  Result<OperationPtr> last_of(int32_t number);
+  Result<Last> last_of(int32_t number);
   Result<Gradient*> find(int32_t number);
   std::string title(const Gradient& gradient) const;
 

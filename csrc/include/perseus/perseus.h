@@ -366,14 +366,15 @@ PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradient
  * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
  * way; a batch ends when all have been submitted. A call that fails counts as not made, and its
  * batch_done does not come before it is made anew; until then waits for the gradient give its
- * status. Where the mistake is this rank's, the other ranks' calls fail with it. May be called by
- * callbacks while another thread submits other gradients. */
+ * status, once what was under way before it is done. Where the engine refuses the tensor or an
+ * option, the other ranks' calls fail with it; of one that is out of turn they are not told. May be
+ * called by callbacks while another thread submits other gradients. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
 /* Waits until what was submitted last of a gradient is done, and until the ranks have compared what
  * they have registered, which they do once, as the first is submitted. Returns the gradient's
- * status; PERSEUS_OK if nothing was submitted. For the time-out see perseus_wait. May return before
- * gradient_done has. */
+ * status, or that of a submission that was refused since; PERSEUS_OK if nothing was submitted. For
+ * the time-out see perseus_wait. May return before gradient_done has. */
 PERSEUS_API perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients,
                                                     int32_t gradient, int64_t time_out_ms);
 /* The same of all; the status is that of the first that failed. */

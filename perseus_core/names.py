@@ -85,7 +85,7 @@ def submit(
     try:
         handle = send(id, keep, *arguments, **options)
     except Exception as error:
-        refuse(id, kind, text, error)
+        refuse(id, error)
         raise
     if name is None:
         with _lock:
@@ -93,15 +93,15 @@ def submit(
     return handle
 
 
-def refuse(id: int, kind: OperationKind, text: str, error: Exception) -> None:
-    """Tells the other ranks, if need be, that this rank's call of a name has failed.
+def refuse(id: int, error: Exception) -> None:
+    """Tells the other ranks, if need be, that this rank's call of a name, by its id, has failed.
 
-    `id` is that of the name, `text`. Without effect where they wait for no such call: before init,
+    Without effect where they wait for no such call: before init,
     after shutdown, on a set that this rank is not in, or while an earlier operation of the name is
     in flight.
     """
     if not is_settled(error):
-        _tell(id, kind, text, error)
+        _tell(id, error)
         settle(error)
 
 
@@ -125,7 +125,7 @@ def refuse_call(
 def refuse_whole(kind: OperationKind, text: str, process_set: int, error: Exception) -> None:
     """refuse_call for a name that is whole, without a prefix."""
     with contextlib.suppress(TypeError, ValueError):
-        refuse(_engine.register(process_set, kind, text), kind, text, error)
+        refuse(_engine.register(process_set, kind, text), error)
 
 
 class refusing:
@@ -211,15 +211,13 @@ def _tell_by_name(
             text = f"{prefix}.{plain_text('name', name)}"
         else:
             text = _next_unnamed(prefix, process_set)
-        _tell(_engine.register(process_set, kind, text), kind, text, error, tell)
+        _tell(_engine.register(process_set, kind, text), error, tell)
 
 
-def _tell(
-    id: int, kind: OperationKind, text: str, error: Exception, tell: Tell | None = None
-) -> None:
+def _tell(id: int, error: Exception, tell: Tell | None = None) -> None:
     # The caller's own error is what it must see, whatever becomes of this.
     with contextlib.suppress(Exception):
-        (tell or _engine.refuse)(id, f"{kind.name.lower()} of '{text}': {_reason(error)}")
+        (tell or _engine.refuse)(id, _reason(error))
 
 
 def _next_unnamed(prefix: str, process_set: int) -> str:

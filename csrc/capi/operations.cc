@@ -150,7 +150,15 @@ perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_
 perseus_status_t perseus_refuse(int32_t id, const char* reason) {
   const auto place = find_place(id);
   if (!place.is_ok()) return to_c(place.status());
-  return to_c(refuse(place.value(), id, reason == nullptr ? "it gave no reason" : reason));
+  const std::string why = reason == nullptr ? "it gave no reason" : reason;
+  return to_c(refuse(place.value(), id, perseus::title(place.value().name->key) + ": " + why));
+}
+
+const char* perseus_title(int32_t id) {
+  static thread_local std::string title;
+  const auto name = Process::instance().names.find(id);
+  title = name.is_ok() ? perseus::title(name.value()->key) : "";
+  return title.c_str();
 }
 
 int32_t perseus_poll(perseus_handle_t handle) {

@@ -13,6 +13,7 @@
 
 #include <perseus/perseus.h>
 
+#include <algorithm>
 #include <caffe/caffe.hpp>
 #include <condition_variable>
 #include <cstddef>
@@ -50,58 +51,82 @@ std::vector<int64_t> shape_of(const ::caffe::Blob<Dtype>& blob) {
   return std::vector<int64_t>(blob.shape().begin(), blob.shape().end());
 }
 
-// An operation in place on memory of the host, from its submission to its end. `what` begins the
-// error, and the engine's message with the name goes on.
-inline void run(const std::string& what, perseus_operation_t operation, const std::string& name,
-                void* data, const std::vector<int64_t>& shape, perseus_dtype_t dtype,
-                perseus_reduce_op_t reduce_op) {
-  const perseus_tensor_t tensor = {data, data, shape.data(), static_cast<int32_t>(shape.size()),
-                                   dtype};
-  perseus_submission_t submission = {};
-  submission.struct_size = sizeof submission;
-  submission.tensor_count = 1;
-  submission.tensors = &tensor;
-  submission.reduce_op = reduce_op;
-  submission.prescale = 1.0;
-  submission.postscale = 1.0;
-  perseus_handle_t handle = 0;
-  check(perseus_register(PERSEUS_WORLD, operation, name.c_str(), &submission.id), what);
-  check(perseus_submit(&submission, &handle), what);
-  const perseus_status_t status = perseus_wait(handle, -1);
-  perseus_release(handle);
-  check(status, what);
-}
+// An operation on memory of the host, from its submission to its end; `what` begins the error, and
+// the engine's message with the name goes on. In place where it has an output of that size.
+class Operation {
+ public:
+  Operation(const std::string& what, perseus_operation_t operation, const std::string& name,
+            const void* input, void* output, const std::vector<int64_t>& shape,
+            perseus_dtype_t dtype) {
+    const perseus_tensor_t tensor = {input, output, shape.data(),
+                                     static_cast<int32_t>(shape.size()), dtype};
+    perseus_submission_t submission = {};
+    submission.struct_size = sizeof submission;
+    submission.tensor_count = 1;
+    submission.tensors = &tensor;
+    check(perseus_register(PERSEUS_WORLD, operation, name.c_str(), &submission.id), what);
+    check(perseus_submit(&submission, &handle_), what);
+    const perseus_status_t status = perseus_wait(handle_, -1);
+    if (status == PERSEUS_OK) return;
+    perseus_release(handle_);
+    check(status, what);
+  }
+  ~Operation() { perseus_release(handle_); }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
 
-// What must be the same on all ranks, lest some of them wait for what others never submit.
-struct Agreed {
-  std::string what;
-  int64_t value;
+  // Its bytes, where the output was left to the library.
+  std::string result() const {
+    perseus_result_t result = {};
+    result.struct_size = sizeof result;
+    check(perseus_result(handle_, 0, &result), "a result");
+    return std::string(static_cast<const char*>(result.data), static_cast<size_t>(result.shape[0]));
+  }
+
+ private:
+  perseus_handle_t handle_ = 0;
 };
 
-inline void check_agreement(const std::string& name, const std::vector<Agreed>& agreed) {
-  std::vector<int64_t> ends;  // the maxima of each value and its negative are its two ends
-  for (const Agreed& each : agreed) {
-    ends.push_back(each.value);
-    ends.push_back(-each.value);
+// What a rank is about to train, in sentences; none has a null character.
+typedef std::vector<std::string> Description;
+
+// Of all ranks, by rank.
+inline std::vector<Description> gather(const std::string& name, const Description& own) {
+  std::string text;
+  for (const std::string& sentence : own) text += sentence + '\0';
+  text += '\0';
+  const Operation gathered("the ranks do not meet", PERSEUS_ALLGATHER, name, text.data(), nullptr,
+                           {static_cast<int64_t>(text.size())}, PERSEUS_UINT8);
+  const std::string all = gathered.result();
+  std::vector<Description> of_ranks(1);
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t end = all.find('\0', begin);
+    if (end == begin) {
+      of_ranks.emplace_back();
+    } else {
+      of_ranks.back().push_back(all.substr(begin, end - begin));
+    }
+    begin = end + 1;
   }
-  run("the ranks do not meet", PERSEUS_ALLREDUCE, name, ends.data(),
-      {static_cast<int64_t>(ends.size())}, PERSEUS_INT64, PERSEUS_MAX);
-  for (size_t i = 0; i < agreed.size(); ++i) {
-    const int64_t most = ends[2 * i];
-    const int64_t least = -ends[2 * i + 1];
-    if (most == least) continue;
-    std::ostringstream why;
-    why << agreed[i].value << " here, from " << least << " to " << most
-        << " on all ranks; every rank must train the same net from the same iteration";
-    fail("the ranks differ in " + agreed[i].what, PERSEUS_MISMATCH, why.str());
-  }
+  of_ranks.pop_back();
+  return of_ranks;
 }
 
-// FNV-1a, without the sign.
-inline int64_t hash_of(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return static_cast<int64_t>(hash >> 1);
+// They must be the same on all ranks, lest some of them wait for what others never submit.
+inline void check_agreement(const std::string& name, const Description& own) {
+  const std::vector<Description> of_ranks = gather(name, own);
+  const Description& first = of_ranks[0];
+  for (size_t rank = 1; rank < of_ranks.size(); ++rank) {
+    const Description& other = of_ranks[rank];
+    for (size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string here = i < first.size() ? first[i] : "there is no more";
+      const std::string there = i < other.size() ? other[i] : "there is no more";
+      if (here == there) continue;
+      fail("the ranks differ", PERSEUS_MISMATCH,
+           "on rank 0 " + here + ", and on rank " + std::to_string(rank) + " " + there +
+               "; every rank must train the same net from the same iteration");
+    }
+  }
 }
 
 template <typename Dtype>
@@ -284,24 +309,27 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
   }
 
   void check_agreement(const std::string& name, const Parameters& parameters) const {
-    std::string trained;
+    detail::Description description = {
+        "iter_size is " + std::to_string(solver_.param().iter_size()),
+        "it goes on from iteration " + std::to_string(solver_.iter())};
     for (size_t i = 0; i < parameters.size(); ++i) {
-      trained += parameters[i].name + (needs_gradient(i) ? "+ " : "- ");
+      const ::caffe::Blob<Dtype>& blob = *parameters[i].blob;
+      std::string shape;
+      for (const int extent : blob.shape()) shape += " " + std::to_string(extent);
+      description.push_back("parameter " + std::to_string(i) + " is '" + parameters[i].name +
+                            "', of" + (shape.empty() ? " one number" : shape) + ", " +
+                            (needs_gradient(i) ? "trained" : "frozen"));
     }
-    detail::check_agreement(
-        name + "/agreement",
-        {{"their number of parameters", static_cast<int64_t>(parameters.size())},
-         {"their parameters' names, or in which are trained (a hash)", detail::hash_of(trained)},
-         {"their iter_size", solver_.param().iter_size()},
-         {"the iterations behind them", solver_.iter()}});
+    detail::check_agreement(name + "/agreement", description);
   }
 
   static void broadcast_weights(const std::string& name, const Parameters& parameters) {
     for (const detail::Parameter<Dtype>& parameter : parameters) {
       Dtype* data = parameter.blob->mutable_cpu_data();
-      detail::run("the weights of rank 0 do not come", PERSEUS_BROADCAST,
-                  name + "/weights/" + parameter.name, data, detail::shape_of(*parameter.blob),
-                  detail::dtype_of(data), PERSEUS_SUM);
+      const detail::Operation broadcast("the weights of rank 0 are not broadcast",
+                                        PERSEUS_BROADCAST, name + "/weights/" + parameter.name,
+                                        data, data, detail::shape_of(*parameter.blob),
+                                        detail::dtype_of(data));
     }
   }
 

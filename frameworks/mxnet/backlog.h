@@ -19,12 +19,13 @@ class Backlog {
     --waiting_;
     has_shrunk_.notify_all();
   }
-  // Waits until it is empty, or has not shrunk for so long.
-  void settle(std::chrono::milliseconds patience) {
+  // Waits until it is empty, or has not shrunk for so long. How many are left.
+  long settle(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     while (waiting_ > 0) {
-      if (has_shrunk_.wait_for(lock, patience) == std::cv_status::timeout) return;
+      if (has_shrunk_.wait_for(lock, patience) == std::cv_status::timeout) break;
     }
+    return waiting_;
   }
 
  private:

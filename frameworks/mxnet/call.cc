@@ -38,7 +38,7 @@ std::string last_mxnet_error() { return api().MXGetLastError(); }
 std::string shown(perseus_status_t status, const std::string& message) {
   switch (status) {
     case PERSEUS_INVALID_ARGUMENT:
-    case PERSEUS_DUPLICATE_NAME: return "ValueError: " + message;
+    case PERSEUS_DUPLICATE_NAME: return "PerseusValueError: " + message;
     case PERSEUS_NON_FINITE: return "NonFiniteError: " + message;
     case PERSEUS_NOT_INITIALIZED: return "NotInitializedError: " + message;
     case PERSEUS_ABORTED: return "AbortedError: " + message;
@@ -87,6 +87,10 @@ const char* name_of(perseus_operation_t operation) {
   }
 }
 
+std::string titled(int32_t id, const std::string& what) {
+  return std::string(perseus_title(id)) + ": " + what;
+}
+
 void refuse(const Turns::Ticket& ticket, int32_t id, const std::string& reason) {
   turns().begin(ticket, [ticket, id, reason] {
     perseus_refuse(id, reason.c_str());
@@ -117,9 +121,9 @@ Call::Call(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome)
 // If it has not run, the other ranks must not wait for it.
 Call::~Call() {
   if (has_run_) return;
-  if (why_not_.empty()) why_not_ = "an operation of MXNet's that it needs has failed on this rank";
+  if (why_not_.empty()) why_not_ = "an operation of MXNet's that it needs has failed";
   refuse(ticket_, what_.id, why_not_);
-  if (outcome_ != nullptr) outcome_->fail(PERSEUS_ABORTED, why_not_);
+  if (outcome_ != nullptr) outcome_->fail(PERSEUS_ABORTED, titled(what_.id, why_not_));
   backlog().take_away();
 }
 
@@ -176,7 +180,7 @@ void Call::begin() {
     submit();
   } else {
     perseus_refuse(what_.id, why_not_.c_str());
-    complete(0, PERSEUS_INVALID_ARGUMENT, why_not_.c_str());
+    complete(0, PERSEUS_INVALID_ARGUMENT, titled(what_.id, why_not_).c_str());
   }
 }
 

@@ -88,7 +88,7 @@ PERSEUS_MXNET_API const int64_t* perseus_mxnet_received_splits(const SharedOutco
 
 PERSEUS_MXNET_API void perseus_mxnet_release(SharedOutcome* outcome) { delete outcome; }
 
-// Waits for what MXNet was given to end, unless none of it does for so long.
-PERSEUS_MXNET_API void perseus_mxnet_settle(int64_t milliseconds) {
-  perseus::mxnet::backlog().settle(std::chrono::milliseconds(milliseconds));
+// Waits for what MXNet was given to end, unless none of it does for so long. How many are left.
+PERSEUS_MXNET_API int64_t perseus_mxnet_settle(int64_t milliseconds) {
+  return perseus::mxnet::backlog().settle(std::chrono::milliseconds(milliseconds));
 }

@@ -12,7 +12,7 @@ import importlib.util
 
 if importlib.util.find_spec("mxnet") is None:
     raise ModuleNotFoundError(
-        "perseus.mxnet needs MXNet, which is not installed; see `pip install 'perseus[mxnet]'`",
+        "perseus.mxnet needs MXNet, which is not installed; see `pip install mxnet==1.9.1`",
         name="mxnet",
     )
 

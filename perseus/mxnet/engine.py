@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import mxnet as mx
 import numpy as np
 
 import perseus_core
+from perseus.common.callers import callers_level
 from perseus.common.exceptions import HorovodVersionMismatchError
 from perseus.mxnet import errors
 from perseus_core import OperationKind, ReduceOp, _engine, names
@@ -79,7 +81,7 @@ def _load() -> ctypes.CDLL:
     library.perseus_mxnet_received_splits.restype = ctypes.POINTER(ctypes.c_int64)
     library.perseus_mxnet_wait.argtypes = (ctypes.c_void_p, ctypes.c_int64)
     library.perseus_mxnet_settle.argtypes = (ctypes.c_int64,)
-    library.perseus_mxnet_settle.restype = None
+    library.perseus_mxnet_settle.restype = ctypes.c_int64
     library.perseus_mxnet_release.restype = None
     library.perseus_mxnet_refuse.restype = None
     if wrong := library.perseus_mxnet_open(mx.base._LIB._name.encode()).decode():
@@ -268,9 +270,17 @@ def copy_to(source: NDArray, targets: Iterable[NDArray]) -> None:
 
 def settle_down() -> None:
     """Waits for the operations that MXNet was given, as MXNet does at its end: another rank may
-    come to them later. Not for ever, since it may be that none comes to one of them."""
+    come to them later. Not for ever, since it may be that none comes to one of them: warns then."""
     (seconds,) = [each.value for each in perseus_core.settings() if each.name == _PATIENCE]
-    _library.perseus_mxnet_settle(1000 * int(seconds))
+    left = _library.perseus_mxnet_settle(1000 * int(seconds))
+    if left:
+        warnings.warn(
+            f"rank {perseus_core.rank()} leaves without {left} of the operations that it began, "
+            f"of which none has ended for {seconds} s ({_PATIENCE}): another rank has not come to "
+            "them. Their results are void",
+            RuntimeWarning,
+            stacklevel=callers_level(),
+        )
 
 
 def _handles(arrays: Sequence[NDArray]) -> Any:

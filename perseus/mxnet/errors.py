@@ -21,17 +21,20 @@ _BASES = (
 )
 
 
-def _without_first_word(self: Exception, message: object = "") -> None:
-    """MXNet leaves the class's name in the text."""
-    Exception.__init__(self, str(message).removeprefix(f"{type(self).__name__}: "))
+def _registered(base: type[Exception], word: str) -> type[Exception]:
+    def without_first_word(self: Exception, message: object = "") -> None:
+        """MXNet leaves it in the text."""
+        Exception.__init__(self, str(message).removeprefix(f"{word}: "))
+
+    attributes = {"__doc__": base.__doc__, "__init__": without_first_word}
+    error = type(base.__name__, (mx.MXNetError, base), attributes)
+    mx.error.register(word, error)
+    return error
 
 
-def _registered(base: type[Exception]) -> type[Exception]:
-    attributes = {"__doc__": base.__doc__, "__init__": _without_first_word}
-    return mx.error.register(type(base.__name__, (mx.MXNetError, base), attributes))
-
-
-_CLASSES = {base: _registered(base) for base in _BASES}
+_CLASSES = {base: _registered(base, base.__name__) for base in _BASES}
+# MXNet has a class of its own for the word ValueError.
+_registered(ValueError, "PerseusValueError")
 
 
 def from_status(status: int, message: str) -> Exception:

@@ -4,8 +4,7 @@ import importlib.util
 
 if importlib.util.find_spec("tensorflow") is None:
     raise ModuleNotFoundError(
-        "perseus.tensorflow needs TensorFlow, which is not installed; see "
-        "`pip install 'perseus[tensorflow]'`",
+        "perseus.tensorflow needs TensorFlow, which is not installed; see `pip install tensorflow`",
         name="tensorflow",
     )
 

@@ -4,7 +4,7 @@ import importlib.util
 
 if importlib.util.find_spec("torch") is None:
     raise ModuleNotFoundError(
-        "perseus.torch needs PyTorch, which is not installed; see `pip install 'perseus[torch]'`",
+        "perseus.torch needs PyTorch, which is not installed; see `pip install torch`",
         name="torch",
     )
 

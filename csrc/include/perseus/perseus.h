@@ -262,9 +262,13 @@ typedef struct {
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
 /* For those who check arguments of their own before they submit: this rank's call of the name has
- * failed, as if perseus_submit had refused it. The other ranks are told the reason, a sentence of
- * at most 1024 bytes. PERSEUS_DUPLICATE_NAME, and nothing is told, while the name is in flight. */
+ * failed, as if perseus_submit had refused it. The other ranks are told the reason, a sentence,
+ * after the operation's title; of both the first 1024 bytes. PERSEUS_DUPLICATE_NAME, and nothing is
+ * told, while the name is in flight. */
 PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
+/* What errors call the operation of an id from perseus_register, such as "allreduce of 'conv1'"; ""
+ * for an id that was never given. Lives until this thread's next call of it. */
+PERSEUS_API const char* perseus_title(int32_t id);
 /* Whether the operation is complete: 1, 0, or -1 for an unknown handle. To a forked child the
  * handles of its parent are unknown; what returns a status says PERSEUS_NOT_INITIALIZED for them.
  */

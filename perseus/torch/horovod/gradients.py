@@ -280,7 +280,7 @@ class Gradients:
         try:
             self._start(bucket)
         except Exception as error:
-            refuse(bucket.id, OperationKind.ALLREDUCE, bucket.name, error)
+            refuse(bucket.id, error)
             bucket.finish = _raising(error)
 
     def _start(self, bucket: Bucket) -> None:

@@ -69,7 +69,7 @@ TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
       REQUIRE(perseus_refuse(reduce.raw.id, "the gradient is sparse") == PERSEUS_OK);
     } else {
       REQUIRE(reduce.run() == PERSEUS_MISMATCH);
-      REQUIRE(std::string(perseus_last_error()).find("the gradient is sparse") !=
+      REQUIRE(std::string(perseus_last_error()).find("allreduce of 'a': the gradient is sparse") !=
               std::string::npos);
     }
     REQUIRE(reduce.run() == PERSEUS_OK);
@@ -77,6 +77,14 @@ TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
     Submission broadcast(PERSEUS_BROADCAST, "b");
     REQUIRE(broadcast.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run() == PERSEUS_OK);
   });
+}
+
+TEST(Arguments, HaveTitlesByTheirIds) {
+  int32_t id = -1;
+  ASSERT_EQ(perseus_register(PERSEUS_WORLD, PERSEUS_BROADCAST, "with a title", &id), PERSEUS_OK);
+  EXPECT_EQ(std::string(perseus_title(id)), "broadcast of 'with a title'");
+  EXPECT_EQ(std::string(perseus_title(-1)), "");
+  EXPECT_EQ(std::string(perseus_title(id + 1000)), "");
 }
 
 TEST(Arguments, ThatAreMissingOrImpossibleAreErrors) {

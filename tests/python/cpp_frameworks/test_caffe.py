@@ -131,15 +131,22 @@ def test_a_rank_with_another_shape_is_an_error_on_all(solvers: Solvers) -> None:
     failures = solvers.failures(3, "--rank-1 is-wider")
     assert set(failures) == {0, 1, 2}
     for text in failures.values():
-        assert "the weights of rank 0 do not come: broadcast of 'caffe/weights/ip1/0'" in text
-        assert re.search(r"rank 1 submitted float64\[7,5\], rank [02] float64\[6,5\]", text), text
+        assert "on rank 0 parameter 0 is 'ip1/0', of 6 5, trained, and on rank 1 " in text
+        assert "rank 1 parameter 0 is 'ip1/0', of 7 5, trained;" in text
 
 
 @pytest.mark.parametrize(
     ("rank_1", "what"),
     [
-        ("is-frozen", r"their parameters' names, or in which are trained \(a hash\)"),
-        ("is-ahead", r"the iterations behind them: [05] here, from 0 to 5"),
+        (
+            "is-frozen",
+            r"the ranks differ: on rank 0 parameter (\d) is '(\S+)', of [\d ]+, trained, "
+            r"and on rank 1 parameter \1 is '\2', of [\d ]+, frozen;",
+        ),
+        (
+            "is-ahead",
+            "on rank 0 it goes on from iteration 0, and on rank 1 it goes on from iteration 5;",
+        ),
     ],
 )
 def test_ranks_that_would_wait_for_each_other_do_not_begin(

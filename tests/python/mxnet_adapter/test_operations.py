@@ -114,9 +114,11 @@ def test_slices_of_one_array_are_reduced_as_a_group():
 
 def test_arrays_of_a_group_that_share_memory_are_an_error():
     whole = mx.nd.ones((6, 4))
-    hvd.grouped_allreduce_([whole, whole[4:6]], op=hvd.Sum)
-    with pytest.raises(ValueError, match="share memory"):
+    hvd.grouped_allreduce_([whole, whole[4:6]], op=hvd.Sum, name="twice")
+    with pytest.raises(ValueError, match="share memory") as raised:
         whole.wait_to_read()
+    assert isinstance(raised.value, mx.MXNetError)
+    assert str(raised.value).startswith("allreduce of 'grouped_allreduce.twice': two arrays of")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -319,7 +321,8 @@ def failed():
 def test_an_array_that_could_not_be_computed_is_an_error_on_every_rank(two_ranks, in_place):
     array = failed() if hvd.rank() == 0 else mx.nd.ones((2, 2))
     result = (hvd.allreduce_ if in_place else hvd.allreduce)(array, name="failed")
-    text = "scale" if hvd.rank() == 0 else "an operation of MXNet's that it needs has failed"
+    told = "allreduce of 'allreduce.failed': an operation of MXNet's that it needs has failed"
+    text = "scale" if hvd.rank() == 0 else told
     with pytest.raises(mx.MXNetError, match=text):
         result.wait_to_read()
     assert hvd.allreduce(mx.nd.ones((2,)), name="failed").asnumpy().tolist() == [1.0] * 2

@@ -245,7 +245,10 @@ hvd.allreduce(mx.nd.ones((3,)), name=f"of rank {hvd.rank()}")
 print("well")
 """
     environment = {**os.environ, "PERSEUS_STALL_CHECK_TIME_SECONDS": "2"}
-    all_well(run_ranks(2, script, environment=environment), 2)
+    result = run_ranks(2, script, environment=environment)
+    all_well(result, 2)
+    for rank in range(2):
+        assert f"rank {rank} leaves without 1 of the operations that it began" in result.stderr
 
 
 def test_init_may_follow_shutdown(run_ranks: RunRanks) -> None:

@@ -346,6 +346,39 @@ TEST(Lifecycle, OperationsOfARankThatLeftFailOnTheOthers) {
   }
 }
 
+// Small ones of a known name come along with the agreement, which may come to its end by way of a
+// third rank when the leaver's news has ended the operation here.
+TEST(Lifecycle, ARankMayLeaveInTheMiddleOfSmallAllreduces) {
+  for (int size : {3, 4}) {
+    World(size).run_bare([size](int rank) {
+      for (int round = 0; round < 40; ++round) {
+        REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+        std::atomic<perseus_status_t> ended{PERSEUS_OK};
+        std::thread reducing([&] {
+          Submission sum(PERSEUS_ALLREDUCE, "again and again");
+          float input = 1, output = 0;
+          sum.tensor(&input, &output, {}, PERSEUS_FLOAT32);
+          perseus_status_t status = PERSEUS_OK;
+          while (status == PERSEUS_OK) {
+            status = sum.run();
+            if (status == PERSEUS_OK && output != static_cast<float>(size)) {
+              status = PERSEUS_INTERNAL;
+            }
+          }
+          ended = status;
+        });
+        if (rank == round % size) {
+          usleep(70 * round);
+          REQUIRE(perseus_shutdown() == PERSEUS_OK);
+        }
+        reducing.join();
+        REQUIRE(ended == PERSEUS_ABORTED || ended == PERSEUS_NOT_INITIALIZED);
+        REQUIRE(perseus_shutdown() == PERSEUS_OK);
+      }
+    });
+  }
+}
+
 TEST(Lifecycle, WhatWasAgreedCompletesAlthoughTheFirstToKnowLeaveAtOnce) {
   for (int repeat = 0; repeat < 20; ++repeat) {
     World(8).run([](int) {

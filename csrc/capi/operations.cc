@@ -75,12 +75,22 @@ Status refuse(const Place& place, int32_t id, const std::string& reason) {
   return {};
 }
 
-perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission) {
+perseus::Result<OperationPtr> make_operation(const perseus_submission_t& submission,
+                                             const Place& place, bool has_place_for_handle) {
+  if (!has_place_for_handle) {
+    return Status::invalid_argument(perseus::title(place.name->key) +
+                                    ": the place for its handle is missing");
+  }
+  return perseus::make_operation(submission, *place.name, *place.ranks, *place.engine);
+}
+
+perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission,
+                                         bool has_place_for_handle) {
   Process& process = Process::instance();
   const auto found = find_place(submission.id);
   if (!found.is_ok()) return found.status();
   const Place& place = found.value();
-  auto made = perseus::make_operation(submission, *place.name, *place.ranks, *place.engine);
+  auto made = make_operation(submission, place, has_place_for_handle);
   if (!made.is_ok()) {
     // In flight under the same name, it has no call that the others could wait for.
     [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
@@ -134,15 +144,14 @@ perseus_status_t perseus_register(perseus_process_set_t set, perseus_operation_t
 }
 
 perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_handle_t* handle) {
-  if (submission == nullptr || handle == nullptr ||
-      submission->struct_size < kFirstSubmissionSize) {
+  if (submission == nullptr || submission->struct_size < kFirstSubmissionSize) {
     return to_c(
         Status::invalid_argument("the submission is missing, or its struct_size is not set"));
   }
   // Of a program that was compiled before the last fields were there: on the CPU.
   perseus_submission_t known{};
   std::memcpy(&known, submission, std::min(submission->struct_size, sizeof known));
-  const auto submitted = submit(known);
+  const auto submitted = submit(known, handle != nullptr);
   if (submitted.is_ok()) *handle = submitted.value();
   return to_c(submitted.status());
 }

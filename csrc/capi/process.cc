@@ -163,7 +163,8 @@ perseus_status_t to_c(const Status& status) {
 }
 
 Status not_initialized() {
-  return Status::not_initialized("Perseus has not been initialized; call init() first");
+  return Status::not_initialized(
+      "Perseus has not been initialized, or has been shut down; call init() first");
 }
 
 }  // namespace perseus

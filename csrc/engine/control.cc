@@ -56,6 +56,24 @@ uint64_t Leaving::last_round(int32_t set) const {
   return entry == rounds.end() ? 0 : entry->second;
 }
 
+std::vector<std::byte> Closed::write() const {
+  ByteWriter writer;
+  writer.put(ControlKind::kClosed);
+  writer.put(process_set);
+  writer.put(rank);
+  writer.put(last_round);
+  return copy(writer);
+}
+
+std::optional<Closed> Closed::read(ByteReader reader) {
+  Closed message;
+  message.process_set = reader.get<int32_t>();
+  message.rank = reader.get<int32_t>();
+  message.last_round = reader.get<uint64_t>();
+  if (reader.failed()) return {};
+  return message;
+}
+
 std::vector<std::byte> Broken::write() const {
   ByteWriter writer;
   writer.put(ControlKind::kBroken);

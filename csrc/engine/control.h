@@ -22,6 +22,7 @@ enum class ControlKind : uint8_t {
   kAreYouThere = 6,  // nothing more
   kHere = 7,         // nothing more
   kPressing = 8,     // int32 process set, uint64 round that is to end
+  kClosed = 9,       // Closed
 };
 
 // A rank is shutting down; passed on by everyone who had not heard. What has been agreed on in
@@ -36,6 +37,17 @@ struct Leaving {
 
   std::vector<std::byte> write() const;
   static std::optional<Leaving> read(ByteReader reader);
+};
+
+// A rank has closed a process set: the same, of the set alone. Passed on by every member to whom it
+// says something new.
+struct Closed {
+  int32_t process_set = 0;
+  int32_t rank = -1;
+  uint64_t last_round = 0;  // that it ended there
+
+  std::vector<std::byte> write() const;
+  static std::optional<Closed> read(ByteReader reader);
 };
 
 // Operations cannot go on; passed on by everyone who had not heard.

@@ -275,12 +275,12 @@ void Engine::accept(const OperationPtr& operation) {
   const ProcessSetPtr set = find_set(operation->process_set);
   if (const Status why = over(); !why.is_ok()) return complete(operation, why);
   if (set == nullptr) {
-    return complete(operation, Status::invalid_argument("process set " +
-                                                        std::to_string(operation->process_set) +
-                                                        " has been removed"));
+    const bool was_opened = closed_sets_.contains(operation->process_set);
+    return complete(operation,
+                    set_is_gone(operation->process_set, was_opened ? "closed" : "removed"));
   }
   if (!set->broken.is_ok()) return complete(operation, set->broken);
-  if (operation->new_set >= 0) return complete(operation, open_or_close(*operation));
+  if (operation->new_set >= 0) return open_or_close(operation);
   Status possible = check_at_rest(*operation);
   if (possible.is_ok()) possible = executor_->check_gpu(*set, *operation);
   if (!possible.is_ok()) {

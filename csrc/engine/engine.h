@@ -127,7 +127,12 @@ class Engine final : MeshListener,
   };
   void accept(const Refused& refused);
   void accept(const OperationPtr& operation);
-  Status open_or_close(const Operation& operation);
+  void open_or_close(const OperationPtr& operation);
+  Status open(const Operation& operation);
+  // Takes a set away, and tells its members, when the round that is under way has ended.
+  void begin_closing(const OperationPtr& operation);
+  void finish_closing(int32_t set);
+  void fail_closing(const Status& why);
   // Whether the operation, if it removes a set, finds it at rest.
   Status check_at_rest(const Operation& operation) const;
   void complete(const OperationPtr& operation, Status status);
@@ -149,7 +154,10 @@ class Engine final : MeshListener,
   void on_ballot(int from, ByteReader reader, std::span<const std::byte> message);
   void on_leaving(const Leaving& leaving);
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
-  void check_part_of(const Leaving& leaving, const ProcessSet& set);
+  // Whether something runs in the set that a rank which has gone takes no part in: then all ends.
+  void check_running(const ProcessSet& set);
+  // Who keeps the set from going on.
+  Broken lacking(const ProcessSet& set) const;
   // Whether something is under way here that the peer takes part in.
   bool awaits(const ProcessSet& set, int peer) const;
   void break_world(const Broken& broken);
@@ -172,6 +180,7 @@ class Engine final : MeshListener,
   bool may_be_preceded(int32_t set, uint64_t time) override;
   void press(ProcessSet& set);
   void on_pressing(int from, ByteReader reader, std::span<const std::byte> message);
+  void on_closed(int from, const Closed& closed);
   // A message about a set that is not here: perhaps others have heard of it sooner.
   void keep_early(int32_t set, int from, std::span<const std::byte> message);
 
@@ -240,7 +249,8 @@ class Engine final : MeshListener,
   int64_t bytes_under_way_ = 0;
   std::vector<OperationPtr> to_wake_;  // operations that are done, with threads asleep for them
   std::map<int32_t, ProcessSetPtr> sets_;
-  std::set<int32_t> closed_sets_;  // of those that had been opened
+  std::set<int32_t> closed_sets_;                 // of those that had been opened
+  std::map<int32_t, OperationPtr> closing_sets_;  // likewise; what closes them
   int32_t next_set_ = 0;
   uint64_t time_ = 0;  // the latest of an agreement
   // Messages about sets that others have heard of sooner.

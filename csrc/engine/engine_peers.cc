@@ -49,6 +49,13 @@ Broken Engine::left(int rank) const {
           true};
 }
 
+// Whoever went first: others left because of it.
+Broken Engine::lacking(const ProcessSet& set) const {
+  const int rank = set.lacking;
+  if (left_.contains(rank)) return left(rank);
+  return {rank, topology().name(rank) + " has closed process set " + std::to_string(set.id), true};
+}
+
 void Engine::tell_neighbours(std::span<const std::byte> message) {
   for (int peer : neighbours_) mesh_->send_control(peer, message);
 }
@@ -76,6 +83,9 @@ void Engine::on_control(int from, std::span<const std::byte> message) {
     case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
     case ControlKind::kHere: return;
     case ControlKind::kPressing: return on_pressing(from, reader, message);
+    case ControlKind::kClosed:
+      if (const auto closed = Closed::read(reader)) return on_closed(from, *closed);
+      break;
   }
   break_world({from, topology().name(from) + " sent a malformed control message"});
 }
@@ -124,11 +134,11 @@ void Engine::on_leaving(const Leaving& leaving) {
 }
 
 // Rounds that the leaver completed will complete here too, since it does its part of them before it
-// goes. A later one may have been under way there: others may complete it, but not what is then
-// agreed on.
+// goes. A later one may have been under way there: it may end here, but nothing then runs.
 void Engine::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
   set.negotiator->limit_rounds(leaving.last_round(set.id));
+  if (set.lacking < 0) set.lacking = leaving.rank;
   if (set.broken.is_ok()) {
     set.broken = Status::without(leaving.rank, left(leaving.rank).why);
     if (blamed_ < 0) {
@@ -137,17 +147,13 @@ void Engine::apply_leaving(ProcessSet& set, const Leaving& leaving) {
     }
   }
   advance(set);
-  check_part_of(leaving, set);
+  check_running(set);
 }
 
-// A part of what runs without the leaver may wait for another rank, which waits for the leaver: so
-// nobody waits for what the links have to say. Whoever left first is to blame: others left because
-// of it.
-void Engine::check_part_of(const Leaving& leaving, const ProcessSet& set) {
-  if (!set.has(leaving.rank)) return;
-  if (executor_->is_running_after(set.id, leaving.last_round(set.id))) {
-    break_world(left(set.broken.peer() < 0 ? leaving.rank : set.broken.peer()));
-  }
+// A part of what runs without a rank that has gone may wait for another, which waits for that one:
+// so nobody waits for what the links have to say.
+void Engine::check_running(const ProcessSet& set) {
+  if (executor_->is_running_after(set.id, set.negotiator->last_round())) break_world(lacking(set));
 }
 
 void Engine::break_world(const Broken& broken) {
@@ -177,6 +183,7 @@ void Engine::end_operations(const Broken& news) {
     executor_->cancel_launches(*set, broken_);
     fail_pending(*set, broken_);
   }
+  fail_closing(broken_);
 }
 
 void Engine::begin_shutdown(const std::string& why) {
@@ -195,6 +202,7 @@ void Engine::begin_shutdown(const std::string& why) {
     }
     tell_neighbours(leaving.write());
     for (const auto& [id, set] : sets_) fail_pending(*set, shut_down_status());
+    fail_closing(shut_down_status());
     loop_.call_at(Clock::now() + kLinger, [this] { stop_taking_part(); });
   }
   close_when_idle();

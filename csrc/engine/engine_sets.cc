@@ -13,6 +13,10 @@ namespace {
 // Names the engine's own operation that adds or removes a set; there is one at a time.
 constexpr std::string_view kAdmin = "perseus.process_set";
 
+// How long a set that is being closed waits for the end of a round in which a member may be that
+// has not opened it.
+constexpr std::chrono::seconds kRoundTime{1};
+
 }  // namespace
 
 // Ties a negotiator to the engine.
@@ -71,8 +75,7 @@ void Engine::open_set(int32_t id, std::vector<int> ranks) {
 
 void Engine::close_set(int32_t id, std::string_view how) {
   const ProcessSetPtr set = find_set(id);
-  const Status why = Status::invalid_argument("process set " + std::to_string(id) + " has been " +
-                                              std::string(how));
+  const Status why = set_is_gone(id, how);
   fail_pending(*set, why);
   executor_->cancel_launches(*set, why);
   sets_.erase(id);
@@ -97,7 +100,10 @@ void Engine::advance(ProcessSet& set) {
     return break_world(failed_here(failure));
   }
   counters_.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
-  if (set.negotiator->is_exhausted() && !set.pending.empty()) fail_pending(set, set.broken);
+  if (!set.negotiator->is_exhausted()) return;
+  if (!set.pending.empty()) fail_pending(set, set.broken);
+  // Whoever called may still need the set.
+  if (closing_sets_.contains(set.id)) loop_.post([this, id = set.id] { finish_closing(id); });
 }
 
 void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
@@ -151,15 +157,17 @@ void Engine::on_agreement(ProcessSet& set, const Agreement& agreement) {
     batch->operations.push_back(std::move(operation));
   }
   stall_watch_->note_agreement();
-  if (!batch->agreed.empty()) {
+  const bool is_beyond = agreement.round > set.negotiator->last_round();
+  if (!batch->agreed.empty() && !is_beyond) {
     batch->set = sets_.at(set.id);
     batch->round = agreement.round;
     batch->is_joined = !agreement.joined.empty();
     executor_->run(batch, agreement.inputs);
   }
   executor_->settle_launches(set, agreement);
-  if (batch->agreed.empty()) return;
-  for (const auto& [rank, leaving] : left_) check_part_of(leaving, set);
+  // It has ended with an error here, and must not go on elsewhere without this rank's part, unless
+  // all that it takes has come along.
+  if (!batch->agreed.empty() && is_beyond && agreement.inputs.empty()) break_world(lacking(set));
 }
 
 void Engine::launch_ended(ProcessSet& set) {
@@ -212,6 +220,20 @@ void Engine::on_pressing(int from, ByteReader reader, std::span<const std::byte>
   }
   set->negotiator->press(round);
   advance(*set);
+}
+
+// Of the rounds that the closer ended, it has done its part.
+void Engine::on_closed(int from, const Closed& closed) {
+  const ProcessSetPtr set = find_set(closed.process_set);
+  if (set == nullptr || set->negotiator == nullptr) {
+    return keep_early(closed.process_set, from, closed.write());
+  }
+  if (!set->negotiator->limit_rounds(closed.last_round)) return;
+  for (const int peer : set->neighbours()) mesh_->send_control(peer, closed.write());
+  if (set->lacking < 0) set->lacking = closed.rank;
+  if (set->broken.is_ok()) set->broken = Status::aborted(lacking(*set).why);
+  advance(*set);
+  check_running(*set);
 }
 
 void Engine::keep_early(int32_t set, int from, std::span<const std::byte> message) {
@@ -343,20 +365,57 @@ Status Engine::check_at_rest(const Operation& operation) const {
 }
 
 // The engine's thread, by itself: nothing is agreed on.
-Status Engine::open_or_close(const Operation& operation) {
-  const int32_t id = operation.new_set;
-  const std::string which = "process set " + std::to_string(id);
-  if (operation.description.kind == OperationKind::kRemoveProcessSet) {
-    if (find_set(id) == nullptr) return Status::invalid_argument(which + " is not open");
-    close_set(id, "closed");
-    closed_sets_.insert(id);
-    return {};
+void Engine::open_or_close(const OperationPtr& operation) {
+  if (operation->description.kind == OperationKind::kRemoveProcessSet) {
+    begin_closing(operation);
+  } else {
+    complete(operation, open(*operation));
   }
+}
+
+Status Engine::open(const Operation& operation) {
+  const int32_t id = operation.new_set;
   if (find_set(id) != nullptr || closed_sets_.contains(id)) {
-    return Status::invalid_argument(which + " cannot be opened: the id has been used before");
+    return Status::invalid_argument("process set " + std::to_string(id) +
+                                    " cannot be opened: the id has been used before");
   }
   open_set(id, {operation.description.ranks.begin(), operation.description.ranks.end()});
   return {};
+}
+
+// A round that has this rank's ballot may end on some members, and what is then ready runs there:
+// so it ends here as well, and this rank does its part.
+void Engine::begin_closing(const OperationPtr& operation) {
+  const int32_t id = operation->new_set;
+  const ProcessSetPtr set = find_set(id);
+  if (set == nullptr || closing_sets_.contains(id)) {
+    return complete(operation,
+                    Status::invalid_argument("process set " + std::to_string(id) + " is not open"));
+  }
+  closing_sets_[id] = operation;
+  if (set->broken.is_ok()) set->broken = set_is_gone(id, "closed");
+  Negotiator& negotiator = *set->negotiator;
+  negotiator.limit_rounds(negotiator.completed_rounds() + (negotiator.is_in_round() ? 1 : 0));
+  if (!negotiator.is_exhausted()) {
+    press(*set);
+    loop_.call_at(Clock::now() + kRoundTime, [this, id] { finish_closing(id); });
+  }
+  advance(*set);
+}
+
+void Engine::finish_closing(int32_t id) {
+  const auto closing = closing_sets_.extract(id);
+  if (closing.empty()) return;
+  const ProcessSetPtr set = find_set(id);
+  const Closed closed{id, rank_, set->negotiator->completed_rounds()};
+  for (const int peer : set->neighbours()) mesh_->send_control(peer, closed.write());
+  close_set(id, "closed");
+  closed_sets_.insert(id);
+  complete(closing.mapped(), {});
+}
+
+void Engine::fail_closing(const Status& why) {
+  for (auto& [id, operation] : std::exchange(closing_sets_, {})) complete(operation, why);
 }
 
 Status Engine::open_process_set(int32_t set, std::vector<int32_t> ranks) {

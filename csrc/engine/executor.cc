@@ -270,8 +270,6 @@ void Executor::run_at_once(const Batch& batch, std::span<const std::byte> inputs
   const Description& description = batch.agreed.front().description();
   const TensorDescription& tensor = description.tensors.front();
   const OperationPtr& operation = batch.operations.front();
-  // A rank's leaving has ended it here, in a round that was under way and came to its end after all.
-  if (operation == nullptr) return;
   const Group& group = batch.set->group;
   context_.counters.bytes_reduced.add(static_cast<uint64_t>(description.bytes()));
   Status status = allocate_outputs(*operation, group.size, batch.set->index);

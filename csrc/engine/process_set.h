@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/name_map.h"
@@ -37,6 +38,7 @@ struct ProcessSet {
   const Gpu* gpu = nullptr;               // of this rank's first tensors that may go by NCCL
   uint64_t pressed_round = 0;             // the last that this rank has pressed for
   Status broken;                          // once no further operation is possible: why
+  int lacking = -1;                       // the rank that was first to take no more part
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
   // Ranks that this one's ballots go to or come from. Members only.
@@ -58,5 +60,8 @@ struct ProcessSet {
   }
 };
 using ProcessSetPtr = std::shared_ptr<ProcessSet>;
+
+// Why nothing is done in a set that has been closed or removed.
+Status set_is_gone(int32_t id, std::string_view how);
 
 }  // namespace perseus

@@ -132,8 +132,10 @@ void Negotiator::join() {
   has_news_ = true;
 }
 
-void Negotiator::limit_rounds(uint64_t last_round) {
-  last_round_ = std::min(last_round_, last_round);
+bool Negotiator::limit_rounds(uint64_t last_round) {
+  if (last_round >= last_round_) return false;
+  last_round_ = last_round;
+  return true;
 }
 
 Status Negotiator::receive(std::span<const std::byte> message) {

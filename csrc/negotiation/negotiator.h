@@ -134,10 +134,12 @@ class Negotiator final : private KnownOperations {
   // Not ok once a ballot has come that no rank of ours casts: no round ends any more.
   const Status& failure() const { return failure_; }
 
-  // A rank of the set has left after this round: no later one can end.
-  void limit_rounds(uint64_t last_round);
+  // A rank of the set takes part in no round after this one: a later one can end only for those who
+  // need no more messages of it, and what is then ready cannot run. Whether that was not known.
+  bool limit_rounds(uint64_t last_round);
   // No further agreement is possible.
   bool is_exhausted() const { return completed_rounds_ >= last_round_; }
+  uint64_t last_round() const { return last_round_; }
   uint64_t completed_rounds() const { return completed_rounds_; }
   // Whether this rank has cast its ballot in a round that has not ended, and when.
   bool is_in_round() const { return in_round_; }

@@ -167,7 +167,10 @@ PERSEUS_API perseus_status_t perseus_remove_process_set(perseus_process_set_t se
 #define PERSEUS_LAST_OPENED_SET ((1 << 23) - 1)
 PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
                                                       const int32_t* ranks, int32_t rank_count);
-/* What is under way in the set fails. */
+/* Takes the set away on this rank, and ends it on the other members: what they have agreed on still
+ * is done by all, and everything else of the set fails, here with PERSEUS_INVALID_ARGUMENT and
+ * there with PERSEUS_ABORTED. Their sets have to be closed, too. Blocks while a round of agreement
+ * that this rank takes part in comes to its end, for 1 s if a member never opened the set. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
 /* This process's rank in the set, -1 if it is no member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
@@ -258,7 +261,9 @@ typedef struct {
  * returned; what only the ranks together can see (shapes that differ, ...) ends the operation.
  *
  * Ranks match their calls of a name in order, and a call whose arguments are wrong counts: what the
- * other ranks submit for it ends there with PERSEUS_MISMATCH, and with this rank's message. */
+ * other ranks submit for it ends there with PERSEUS_MISMATCH, and with this rank's message. Not if
+ * it does not say which call it is: without a submission, its struct_size or an id that there is,
+ * or of a name that is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
 /* For those who check arguments of their own before they submit: this rank's call of the name has

@@ -131,6 +131,21 @@ TEST_P(Operations, AShapeThatIsMissingIsAnError) {
   });
 }
 
+TEST_P(Operations, ASubmissionWithoutAPlaceForItsHandleFailsOnAll) {
+  run([&](int rank) {
+    const int wrong = size() - 1;
+    float value = 1;
+    Submission sum(PERSEUS_ALLREDUCE, "sum");
+    sum.tensor(&value, &value, {}, PERSEUS_FLOAT32);
+    const perseus_status_t status = rank == wrong ? perseus_submit(&sum.raw, nullptr) : sum.run();
+    REQUIRE(status == (rank == wrong ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
+    REQUIRE(std::string(perseus_last_error()).find("the place for its handle is missing") !=
+            std::string::npos);
+    REQUIRE(sum.run() == PERSEUS_OK);
+    REQUIRE(value == static_cast<float>(size()));
+  });
+}
+
 TEST_P(Operations, AProcessSetThatOneRankGetsWrongFailsOnAll) {
   if (size() < 3) GTEST_SKIP() << "a set of some of the ranks needs more";
   run([&](int rank) {
@@ -214,6 +229,50 @@ TEST_P(Operations, ASetIsOpenedByItsMembersAlone) {
     REQUIRE(perseus_add_process_set(pair, 2, &set) == PERSEUS_OK);
     REQUIRE(set < PERSEUS_FIRST_OPENED_SET);
     REQUIRE(perseus_remove_process_set(set) == PERSEUS_OK);
+  });
+}
+
+// Small allreduces take no message but the agreements, large ones do; the world goes on.
+TEST_P(Operations, ASetThatOneMemberClosesEndsForAll) {
+  run([&](int rank) {
+    std::vector<int32_t> everyone;
+    for (int r = 0; r < size(); ++r) everyone.push_back(r);
+    for (int round = 0; round < 24; ++round) {
+      const perseus_process_set_t set = PERSEUS_FIRST_OPENED_SET + round;
+      const int closer = round % size();
+      REQUIRE(perseus_open_process_set(set, everyone.data(), size()) == PERSEUS_OK);
+      const size_t elements = round % 3 == 0 ? 20000 : 4;
+      perseus_status_t ended = PERSEUS_OK;
+      std::string why;
+      std::thread reducing([&] {
+        const std::vector<int64_t> shape = {static_cast<int64_t>(elements)};
+        std::vector<float> ones(elements, 1.0f), sum(elements);
+        Submission reduce(PERSEUS_ALLREDUCE, "again and again", set);
+        reduce.tensor(ones.data(), sum.data(), shape, PERSEUS_FLOAT32);
+        while (ended == PERSEUS_OK) {
+          ended = reduce.run();
+          if (ended == PERSEUS_OK && sum[elements - 1] != static_cast<float>(size())) {
+            ended = PERSEUS_INTERNAL;
+          }
+        }
+        why = perseus_last_error();
+      });
+      if (rank == closer) {
+        usleep(90 * round);
+        REQUIRE(perseus_close_process_set(set) == PERSEUS_OK);
+      }
+      reducing.join();
+      if (rank == closer) {
+        REQUIRE(ended == PERSEUS_INVALID_ARGUMENT);
+      } else {
+        REQUIRE(ended == PERSEUS_ABORTED);
+        REQUIRE(why.find("rank " + std::to_string(closer) + " ") != std::string::npos);
+        REQUIRE(why.find("has closed process set " + std::to_string(set)) != std::string::npos);
+        REQUIRE(perseus_close_process_set(set) == PERSEUS_OK);
+      }
+      Submission barrier(PERSEUS_BARRIER, "the world goes on");
+      REQUIRE(barrier.run() == PERSEUS_OK);
+    }
   });
 }
 
@@ -346,35 +405,81 @@ TEST(Lifecycle, OperationsOfARankThatLeftFailOnTheOthers) {
   }
 }
 
+// The round that it is in never ends.
+TEST(Lifecycle, ASetMayBeClosedThatAnotherMemberNeverOpened) {
+  World(2).run([](int rank) {
+    const int32_t pair[] = {0, 1};
+    const perseus_process_set_t set = PERSEUS_FIRST_OPENED_SET;
+    Submission barrier(PERSEUS_BARRIER, "barrier");
+    float value = 1;
+    Submission sum(PERSEUS_ALLREDUCE, "never", set);
+    sum.tensor(&value, &value, {}, PERSEUS_FLOAT32);
+    if (rank == 0) {
+      REQUIRE(perseus_open_process_set(set, pair, 2) == PERSEUS_OK);
+      const perseus_handle_t handle = sum.submit();
+      REQUIRE(perseus_wait(handle, 10) == PERSEUS_IN_PROGRESS);
+      REQUIRE(perseus_close_process_set(set) == PERSEUS_OK);
+      REQUIRE(perseus_wait(handle, 0) == PERSEUS_INVALID_ARGUMENT);
+      perseus_release(handle);
+    }
+    REQUIRE(barrier.run() == PERSEUS_OK);
+    if (rank == 1) {
+      REQUIRE(perseus_open_process_set(set, pair, 2) == PERSEUS_OK);
+      REQUIRE(sum.run() == PERSEUS_ABORTED);
+    }
+    REQUIRE(barrier.run() == PERSEUS_OK);
+  });
+}
+
+// One rank leaves while a thread of each does `step` again and again; it is given a count.
+template <typename Step>
+void leave_in_the_middle(int size, int rank, int rounds, Step step) {
+  for (int round = 0; round < rounds; ++round) {
+    REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
+    perseus_status_t ended = PERSEUS_OK;
+    std::thread stepping([&] {
+      for (int count = 0; ended == PERSEUS_OK; ++count) ended = step(count);
+    });
+    if (rank == round % size) {
+      usleep(70 * round);
+      REQUIRE(perseus_shutdown() == PERSEUS_OK);
+    }
+    stepping.join();
+    REQUIRE(ended == PERSEUS_ABORTED || ended == PERSEUS_NOT_INITIALIZED);
+    REQUIRE(perseus_shutdown() == PERSEUS_OK);
+  }
+}
+
 // Small ones of a known name come along with the agreement, which may come to its end by way of a
 // third rank when the leaver's news has ended the operation here.
 TEST(Lifecycle, ARankMayLeaveInTheMiddleOfSmallAllreduces) {
   for (int size : {3, 4}) {
     World(size).run_bare([size](int rank) {
-      for (int round = 0; round < 40; ++round) {
-        REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
-        std::atomic<perseus_status_t> ended{PERSEUS_OK};
-        std::thread reducing([&] {
-          Submission sum(PERSEUS_ALLREDUCE, "again and again");
-          float input = 1, output = 0;
-          sum.tensor(&input, &output, {}, PERSEUS_FLOAT32);
-          perseus_status_t status = PERSEUS_OK;
-          while (status == PERSEUS_OK) {
-            status = sum.run();
-            if (status == PERSEUS_OK && output != static_cast<float>(size)) {
-              status = PERSEUS_INTERNAL;
-            }
-          }
-          ended = status;
-        });
-        if (rank == round % size) {
-          usleep(70 * round);
-          REQUIRE(perseus_shutdown() == PERSEUS_OK);
-        }
-        reducing.join();
-        REQUIRE(ended == PERSEUS_ABORTED || ended == PERSEUS_NOT_INITIALIZED);
-        REQUIRE(perseus_shutdown() == PERSEUS_OK);
-      }
+      leave_in_the_middle(size, rank, 40, [size](int) {
+        Submission sum(PERSEUS_ALLREDUCE, "again and again");
+        float input = 1, output = 0;
+        const perseus_status_t status = sum.tensor(&input, &output, {}, PERSEUS_FLOAT32).run();
+        const bool is_right = status != PERSEUS_OK || output == static_cast<float>(size);
+        return is_right ? status : PERSEUS_INTERNAL;
+      });
+    });
+  }
+}
+
+// Of the root, the others need nothing but its data, which is gone where it has heard of the
+// leaver: they must not get something else.
+TEST(Lifecycle, ARankMayLeaveInTheMiddleOfBroadcasts) {
+  for (int size : {3, 4}) {
+    World(size).run_bare([size](int rank) {
+      leave_in_the_middle(size, rank, 100, [size, rank](int count) {
+        const int root = count % size;
+        Submission broadcast(PERSEUS_BROADCAST, "from " + std::to_string(root));
+        broadcast.raw.root = root;
+        const auto sent = static_cast<float>(count + 1);
+        float value = rank == root ? sent : -1;
+        const perseus_status_t status = broadcast.tensor(&value, &value, {}, PERSEUS_FLOAT32).run();
+        return status != PERSEUS_OK || value == sent ? status : PERSEUS_INTERNAL;
+      });
     });
   }
 }

@@ -175,6 +175,20 @@ def test_groups_are_made_by_their_members_alone() -> None:
             dist.destroy_process_group(own)
 
 
+def test_a_group_that_one_member_destroys_ends_for_all() -> None:
+    if size() == 1:
+        return
+    own = dist.new_group(list(range(size())))
+    dist.barrier(own)
+    if rank() == 1:
+        dist.destroy_process_group(own)
+    else:
+        with pytest.raises(RuntimeError, match=r"rank 1 .*has closed process set"):
+            dist.all_reduce(values(rank(), 10), group=own)
+        dist.destroy_process_group(own)
+    dist.barrier()
+
+
 def test_what_cannot_be_done_says_so() -> None:
     with pytest.raises(ValueError, match="BAND"):
         dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BAND)

@@ -33,6 +33,8 @@ class Case:
     names: int
     deaths: int
     leaves: int
+    #: an operation is done with the data of one rank, not of all
+    broadcast: bool = False
     #: a macro that puts a fault in, and what spin says of it
     fault: str = ""
     found: str = ""
@@ -44,6 +46,8 @@ class Case:
         for count, what in ((self.deaths, "death"), (self.leaves, "shutdown")):
             if count:
                 parts.append(f"{count} {what}{'s' * (count > 1)}")
+        if self.broadcast:
+            parts.append("broadcasts")
         if self.fault:
             parts.append(f"with the fault {self.fault}")
         return ", ".join(parts)
@@ -52,6 +56,7 @@ class Case:
         values = {"N": self.ranks, "NAMES": self.names}
         values |= {"CRASHES": self.deaths, "LEAVES": self.leaves}
         macros = [f"-D{name}={value}" for name, value in values.items()]
+        macros += ["-DBROADCAST"] * self.broadcast
         return [*macros, f"-D{self.fault}"] if self.fault else macros
 
 
@@ -60,7 +65,10 @@ QUICK = (
     Case(3, 2, 0, leaves=1),
     Case(3, 2, 1, leaves=0),
     Case(4, 1, 1, leaves=0),
+    Case(3, 1, 1, leaves=1, broadcast=True),
+    Case(3, 2, 0, leaves=1, broadcast=True),
     Case(3, 1, 0, leaves=1, fault="NEUTRAL_AFTER_END", found="neutral"),
+    Case(3, 1, 0, leaves=1, broadcast=True, fault="NEUTRAL_BEYOND_LAST_ROUND", found="neutral"),
     Case(3, 1, 0, leaves=1, fault="LEAVER_IS_WAITED_FOR", found="running"),
     Case(3, 1, 1, leaves=0, fault="DEATH_IS_NOT_TOLD", found="pending==0"),
     Case(3, 2, 0, leaves=0, fault="ANY_HOP_WILL_DO", found="completed_rounds"),
@@ -69,6 +77,8 @@ WHOLE = (
     Case(3, 1, 1, leaves=3),
     Case(3, 2, 1, leaves=1),
     Case(4, 1, 1, leaves=1),
+    Case(3, 1, 1, leaves=3, broadcast=True),
+    Case(4, 1, 1, leaves=1, broadcast=True),
     Case(4, 2, 0, leaves=0),
     Case(4, 2, 1, leaves=0, hashed=True),
 )
@@ -105,7 +115,7 @@ def check(case: Case) -> bool:
         good = whole and int(errors[1]) == 0
         result = what[1] if what else "holds" if whole else "NOT LOOKED AT AS A WHOLE"
     count = f"{float(states[1]):,.0f} states" if states else ""
-    print(f"{case.text():60} {count:>22} {time.monotonic() - began:6.0f} s  {result}", flush=True)
+    print(f"{case.text():82} {count:>22} {time.monotonic() - began:6.0f} s  {result}", flush=True)
     return good
 
 

@@ -11,7 +11,8 @@
  * Checked:
  *   - two ranks that complete a round have the same plan
  *   - no ballot comes that receive() would refuse: late, early, or twice
- *   - an operation that ends well has every rank's contribution
+ *   - an operation that ends well has the contribution of every rank that it takes one from: of all,
+ *     or with BROADCAST of any one
  *   - one that fails has somebody to blame: who died, left without it, or left it unfinished
  *   - wherever nothing more can happen, no living rank has anything outstanding
  *   - no run goes on for ever: none takes more than ROUNDS rounds
@@ -86,12 +87,23 @@ byte plan[ROUNDS + 1]; /* of who completed the round first */
 bool has_plan[ROUNDS + 1];
 byte neutral[NAMES]; /* bits: ranks that took part without what was submitted */
 
+#ifdef BROADCAST /* any rank's */
+byte needed;
+#else
+#define needed ALL_RANKS
+#endif
+
 hidden byte i, j, k, h, yes;
 
 #define me_ negotiator[me]
 #define next_round (me_.completed_rounds + 1)
 #define is_exhausted (me_.completed_rounds >= me_.last_round)
 #define arrived me_.inbox[next_round & 1]
+#if defined(NEUTRAL_AFTER_END) || defined(NEUTRAL_BEYOND_LAST_ROUND)
+#define is_beyond false
+#else
+#define is_beyond (me_.completed_rounds > me_.last_round)
+#endif
 
 inline fail(names) {
   failed[me] = failed[me] | (names);
@@ -189,7 +201,8 @@ inline on_agreement() {
   yes = !is_broken[me] && !closing[me];
 #endif
   if
-  :: yes ->
+  :: yes && is_beyond && me_.ballot != 0 -> break_world()
+  :: yes && !is_beyond ->
      j = 0;
      do
      :: j < NAMES ->
@@ -208,12 +221,7 @@ inline on_agreement() {
      :: else -> break
      od;
      running[me] = running[me] | (me_.ballot & me_.pending);
-     me_.pending = me_.pending & ~me_.ballot;
-     i = 0;
-     do
-     :: i < N -> if :: left_[me] & bit(i) -> check_part_of(i) :: else fi; i++
-     :: else -> break
-     od
+     me_.pending = me_.pending & ~me_.ballot
   :: else
   fi
 }
@@ -382,7 +390,7 @@ inline die() {
 #define is_up (!dead[me] && !closing[me])
 #define has_come(r, hop_) (!dead[me] && wire[me].round[r].hop[hop_].round != 0)
 #define may_submit(name) (is_up && !(submitted[me] & bit(name)))
-#define is_complete(name) ((running[me] & bit(name)) && wire[me].data[name] == ALL_RANKS)
+#define is_complete(name) ((running[me] & bit(name)) && (wire[me].data[name] & needed) == needed)
 #define leaves(who) (!dead[me] && (wire[me].leaving & bit(who)))
 #define before(distance) ((me + N - (distance)) % N)
 #define is_gone(rank) (dead[rank] || closing[rank])
@@ -397,7 +405,7 @@ inline die() {
   :: d_step { may_submit(name) -> submit(name) } \
   :: d_step { \
        !dead[me] && is_complete(name) -> \
-       assert(neutral[name] == 0); \
+       assert((neutral[name] & needed) == 0); \
        running[me] = running[me] & ~bit(name) \
      }
 
@@ -441,7 +449,11 @@ init {
     do
     :: i < N -> negotiator[i].last_round = NO_LIMIT; run Rank(i); i++
     :: else -> break
-    od
+    od;
+#ifdef BROADCAST
+    select(i : 0 .. N - 1);
+    needed = bit(i)
+#endif
   }
   timeout; /* nothing more can happen */
   i = 0;

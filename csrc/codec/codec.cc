@@ -1,6 +1,8 @@
 #include "codec/codec.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include "codec/bf16_codec.h"
@@ -11,17 +13,24 @@ namespace {
 
 struct Registry {
   Registry() {
-    codecs.push_back({"none", nullptr});
-    codecs.push_back({"fp16", std::make_unique<Fp16Codec>()});
-    codecs.push_back({"bf16", std::make_unique<Bf16Codec>()});
+    codecs.push_back({kCodecNone, "none", nullptr});
+    codecs.push_back({kCodecFp16, "fp16", std::make_unique<Fp16Codec>()});
+    codecs.push_back({kCodecBf16, "bf16", std::make_unique<Bf16Codec>()});
   }
 
   struct Entry {
+    int id;
     std::string name;
     std::unique_ptr<Codec> codec;
   };
+  // Null if there is none. With the mutex held.
+  const Entry* find(int id) const {
+    const auto entry = std::ranges::find(codecs, id, &Entry::id);
+    return entry == codecs.end() ? nullptr : &*entry;
+  }
+
   std::mutex mutex;
-  std::vector<Entry> codecs;  // of id 1 and up
+  std::vector<Entry> codecs;  // in order of registration
 };
 
 std::atomic<bool> has_users{false};
@@ -32,8 +41,12 @@ Registry& registry() {
   return the_one;
 }
 
-// The id of the codec at this place, the first of which is "none".
-int id_at(size_t index) { return kCodecNone + static_cast<int>(index); }
+// FNV-1a (Fowler, Noll, Vo), of 30 bits above all ids that are built in.
+int id_of(std::string_view name) {
+  uint32_t hash = 2166136261u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return static_cast<int>((hash >> 2) | (1u << 30));
+}
 
 }  // namespace
 
@@ -46,18 +59,23 @@ Result<int> register_codec(std::unique_ptr<Codec> codec) {
       return Status::invalid_argument("a codec named '" + name + "' is registered already");
     }
   }
-  known.codecs.push_back({std::move(name), std::move(codec)});
+  const int id = id_of(name);
+  if (const Registry::Entry* other = known.find(id)) {
+    return Status::invalid_argument("the codecs '" + name + "' and '" + other->name +
+                                    "' would have the same id; give one another name");
+  }
+  known.codecs.push_back({id, std::move(name), std::move(codec)});
   has_users.store(true, std::memory_order_relaxed);
-  return id_at(known.codecs.size() - 1);
+  return id;
 }
 
 Result<int> find_codec(std::string_view name) {
   Registry& known = registry();
   std::lock_guard lock(known.mutex);
   std::string names;
-  for (size_t i = 0; i < known.codecs.size(); ++i) {
-    if (known.codecs[i].name == name) return id_at(i);
-    names += (i == 0 ? "" : ", ") + known.codecs[i].name;
+  for (const Registry::Entry& entry : known.codecs) {
+    if (entry.name == name) return entry.id;
+    names += (names.empty() ? "" : ", ") + entry.name;
   }
   return Status::invalid_argument("no codec is named '" + std::string(name) +
                                   "'; there are: " + names);
@@ -67,7 +85,7 @@ bool codec_exists(int id) {
   if (id == kCodecFromSettings) return true;
   Registry& known = registry();
   std::lock_guard lock(known.mutex);
-  return id >= kCodecNone && id < id_at(known.codecs.size());
+  return known.find(id) != nullptr;
 }
 
 void codecs_before_fork() { registry().mutex.lock(); }
@@ -78,8 +96,8 @@ bool has_user_codecs() { return has_users.load(std::memory_order_relaxed); }
 const Codec* codec(int id) {
   Registry& known = registry();
   std::lock_guard lock(known.mutex);
-  if (id < kCodecNone || id >= id_at(known.codecs.size())) return nullptr;
-  return known.codecs[static_cast<size_t>(id - kCodecNone)].codec.get();
+  const Registry::Entry* entry = known.find(id);
+  return entry == nullptr ? nullptr : entry->codec.get();
 }
 
 }  // namespace perseus

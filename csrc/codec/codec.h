@@ -25,13 +25,14 @@ class Codec {
   virtual bool has_error_feedback() const { return false; }
 };
 
-// Codecs by id: 0 stands for "as the settings say", 1 "none" (null), then "fp16", "bf16", then the
-// user's in order of registration. Any thread.
+// Codecs by id: 0 stands for "as the settings say", 1 "none" (null), then "fp16", "bf16"; a user's
+// has one that follows from its name, so that ranks which compare ids compare names. Any thread.
 inline constexpr int kCodecFromSettings = 0;
 inline constexpr int kCodecNone = 1;
 inline constexpr int kCodecFp16 = 2;
 inline constexpr int kCodecBf16 = 3;
-Result<int> register_codec(std::unique_ptr<Codec> codec);  // kInvalidArgument: the name is taken
+// kInvalidArgument: the name is taken, or another has the same id.
+Result<int> register_codec(std::unique_ptr<Codec> codec);
 Result<int> find_codec(std::string_view name);  // kInvalidArgument: unknown, lists those known
 bool codec_exists(int id);
 bool has_user_codecs();

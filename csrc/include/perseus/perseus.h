@@ -400,8 +400,9 @@ PERSEUS_API void perseus_gradients_destroy(perseus_gradients_t* gradients);
 
 /* ---- Codecs -------------------------------------------------------------------------------- */
 
-/* A way to make float32 tensors smaller on the wire. The same codecs must be registered, in the
- * same order, on all ranks. Functions run on a thread of the library and must not block. */
+/* A way to make float32 tensors smaller on the wire. All ranks submit an operation with the codec
+ * of the same name, which does the same on all. Functions run on a thread of the library and must
+ * not block. */
 typedef struct {
   size_t struct_size;
   const char* name;
@@ -414,8 +415,9 @@ typedef struct {
   void* user;
 } perseus_codec_t;
 
-/* Gives the codec its id, for submissions; the structure is copied, and `user` and the functions
- * must live until the process ends. PERSEUS_INVALID_ARGUMENT for a name that is taken. */
+/* Gives the codec its id, for submissions, which follows from its name; the structure is copied,
+ * and `user` and the functions must live until the process ends. PERSEUS_INVALID_ARGUMENT for a
+ * name that is taken. */
 PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
 /* The id of a codec by its name; built in are "none", "fp16" and "bf16". PERSEUS_INVALID_ARGUMENT
  * if there is none. */

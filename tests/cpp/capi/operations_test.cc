@@ -295,6 +295,44 @@ TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
   });
 }
 
+// A codec that is none, of this name.
+int32_t register_plain_codec(const std::string& name) {
+  perseus_codec_t plain{};
+  plain.struct_size = sizeof plain;
+  plain.name = name.c_str();
+  plain.encoded_size = [](void*, size_t elements) { return elements * sizeof(float); };
+  plain.encode = [](void*, const float* elements, size_t count, void* encoded) {
+    std::memcpy(encoded, elements, count * sizeof(float));
+  };
+  plain.decode = [](void*, const void* encoded, float* elements, size_t count) {
+    std::memcpy(elements, encoded, count * sizeof(float));
+  };
+  int32_t id = 0;
+  REQUIRE(perseus_register_codec(&plain, &id) == PERSEUS_OK);
+  return id;
+}
+
+TEST_P(Operations, CodecsAreToldApartByTheirNames) {
+  run([&](int rank) {
+    const bool is_odd = rank % 2 == 1;
+    const int32_t first = register_plain_codec(is_odd ? "odd" : "even");
+    const int32_t second = register_plain_codec(is_odd ? "even" : "odd");
+    const std::vector<int64_t> shape = {100};
+    const auto sum_by = [&](int32_t codec) {
+      std::vector<float> data(100, 1.0f);
+      Submission sum(PERSEUS_ALLREDUCE, "coded");
+      sum.raw.codec = codec;
+      const perseus_status_t status =
+          sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32).run();
+      REQUIRE(status != PERSEUS_OK || data[99] == static_cast<float>(size()));
+      return status;
+    };
+    REQUIRE(sum_by(is_odd ? first : second) == PERSEUS_OK);
+    REQUIRE(sum_by(first) == (size() == 1 ? PERSEUS_OK : PERSEUS_MISMATCH));
+    REQUIRE(sum_by(is_odd ? second : first) == PERSEUS_OK);
+  });
+}
+
 // A counter of this process.
 uint64_t counter(const std::string& name) {
   struct Search {

@@ -218,13 +218,24 @@ std::unique_ptr<Codec> named(const std::string& name) {
   return FunctionCodec::create(name, sign_functions(&calls), false).value();
 }
 
-TEST(CodecRegistryTest, UsersCodecsGetIdsInOrderOfRegistration) {
+TEST(CodecRegistryTest, UsersCodecsGetIdsByTheirNames) {
   const int first = register_codec(named("first")).value();
   const int second = register_codec(named("second")).value();
   EXPECT_GT(first, kCodecBf16);
-  EXPECT_EQ(second, first + 1);
+  EXPECT_GT(second, kCodecBf16);
+  EXPECT_NE(first, second);
   EXPECT_EQ(find_codec("second").value(), second);
   EXPECT_EQ(codec(second)->name(), "second");
+  EXPECT_TRUE(codec_exists(first));
+  EXPECT_FALSE(codec_exists(first ^ 1));
+  EXPECT_EQ(codec(first ^ 1), nullptr);
+}
+
+TEST(CodecRegistryTest, TwoNamesOfOneIdAreRefused) {
+  ASSERT_TRUE(register_codec(named("codec96566")).is_ok());
+  const Result<int> other = register_codec(named("codec148039"));
+  EXPECT_EQ(other.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(other.status().message().find("'codec148039' and 'codec96566'"), std::string::npos);
 }
 
 TEST(CodecRegistryTest, ANameIsTakenOnce) {

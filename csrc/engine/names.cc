@@ -1,15 +1,20 @@
 #include "engine/names.h"
 
+#include <string>
+
 namespace perseus {
 
 int32_t Names::id_of(int32_t process_set, OperationKind kind, std::string_view name) {
-  std::string key = operation_key(kind, name);
-  std::string full = std::to_string(process_set) + '/' + key;
+  const std::string set = std::to_string(process_set) + '/';
+  const std::string full = set + operation_key(kind, name);
   std::lock_guard lock(mutex_);
-  const auto [place, is_new] =
-      ids_.try_emplace(std::move(full), static_cast<int32_t>(slots_.size()));
-  if (is_new) slots_.push_back({{process_set, kind, std::move(key)}, false});
-  return place->second;
+  if (const auto place = ids_.find(full); place != ids_.end()) return place->second;
+  auto* const text = static_cast<char*>(memory_.allocate(full.size(), alignof(char)));
+  const std::string_view kept(text, full.copy(text, full.size()));
+  const auto id = static_cast<int32_t>(slots_.size());
+  slots_.push_back({{process_set, kind, kept.substr(set.size())}, false});
+  ids_.emplace(kept, id);
+  return id;
 }
 
 Result<const Names::Entry*> Names::find(int32_t id) const {

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory_resource>
 #include <mutex>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 
@@ -14,12 +14,14 @@
 
 namespace perseus {
 
+// Names are kept together, in few large pieces of memory. Each for itself, they would lie among
+// what the caller allocates and frees, such as the results of operations, and break up that memory.
 class Names {
  public:
   struct Entry {
     int32_t process_set = 0;
     OperationKind kind = OperationKind::kAllreduce;
-    std::string key;
+    std::string_view key;
   };
 
   // The id of this name, made on first sight.
@@ -42,9 +44,12 @@ class Names {
     Entry entry;
     bool in_flight = false;
   };
+  static constexpr size_t kPiece = 64 << 10;
+
   mutable std::mutex mutex_;
-  std::deque<Slot> slots_;  // which does not move them
-  std::unordered_map<std::string, int32_t> ids_;
+  std::pmr::monotonic_buffer_resource memory_{kPiece};
+  std::pmr::deque<Slot> slots_{&memory_};  // which does not move them
+  std::pmr::unordered_map<std::string_view, int32_t> ids_{&memory_};
 };
 
 }  // namespace perseus

@@ -12,19 +12,19 @@ Turns::Ticket Turns::take(int32_t id) {
 void Turns::begin(const Ticket& ticket, std::function<void()> begin) {
   std::unique_lock lock(mutex_);
   ticket->begin_ = std::move(begin);
-  advance(lines_[ticket->id_], lock);
+  advance(ticket->id_, lock);
 }
 
 void Turns::end(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
-  Line& line = lines_[ticket->id_];
-  line.places.pop_front();
-  advance(line, lock);
+  lines_.at(ticket->id_).places.pop_front();
+  advance(ticket->id_, lock);
 }
 
 // In a loop rather than each from the end of the one before: of many that fail at once, each ends
 // within its beginning.
-void Turns::advance(Line& line, std::unique_lock<std::mutex>& lock) {
+void Turns::advance(int32_t id, std::unique_lock<std::mutex>& lock) {
+  Line& line = lines_.at(id);
   if (std::exchange(line.is_advancing, true)) return;
   while (!line.places.empty() && line.places.front()->begin_) {
     const std::function<void()> begin = std::exchange(line.places.front()->begin_, nullptr);
@@ -33,6 +33,7 @@ void Turns::advance(Line& line, std::unique_lock<std::mutex>& lock) {
     lock.lock();
   }
   line.is_advancing = false;
+  if (line.places.empty()) lines_.erase(id);
 }
 
 // Never destroyed: MXNet's threads may outlive what is.

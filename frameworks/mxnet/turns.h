@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -31,14 +31,14 @@ class Turns {
 
  private:
   struct Line {
-    std::deque<Ticket> places;  // the first's turn it is
+    std::list<Ticket> places;  // the first's turn it is
     bool is_advancing = false;
   };
 
-  void advance(Line& line, std::unique_lock<std::mutex>& lock);
+  void advance(int32_t id, std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
-  std::unordered_map<int32_t, Line> lines_;
+  std::unordered_map<int32_t, Line> lines_;  // where somebody stands
 };
 
 Turns& turns();

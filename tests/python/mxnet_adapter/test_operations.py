@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -223,6 +225,22 @@ def test_an_array_may_be_let_go_of_at_once():
     for n in range(20):
         hvd.allreduce_(mx.nd.ones((10_000,)) * n, op=hvd.Sum, name="dropped")
     mx.nd.waitall()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reduce", [hvd.allreduce, hvd.grouped_allreduce])
+def test_memory_of_results_is_used_again_for_others_of_new_names(reduce, kind):
+    array = kind(np.ones(1_000_000, np.float32))
+    is_grouped = reduce is hvd.grouped_allreduce
+    before = resident()
+    for _ in range(200):
+        result = reduce([array] if is_grouped else array)
+        (result[0] if is_grouped else result).wait_to_read()
+    assert resident() - before < 0.5 * 200 * array.size * 4
+
+
+def resident():
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def test_process_sets():

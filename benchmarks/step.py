@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 
-from contest import ending, report, training_step
+from contest import ending, launch, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
 from contest.launch import IN_GRAPHS, KNOWN, ON_MXNET, OPTIMIZER
@@ -108,7 +108,12 @@ def main() -> None:
         parser.error(f"argument --only: with {args.framework} gradients are measured at once only")
     if args.plot and args.only == "at-once" and not only_at_once:
         parser.error("argument --plot: steps are drawn, and --only at-once leaves them out")
-    steps = report.Report("step", file=args.json, also={"accelerator": V100.name})
+    steps = report.Report(
+        "step",
+        file=args.json,
+        also={"accelerator": V100.name},
+        environment=launch.MXNET if args.framework == "mxnet" else None,
+    )
     at_once = steps.section("at_once")
     print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")
     for ranks in args.ranks:

@@ -77,6 +77,7 @@ class Report:
 
     value_text: how a value reads, if it is not a time in microseconds.
     file: where save writes the rows, and `also` beside them. whole: whose section this is.
+    environment: the virtual environment of the contenders, if it is not this program's.
     """
 
     program: str
@@ -84,11 +85,12 @@ class Report:
     file: Path | None = None
     also: dict[str, Any] = field(default_factory=dict)
     whole: Report | None = None
+    environment: Path | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # What is measured is the tree as it is now: it may change meanwhile.
-        self._machine = machine() if self.file else {}
+        self._machine = machine(self.environment) if self.file else {}
         if self.file and self._machine["versions"]["perseus"].endswith(DIRTY):
             print(
                 f"WARNING: tracked files differ from the commit: {self.file} will not say what was "
@@ -170,7 +172,9 @@ def _case_text(case: Case) -> str:
     return ", ".join(parts)
 
 
-def machine() -> dict[str, Any]:
+def machine(environment: Path | None = None) -> dict[str, Any]:
+    folders = sys.path if environment is None else map(str, environment.glob("lib/*/site-packages"))
+    path = list(folders)
     cpu = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -183,8 +187,8 @@ def machine() -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "perseus": _commit(),
-            **{name: _version(name) for name in ("torch", "numpy")},
-            "tensorflow": _version("tensorflow") or _version("tensorflow-cpu"),
+            **{name: _version(name, path) for name in ("torch", "numpy", "mxnet")},
+            "tensorflow": _version("tensorflow", path) or _version("tensorflow-cpu", path),
         },
     }
 
@@ -200,11 +204,8 @@ def _commit() -> str:
     return done.stdout.strip() + (DIRTY if differs else "")
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+def _version(name: str, path: list[str]) -> str | None:
+    return next((found.version for found in metadata.distributions(name=name, path=path)), None)
 
 
 def measured(rows: Sequence[Mapping[str, Any]], key: str = "median") -> list[Mapping[str, Any]]:

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import argparse
 
-from contest import ending, launch, report, training_step
+from contest import ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
-from contest.launch import IN_GRAPHS, KNOWN, ON_MXNET, OPTIMIZER
+from contest.launch import IN_GRAPHS, KNOWN, MXNET, ON_MXNET, OPTIMIZER
 from contest.models import NAMES, V100, model
 
 LIMIT = "memory limit"
@@ -112,7 +112,7 @@ def main() -> None:
         "step",
         file=args.json,
         also={"accelerator": V100.name},
-        environment=launch.MXNET if args.framework == "mxnet" else None,
+        environment=MXNET if args.framework == "mxnet" else None,
     )
     at_once = steps.section("at_once")
     print(f"accelerator: {V100.name}, {args.slowdown:g} times slower")

@@ -173,8 +173,9 @@ def _case_text(case: Case) -> str:
 
 
 def machine(environment: Path | None = None) -> dict[str, Any]:
-    folders = sys.path if environment is None else map(str, environment.glob("lib/*/site-packages"))
-    path = list(folders)
+    path = sys.path
+    if environment is not None:
+        path = [str(folder) for folder in environment.glob("lib/*/site-packages")]
     cpu = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -58,7 +58,7 @@ perseus::Result<Place> find_place(int32_t id) {
     status = perseus::check_membership(*place.name, *place.ranks, place.engine->topology().rank);
   }
   if (status.is_ok()) return place;
-  place.engine->refuse(place.name->process_set, std::string(place.name->key), status.message());
+  place.engine->refuse(place.name->process_set, place.name->key, status.message());
   return status;
 }
 
@@ -71,8 +71,7 @@ Status in_flight(const perseus::Names::Entry& name) {
 // The other ranks must not wait for a call that has failed here.
 Status refuse(const Place& place, int32_t id, const std::string& reason) {
   if (Process::instance().names.is_in_flight(id)) return in_flight(*place.name);
-  place.engine->refuse(place.name->process_set, std::string(place.name->key),
-                       reason.substr(0, kMaxReason));
+  place.engine->refuse(place.name->process_set, place.name->key, reason.substr(0, kMaxReason));
   return {};
 }
 

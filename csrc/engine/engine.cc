@@ -143,7 +143,6 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   std::vector<int> everyone(size_);
   for (int r = 0; r < size_; ++r) everyone[r] = r;
   open_set(next_set_++, everyone);
-  neighbours_ = find_set(kWorld)->neighbours();
   loop_.add_poller(this);
   if (generation > 0) tell_launcher_who_met();
   return {};
@@ -218,10 +217,10 @@ Status Engine::submit(OperationPtr operation) {
   return {};
 }
 
-void Engine::refuse(int32_t set, std::string key, std::string reason) {
+void Engine::refuse(int32_t set, std::string_view key, std::string reason) {
   {
     std::lock_guard lock(queue_mutex_);
-    refused_.push_back({set, std::move(key), std::move(reason)});
+    refused_.push_back({set, std::string(key), std::move(reason)});
     if (has_submissions_.exchange(true, std::memory_order_acq_rel)) return;
   }
   loop_.wake();
@@ -274,11 +273,7 @@ void Engine::accept(const OperationPtr& operation) {
   bytes_under_way_ += operation->description.bytes();
   const ProcessSetPtr set = find_set(operation->process_set);
   if (const Status why = over(); !why.is_ok()) return complete(operation, why);
-  if (set == nullptr) {
-    const bool was_opened = closed_sets_.contains(operation->process_set);
-    return complete(operation,
-                    set_is_gone(operation->process_set, was_opened ? "closed" : "removed"));
-  }
+  if (set == nullptr) return complete(operation, set_is_gone(operation->process_set));
   if (!set->broken.is_ok()) return complete(operation, set->broken);
   if (operation->new_set >= 0) return open_or_close(operation);
   Status possible = check_at_rest(*operation);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -59,7 +60,7 @@ class Engine final : MeshListener,
   Status submit(OperationPtr operation);
   // This rank's call of an operation has failed before it could be submitted: the other ranks are
   // told why. Not for a name that is in flight. The set may be one that this rank is not in.
-  void refuse(int32_t set, std::string key, std::string reason);
+  void refuse(int32_t set, std::string_view key, std::string reason);
 
   // For a thread that is going to wait for the event, which an operation sets: does the engine's
   // work until then in place of the engine's thread, if that may be. See EventLoop::help.
@@ -141,7 +142,9 @@ class Engine final : MeshListener,
 
   // Process sets.
   void open_set(int32_t id, std::vector<int> ranks);
-  void close_set(int32_t id, std::string_view how);
+  void close_set(int32_t id);
+  // Why nothing is done in a set that has been closed or removed.
+  static Status set_is_gone(int32_t id);
   ProcessSetPtr find_set(int32_t id) const;
   Status conclude_admin(const Agreement::Ready& ready, Operation* operation);
   void on_agreement(ProcessSet& set, const Agreement& agreement);
@@ -154,8 +157,8 @@ class Engine final : MeshListener,
   void on_ballot(int from, ByteReader reader, std::span<const std::byte> message);
   void on_leaving(const Leaving& leaving);
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
-  // Whether something runs in the set that a rank which has gone takes no part in: then all ends.
-  void check_running(const ProcessSet& set);
+  // What is left of the set without the rank, after the last round that it takes part in.
+  void go_without(ProcessSet& set, int rank);
   // Who keeps the set from going on.
   Broken lacking(const ProcessSet& set) const;
   // Whether something is under way here that the peer takes part in.
@@ -164,7 +167,7 @@ class Engine final : MeshListener,
   // This rank itself is the one that cannot go on.
   Broken failed_here(const Status& why) const;
   void end_operations(const Broken& news);
-  void tell_neighbours(std::span<const std::byte> message);
+  void tell_neighbours(const ProcessSet& set, std::span<const std::byte> message);
   void tell_launcher_who_is_to_blame();
   void tell_launcher_who_met();
   void send_word(int rank, ControlKind word);
@@ -255,9 +258,8 @@ class Engine final : MeshListener,
   uint64_t time_ = 0;  // the latest of an agreement
   // Messages about sets that others have heard of sooner.
   std::map<int32_t, std::vector<std::pair<int, std::vector<std::byte>>>> early_messages_;
-  std::map<int, Leaving> left_;  // by rank
-  std::string why_leaving_;      // this one, if not in order
-  std::vector<int> neighbours_;
+  std::map<int, Leaving> left_;   // by rank
+  std::string why_leaving_;       // this one, if not in order
   int blamed_ = -1;               // the rank whose end made operations fail here
   bool blamed_has_left_ = false;  // in order; else it was lost
   bool blame_is_told_ = false;    // to the launcher

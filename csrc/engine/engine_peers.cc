@@ -56,8 +56,8 @@ Broken Engine::lacking(const ProcessSet& set) const {
   return {rank, topology().name(rank) + " has closed process set " + std::to_string(set.id), true};
 }
 
-void Engine::tell_neighbours(std::span<const std::byte> message) {
-  for (int peer : neighbours_) mesh_->send_control(peer, message);
+void Engine::tell_neighbours(const ProcessSet& set, std::span<const std::byte> message) {
+  for (const int peer : set.neighbours()) mesh_->send_control(peer, message);
 }
 
 void Engine::on_control(int from, std::span<const std::byte> message) {
@@ -129,7 +129,7 @@ void Engine::on_peer_left(int) {}
 
 void Engine::on_leaving(const Leaving& leaving) {
   if (leaving.rank == rank_ || !left_.emplace(leaving.rank, leaving).second) return;
-  tell_neighbours(leaving.write());
+  tell_neighbours(world(), leaving.write());
   for (const auto& [id, set] : std::map(sets_)) apply_leaving(*set, leaving);
 }
 
@@ -138,21 +138,19 @@ void Engine::on_leaving(const Leaving& leaving) {
 void Engine::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
   set.negotiator->limit_rounds(leaving.last_round(set.id));
-  if (set.lacking < 0) set.lacking = leaving.rank;
-  if (set.broken.is_ok()) {
-    set.broken = Status::without(leaving.rank, left(leaving.rank).why);
-    if (blamed_ < 0) {
-      blamed_ = leaving.rank;
-      blamed_has_left_ = true;
-    }
+  if (set.broken.is_ok() && blamed_ < 0) {
+    blamed_ = leaving.rank;
+    blamed_has_left_ = true;
   }
-  advance(set);
-  check_running(set);
+  go_without(set, leaving.rank);
 }
 
 // A part of what runs without a rank that has gone may wait for another, which waits for that one:
 // so nobody waits for what the links have to say.
-void Engine::check_running(const ProcessSet& set) {
+void Engine::go_without(ProcessSet& set, int rank) {
+  if (set.lacking < 0) set.lacking = rank;
+  if (set.broken.is_ok()) set.broken = Status::without(set.lacking, lacking(set).why);
+  advance(set);
   if (executor_->is_running_after(set.id, set.negotiator->last_round())) break_world(lacking(set));
 }
 
@@ -171,7 +169,7 @@ void Engine::break_world(const Broken& broken) {
 }
 
 void Engine::end_operations(const Broken& news) {
-  tell_neighbours(news.write());
+  tell_neighbours(world(), news.write());
   // The links close only when the news has had time to leave: else those who have not heard would
   // take this rank for the one that died.
   loop_.call_at(Clock::now() + kNewsTime, [this] {
@@ -200,7 +198,7 @@ void Engine::begin_shutdown(const std::string& why) {
     for (const auto& [id, set] : sets_) {
       if (set->negotiator) leaving.rounds.emplace_back(id, set->negotiator->completed_rounds());
     }
-    tell_neighbours(leaving.write());
+    tell_neighbours(world(), leaving.write());
     for (const auto& [id, set] : sets_) fail_pending(*set, shut_down_status());
     fail_closing(shut_down_status());
     loop_.call_at(Clock::now() + kLinger, [this] { stop_taking_part(); });

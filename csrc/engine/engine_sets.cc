@@ -73,9 +73,14 @@ void Engine::open_set(int32_t id, std::vector<int> ranks) {
   }
 }
 
-void Engine::close_set(int32_t id, std::string_view how) {
+Status Engine::set_is_gone(int32_t id) {
+  const char* const how = id < kFirstOpenedSet ? " has been removed" : " has been closed";
+  return Status::invalid_argument("process set " + std::to_string(id) + how);
+}
+
+void Engine::close_set(int32_t id) {
   const ProcessSetPtr set = find_set(id);
-  const Status why = set_is_gone(id, how);
+  const Status why = set_is_gone(id);
   fail_pending(*set, why);
   executor_->cancel_launches(*set, why);
   sets_.erase(id);
@@ -229,11 +234,8 @@ void Engine::on_closed(int from, const Closed& closed) {
     return keep_early(closed.process_set, from, closed.write());
   }
   if (!set->negotiator->limit_rounds(closed.last_round)) return;
-  for (const int peer : set->neighbours()) mesh_->send_control(peer, closed.write());
-  if (set->lacking < 0) set->lacking = closed.rank;
-  if (set->broken.is_ok()) set->broken = Status::aborted(lacking(*set).why);
-  advance(*set);
-  check_running(*set);
+  tell_neighbours(*set, closed.write());
+  go_without(*set, closed.rank);
 }
 
 void Engine::keep_early(int32_t set, int from, std::span<const std::byte> message) {
@@ -251,7 +253,7 @@ Status Engine::conclude_admin(const Agreement::Ready& ready, Operation* operatio
       return Status::invalid_argument("there is no process set " + std::to_string(id) +
                                       " that could be removed");
     }
-    close_set(id, "removed");
+    close_set(id);
     return {};
   }
   for (const auto& [id, set] : sets_) {
@@ -393,7 +395,7 @@ void Engine::begin_closing(const OperationPtr& operation) {
                     Status::invalid_argument("process set " + std::to_string(id) + " is not open"));
   }
   closing_sets_[id] = operation;
-  if (set->broken.is_ok()) set->broken = set_is_gone(id, "closed");
+  if (set->broken.is_ok()) set->broken = set_is_gone(id);
   Negotiator& negotiator = *set->negotiator;
   negotiator.limit_rounds(negotiator.completed_rounds() + (negotiator.is_in_round() ? 1 : 0));
   if (!negotiator.is_exhausted()) {
@@ -408,8 +410,8 @@ void Engine::finish_closing(int32_t id) {
   if (closing.empty()) return;
   const ProcessSetPtr set = find_set(id);
   const Closed closed{id, rank_, set->negotiator->completed_rounds()};
-  for (const int peer : set->neighbours()) mesh_->send_control(peer, closed.write());
-  close_set(id, "closed");
+  tell_neighbours(*set, closed.write());
+  close_set(id);
   closed_sets_.insert(id);
   complete(closing.mapped(), {});
 }

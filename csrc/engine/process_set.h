@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "base/name_map.h"
@@ -60,8 +59,5 @@ struct ProcessSet {
   }
 };
 using ProcessSetPtr = std::shared_ptr<ProcessSet>;
-
-// Why nothing is done in a set that has been closed or removed.
-Status set_is_gone(int32_t id, std::string_view how);
 
 }  // namespace perseus

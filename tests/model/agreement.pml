@@ -152,22 +152,6 @@ inline break_world() {
   fi
 }
 
-/* What runs without the leaver's part. */
-inline check_part_of(who) {
-  j = 0;
-  do
-  :: j < NAMES ->
-     if
-#ifndef LEAVER_IS_WAITED_FOR
-     :: (running[me] & bit(j)) && agreed_in[j] > leaving_rounds[who] -> break_world()
-#endif
-     :: else
-     fi;
-     j++
-  :: else -> break
-  od
-}
-
 inline tell_of_leaving(who) {
   k = 0;
   do
@@ -276,6 +260,22 @@ inline advance() {
   fi
 }
 
+inline go_without() {
+  advance();
+  j = 0;
+  do
+  :: j < NAMES ->
+     if
+#ifndef LEAVER_IS_WAITED_FOR
+     :: (running[me] & bit(j)) && agreed_in[j] > me_.last_round -> break_world()
+#endif
+     :: else
+     fi;
+     j++
+  :: else -> break
+  od
+}
+
 inline receive(r, hop_) {
   i = wire[me].round[r].hop[hop_].round;
   assert(i == next_round || i == next_round + 1);
@@ -308,8 +308,7 @@ inline on_leaving(who) {
      :: leaving_rounds[who] < me_.last_round -> me_.last_round = leaving_rounds[who]
      :: else
      fi;
-     advance();
-     check_part_of(who)
+     go_without()
   :: else
   fi
 }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import mxnet as mx
 import numpy as np
 import pytest
 from references import assert_close, rank_input, reduced
+from resident_memory import resident
 
 import perseus.mxnet.horovod as hvd
 from perseus.common.exceptions import HorovodInternalError
@@ -237,10 +236,6 @@ def test_memory_of_results_is_used_again_for_others_of_new_names(reduce, kind):
         result = reduce([array] if is_grouped else array)
         (result[0] if is_grouped else result).wait_to_read()
     assert resident() - before < 0.5 * 200 * array.size * 4
-
-
-def resident():
-    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def test_process_sets():

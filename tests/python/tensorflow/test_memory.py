@@ -6,22 +6,17 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from resident_memory import resident
 
 import perseus.tensorflow.horovod as hvd
 
 MIB = 1 << 20
 SIZE = 64 * MIB
-STATUS = Path("/proc/self/status")
-
-
-def resident(key):
-    words = next(line for line in STATUS.read_text().splitlines() if line.startswith(key))
-    return int(words.split()[1]) * 1024
 
 
 def peak_beyond(run):
     """Bytes of resident memory at the most while it runs, beyond those before."""
-    before = resident("VmRSS")
+    before = resident()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -35,9 +30,9 @@ def until_none_is_free():
     tensors = []
     grown = 0
     while grown < SIZE * 0.9:
-        before = resident("VmRSS")
+        before = resident()
         tensors.append(tf.fill([SIZE // 4], float(len(tensors))))
-        grown = resident("VmRSS") - before
+        grown = resident() - before
         assert len(tensors) < 32
     return tensors
 

@@ -66,15 +66,15 @@ def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str
         ("programs under mpirun", [*PYTEST, STARTERS], found),
     ]
     if toolchain.load().googletest:
-        program = str(cpp_build.folder("") / "tests/cpp/mpi/mpi_test")
-        listed.insert(0, ("C++", [str(ROOT / "tests/cpp/mpi/run.sh"), program, str(prefix)], found))
+        program = str(cpp_build.folder("") / "tests/cpp/real_mpi/real_mpi_test")
+        listed.insert(0, ("C++", [str(ROOT / "tests/cpp/real_mpi/run.sh"), program, str(prefix)], found))
     return listed
 
 
 def main() -> None:
     results = []
     if toolchain.load().googletest:
-        cpp_build.build("", ["mpi_test"], quiet=True)
+        cpp_build.build("", ["real_mpi_test"], quiet=True)
     for name, soname in (("openmpi", "libmpi.so.40"), ("mpich", "libmpi.so.12")):
         prefix = ROOT / "build" / name
         for what, command, variables in commands(prefix, prefix / "lib" / soname):

@@ -36,9 +36,9 @@ double pass(Work& work, bool packs, bool is_checked) {
     const perseus::Segment segment{work.tensors[t].data(), work.tensors[t].data(), work.elements};
     std::byte* place = work.buffer.data() + t % places * work.bytes();
     const perseus::PackResult found =
-        packs ? perseus::cpu_device().pack({&segment, 1}, work.type, work.type, 1.0, place,
+        packs ? perseus::pack({&segment, 1}, work.type, work.type, 1.0, place,
                                            is_checked)
-              : perseus::cpu_device().unpack(place, work.type, {&segment, 1}, work.type, 1.0,
+              : perseus::unpack(place, work.type, {&segment, 1}, work.type, 1.0,
                                              is_checked);
     is_finite &= found.is_finite;
   }

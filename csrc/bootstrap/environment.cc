@@ -4,9 +4,9 @@
 #include <charconv>
 #include <optional>
 
-#include "bootstrap/hmac.h"
-#include "bootstrap/secret.h"
-#include "bootstrap/sha256.h"
+#include "base/hmac.h"
+#include "base/secret.h"
+#include "base/sha256.h"
 #include "bootstrap/slurm.h"
 
 namespace perseus {

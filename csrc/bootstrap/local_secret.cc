@@ -12,7 +12,7 @@
 
 #include "base/interruption.h"
 #include "base/start_thread.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 
 namespace perseus {
 namespace {

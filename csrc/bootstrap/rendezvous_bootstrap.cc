@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "base/interruption.h"
-#include "bootstrap/hmac.h"
+#include "base/hmac.h"
 #include "bootstrap/rendezvous_protocol.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 
 namespace perseus {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bootstrap/hmac.h"
+#include "base/hmac.h"
 
 namespace perseus::rendezvous {
 namespace {

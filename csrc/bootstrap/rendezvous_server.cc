@@ -20,10 +20,10 @@
 
 #include "base/event_loop.h"
 #include "base/start_thread.h"
-#include "bootstrap/hmac.h"
+#include "base/hmac.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_world.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 #include "bootstrap/socket.h"
 #include "observe/log.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "bootstrap/rank_names.h"
+#include "base/rank_names.h"
 
 namespace perseus::rendezvous {
 namespace {

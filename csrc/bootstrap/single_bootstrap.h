@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 
 namespace perseus {
 

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "capi/gradient_lists.h"
 #include "engine/engine.h"
-#include "engine/operation.h"
+#include "state/operation.h"
 #include "perseus/perseus.h"
 
 namespace perseus {

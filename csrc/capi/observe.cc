@@ -1,7 +1,7 @@
 // perseus.h: codecs, timeline, counters, settings, what was found.
 #include <string>
 
-#include "bootstrap/mpi/mpi_library.h"
+#include "mpi/mpi_library.h"
 #include "capi/process.h"
 #include "codec/codec.h"
 #include "codec/function_codec.h"

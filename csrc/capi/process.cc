@@ -8,7 +8,7 @@
 
 #include "base/interruption.h"
 #include "base/large_memory.h"
-#include "bootstrap/mpi/mpi_process.h"
+#include "mpi/mpi_process.h"
 #include "capi/submission.h"
 #include "codec/codec.h"
 #include "observe/log.h"

@@ -7,8 +7,8 @@
 #include <mutex>
 
 #include "engine/engine.h"
-#include "engine/handles.h"
-#include "engine/names.h"
+#include "state/handles.h"
+#include "state/names.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
 #include "perseus/perseus.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bootstrap/rendezvous_server.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 #include "capi/process.h"
 
 using perseus::Status;

@@ -8,7 +8,7 @@
 
 #include "base/recycler.h"
 #include "codec/codec.h"
-#include "engine/results.h"
+#include "execution/results.h"
 
 namespace perseus {
 namespace {

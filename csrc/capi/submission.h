@@ -4,7 +4,7 @@
 #include "base/recycler.h"
 #include "base/status.h"
 #include "engine/engine.h"
-#include "engine/names.h"
+#include "state/names.h"
 #include "perseus/perseus.h"
 
 namespace perseus {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "engine/operation.h"
+#include "state/operation.h"
 #include "perseus/perseus.h"
 
 namespace perseus {

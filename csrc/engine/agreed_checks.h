@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "negotiation/negotiator.h"
+#include "negotiation/agreement.h"
 
 namespace perseus {
 

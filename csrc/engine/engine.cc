@@ -10,7 +10,7 @@
 #include "base/start_thread.h"
 #include "bootstrap/bootstrap.h"
 #include "codec/codec.h"
-#include "engine/trace.h"
+#include "execution/trace.h"
 #include "observe/log.h"
 
 namespace perseus {

@@ -18,14 +18,14 @@
 
 #include "base/event_loop.h"
 #include "base/settings.h"
-#include "bootstrap/mpi/mpi.h"
-#include "engine/control.h"
-#include "engine/executor.h"
-#include "engine/mix_ups.h"
-#include "engine/names.h"
-#include "engine/peer_watch.h"
-#include "engine/process_set.h"
-#include "engine/stall_watch.h"
+#include "mpi/mpi.h"
+#include "state/control.h"
+#include "execution/executor.h"
+#include "watch/name_conflicts.h"
+#include "state/names.h"
+#include "watch/peer_watch.h"
+#include "state/process_set.h"
+#include "watch/stall_watch.h"
 #include "transport/mesh.h"
 
 namespace perseus {

@@ -5,7 +5,7 @@
 #include "base/interruption.h"
 #include "engine/agreed_checks.h"
 #include "engine/engine.h"
-#include "engine/trace.h"
+#include "execution/trace.h"
 
 namespace perseus {
 namespace {

@@ -1,2 +1,2 @@
-set(SOURCES agreed_checks.cc control.cc engine.cc engine_peers.cc engine_sets.cc executor.cc finite_check.cc fusion_buffer.cc gpu_copies.cc gpu_launches.cc gpu_search.cc host_tensor.cc mix_ups.cc names.cc nccl_group.cc nccl_run.cc peer_watch.cc process_set.cc results.cc row_swap.cc shard_run.cc stall_watch.cc trace.cc whole_run.cc)
-set(NEEDS base observe codec device bootstrap transport collectives negotiation schedule)
+set(SOURCES agreed_checks.cc engine.cc engine_peers.cc engine_sets.cc)
+set(NEEDS watch execution)

@@ -1,2 +1,2 @@
-set(SOURCES counters.cc json.cc log.cc stall.cc timeline.cc timeline_file.cc)
+set(SOURCES counters.cc json.cc log.cc timeline.cc timeline_file.cc)
 set(NEEDS base)

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/dlpack.h"
+#include "dlpack/abi.h"
 #include "perseus/perseus.h"
 
 namespace perseus::python {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "base/dlpack.h"
+#include "dlpack/abi.h"
 #include "perseus/perseus.h"
 
 namespace perseus::python {

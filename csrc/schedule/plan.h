@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "negotiation/negotiator.h"
+#include "negotiation/agreement.h"
 
 namespace perseus {
 

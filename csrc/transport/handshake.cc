@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "bootstrap/hmac.h"
+#include "base/hmac.h"
 
 namespace perseus {
 

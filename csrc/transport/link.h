@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/event_loop.h"
+#include "base/reduction.h"
 #include "base/status.h"
 
 namespace perseus {
@@ -19,15 +20,6 @@ struct Tag {
   uint32_t shard = 0;
   uint32_t step = 0;  // a collective's own numbering of its messages
   bool operator==(const Tag&) const = default;
-};
-
-// How arriving elements are folded into what the receiver already has, piece by piece as they
-// arrive, so that a received message is never stored and read again.
-struct Reduction {
-  // accumulator[i] = accumulator[i] op arriving[i]
-  void (*kernel)(void* accumulator, const void* arriving, size_t elements) = nullptr;
-  uint32_t arriving_size = 0;     // bytes of one arriving element
-  uint32_t accumulator_size = 0;  // bytes of one accumulated element (float32 for 16-bit arrivals)
 };
 
 // Has what is kept for a SharedPayload.

@@ -11,6 +11,7 @@
 #include "base/event_loop.h"
 #include "base/status.h"
 #include "transport/link.h"
+#include "transport/topology.h"
 
 namespace perseus {
 
@@ -20,24 +21,6 @@ class Bootstrap;
 // TCP connections that carry data between two ranks: as many as the tuner may come to want, none
 // if MPI moves the data. With them comes one for control messages and for what is urgent.
 int connections_between_hosts(const Settings& settings);
-
-// Who is where. Host numbers count hosts in the order of their lowest rank.
-struct Topology {
-  int rank = 0;
-  int size = 1;
-  std::vector<int> host_of;  // host number of each rank
-  std::vector<std::string> host_names;
-  std::vector<int> launched;  // what the launcher calls each rank
-
-  // For messages: "rank 3 on host7", or "rank 3 (launched as rank 4) on host7".
-  std::string name(int of_rank) const;
-
-  int local_rank() const;
-  int local_size() const;
-  int cross_rank() const;  // position among the ranks with this local rank, in order of host
-  int cross_size() const;
-  bool is_homogeneous() const;  // every host has the same number of ranks
-};
 
 // The engine's ear. Loop thread.
 class MeshListener {

@@ -3,4 +3,4 @@ set(SOURCES acceptor.cc address_card.cc dialer.cc endpoint.cc framed_link.cc
     mpi/mpi_fabric.cc
     shm/outbox.cc shm/ring.cc shm/shared_memory.cc shm/shm_channel.cc
     tcp/interfaces.cc tcp/tcp_channel.cc)
-set(NEEDS base observe bootstrap)
+set(NEEDS base observe mpi bootstrap)

@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "transport/topology.h"
 
-#include "transport/mesh.h"
+#include <algorithm>
 
 namespace perseus {
 namespace {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/dlpack.h"
+#include "dlpack/abi.h"
 
 namespace perseus::mxnet {
 

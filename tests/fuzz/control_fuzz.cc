@@ -1,5 +1,5 @@
 // The engine's own messages: what is read is what was written, and nothing else is read.
-#include "engine/control.h"
+#include "state/control.h"
 #include "fuzz/input.h"
 
 using namespace perseus;

@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "base/settings.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 #include "bootstrap/slurm.h"
 #include "bootstrap/socket.h"
 #include "fuzz/input.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/types.h"
-#include "transport/link.h"
+#include "base/reduction.h"
 
 namespace perseus {
 

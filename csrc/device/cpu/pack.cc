@@ -56,9 +56,9 @@ void move_segment(void* target, DataType to, const void* source, DataType from, 
 
 }  // namespace
 
-PackResult CpuDevice::pack(std::span<const Segment> segments, DataType tensor_type,
+PackResult pack(std::span<const Segment> segments, DataType tensor_type,
                            DataType buffer_type, double factor, void* buffer,
-                           bool check_finite) const {
+                           bool check_finite) {
   PackResult result;
   auto* next = static_cast<std::byte*>(buffer);
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -69,9 +69,9 @@ PackResult CpuDevice::pack(std::span<const Segment> segments, DataType tensor_ty
   return result;
 }
 
-PackResult CpuDevice::unpack(const void* buffer, DataType buffer_type,
+PackResult unpack(const void* buffer, DataType buffer_type,
                              std::span<const Segment> segments, DataType tensor_type, double factor,
-                             bool check_finite) const {
+                             bool check_finite) {
   PackResult result;
   const auto* next = static_cast<const std::byte*>(buffer);
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -80,11 +80,6 @@ PackResult CpuDevice::unpack(const void* buffer, DataType buffer_type,
     next += segments[i].elements * size_of(buffer_type);
   }
   return result;
-}
-
-const CpuDevice& cpu_device() {
-  static const CpuDevice device;
-  return device;
 }
 
 }  // namespace perseus

@@ -1,19 +1,37 @@
-// Device over ordinary memory. Stateless; any thread.
+// Gathers many tensors into one contiguous buffer for the wire, and spreads the result again.
+// Copying, scaling, converting and looking for NaN happen in one pass over memory. Tensors on GPUs
+// go another way, by kernels of their own: see device/cuda/move_launch.h. Stateless; any thread.
 #pragma once
 
-#include "device/device.h"
+#include <cstddef>
+#include <span>
+
+#include "base/types.h"
 
 namespace perseus {
 
-class CpuDevice final : public Device {
- public:
-  PackResult pack(std::span<const Segment> segments, DataType tensor_type, DataType buffer_type,
-                  double factor, void* buffer, bool check_finite) const override;
-  PackResult unpack(const void* buffer, DataType buffer_type, std::span<const Segment> segments,
-                    DataType tensor_type, double factor, bool check_finite) const override;
+// One tensor's run of elements. pack reads `source`, unpack writes `target`; they may be equal.
+struct Segment {
+  const void* source = nullptr;
+  void* target = nullptr;
+  size_t elements = 0;
 };
 
-// The one instance.
-const CpuDevice& cpu_device();
+// Where the first NaN or infinity of what was read lies.
+struct PackResult {
+  bool is_finite = true;
+  size_t segment = 0;  // index into the segments
+  size_t element = 0;  // index within that segment
+};
+
+// buffer = the segments' sources, one after the other, each element times `factor`, as
+// `buffer_type`. The types may differ between floating types only. With check_finite the sources
+// are searched for NaN and infinity on the way; all is packed whatever is found.
+PackResult pack(std::span<const Segment> segments, DataType tensor_type, DataType buffer_type,
+                double factor, void* buffer, bool check_finite);
+// The segments' targets = the buffer's elements times `factor`, as `tensor_type`. The check is made
+// on the buffer.
+PackResult unpack(const void* buffer, DataType buffer_type, std::span<const Segment> segments,
+                  DataType tensor_type, double factor, bool check_finite);
 
 }  // namespace perseus

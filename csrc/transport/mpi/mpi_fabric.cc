@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/settings.h"
-#include "bootstrap/mpi/mpi_tags.h"
+#include "mpi/mpi_tags.h"
 #include "observe/log.h"
 #include "transport/mpi/mpi_channel.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
-#include "bootstrap/mpi/mpi_bootstrap.h"
+#include "bootstrap/mpi_bootstrap.h"
 #include "transport/channel.h"
 #include "transport/data_fabric.h"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <thread>
 
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 
 namespace perseus {
 namespace {

@@ -9,7 +9,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/rendezvous_server.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 
 namespace perseus {
 namespace {

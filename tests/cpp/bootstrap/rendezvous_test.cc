@@ -14,7 +14,7 @@
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_server.h"
-#include "bootstrap/secret.h"
+#include "base/secret.h"
 
 namespace perseus {
 namespace {

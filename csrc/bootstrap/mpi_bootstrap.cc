@@ -1,0 +1,195 @@
+#include "bootstrap/mpi_bootstrap.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/interruption.h"
+#include "mpi/mpi_tags.h"
+#include "base/rank_names.h"
+#include "bootstrap/rendezvous_protocol.h"
+#include "base/secret.h"
+
+namespace perseus {
+namespace {
+
+using namespace rendezvous;
+
+// The first rank answers a little before the others stop listening.
+std::chrono::milliseconds less_margin(std::chrono::milliseconds time_out) {
+  return time_out - std::min<std::chrono::milliseconds>(time_out / 10, std::chrono::seconds(1));
+}
+
+}  // namespace
+
+MpiBootstrap::MpiBootstrap(const MpiProcess& process, std::vector<int> launched, int rank,
+                           int generation)
+    : process_(process),
+      launched_(std::move(launched)),
+      rank_(rank),
+      generation_(generation),
+      tag_(mpi_bootstrap_tag(generation)) {}
+
+Result<std::unique_ptr<Bootstrap>> MpiBootstrap::create(const MpiProcess& process,
+                                                        const std::vector<int>& ranks,
+                                                        int generation,
+                                                        std::chrono::milliseconds time_out) {
+  std::vector<int> launched = ranks;
+  if (launched.empty()) {
+    launched.resize(process.size);
+    std::iota(launched.begin(), launched.end(), 0);
+  }
+  const auto place = std::find(launched.begin(), launched.end(), process.rank);
+  const int rank = static_cast<int>(place - launched.begin());
+  auto bootstrap = std::unique_ptr<MpiBootstrap>(
+      new MpiBootstrap(process, std::move(launched), rank, generation));
+  Result<std::vector<std::string>> secrets =
+      bootstrap->all_gather(rank == 0 ? random_bytes(kSecretBytes) : "", time_out);
+  if (!secrets.is_ok()) return secrets.status();
+  bootstrap->secret_ = secrets.value()[0];
+  return std::unique_ptr<Bootstrap>(std::move(bootstrap));
+}
+
+Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& mine,
+                                                          std::chrono::milliseconds time_out) {
+  if (!failure_.is_ok()) return failure_;
+  if (mine.size() > kMaxContributionBytes) {
+    return Status::invalid_argument("a rank may give " + std::to_string(kMaxContributionBytes) +
+                                    " bytes to the bootstrap, not " + std::to_string(mine.size()));
+  }
+  Result<std::vector<std::string>> all =
+      rank_ == 0 ? gather(mine, Clock::now() + less_margin(time_out)) : give(mine, time_out);
+  ++round_;
+  if (!all.is_ok()) failure_ = all.status();
+  return all;
+}
+
+// The first rank's side.
+Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
+                                                      Clock::time_point deadline) {
+  std::vector<std::string> all(launched_.size());
+  std::vector<bool> there(launched_.size(), false);
+  all[0] = mine;
+  there[0] = true;
+  size_t missing = launched_.size() - 1;
+  Status status;
+  MpiPause pause;
+  while (missing > 0 && status.is_ok()) {
+    bool found = false;
+    MpiArrival arrival;
+    PERSEUS_RETURN_IF_ERROR(
+        process_.mpi->match(process_.comm, Mpi::kAnySource, tag_, found, arrival));
+    if (found) {
+      std::string bytes;
+      PERSEUS_RETURN_IF_ERROR(receive(arrival, bytes, deadline));
+      const auto place = std::find(launched_.begin(), launched_.end(), arrival.source);
+      Contribution contribution;
+      if (place == launched_.end() || there[place - launched_.begin()] ||
+          !decode(bytes, contribution) || contribution.round != round_) {
+        status = Status::invalid_argument(
+            "rank " + std::to_string(arrival.source) +
+            " takes this rank for part of another world; every rank must give init the same ranks");
+        break;
+      }
+      const size_t rank = place - launched_.begin();
+      all[rank] = std::move(contribution.bytes);
+      there[rank] = true;
+      --missing;
+      // The time-out of whoever came first counts: all end together.
+      deadline =
+          std::min(deadline, Clock::now() + std::chrono::milliseconds(contribution.time_out_ms));
+    } else if (Clock::now() >= deadline) {
+      status = Status::timed_out("the ranks did not all meet in time: " + name_missing(there) +
+                                 " of " + std::to_string(launched_.size()) +
+                                 " never came; raise PERSEUS_START_TIMEOUT if they were only slow");
+    } else if (is_interrupted()) {
+      status = interrupted_status();
+    } else {
+      pause.rest();
+    }
+  }
+  // The answer gets time of its own: those who wait are at the other end.
+  const Clock::time_point told = std::max(deadline, Clock::now() + std::chrono::seconds(1));
+  if (!status.is_ok()) {
+    (void)tell(encode_error(Answer::kFailed, status), told);  // `status` is what counts
+    return status;
+  }
+  PERSEUS_RETURN_IF_ERROR(tell(encode_gathered(all), told));
+  return all;
+}
+
+Status MpiBootstrap::tell(const std::string& answer, Clock::time_point deadline) {
+  Status first;
+  for (size_t rank = 1; rank < launched_.size(); ++rank) {
+    Status status = send(launched_[rank], answer, deadline);
+    if (first.is_ok()) first = std::move(status);
+  }
+  return first;
+}
+
+// The other ranks' side.
+Result<std::vector<std::string>> MpiBootstrap::give(const std::string& mine,
+                                                    std::chrono::milliseconds time_out) {
+  const Clock::time_point deadline = Clock::now() + time_out;
+  Contribution contribution;
+  contribution.round = round_;
+  contribution.time_out_ms = static_cast<uint32_t>(less_margin(time_out).count());
+  contribution.bytes = mine;
+  PERSEUS_RETURN_IF_ERROR(send(launched_[0], encode(contribution), deadline));
+  MpiPause pause;
+  while (true) {
+    bool found = false;
+    MpiArrival arrival;
+    PERSEUS_RETURN_IF_ERROR(process_.mpi->match(process_.comm, launched_[0], tag_, found, arrival));
+    if (found) {
+      std::string bytes;
+      PERSEUS_RETURN_IF_ERROR(receive(arrival, bytes, deadline));
+      Decoded answer;
+      if (!decode(bytes, answer)) return Status::internal("the first rank's answer makes no sense");
+      if (answer.kind != Answer::kGathered) return answer.error;
+      return std::move(answer.gathered);
+    }
+    if (Clock::now() >= deadline) {
+      return Status::timed_out("rank " + std::to_string(launched_[0]) +
+                               ", through which the ranks meet, never came");
+    }
+    pause.rest();
+  }
+}
+
+Status MpiBootstrap::send(int to, const std::string& bytes, Clock::time_point deadline) {
+  auto copy = std::make_unique<std::string>(bytes);
+  MpiRequest request;
+  PERSEUS_RETURN_IF_ERROR(
+      process_.mpi->begin_send(process_.comm, to, tag_, copy->data(), copy->size(), request));
+  Status status = wait_for(*process_.mpi, request, deadline);
+  // MPI may read it until the process ends.
+  if (!status.is_ok()) (void)copy.release();
+  if (status.code() == StatusCode::kTimedOut) {
+    return Status::timed_out("rank " + std::to_string(to) + " does not receive");
+  }
+  return status;
+}
+
+Status MpiBootstrap::receive(MpiArrival& arrival, std::string& bytes, Clock::time_point deadline) {
+  auto target = std::make_unique<std::string>(arrival.bytes, '\0');
+  MpiRequest request;
+  PERSEUS_RETURN_IF_ERROR(process_.mpi->begin_receive(arrival, target->data(), request));
+  Status status = wait_for(*process_.mpi, request, deadline);
+  if (!status.is_ok()) {
+    (void)target.release();  // MPI may write to it until the process ends
+    return status;
+  }
+  bytes = std::move(*target);
+  return status;
+}
+
+std::string MpiBootstrap::name_missing(const std::vector<bool>& there) const {
+  std::vector<int> names;
+  for (size_t rank = 0; rank < there.size(); ++rank) {
+    if (!there[rank]) names.push_back(launched_[rank]);
+  }
+  return name_ranks(names);
+}
+
+}  // namespace perseus

@@ -1,0 +1,414 @@
+#include "execution/executor.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "device/cuda/libraries.h"
+#include "execution/finite_check.h"
+#include "execution/gpu/nccl_group.h"
+#include "execution/gpu/nccl_run.h"
+#include "execution/results.h"
+#include "execution/trace.h"
+#include "observe/log.h"
+#include "transport/mesh.h"
+
+namespace perseus {
+namespace {
+
+Tuning initial_tuning(const Settings& settings) {
+  return {.streams = static_cast<int>(settings.streams),
+          .shard_bytes = settings.shard_bytes,
+          .merge_bytes = settings.fusion_bytes,
+          .credit_bytes = settings.credit_bytes,
+          .chunk_bytes = settings.chunk_bytes};
+}
+
+Candidates tuning_candidates(const Settings& settings, bool several_hosts) {
+  if (settings.disable_stream_tuning) return {};
+  const Tuning start = initial_tuning(settings);
+  Candidates candidates =
+      several_hosts ? Candidates::between_hosts(start, connections_between_hosts(settings))
+                    : Candidates::inside_a_host(start);
+  const std::pair<std::string_view, std::vector<uint64_t>&> by_setting[] = {
+      {"PERSEUS_ALLREDUCE_SHARD", candidates.shard_bytes},
+      {"PERSEUS_ALLREDUCE_STREAMS", candidates.streams},
+      {"PERSEUS_ALLREDUCE_FUSION", candidates.merge_bytes},
+      {"PERSEUS_CREDIT", candidates.credit_bytes},
+      {"PERSEUS_CHUNK", candidates.chunk_bytes}};
+  for (const auto& [name, values] : by_setting) {
+    if (settings.is_given(name)) values.clear();
+  }
+  return candidates;
+}
+
+TuningEffort tuning_effort(const Settings& settings) {
+  return {.steps = static_cast<int>(settings.tuning_steps),
+          .warm_up = static_cast<int>(settings.tuning_warm_up),
+          .most_values = static_cast<int>(settings.tuning_trials)};
+}
+
+// GPUs move some ten times as much at a time as links do, and NCCL takes large pieces best.
+constexpr uint64_t kGpuCredit = 64 << 20;
+constexpr uint64_t kGpuPiece = 16 << 20;
+constexpr int kStagedOnly = 2;  // of PERSEUS_GPU_OPERATIONS
+
+uint64_t gpu_credit(const Settings& settings) {
+  return settings.is_given("PERSEUS_CREDIT") ? settings.credit_bytes : kGpuCredit;
+}
+
+// Once a model has diverged, all of its gradients are not finite for ever.
+constexpr int kMostNonFiniteLines = 100;
+
+// What there is need not come again: gathers of ever other sizes do not.
+constexpr int kMostBursts = 64;
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  return (hash ^ value) * 0x9e3779b97f4a7c15 + (hash >> 29);
+}
+
+// What tells an operation of a process set from others in each training step: its name or, if an
+// adapter has only numbered it, what it does.
+uint64_t sign_of(const Agreement::Ready& ready) {
+  if (!is_numbered(ready.key())) return mixed(0, ready.id);
+  const Description& description = ready.description();
+  uint64_t hash = mixed(~uint64_t{0}, static_cast<uint64_t>(description.kind));
+  for (const TensorDescription& tensor : description.tensors) {
+    hash = mixed(hash, static_cast<uint64_t>(tensor.dtype));
+    hash = mixed(hash, static_cast<uint64_t>(tensor.elements()));
+  }
+  return hash;
+}
+
+// Bytes that may be moved at once and still be in the caches when it is done. Two ranks on a host
+// have little under way at a time, so that a result finds its place in the last cache however much
+// is moved; with more, half of a usual cache of 32 MiB is shared by all. (What the system says of
+// its size is of no use: under a hypervisor, it may be that of ten such.)
+uint64_t cached_bytes(int local_size) {
+  constexpr uint64_t kCachedOfHost = 16 << 20;
+  return local_size <= 2 ? UINT64_MAX : kCachedOfHost / static_cast<uint64_t>(local_size);
+}
+
+}  // namespace
+
+Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int hosts)
+    : context_(context),
+      several_hosts_(hosts > 1),
+      cached_bytes_(cached_bytes(local_size)),
+      host_(host),
+      tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, hosts > 1),
+             tuning_effort(context.settings)),
+      admission_(most_at_once(), context.settings.credit_bytes),
+      launches_(gpu_credit(context.settings), static_cast<int>(context.settings.nccl_lanes), host),
+      tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
+
+// Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
+// that links have enough to choose from: ranks start shards in different orders, since they learn
+// of them at different moments, and a rank whose few places are taken by what others have not
+// started makes all wait.
+int Executor::most_at_once() const {
+  return several_hosts_ ? Admission::kAnyNumber : tuner_.current().streams;
+}
+
+void Executor::conclude_trial(uint64_t slowest) {
+  if (slowest != Tuner::kNothingToMeasure) tuning_log_.add(tuner_, slowest);
+  tuner_.conclude(slowest);
+  admission_.set_limits(most_at_once(), tuner_.current().credit_bytes);
+  if (tuner_.is_finished()) tuning_log_.finish(tuner_);
+}
+
+void Executor::note_step(Batch& batch) {
+  if (tuner_.is_finished() && !FiniteCheck::is_on(context_.settings)) return;
+  signs_.clear();
+  for (const Agreement::Ready& ready : batch.agreed) signs_.push_back(sign_of(ready));
+  StepCounter& steps = batch.set->steps;
+  const bool is_new = steps.note(signs_);
+  batch.step = steps.step();
+  // The tuner's steps are those of the world, whose agreements conclude its trials.
+  if (tuner_.is_finished() || batch.set->id != ProcessSet::kWorld) return;
+  if (!is_new && bursts_ < kMostBursts) return;
+  bursts_ = 0;
+  if (admission_.is_idle()) {
+    tuner_.end_step();
+  } else {
+    step_ends_when_idle_ = true;
+  }
+}
+
+void Executor::note_idle() {
+  is_busy_ = false;
+  tuner_.record(busy_bytes_, Clock::now() - busy_since_);
+  ++bursts_;
+  if (std::exchange(step_ends_when_idle_, false)) tuner_.end_step();
+}
+
+ShardRun* Executor::new_run() {
+  if (free_runs_.empty()) {
+    runs_.push_back(std::make_unique<ShardRun>(static_cast<ShardObserver&>(*this)));
+    return runs_.back().get();
+  }
+  ShardRun* run = free_runs_.back();
+  free_runs_.pop_back();
+  return run;
+}
+
+Granularity Executor::granularity(const Batch& batch) const {
+  // The world's agreements tell when tuning moves on. Those of other sets come before that on one
+  // rank and after it on another.
+  const bool is_tuned = batch.set->id == ProcessSet::kWorld;
+  const Tuning& tuning = is_tuned ? tuner_.current() : tuner_.start();
+  Granularity granularity;
+  granularity.merge_bytes = granularity.gpu_merge_bytes = tuning.merge_bytes;
+  granularity.shard_bytes = granularity.gpu_shard_bytes = tuning.shard_bytes;
+  granularity.groups_apart = context_.settings.disable_group_fusion;
+  const Settings& settings = context_.settings;
+  if (settings.gpu_operations != kStagedOnly) {
+    if (!settings.is_given("PERSEUS_ALLREDUCE_FUSION")) granularity.gpu_merge_bytes = kGpuPiece;
+    if (!settings.is_given("PERSEUS_ALLREDUCE_SHARD")) granularity.gpu_shard_bytes = kGpuPiece;
+  }
+  return granularity;
+}
+
+bool Executor::takes_turns(const ShardRun& run) const {
+  return run.is_of_gpus() && !run.batch->is_joined &&
+         context_.settings.gpu_operations != kStagedOnly &&
+         has_nccl_way(run.description(), context_.settings);
+}
+
+Status Executor::check_gpu(ProcessSet& set, const Operation& operation) const {
+  const Settings& settings = context_.settings;
+  if (operation.gpu == nullptr || settings.gpu_operations == kStagedOnly ||
+      !has_nccl_way(operation.description, settings)) {
+    return {};
+  }
+  if (set.gpu == nullptr) set.gpu = operation.gpu;
+  if (set.nccl != nullptr) return set.nccl->check(operation);
+  const bool has_nccl = load_cuda(settings.cuda_library_path).nccl.is_usable();
+  return has_nccl ? check_same_gpu(operation, *set.gpu) : Status::ok();
+}
+
+Status Executor::prepare_gpus(ProcessSet& set, const ShardRun& run) {
+  if (set.nccl != nullptr) return {};
+  const auto thread = context_.gpus.of(*run.batch->operations[run.shard.operation]->gpu);
+  PERSEUS_RETURN_IF_ERROR(thread.status());
+  set.nccl = std::make_shared<NcclGroup>(context_.settings, *thread.value(), set);
+  Call call = call_for(run, context_, 0);
+  call.operation = operation_tag(set, set.next_series++);
+  set.nccl->meet(call);
+  return {};
+}
+
+void Executor::settle_launches(ProcessSet& set, const Agreement& agreement) {
+  launches_.settle(set, agreement);
+}
+
+void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs) {
+  note_step(*batch);
+  if (!inputs.empty()) return run_at_once(*batch, inputs);
+  planner_.make(batch->agreed, granularity(*batch), batch->plan);
+  for (const Shard& shard : batch->plan.shards) {
+    for_each_operation(shard, [&](uint32_t operation) {
+      if (const OperationPtr& ours = batch->operations[operation]) ours->unfinished_shards += 1;
+    });
+  }
+  for (const OperationPtr& operation : batch->operations) {
+    if (operation != nullptr) operation->unlaunched_shards = operation->unfinished_shards;
+  }
+  for (const OperationPtr& operation : batch->operations) {
+    if (operation == nullptr) continue;
+    const Status status = allocate_outputs(*operation, batch->set->group.size, batch->set->index);
+    if (!status.is_ok()) return give_up(*batch, status);
+  }
+  for (const OperationPtr& operation : batch->operations) {
+    if (operation != nullptr && operation->unfinished_shards == 0) {
+      host_.operation_done(operation, Status::ok());
+    }
+  }
+  host_.wake_waiters();
+
+  const uint64_t series = batch->set->next_series++;
+  uint32_t index = 0;
+  for (const Shard& shard : batch->plan.shards) {
+    ShardRun* run = new_run();
+    run->batch = batch;
+    run->process_set = batch->set->id;
+    run->priority = shard.priority;
+    run->bytes = shard.bytes;
+    run->series = shard.pieces.empty() ? batch->set->next_series++ : series;
+    run->index = index++;
+    run->shard = shard;
+    run->turn = GpuTurn{};
+    count(*run);
+    if (takes_turns(*run)) {
+      in_turn_.push_back(run);
+    } else {
+      admission_.add(run);
+    }
+  }
+  launch_in_turn(*batch);
+  pump();
+}
+
+std::span<const std::byte> Executor::input_for_agreement(const Operation& operation) const {
+  const Description& description = operation.description;
+  const bool is_plain = description.kind == OperationKind::kAllreduce &&
+                        description.reduce_op != ReduceOp::kAdasum &&
+                        description.device == DeviceKind::kCpu && description.tensors.size() == 1 &&
+                        description.prescale == 1.0;
+  const Settings& settings = context_.settings;
+  if (!is_plain || wanted_algorithm(settings) != AllreduceAlgorithm::kAuto ||
+      FiniteCheck::is_on(settings) ||
+      codec_for(description, description.tensors.front().dtype, settings) != nullptr) {
+    return {};
+  }
+  return {operation.tensors.front().input, static_cast<size_t>(description.bytes())};
+}
+
+void Executor::run_at_once(const Batch& batch, std::span<const std::byte> inputs) {
+  const Description& description = batch.agreed.front().description();
+  const TensorDescription& tensor = description.tensors.front();
+  const OperationPtr& operation = batch.operations.front();
+  const Group& group = batch.set->group;
+  context_.counters.bytes_reduced.add(static_cast<uint64_t>(description.bytes()));
+  Status status = allocate_outputs(*operation, group.size, batch.set->index);
+  if (status.is_ok()) {
+    status = allreduce_at_hand(group, context_.buffers, inputs, operation->tensors.front().output,
+                               static_cast<size_t>(tensor.elements()), tensor.dtype,
+                               wire_op(description), result_factor(description, group.size));
+  }
+  host_.operation_done(operation, status);
+  host_.wake_waiters();
+}
+
+void Executor::launch_in_turn(Batch& batch) {
+  if (in_turn_.empty()) return;
+  std::vector<ShardRun*> runs;
+  runs.swap(in_turn_);
+  const Status prepared = prepare_gpus(*batch.set, *runs.front());
+  if (prepared.is_ok()) {
+    for (ShardRun* run : runs) launches_.add(*run, has_halves(*run, context_.settings));
+    for (ShardRun* run : runs) run_in_turn(*run, context_, launches_).start(run);
+  } else {
+    const Status told = host_.shard_failed(prepared);
+    for (ShardRun* run : runs) {
+      settle(*run, told);
+      free_runs_.push_back(run);
+    }
+  }
+  runs.clear();
+  in_turn_.swap(runs);  // which keeps the memory
+}
+
+void Executor::give_up(const Batch& batch, const Status& status) {
+  const Status told = host_.shard_failed(status);
+  for (const OperationPtr& operation : batch.operations) {
+    if (operation != nullptr) host_.operation_done(operation, told);
+  }
+  host_.wake_waiters();
+}
+
+void Executor::pump() {
+  // A shard that ends at once comes back here; the loop below goes on with the next.
+  if (pumping_) return;
+  pumping_ = true;
+  while (Ticket* ticket = admission_.start_next()) {
+    auto* run = static_cast<ShardRun*>(ticket);
+    trace_shard_begin(context_.timeline, *run);
+    if (!std::exchange(is_busy_, true)) {
+      busy_since_ = Clock::now();
+      busy_bytes_ = 0;
+    }
+    busy_bytes_ += run->bytes;
+    run->streaming = std::max(busy_bytes_, admission_.bytes_unfinished()) > cached_bytes_;
+    run_shard(*run, context_).start(run);
+  }
+  pumping_ = false;
+  for (Ticket* ticket : admission_.collect()) free_runs_.push_back(static_cast<ShardRun*>(ticket));
+}
+
+void Executor::shard_finished(ShardRun& run, const Status& status) {
+  if (run.turn.run != nullptr) return launch_finished(run, status);
+  trace_shard_end(context_.timeline, run);
+  settle(run, status.is_ok() ? status : host_.shard_failed(status));
+  admission_.finish(&run);
+  if (admission_.is_idle()) note_idle();
+  host_.shard_ended();
+  pump();
+}
+
+void Executor::launch_finished(ShardRun& run, const Status& status) {
+  const ProcessSetPtr set = run.batch->set;
+  settle(run, status.is_ok() ? status : host_.shard_failed(status));
+  launches_.end(run, *set);
+  // One that has failed before its turn is still listed, for as long as the engine is there.
+  if (run.turn.has_come) free_runs_.push_back(&run);
+  host_.launch_ended(*set);
+  host_.shard_ended();
+}
+
+void Executor::settle(ShardRun& run, const Status& status) {
+  const std::shared_ptr<Batch> batch = std::move(run.batch);
+  for_each_operation(run.shard, [&](uint32_t index) {
+    const OperationPtr& operation = batch->operations[index];
+    if (operation == nullptr) return;
+    if (operation->first_error.is_ok()) operation->first_error = status;
+    if (--operation->unfinished_shards == 0) {
+      host_.operation_done(operation, verdict(*operation));
+    }
+  });
+  host_.wake_waiters();
+}
+
+Status Executor::verdict(const Operation& operation) {
+  if (!operation.first_error.is_ok() || !operation.non_finite) return operation.first_error;
+  const Operation::NonFinite& found = *operation.non_finite;
+  context_.counters.non_finite_reductions.add();
+  const std::string text = title(operation.key) + ": " + found.text;
+  if (FiniteCheck::mode(context_.settings) == FiniteCheck::Mode::kRaise && found.is_agreed) {
+    return Status::non_finite(text);
+  }
+  if (found.is_told_here && non_finite_lines_ < kMostNonFiniteLines) {
+    const bool is_last = ++non_finite_lines_ == kMostNonFiniteLines;
+    PERSEUS_LOG(kWarning, text << (is_last ? "; from here on they are only counted" : ""));
+  }
+  return Status::ok();
+}
+
+const Operation* Executor::find_running(int32_t process_set) const {
+  for (const auto& run : runs_) {
+    if (run->batch == nullptr || run->process_set != process_set) continue;
+    for (const OperationPtr& operation : run->batch->operations) {
+      if (operation != nullptr && operation->unfinished_shards > 0) return operation.get();
+    }
+  }
+  return nullptr;
+}
+
+bool Executor::is_running_after(int32_t process_set, uint64_t round) const {
+  return std::ranges::any_of(runs_, [&](const auto& run) {
+    return run->batch != nullptr && run->process_set == process_set && run->batch->round > round;
+  });
+}
+
+void Executor::cancel_waiting(const Status& why) {
+  for (Ticket* ticket : admission_.cancel_waiting()) {
+    auto* run = static_cast<ShardRun*>(ticket);
+    settle(*run, why);
+    free_runs_.push_back(run);
+  }
+}
+
+void Executor::count(const ShardRun& run) {
+  Counters& counters = context_.counters;
+  counters.shards.add();
+  if (run.shard.pieces.size() > 1) counters.merges.add();
+  switch (run.description().kind) {
+    case OperationKind::kAllreduce:
+    case OperationKind::kReduceScatter: return counters.bytes_reduced.add(run.shard.bytes);
+    case OperationKind::kBroadcast: return counters.bytes_broadcast.add(run.shard.bytes);
+    case OperationKind::kAllgather: return counters.bytes_gathered.add(run.shard.bytes);
+    default: return counters.bytes_exchanged.add(run.shard.bytes);
+  }
+}
+
+}  // namespace perseus

@@ -1,0 +1,206 @@
+#include "execution/finite_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "base/rank_names.h"
+#include "collectives/parts.h"
+#include "device/cpu/kernels.h"
+
+namespace perseus {
+namespace {
+
+// Of the numbers of a shard's messages; its own collective takes from 0.
+constexpr uint32_t kFindingsPart = 127;
+
+// A code is the element times four, and one of these.
+enum Kind : uint64_t { kNan, kInfinity };
+constexpr uint64_t kKinds = 4;
+constexpr uint64_t kAllFinite = UINT64_MAX;
+constexpr uint64_t kNothingGiven = UINT64_MAX - 1;  // the rank has joined
+
+bool is_found(uint64_t code) { return code < kNothingGiven; }
+
+uint64_t code_of(uint64_t element, const std::byte* value, DataType type) {
+  double number = 0.0;
+  convert(&number, DataType::kFloat64, value, type, 1);
+  return element * kKinds + (std::isnan(number) ? kNan : kInfinity);
+}
+uint64_t element_of(uint64_t code) { return code / kKinds; }
+std::string name_of(uint64_t code) { return code % kKinds == kNan ? "NaN" : "infinity"; }
+
+void put_zeros(std::byte* values, size_t first, size_t elements, DataType type) {
+  const size_t size = size_of(type);
+  for (size_t at = first; at < elements;) {
+    std::memset(values + at * size, 0, size);
+    ++at;
+    at += find_non_finite(values + at * size, elements - at, type);
+  }
+}
+
+// Infinity is no mistake in a minimum or maximum.
+FiniteCheck::Mode mode_for(const ShardRun& run, const Settings& settings) {
+  const ReduceOp op = run.description().reduce_op;
+  if (op == ReduceOp::kMin || op == ReduceOp::kMax) return FiniteCheck::Mode::kOff;
+  return FiniteCheck::mode(settings);
+}
+
+}  // namespace
+
+struct FiniteCheck::Account {
+  std::vector<int> givers;        // ranks of the world that submitted it
+  Code first_given = kAllFinite;  // by the first of them
+  Code made = kAllFinite;         // in the result
+  bool is_told_here = false;
+  bool is_agreed = false;  // all ranks know
+
+  std::string text(const ShardRun& run, const Piece& piece, DataType dtype, bool put_zeros) const {
+    const Code code = givers.empty() ? made : first_given;
+    const size_t tensors = run.batch->agreed[piece.operation].description().tensors.size();
+    std::string where = " in step " + std::to_string(run.batch->step) + ", first at element " +
+                        std::to_string(element_of(code));
+    if (tensors > 1) where += " of tensor " + std::to_string(piece.tensor);
+    std::string text;
+    if (givers.empty()) {
+      text = "the reduction of finite values made " + name_of(code) + where +
+             ": it is out of the range of " + std::string(to_string(dtype));
+    } else {
+      text = name_ranks({givers.front()}) + " submitted " + name_of(code) + where;
+      if (givers.size() > 1) text += "; so did " + name_ranks({givers.begin() + 1, givers.end()});
+      if (!is_found(made) && !put_zeros) text += "; the result is finite all the same";
+    }
+    if (put_zeros) text += "; 0 was put in its place";
+    return text;
+  }
+};
+
+FiniteCheck::FiniteCheck(ShardRun& run, RunContext& context, std::span<const Piece> pieces)
+    : run_(run),
+      context_(context),
+      mode_(mode_for(run, context.settings)),
+      pieces_(pieces),
+      findings_(context.buffers, is_on() ? pieces.size() : 0) {
+  if (!is_on() || !findings_) return;
+  for (const Piece& piece : pieces_) {
+    const Code given = operation(piece) != nullptr ? kAllFinite : kNothingGiven;
+    findings_.emplace(Finding{{given, kAllFinite}});
+  }
+}
+
+Status FiniteCheck::ready() const {
+  return !is_on() || findings_ ? Status::ok() : out_of_scratch(pieces_.size() * sizeof(Finding));
+}
+
+DataType FiniteCheck::dtype(const Piece& piece) const {
+  return run_.batch->agreed[piece.operation].description().tensors[piece.tensor].dtype;
+}
+
+Operation* FiniteCheck::operation(const Piece& piece) const {
+  return run_.batch->operations[piece.operation].get();
+}
+
+void FiniteCheck::search(Side side, size_t piece, std::byte* values, size_t elements,
+                         size_t offset) {
+  if (!is_on()) return;
+  const size_t first = find_non_finite(values, elements, dtype(pieces_[piece]));
+  if (first != elements) found(side, piece, values, first, values, elements, offset);
+}
+
+void FiniteCheck::found(Side side, size_t piece, const std::byte* source, size_t first,
+                        std::byte* copy, size_t elements, size_t offset) {
+  const DataType type = dtype(pieces_[piece]);
+  const uint64_t element = pieces_[piece].offset + offset + first;
+  found_[side] = true;
+  findings_[piece].side[side] = code_of(element, source + first * size_of(type), type);
+  if (puts_zeros()) put_zeros(copy, first, elements, type);
+}
+
+void FiniteCheck::found_there(Side side, size_t piece, uint64_t offset, bool is_infinity) {
+  found_[side] = true;
+  findings_[piece].side[side] =
+      (pieces_[piece].offset + offset) * kKinds + (is_infinity ? kInfinity : kNan);
+}
+
+bool FiniteCheck::has_to_conclude(bool is_shared) const {
+  return is_on() && (found_[kInput] || found_[kResult] || (!is_shared && !puts_zeros()));
+}
+
+Task FiniteCheck::conclude(bool is_shared) {
+  // Zeros leave the others nothing to ask about. And a finite result that came of something else
+  // (some codecs make such) is news here alone.
+  if (puts_zeros() || (is_shared && !found_[kResult])) {
+    conclude_alone(is_shared);
+    co_return Status::ok();
+  }
+  const ProcessSet& set = *run_.batch->set;
+  const Group& group = set.group;
+  const auto is_asked = [&](size_t i) {
+    return !is_shared || is_found(findings_[i].side[kResult]);
+  };
+  ScratchArray<Finding> mine(context_.buffers, pieces_.size());
+  if (!mine) co_return out_of_scratch(pieces_.size() * sizeof(Finding));
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (is_asked(i)) mine.emplace(findings_[i]);
+  }
+  const size_t asked = mine.size();
+  ScratchArray<Finding> all(context_.buffers, asked * group.size, Finding{});
+  ScratchArray<uint64_t> bytes_of(context_.buffers, group.size, asked * sizeof(Finding));
+  if (!all || !bytes_of) co_return out_of_scratch(all.size() * sizeof(Finding));
+  Call call = part_of_call(call_for(run_, context_, run_.index), kFindingsPart);
+  Task gathering = allgather(group, call, mine.data(), all.data(), bytes_of.span());
+  const Status status = co_await std::move(gathering);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+
+  size_t place = 0;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!is_asked(i)) continue;
+    Account account;
+    account.is_agreed = true;
+    int teller = -1;
+    for (int r = 0; r < group.size; ++r) {
+      const Finding& theirs = all[r * asked + place];
+      const Code given = theirs.side[kInput];
+      if (is_found(given)) {
+        if (account.givers.empty()) account.first_given = given;
+        if (account.givers.empty()) teller = r;
+        account.givers.push_back(set.ranks[r]);
+      }
+      if (teller < 0 && given != kNothingGiven) teller = r;
+      account.made = std::min(account.made, theirs.side[kResult]);
+    }
+    ++place;
+    account.is_told_here = teller == group.index;
+    record(pieces_[i], account);
+  }
+  co_return Status::ok();
+}
+
+void FiniteCheck::conclude_alone(bool is_shared) {
+  const ProcessSet& set = *run_.batch->set;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const auto [given, made] = findings_[i].side;
+    Account account;
+    account.made = made;
+    account.is_told_here = is_found(given) || !is_shared || set.index == 0;
+    if (is_found(given)) {
+      account.givers = {set.ranks[set.index]};
+      account.first_given = given;
+    }
+    record(pieces_[i], account);
+  }
+}
+
+void FiniteCheck::record(const Piece& piece, const Account& account) {
+  Operation* here = operation(piece);
+  if (here == nullptr || (account.givers.empty() && !is_found(account.made))) return;
+  const Code code = account.givers.empty() ? account.made : account.first_given;
+  const std::pair place(piece.tensor, element_of(code));
+  std::optional<Operation::NonFinite>& kept = here->non_finite;
+  if (kept && kept->place <= place) return;
+  kept = {place, account.text(run_, piece, dtype(piece), puts_zeros()), account.is_told_here,
+          account.is_agreed};
+}
+
+}  // namespace perseus

@@ -1,0 +1,118 @@
+#include "execution/gpu/gpu_launches.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "observe/log.h"
+
+namespace perseus {
+namespace {
+
+// Rows of the timeline from here on are the GPUs'.
+constexpr int kFirstRow = 1000;
+
+}  // namespace
+
+void GpuLaunches::add(ShardRun& run, bool has_halves) {
+  ProcessSet& set = *run.batch->set;
+  if (set.launches == nullptr) set.launches = std::make_unique<LaunchOrder>(credit_bytes_, lanes_);
+  run.turn = GpuTurn{};
+  run.turn.run = &run;
+  run.turn.urgency = run.shard.priority;
+  run.turn.size = run.shard.bytes;
+  run.turn.has_halves = has_halves;
+  run.lane = -1;
+  set.launches->add(&run.turn);
+  unfinished_ += 1;
+}
+
+bool GpuLaunches::is_later(const Place& a, const Place& b) {
+  return std::tie(a.time, a.set) > std::tie(b.time, b.set);
+}
+
+void GpuLaunches::settle(ProcessSet& set, const Agreement& agreement) {
+  if (set.launches != nullptr) {
+    const auto settled = set.launches->settle(agreement.launches_ended);
+    // Each in front of those of the same time and set.
+    for (const LaunchTurn& next : settled) {
+      auto* turn = static_cast<GpuTurn*>(next.launch);
+      turn->is_settled = true;
+      const Place place{agreement.time, set.id, turn->run, next.is_last()};
+      turns_.insert(std::lower_bound(turns_.begin(), turns_.end(), place, is_later), place);
+    }
+    tell_progress(set);
+  }
+  --holds_;
+  // A round that others waited for may have ended.
+  pump();
+}
+
+void GpuLaunches::pump() {
+  // A shard that is let go, or ends at once, comes back here; the loop below goes on.
+  if (pumping_ || holds_ > 0) return;
+  pumping_ = true;
+  while (!turns_.empty()) {
+    const Place next = turns_.back();
+    ShardRun& run = *next.run;
+    const bool is_prepared = run.turn.is_over || run.turn.waiter != nullptr;
+    if (!is_prepared || host_.may_be_preceded(next.set, next.time)) break;
+    turns_.pop_back();
+    run.turn.has_come = next.is_last;
+    if (run.turn.is_over) continue;
+    PERSEUS_LOG(kTrace, "launch " << run.turn.number << " of process set " << next.set
+                                  << " at time " << next.time << ": "
+                                  << display_name(run.agreed().key()));
+    if (run.lane < 0) run.lane = kFirstRow + take_row();
+    std::exchange(run.turn.waiter, nullptr).resume();
+  }
+  pumping_ = false;
+}
+
+int GpuLaunches::take_row() {
+  const auto free_row = std::find(rows_used_.begin(), rows_used_.end(), false);
+  const auto row = static_cast<int>(free_row - rows_used_.begin());
+  if (free_row == rows_used_.end()) {
+    rows_used_.push_back(true);
+  } else {
+    *free_row = true;
+  }
+  return row;
+}
+
+void GpuLaunches::end(ShardRun& run, ProcessSet& set) {
+  unfinished_ -= 1;
+  run.turn.is_over = true;
+  if (run.lane >= 0) rows_used_[run.lane - kFirstRow] = false;
+  if (run.turn.is_settled) set.launches->end(run.turn);
+  tell_progress(set);
+  pump();
+}
+
+// What waits is settled by an agreement. One that was under way when the last launch ended may have
+// been the last, and has not heard of it.
+void GpuLaunches::tell_progress(ProcessSet& set) {
+  const bool has_waiting = set.launches->has_waiting();
+  set.negotiator->attend_to_launches(has_waiting);
+  set.negotiator->launches_ended(set.launches->ended_here(), has_waiting);
+}
+
+void GpuLaunches::cancel(ProcessSet& set, const Status& why) {
+  if (set.launches == nullptr) return;
+  std::vector<GpuTurn*> cancelled;
+  for (Launch* launch : set.launches->cancel()) cancelled.push_back(static_cast<GpuTurn*>(launch));
+  std::erase_if(turns_, [&](const Place& place) {
+    if (place.set == set.id && place.is_last) cancelled.push_back(&place.run->turn);
+    return place.set == set.id;
+  });
+  // None that is let go meanwhile.
+  const bool was_pumping = std::exchange(pumping_, true);
+  for (GpuTurn* turn : cancelled) {
+    turn->has_come = true;
+    turn->cancelled = why;
+    if (turn->waiter != nullptr) std::exchange(turn->waiter, nullptr).resume();
+  }
+  pumping_ = was_pumping;
+}
+
+}  // namespace perseus

@@ -1,0 +1,242 @@
+#include "execution/gpu/nccl_group.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "collectives/message.h"
+#include "collectives/parts.h"
+#include "execution/finite_check.h"
+#include "observe/log.h"
+
+namespace perseus {
+namespace {
+
+// The first NCCL of which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE is set.
+constexpr int kSharesGpus = 23003;
+
+// Of PERSEUS_NCCL_CTA_POLICY: leave it to NCCL.
+constexpr int kAnyCtaPolicy = 0;
+
+// Whether this version has the policy that is asked for.
+bool has_cta_policy(const Settings& settings, int version) {
+  constexpr int kZero = 2;
+  return version >=
+         (settings.nccl_cta_policy == kZero ? kNcclWithCtaPolicyZero : kNcclWithCtaPolicy);
+}
+
+// Numbers of the swaps' messages under the one call.
+constexpr uint32_t kCardsPart = 0, kIdsPart = 1;
+
+bool is_set(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+NcclConfig config_of(const Settings& settings, int version) {
+  NcclConfig config = NcclConfig::of(version);
+  config.blocking = 0;     // so that it can be given up
+  config.split_share = 0;  // lanes run side by side
+  config.shrink_share = 0;
+  if (settings.nccl_cta_policy != kAnyCtaPolicy && has_cta_policy(settings, version)) {
+    config.cta_policy = static_cast<int>(settings.nccl_cta_policy);
+  }
+  config.launch_order_implicit = 1;
+  return config;
+}
+
+// How many ranks make ids, each for itself and those after it.
+int roots_of(const FoundLibrary<Nccl>& library, const Settings& settings, int size) {
+  if (library.functions.init_rank_with_ids == nullptr) return 1;
+  const auto of_each = static_cast<int>(settings.nccl_ranks_per_root);
+  return (size + of_each - 1) / of_each;
+}
+
+}  // namespace
+
+// What a rank tells the others.
+struct NcclGroup::Card {
+  int32_t version = 0;  // of NCCL; 0: none that can be used
+  uint8_t has_kernels = 0;
+  uint8_t shares_gpus = 0;
+  CuUuid uuid{};
+};
+
+NcclGroup::NcclGroup(const Settings& settings, GpuThread& thread, const ProcessSet& set)
+    : settings_(settings),
+      thread_(thread),
+      set_(set),
+      library_(load_cuda(settings.cuda_library_path).nccl),
+      setup_{library_.functions, thread, config_of(settings, library_.version),
+             std::chrono::seconds(settings.start_timeout)},
+      is_hierarchical_(wanted_algorithm(settings) == AllreduceAlgorithm::kHierarchical &&
+                       can_be_hierarchical(set.group)),
+      ids_(settings.nccl_lanes),
+      lanes_(settings.nccl_lanes) {}
+
+NcclGroup::~NcclGroup() {
+  for (std::unique_ptr<NcclLane>& lane : lanes_) {
+    if (lane != nullptr) thread_.retire(std::move(lane));
+  }
+}
+
+NcclGroup::Card NcclGroup::own_card() const {
+  Card card;
+  if (library_.is_usable()) card.version = library_.version;
+  card.has_kernels = gpu().kernels() != nullptr;
+  card.shares_gpus = is_set("NCCL_MULTI_RANK_GPU_ENABLE") && card.version >= kSharesGpus;
+  card.uuid = gpu().uuid();
+  return card;
+}
+
+Task NcclGroup::swap(Call call) {
+  const Group& group = set_.group;
+  std::vector<Card> cards(group.size);
+  std::vector<uint64_t> bytes_of(group.size, sizeof(Card));
+  const Card mine = own_card();
+  Status status =
+      co_await allgather(group, part_of_call(call, kCardsPart), &mine, cards.data(), bytes_of);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  judge(cards);
+  if (why_not_.empty()) status = co_await swap_ids(part_of_call(call, kIdsPart));
+  co_return status;
+}
+
+// Every so many ranks one makes ids, which answers those up to the next as they connect.
+Task NcclGroup::swap_ids(Call call) {
+  struct Ids {
+    uint64_t is_error = 0;
+    std::array<NcclUniqueId, kMostNcclLanes> by_lane{};
+  };
+  const Group& group = set_.group;
+  const int roots = roots_of(library_, settings_, group.size);
+  std::vector<Ids> all(roots);
+  std::vector<uint64_t> bytes_of(group.size, 0);
+  for (int root = 0; root < roots; ++root) bytes_of[root * group.size / roots] = sizeof(Ids);
+  Ids mine;
+  Status made;
+  if (bytes_of[group.index] > 0) {
+    GpuWork making(thread_, nullptr, [&]() -> Status {
+      for (int lane = 0; lane < lanes(); ++lane) {
+        const NcclResult result = setup_.nccl.unique_id(&mine.by_lane[lane]);
+        PERSEUS_RETURN_IF_ERROR(nccl_status(setup_.nccl, result, "beginning with NCCL"));
+      }
+      return {};
+    });
+    made = co_await making;
+    mine.is_error = !made.is_ok();
+  }
+  const Status sent = co_await allgather(group, call, &mine, all.data(), bytes_of);
+  PERSEUS_CO_RETURN_IF_ERROR(made);
+  PERSEUS_CO_RETURN_IF_ERROR(sent);
+  for (const Ids& theirs : all) {
+    if (theirs.is_error != 0) {
+      co_return Status::aborted("a rank of the process set could not begin with NCCL");
+    }
+    for (int lane = 0; lane < lanes(); ++lane) ids_[lane].push_back(theirs.by_lane[lane]);
+  }
+  co_return Status::ok();
+}
+
+// The same cards give the same verdict on all ranks.
+void NcclGroup::judge(std::span<const Card> cards) {
+  const auto rank_text = [](size_t index) {
+    return "rank " + std::to_string(index) + " of the process set";
+  };
+  has_kernels_ = std::ranges::all_of(cards, [](const Card& card) { return card.has_kernels != 0; });
+  for (const Card& card : cards) gpus_.push_back(card.uuid);
+  for (size_t i = 0; i < cards.size() && why_not_.empty(); ++i) {
+    if (cards[i].version == 0) {
+      why_not_ = rank_text(i) + " has no NCCL that can be used";
+    } else if (cards[i].has_kernels == 0 && FiniteCheck::is_on(settings_)) {
+      why_not_ = rank_text(i) +
+                 " has no kernels, which look for what is not finite "
+                 "(PERSEUS_ALLREDUCE_NANCHECK)";
+    } else if (cards[i].version != cards[0].version) {
+      why_not_ = "the ranks have different versions of NCCL: " + std::to_string(cards[0].version) +
+                 " and, on " + rank_text(i) + ", " + std::to_string(cards[i].version);
+    }
+    for (size_t j = 0; j < i && why_not_.empty(); ++j) {
+      const bool is_same = gpus_[i] == gpus_[j];
+      if (!is_same || (cards[i].shares_gpus != 0 && cards[j].shares_gpus != 0)) continue;
+      why_not_ =
+          rank_text(j) + " and " + rank_text(i) +
+          " share a GPU, which NCCL does only with NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30.3 "
+          "on; give each process a GPU of its own (torch.cuda.set_device(hvd.local_rank()))";
+    }
+  }
+  if (set_.index != 0) return;
+  if (!why_not_.empty() && settings_.gpu_operations == kOnlyNccl) return;  // which errors tell
+  if (!why_not_.empty()) {
+    PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << why_not_);
+  } else if (settings_.nccl_cta_policy != kAnyCtaPolicy &&
+             !has_cta_policy(settings_, library_.version)) {
+    PERSEUS_LOG(kWarning,
+                "PERSEUS_NCCL_CTA_POLICY is left alone: NCCL has it from 2.27 on, and zero from "
+                "2.28 on; this is "
+                    << library_.version);
+  }
+}
+
+void NcclGroup::task_finished(const Status& status) {
+  has_met_ = true;
+  status_ = status;
+  for (const std::coroutine_handle<> waiter : std::exchange(waiters_, {})) waiter.resume();
+}
+
+Status check_same_gpu(const Operation& operation, const Gpu& gpu) {
+  if (operation.gpu == &gpu) return {};
+  return Status::invalid_argument(
+      title(operation.key) + ": its tensor is on GPU " + std::to_string(operation.gpu->ordinal()) +
+      ", and those before in its process set on GPU " + std::to_string(gpu.ordinal()) +
+      "; a process uses one GPU for NCCL (torch.cuda.set_device(hvd.local_rank())), or "
+      "PERSEUS_GPU_OPERATIONS=staged for several");
+}
+
+Status NcclGroup::check(const Operation& operation) const {
+  const bool may_go_by_nccl = has_met_ ? status_.is_ok() && why_not_.empty() : library_.is_usable();
+  return may_go_by_nccl ? check_same_gpu(operation, gpu()) : Status::ok();
+}
+
+Result<NcclLane*> NcclGroup::lane(int number, const NcclGroup* world) {
+  std::unique_ptr<NcclLane>& lane = lanes_[number];
+  if (lane == nullptr) {
+    const bool registers =
+        settings_.nccl_register_buffers && setup_.nccl.register_buffer != nullptr;
+    auto made = NcclLane::make(setup_, {.registers_memory = registers});
+    PERSEUS_RETURN_IF_ERROR(made.status());
+    lane = std::move(made).value();
+    PERSEUS_RETURN_IF_ERROR(connect(*lane, number, world));
+  }
+  PERSEUS_RETURN_IF_ERROR(lane->check());
+  return lane.get();
+}
+
+Status NcclGroup::connect(NcclLane& lane, int number, const NcclGroup* world) {
+  NcclLane* const whole = world != nullptr ? lane_to_shrink(*world, number) : nullptr;
+  if (whole != nullptr) {
+    std::vector<int> excluded;
+    for (int rank = 0; rank < static_cast<int>(world->gpus_.size()); ++rank) {
+      if (!set_.has(rank)) excluded.push_back(rank);
+    }
+    PERSEUS_RETURN_IF_ERROR(lane.shrink_from(*whole, std::move(excluded)));
+  } else {
+    PERSEUS_RETURN_IF_ERROR(lane.connect(ids_[number], set_.group.index, set_.group.size));
+  }
+  if (!is_hierarchical_) return {};
+  const HostSplit& hosts = *set_.group.by_host;
+  return lane.split_by_host(hosts.across.index, hosts.local.index);
+}
+
+// All ranks of this set see the same: what is launched comes in one order on all of them.
+NcclLane* NcclGroup::lane_to_shrink(const NcclGroup& world, int number) const {
+  const std::unique_ptr<NcclLane>& lane = world.lanes_[number];
+  if (&world == this || setup_.nccl.shrink == nullptr || lane == nullptr) return nullptr;
+  for (size_t i = 0; i < set_.ranks.size(); ++i) {
+    if (!(gpus_[i] == world.gpus_[set_.ranks[i]])) return nullptr;
+  }
+  return lane.get();
+}
+
+}  // namespace perseus

@@ -1,0 +1,98 @@
+// A process set's lanes of NCCL: whether its ranks can speak to each other by it, which they find
+// out together when they first have tensors on GPUs, and the communicators, one a lane, which are
+// connected when the first of these tensors has its turn. Engine thread; what it makes lives on the
+// GPU's thread.
+#pragma once
+
+#include <coroutine>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/task.h"
+#include "device/cuda/libraries.h"
+#include "device/cuda/nccl_lane.h"
+#include "execution/shard_run.h"
+
+namespace perseus {
+
+// The bound of PERSEUS_NCCL_LANES.
+inline constexpr int kMostNcclLanes = 16;
+
+// Of PERSEUS_GPU_OPERATIONS: what cannot go by NCCL is an error.
+inline constexpr int kOnlyNccl = 1;
+
+// Communicators are of one GPU a rank: an error unless the operation is on this one.
+Status check_same_gpu(const Operation& operation, const Gpu& gpu);
+
+class NcclGroup final : TaskObserver {
+ public:
+  // `thread`: of this rank's GPU, which has the set's first tensors.
+  NcclGroup(const Settings& settings, GpuThread& thread, const ProcessSet& set);
+  NcclGroup(const NcclGroup&) = delete;
+  ~NcclGroup();
+
+  // Has the ranks tell each other what they have. Call once; the messages go under `call`.
+  void meet(const Call& call) { swap(call).start(this); }
+
+  // Awaited by shards, any number: until the ranks have met.
+  class Met {
+   public:
+    explicit Met(NcclGroup& group) : group_(group) {}
+    bool await_ready() const { return group_.has_met_; }
+    void await_suspend(std::coroutine_handle<> waiter) { group_.waiters_.push_back(waiter); }
+    Status await_resume() const { return group_.status_; }
+
+   private:
+    NcclGroup& group_;
+  };
+  Met met() { return Met(*this); }
+
+  // All of these once the ranks have met; the same on all ranks.
+  // Why the set's tensors go by way of the host; empty if they go by NCCL.
+  const std::string& why_not() const { return why_not_; }
+  // Whether every rank has kernels.
+  bool has_kernels() const { return has_kernels_; }
+
+  // Why the operation cannot go by NCCL with the others, or could not if the ranks, which have not
+  // met, turn out to use it.
+  Status check(const Operation& operation) const;
+
+  Gpu& gpu() const { return thread_.gpu(); }
+  GpuThread& thread() const { return thread_; }
+  int lanes() const { return static_cast<int>(lanes_.size()); }
+
+  // GPU's thread, when it is this set's turn: a lane, which this connects. `world`: the group of
+  // all ranks, if there is one by now, whose communicators save a part of that.
+  Result<NcclLane*> lane(int number, const NcclGroup* world);
+
+ private:
+  struct Card;
+  Card own_card() const;
+  void judge(std::span<const Card> cards);
+  Task swap(Call call);
+  Task swap_ids(Call call);
+  void task_finished(const Status& status) override;
+  Status connect(NcclLane& lane, int number, const NcclGroup* world);
+  // The lane of that number, if it is connected and these ranks use the same GPUs there.
+  NcclLane* lane_to_shrink(const NcclGroup& world, int number) const;
+
+  const Settings& settings_;
+  GpuThread& thread_;
+  const ProcessSet& set_;
+  const FoundLibrary<Nccl>& library_;
+  const NcclSetup setup_;
+  const bool is_hierarchical_;
+
+  bool has_met_ = false;
+  Status status_;
+  std::string why_not_;
+  bool has_kernels_ = false;
+  std::vector<CuUuid> gpus_;  // by index
+  std::vector<std::coroutine_handle<>> waiters_;
+
+  std::vector<std::vector<NcclUniqueId>> ids_;    // by lane
+  std::vector<std::unique_ptr<NcclLane>> lanes_;  // by number; GPU's thread, once connected
+};
+
+}  // namespace perseus

@@ -1,0 +1,241 @@
+#include "execution/shard_run.h"
+
+#include <cstring>
+
+#include "codec/codec.h"
+#include "collectives/adasum.h"
+#include "collectives/coded_allreduce.h"
+#include "collectives/message.h"
+#include "execution/finite_check.h"
+#include "execution/fusion_buffer.h"
+
+namespace perseus {
+namespace {
+
+constexpr int kSetShift = 40;  // of Tag::operation: process set above, series below
+
+// Choices of PERSEUS_ALLREDUCE_MODE.
+constexpr int kFlat = 1, kHierarchical = 2;
+
+// The user's choice where the group allows it: hierarchical needs several hosts of as many ranks.
+AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
+  AllreduceAlgorithm wanted = wanted_algorithm(context.settings);
+  if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical(group)) {
+    wanted = AllreduceAlgorithm::kAuto;
+  }
+  if (wanted != AllreduceAlgorithm::kAuto) return wanted;
+  const AllreduceAlgorithm best = choose_allreduce(group, bytes);
+  const bool must_be_flat = context.settings.mode == kFlat;
+  return must_be_flat && best == AllreduceAlgorithm::kHierarchical ? AllreduceAlgorithm::kRing
+                                                                   : best;
+}
+
+// The memory of a shard that is a part of one tensor of the host's, which so can move from and to
+// it directly.
+Segment only_segment_of(const ShardRun& run) {
+  const bool is_direct = run.shard.pieces.size() == 1 && !run.is_of_gpus();
+  return is_direct ? segment_of(run, run.shard.pieces.front()) : Segment{};
+}
+
+// Where what coding loses of a piece is kept between its operations.
+float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
+  const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
+  const auto elements = static_cast<size_t>(agreed.description().tensors[piece.tensor].elements());
+  run.residual_name = agreed.key();
+  run.residual_name += '/';
+  run.residual_name += std::to_string(piece.tensor);
+  return context.residuals.of(run.residual_name, elements).data() + piece.offset;
+}
+
+// Sums the shard through a codec; with error feedback, what coding loses is added to the next.
+Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* values) {
+  const Group& group = run.batch->set->group;
+  const Call call = call_for(run, context, run.index);
+  const uint64_t elements = run.shard.elements();
+  Buffer lost;
+  if (codec.has_error_feedback()) {
+    lost = context.buffers.take(elements * sizeof(float));
+    if (!lost) co_return Status::out_of_memory("no memory for the error feedback of a codec");
+    float* at = values;
+    for (const Piece& piece : run.shard.pieces) {
+      add_residual(at, residual_of(run, context, piece), piece.elements);
+      at += piece.elements;
+    }
+  }
+  auto* kept = reinterpret_cast<float*>(lost.data());
+  const Status status = co_await coded_allreduce(group, call, values, elements, codec, kept);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  if (lost) {
+    for (const Piece& piece : run.shard.pieces) {
+      std::memcpy(residual_of(run, context, piece), kept, piece.elements * sizeof(float));
+      kept += piece.elements;
+    }
+  }
+  co_return Status::ok();
+}
+
+Task run_adasum(ShardRun& run, RunContext context) {
+  const Description& description = run.description();
+  const std::span<const Piece> pieces = run.shard.pieces;  // whole tensors: see Planner::cut
+  ScratchArray<uint64_t> tensors(context.buffers, pieces.size());
+  if (!tensors) co_return out_of_scratch(pieces.size() * sizeof(uint64_t));
+  for (const Piece& piece : pieces) tensors.emplace(piece.elements);
+  FiniteCheck check(run, context, pieces);
+  PERSEUS_CO_RETURN_IF_ERROR(check.ready());
+  FusionBuffer buffer(run, context);
+  Status status = co_await buffer.take();
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.pack(description.prescale, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await adasum(run.batch->set->group, call_for(run, context, run.index), buffer.data(),
+                           tensors.span(), run.shard.dtype);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.unpack(description.postscale, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  if (check.has_to_conclude(/*is_shared=*/true)) status = co_await check.conclude(true);
+  co_return status;
+}
+
+Task run_allreduce(ShardRun& run, RunContext context) {
+  const Description& description = run.description();
+  const Group& group = run.batch->set->group;
+  const uint64_t elements = run.shard.elements();
+  const double factor = result_factor(description, group.size);
+  const Call call = call_for(run, context, run.index);
+  const Codec* coding = codec_for(description, run.shard.dtype, context.settings);
+  const Segment segment = only_segment_of(run);
+
+  FiniteCheck check(run, context, run.shard.pieces);
+  PERSEUS_CO_RETURN_IF_ERROR(check.ready());
+
+  Status status;
+  // Without a copy; but zeros may be put only where the result will be.
+  const bool in_place = segment.source != nullptr && description.prescale == 1.0 &&
+                        coding == nullptr &&
+                        (!check.puts_zeros() || segment.source == segment.target);
+  if (in_place) {
+    auto* source = static_cast<std::byte*>(const_cast<void*>(segment.source));
+    check.search(FiniteCheck::kInput, 0, source, elements);
+    status = co_await allreduce(group, call, segment.source, segment.target, elements,
+                                run.shard.dtype, wire_op(description),
+                                algorithm_for(context, group, run.shard.bytes), factor);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
+    auto* target = static_cast<std::byte*>(segment.target);
+    check.search(FiniteCheck::kResult, 0, target, elements);
+    if (check.has_to_conclude(/*is_shared=*/true)) status = co_await check.conclude(true);
+    co_return status;
+  }
+
+  FusionBuffer buffer(run, context);
+  status = co_await buffer.take();
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.pack(description.prescale, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  double factor_left = 1.0;
+  if (coding != nullptr) {
+    auto* values = reinterpret_cast<float*>(buffer.data());
+    status = co_await run_coded(run, context, *coding, values);
+    factor_left = factor;
+  } else {
+    status = co_await allreduce(group, call, buffer.data(), buffer.data(), elements,
+                                run.shard.dtype, wire_op(description),
+                                algorithm_for(context, group, run.shard.bytes), factor);
+  }
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.unpack(factor_left, &check);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  if (check.has_to_conclude(/*is_shared=*/true)) status = co_await check.conclude(true);
+  co_return status;
+}
+
+Task run_broadcast(ShardRun& run, RunContext context) {
+  const ProcessSet& set = *run.batch->set;
+  const int root = set.index_of(run.description().root);
+  const bool is_root = root == set.index;
+  const Call call = call_for(run, context, run.index);
+  const Segment segment = only_segment_of(run);
+
+  if (segment.source != nullptr) {
+    if (is_root && segment.source != segment.target) {
+      std::memcpy(segment.target, segment.source, run.shard.bytes);
+    }
+    const Status status =
+        co_await broadcast(set.group, call, segment.target, run.shard.bytes, root);
+    co_return status;
+  }
+  FusionBuffer buffer(run, context);
+  Status status = co_await buffer.take();
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  if (is_root) status = co_await buffer.pack(1.0);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await broadcast(set.group, call, buffer.data(), run.shard.bytes, root);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
+  status = co_await buffer.unpack(1.0);
+  co_return status;
+}
+
+}  // namespace
+
+Segment segment_of(const ShardRun& run, const Piece& piece) {
+  Segment segment;
+  segment.elements = piece.elements;
+  if (const OperationPtr& operation = run.batch->operations[piece.operation]) {
+    const OperationTensor& tensor = operation->tensors[piece.tensor];
+    const size_t offset = piece.offset * size_of(run.shard.dtype);
+    segment.source = tensor.input + offset;
+    segment.target = tensor.output + offset;
+  }
+  return segment;
+}
+
+uint64_t operation_tag(const ProcessSet& set, uint64_t series) {
+  return (static_cast<uint64_t>(set.id) << kSetShift) | series;
+}
+
+Call call_for(const ShardRun& run, RunContext& context, uint32_t number) {
+  Call call;
+  call.operation = operation_tag(*run.batch->set, run.series);
+  call.shard = number;
+  call.priority = run.shard.priority;
+  call.buffers = &context.buffers;
+  call.streaming = run.streaming;
+  return call;
+}
+
+const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings) {
+  if (dtype != DataType::kFloat32 || wire_op(description) != ReduceOp::kSum) return nullptr;
+  int id = description.codec;
+  if (id == kCodecFromSettings) {
+    constexpr int kFp16Setting = 0, kBf16Setting = 2;
+    id = settings.wire_dtype == kFp16Setting   ? kCodecFp16
+         : settings.wire_dtype == kBf16Setting ? kCodecBf16
+                                               : kCodecNone;
+  }
+  return codec(id);
+}
+
+AllreduceAlgorithm wanted_algorithm(const Settings& settings) {
+  const auto wanted = static_cast<AllreduceAlgorithm>(settings.algorithm);
+  const bool is_free = wanted == AllreduceAlgorithm::kAuto;
+  return is_free && settings.mode == kHierarchical ? AllreduceAlgorithm::kHierarchical : wanted;
+}
+
+double result_factor(const Description& description, int set_size) {
+  return description.reduce_op == ReduceOp::kAverage ? description.postscale / set_size
+                                                     : description.postscale;
+}
+ReduceOp wire_op(const Description& description) {
+  return description.reduce_op == ReduceOp::kAverage ? ReduceOp::kSum : description.reduce_op;
+}
+
+Task run_shard(ShardRun& run, RunContext context) {
+  switch (run.description().kind) {
+    case OperationKind::kAllreduce:
+      return run.description().reduce_op == ReduceOp::kAdasum ? run_adasum(run, context)
+                                                              : run_allreduce(run, context);
+    case OperationKind::kBroadcast: return run_broadcast(run, context);
+    default: return run_whole(run, context);
+  }
+}
+
+}  // namespace perseus

@@ -1,0 +1,131 @@
+// One operation that this process has submitted, from submit to release.
+//
+//   submitted -> (in the queue) -> pending -> agreed -> running -> complete
+//
+// Any state but the last may go straight to complete, with an error. Until complete who runs the
+// engine's loop alone touches it, but for `done`; from then on it is read-only and belongs to who
+// holds the handle.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/event.h"
+#include "base/status.h"
+#include "device/cuda/gpu.h"
+#include "state/names.h"
+#include "negotiation/description.h"
+
+namespace perseus {
+
+// Of the host, or of a GPU, whatever still uses it there.
+struct FreeMemory {
+  void operator()(std::byte* memory) const {
+    if (!Gpu::free(memory)) std::free(memory);
+  }
+};
+using OwnedMemory = std::unique_ptr<std::byte[], FreeMemory>;
+
+// A tensor of an operation: the caller's memory, and what the result looks like.
+struct OperationTensor {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // the caller's, or allocated's
+  OwnedMemory allocated;
+  Shape result_shape;
+};
+
+class Operation;
+using OperationCallback = std::function<void(Operation& operation)>;
+
+class Operation {
+ public:
+  int64_t handle = 0;
+  int32_t name_id = -1;  // in Names; -1 for the engine's own operations
+  std::atomic<bool> holds_name{false};
+  int32_t process_set = 0;
+  std::string key;
+  Description description;
+  std::vector<OperationTensor> tensors;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
+  OperationCallback callback;
+  bool is_bound = false;  // its callback runs on the engine's own thread alone
+  // Of tensors on a GPU: which, and when the inputs are there; no event: they are.
+  Gpu* gpu = nullptr;
+  GpuEvent ready;
+  // Once `launched` is set: when the results will be there. Set when it is done at the latest.
+  std::vector<GpuEvent> results;
+  std::atomic<int> unlaunched_shards{0};
+  Event launched;
+
+  // A shard has been queued to the GPU, and will be done then. GPU's thread.
+  void shard_launched(const GpuEvent& until) {
+    results.push_back(until);
+    if (unlaunched_shards.fetch_sub(1, std::memory_order_acq_rel) == 1) launched.set();
+  }
+
+  // The name may be used again. Any thread, any number of times.
+  void give_back_name(Names& names) {
+    if (holds_name.exchange(false, std::memory_order_acq_rel)) names.give_back(name_id);
+  }
+
+  // Engine thread: shards that are not done.
+  int unfinished_shards = 0;
+  int open_activities = 0;  // in the timeline
+  Status first_error;
+  // The first NaN or infinity that was found in it; see FiniteCheck.
+  struct NonFinite {
+    std::pair<uint32_t, uint64_t> place;  // tensor, element
+    std::string text;
+    bool is_told_here = false;  // this rank is to log it
+    bool is_agreed = false;     // all ranks know
+  };
+  std::optional<NonFinite> non_finite;
+  // When it was submitted, for the stall report.
+  std::chrono::steady_clock::time_point submitted_at;
+
+  // Results; valid once done.is_set().
+  Status status;
+  std::vector<int64_t> received_splits;  // alltoall
+  int32_t last_rank = -1;                // join
+  // add_process_set; given at submission: the set to open or close here.
+  int32_t new_set = -1;
+  Event done;
+
+  std::string_view name() const { return name_of_key(key); }
+
+  // Becomes as new, but for the memory of its strings and vectors; see Recycler.
+  void recycle() {
+    name_id = -1;
+    process_set = 0;
+    key.clear();
+    Description fresh;
+    fresh.tensors.swap(description.tensors);
+    fresh.tensors.clear();
+    description = std::move(fresh);
+    tensors.clear();
+    splits.clear();
+    received_splits.clear();
+    callback = nullptr;
+    is_bound = false;
+    gpu = nullptr;
+    ready = GpuEvent();
+    results.clear();
+    launched.clear();
+    unfinished_shards = open_activities = 0;
+    first_error = status = Status();
+    non_finite.reset();
+    last_rank = new_set = -1;
+    done.clear();
+  }
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+}  // namespace perseus

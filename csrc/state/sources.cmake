@@ -1,0 +1,2 @@
+set(SOURCES control.cc names.cc)
+set(NEEDS base device collectives negotiation schedule)

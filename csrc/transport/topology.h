@@ -1,0 +1,27 @@
+// Which rank is on which host.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace perseus {
+
+// The hosts of all ranks. Host numbers count hosts in the order of their lowest rank.
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  std::vector<int> host_of;  // host number of each rank
+  std::vector<std::string> host_names;
+  std::vector<int> launched;  // what the launcher calls each rank
+
+  // For messages: "rank 3 on host7", or "rank 3 (launched as rank 4) on host7".
+  std::string name(int of_rank) const;
+
+  int local_rank() const;
+  int local_size() const;
+  int cross_rank() const;  // position among the ranks with this local rank, in order of host
+  int cross_size() const;
+  bool is_homogeneous() const;  // every host has the same number of ranks
+};
+
+}  // namespace perseus

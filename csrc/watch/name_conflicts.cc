@@ -1,0 +1,159 @@
+#include "watch/name_conflicts.h"
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+// How long a stray may find the operation that it was meant for, in times that make one overdue.
+constexpr int kStrayPeriods = 4;
+
+// Adapters number the operations that the user has not named. Such numbers mean nothing across
+// kinds.
+bool is_named(std::string_view users_name) { return !users_name.starts_with("noname."); }
+
+// Init has a time-out of its own, and who has joined waits for as long as the others like.
+bool is_watched(const Operation& operation) {
+  const OperationKind kind = operation.description.kind;
+  const bool is_users = operation.name_id >= 0 || kind == OperationKind::kAddProcessSet ||
+                        kind == OperationKind::kRemoveProcessSet;
+  return is_users && kind != OperationKind::kJoin && is_named(users_name(operation.key));
+}
+
+}  // namespace
+
+MixUps::MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host)
+    : loop_(loop), overdue_after_(overdue_after), host_(host), alarm_(loop) {}
+
+void MixUps::arm(std::chrono::nanoseconds from_now) {
+  alarm_.set(Clock::now() + from_now, [this] { check(); });
+}
+
+// One timer stands for all that is pending; it dies with the last of it.
+void MixUps::check() {
+  const bool any_pending = find_overdue();
+  std::erase_if(strays_, [](const auto& entry) { return entry.second.until < Clock::now(); });
+  const bool attended = std::exchange(attends_, !overdue_.empty() || !strays_.empty());
+  if (attends_ || attended) {
+    for (const auto& [id, set] : host_.process_sets_here()) {
+      if (set->negotiator) set->negotiator->attend(attends_);
+    }
+    refuse_heard();
+    advance_all();
+  }
+  if (any_pending || attends_) arm(overdue_after_ / 2);
+}
+
+bool MixUps::find_overdue() {
+  bool any_pending = false;
+  std::map<std::string_view, std::vector<const Operation*>> by_name;
+  for (const auto& [id, set] : host_.process_sets_here()) {
+    for (const auto& [key, operation] : set->pending) {
+      any_pending = true;
+      if (is_watched(*operation)) by_name[users_name(key)].push_back(operation.get());
+    }
+  }
+  std::set<Place> overdue;
+  const auto latest = Clock::now() - overdue_after_;
+  for (const auto& [name, operations] : by_name) {
+    const Operation& operation = *operations.front();
+    if (operations.size() > 1 || operation.submitted_at > latest) continue;
+    Place place{operation.process_set, operation.key};
+    if (!overdue_.contains(place)) {
+      host_.process_sets_here().at(place.first)->negotiator->mark_overdue(place.second);
+    }
+    overdue.insert(std::move(place));
+  }
+  overdue_ = std::move(overdue);
+  return any_pending;
+}
+
+void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
+  for (const Agreement::Failure& failure : agreement.failures) {
+    const bool has_failed_here = !failure.is_refused_here && set.pending.contains(failure.key);
+    if (has_failed_here && !failure.instead_key.empty()) {
+      refuse_for({failure.instead_set, failure.instead_key}, {set.id, failure.key});
+      loop_.post([this] { advance_all(); });
+    }
+    forget({set.id, failure.key});
+  }
+  if (!overdue_.empty() || !heard_.empty()) {
+    for (const Agreement::Ready& ready : agreement.ready) forget({set.id, ready.key()});
+  }
+  for (const Agreement::Overdue& overdue : agreement.overdue) {
+    if (!set.pending.contains(overdue.key)) heard_[{set.id, overdue.key}] = overdue.waiting;
+  }
+  if (!agreement.overdue.empty()) {
+    refuse_heard();
+    loop_.post([this] { advance_all(); });
+  }
+}
+
+void MixUps::add_stray(const std::string& key, const std::string& reason) {
+  if (!is_named(users_name(key))) return;
+  strays_[std::string(users_name(key))] = {Clock::now() + kStrayPeriods * overdue_after_, reason};
+  alarm_.cancel();
+  check();
+}
+
+void MixUps::refuse_heard() {
+  for (const auto& [theirs, waiting] : heard_) {
+    const std::string name(users_name(theirs.second));
+    for (const Place& ours : overdue_) {
+      if (users_name(ours.second) == name && waits_for_one_of(ours, waiting)) {
+        refuse_for(theirs, ours);
+      }
+    }
+    const auto stray = strays_.find(name);
+    if (stray != strays_.end() && refuse(theirs, {stray->second.reason, -1, ""})) {
+      strays_.erase(stray);
+    }
+  }
+}
+
+bool MixUps::waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const {
+  const ProcessSet& set = *host_.process_sets_here().at(ours.first);
+  return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return set.has(rank); });
+}
+
+void MixUps::refuse_for(const Place& theirs, const Place& ours) {
+  if (refused_.contains({ours, theirs})) return;
+  const auto describe = [&](const Place& place) {
+    const std::string text = "'" + display_name(place.second) + "'";
+    return theirs.first == ours.first ? text
+                                      : text + " in process set " + std::to_string(place.first);
+  };
+  if (refuse(theirs,
+             {"it waits for " + describe(ours) + " instead of " + describe(theirs) +
+                  "; every rank must submit a name for the same operation in the same process set",
+              ours.first, ours.second})) {
+    refused_.emplace(ours, theirs);
+  }
+}
+
+// Whether that could be done.
+bool MixUps::refuse(const Place& theirs, Refusal refusal) {
+  const auto& sets = host_.process_sets_here();
+  const auto set = sets.find(theirs.first);
+  if (set == sets.end() || set->second->negotiator == nullptr ||
+      set->second->pending.contains(theirs.second)) {
+    return false;
+  }
+  set->second->negotiator->refuse(theirs.second, std::move(refusal));
+  return true;
+}
+
+void MixUps::forget(const Place& place) {
+  overdue_.erase(place);
+  heard_.erase(place);
+  std::erase_if(refused_, [&](const auto& entry) { return entry.first == place; });
+}
+
+void MixUps::advance_all() {
+  // Agreements may open and close sets.
+  for (const auto& [id, set] : std::map(host_.process_sets_here())) host_.advance(*set);
+}
+
+}  // namespace perseus

@@ -1,0 +1,87 @@
+// Brings to light a name that some ranks submit for one operation and others for another: as an
+// allreduce here and a broadcast there, or in two process sets. Either would wait for ever for the
+// ranks that wait in the other.
+//
+// An operation that has waited long, on a rank that has no other of that name, is overdue, and the
+// ballots say so. A rank that hears of it, and waits as long for another operation of the name,
+// which needs a rank that waits for the first, refuses that; so it fails on all ranks that have
+// submitted it, which then refuse the other. Where nobody waits for the other, a rank may just be
+// slow, and nothing is refused.
+//
+// A call that has failed here because this rank is not in the process set is a stray: it may have
+// been meant for a set that this rank is in, and whose other ranks wait. A stray refuses the first
+// operation of its name that it hears is overdue, unless this rank submits one itself meanwhile.
+//
+// While something is overdue, or astray, this rank attends the rounds of all its process sets.
+// Engine thread.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/alarm.h"
+#include "state/process_set.h"
+
+namespace perseus {
+
+class MixUpHost {
+ public:
+  virtual const std::map<int32_t, ProcessSetPtr>& process_sets_here() const = 0;
+  virtual void advance(ProcessSet& set) = 0;
+
+ protected:
+  ~MixUpHost() = default;
+};
+
+class MixUps {
+ public:
+  // overdue_after: how long an operation must have waited.
+  MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host);
+
+  // An operation has become pending.
+  void watch(const Operation& operation) {
+    if (!alarm_.is_set()) arm(overdue_after_);
+    if (!strays_.empty()) strays_.erase(std::string(users_name(operation.key)));
+  }
+  // A call has failed in a process set that this rank does not belong to.
+  void add_stray(const std::string& key, const std::string& reason);
+  // Call before what was agreed leaves the set's pending operations.
+  void on_agreement(const ProcessSet& set, const Agreement& agreement);
+
+ private:
+  // An operation, by process set and key.
+  using Place = std::pair<int32_t, std::string>;
+
+  void arm(std::chrono::nanoseconds from_now);
+  void check();
+  // Marks what is overdue here; whether anything is pending at all.
+  bool find_overdue();
+  void refuse_heard();
+  bool waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const;
+  void refuse_for(const Place& theirs, const Place& ours);
+  bool refuse(const Place& theirs, Refusal refusal);
+  void forget(const Place& place);
+  void advance_all();
+
+  EventLoop& loop_;
+  const std::chrono::seconds overdue_after_;
+  MixUpHost& host_;
+  Alarm alarm_;
+  bool attends_ = false;
+  std::set<Place> overdue_;  // here
+  // Overdue elsewhere, and not pending here; on which ranks.
+  std::map<Place, std::vector<int32_t>> heard_;
+  struct Stray {
+    Clock::time_point until;
+    std::string reason;
+  };
+  std::map<std::string, Stray> strays_;        // by the user's name
+  std::set<std::pair<Place, Place>> refused_;  // for the sake of which of ours, and which
+};
+
+}  // namespace perseus

@@ -1,0 +1,212 @@
+#include "watch/stall_watch.h"
+
+#include <algorithm>
+
+#include "observe/log.h"
+
+namespace perseus {
+namespace {
+
+// What a rank needs to answer a question: far more than a busy engine's turn.
+constexpr std::chrono::milliseconds kAnswerTime{500};
+
+// "'allreduce.x' in process set 3"
+std::string shown(int32_t set, const std::string& key) {
+  const std::string text = "'" + display_name(key) + "'";
+  return set == ProcessSet::kWorld ? text : text + " in process set " + std::to_string(set);
+}
+
+}  // namespace
+
+StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
+                       StallWatchHost& host)
+    : report_after_(std::chrono::seconds(settings.stall_check_time)),
+      enabled_(!settings.stall_check_disable),
+      rank_(rank),
+      counters_(counters),
+      host_(host),
+      reporter_(std::chrono::seconds(settings.stall_check_time),
+                std::chrono::seconds(settings.stall_shutdown_time)),
+      alarm_(loop) {}
+
+void StallWatch::watch(const ProcessSetPtr& set) {
+  if (!enabled_) return;
+  sets_[set->id] = set;
+  if (!alarm_.is_set()) arm();
+}
+
+// One timer stands for all that is pending; it dies with the last of it, so that an idle engine
+// has none.
+void StallWatch::arm() {
+  auto due = Clock::now() + report_after_;
+  for (const auto& [id, weak] : sets_) {
+    const ProcessSetPtr set = weak.lock();
+    if (set == nullptr) continue;
+    for (const auto& [key, operation] : set->pending) {
+      // One that was late at the last check is looked at again after the same time.
+      const auto its = operation->submitted_at + report_after_;
+      due = std::min(due, its > checked_at_ ? its : checked_at_ + report_after_);
+    }
+  }
+  alarm_.set(due, [this] { check(); });
+}
+
+bool StallWatch::has_pending() const {
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& entry) {
+    const ProcessSetPtr set = entry.second.lock();
+    return set != nullptr && !set->pending.empty();
+  });
+}
+
+void StallWatch::check() {
+  const auto now = checked_at_ = Clock::now();
+  bool has_asked = false;
+  for (auto& [id, weak] : sets_) {
+    const ProcessSetPtr set = weak.lock();
+    if (set == nullptr) continue;
+    // Once one is late, those that soon would be are asked about with it.
+    std::vector<const Operation*> late;
+    bool any_late = false;
+    for (const auto& [key, operation] : set->pending) {
+      // Others may compute for as long as they like while this rank has joined.
+      if (operation->description.kind == OperationKind::kJoin) continue;
+      const auto waited = now - operation->submitted_at;
+      any_late |= waited >= report_after_;
+      if (waited >= report_after_ / 2) late.push_back(operation.get());
+    }
+    std::ranges::sort(late, {}, &Operation::submitted_at);
+    if (any_late) ask(*set, late);
+    has_asked |= any_late;
+  }
+  drop_settled();
+  if (has_asked) {
+    alarm_.set(now + kAnswerTime, [this] { report(); });
+  } else {
+    report();
+  }
+}
+
+void StallWatch::ask(const ProcessSet& set, const std::vector<const Operation*>& late) {
+  StallQuery query;
+  query.process_set = set.id;
+  query.rounds = set.negotiator->completed_rounds();
+  for (const Operation* operation : late) {
+    query.keys.push_back(operation->key);
+    Suspect& suspect = suspects_[{set.id, operation->key}];
+    suspect.since = operation->submitted_at;
+    // Whoever does not answer is missing too.
+    suspect.missing = {set.ranks.begin(), set.ranks.end()};
+    suspect.missing.erase(rank_);
+    suspect.last_submitted.clear();
+  }
+  const std::vector<std::byte> message = query.write();
+  for (int rank : set.ranks) {
+    if (rank != rank_) host_.send_to(rank, message);
+  }
+}
+
+void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set) {
+  StallAnswer answer;
+  answer.process_set = query.process_set;
+  answer.last_submitted = last_submitted();
+  const bool has_everything = set != nullptr && set->negotiator->has_joined();
+  for (const std::string& key : query.keys) {
+    if (has_everything) break;
+    const bool is_there = set != nullptr && (set->pending.contains(key) ||
+                                             // The asker is about to hear so.
+                                             set->negotiator->has_agreed_since(key, query.rounds));
+    if (!is_there) answer.missing.push_back(key);
+  }
+  host_.send_to(from, answer.write());
+  if (!answer.missing.empty()) say_who_waits_for_us(from, query.process_set, answer.missing);
+}
+
+// All who wait ask at about the same time; one line says enough.
+void StallWatch::say_who_waits_for_us(int asker, int32_t set,
+                                      const std::vector<std::string>& keys) {
+  const auto now = Clock::now();
+  if (!enabled_ || now < said_at_ + report_after_ / 2) return;
+  said_at_ = now;
+  std::string text = "rank " + std::to_string(asker) + ", and perhaps others, has waited for " +
+                     std::to_string(report_after_ / std::chrono::seconds(1)) +
+                     " s for this rank to submit " + shown(set, keys.front());
+  if (keys.size() > 1) text += " and " + std::to_string(keys.size() - 1) + " more";
+  text += last_key_.empty() ? "; it has submitted nothing yet"
+                            : "; what it submitted last is " + last_submitted();
+  PERSEUS_LOG(kWarning, text);
+}
+
+std::string StallWatch::last_submitted() const {
+  return last_key_.empty() ? "" : shown(last_set_, last_key_);
+}
+
+void StallWatch::on_answer(int from, const StallAnswer& answer) {
+  for (auto& [which, suspect] : suspects_) {
+    if (which.first != answer.process_set) continue;
+    const bool is_missing = std::find(answer.missing.begin(), answer.missing.end(), which.second) !=
+                            answer.missing.end();
+    if (!is_missing) {
+      suspect.missing.erase(from);
+    } else {
+      suspect.last_submitted[from] = answer.last_submitted;
+    }
+  }
+}
+
+void StallWatch::drop_settled() {
+  std::erase_if(suspects_, [&](const auto& entry) {
+    const auto set = sets_.contains(entry.first.first) ? sets_[entry.first.first].lock() : nullptr;
+    return set == nullptr || !set->pending.contains(entry.first.second);
+  });
+}
+
+std::vector<StallReporter::Waiting> StallWatch::waiting(std::vector<std::string>& names) const {
+  std::vector<StallReporter::Waiting> waiting;
+  names.reserve(suspects_.size());
+  for (const auto& [which, suspect] : suspects_) {
+    const auto set = sets_.at(which.first).lock();
+    if (set == nullptr) continue;
+    names.push_back(shown(which.first, which.second));
+    StallReporter::Waiting entry;
+    entry.name = names.back();
+    entry.since = suspect.since;
+    for (int rank : set->ranks) {
+      (suspect.missing.contains(rank) ? entry.missing : entry.ready).push_back(rank);
+    }
+    waiting.push_back(std::move(entry));
+  }
+  return waiting;
+}
+
+void StallWatch::look_for_cleared() {
+  drop_settled();
+  std::vector<std::string> names;
+  const std::string cleared = reporter_.clear(Clock::now(), waiting(names));
+  if (!cleared.empty()) PERSEUS_LOG(kWarning, cleared);
+}
+
+void StallWatch::report() {
+  drop_settled();
+  std::vector<std::string> names;
+  const std::vector<StallReporter::Waiting> late = waiting(names);
+  std::map<int, std::string> last_submitted;
+  for (const auto& [which, suspect] : suspects_) {
+    last_submitted.insert(suspect.last_submitted.begin(), suspect.last_submitted.end());
+  }
+  const StallReporter::Report report = reporter_.check(Clock::now(), late);
+  if (!report.warning.empty()) {
+    std::string text = report.warning;
+    for (const auto& [rank, name] : last_submitted) {
+      text += "\n  rank " + std::to_string(rank);
+      text += name.empty() ? " has submitted nothing yet" : " last submitted " + name;
+    }
+    counters_.stall_warnings.add(report.tensors);
+    PERSEUS_LOG(kWarning, text);
+  }
+  if (!report.cleared.empty()) PERSEUS_LOG(kWarning, report.cleared);
+
+  if (has_pending()) arm();
+  if (!report.shut_down.is_ok()) host_.end_stalled(report.shut_down);
+}
+
+}  // namespace perseus

@@ -1,0 +1,83 @@
+// Finds operations that wait long for other ranks, asks those ranks, and reports who is missing.
+// Questions are asked only when something waits longer than the report time, so a healthy job sends
+// none. Engine thread.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/alarm.h"
+#include "base/settings.h"
+#include "state/control.h"
+#include "state/process_set.h"
+#include "observe/counters.h"
+#include "watch/stall_reporter.h"
+
+namespace perseus {
+
+class StallWatchHost {
+ public:
+  virtual void send_to(int rank, std::span<const std::byte> message) = 0;
+  virtual void end_stalled(const Status& why) = 0;
+
+ protected:
+  ~StallWatchHost() = default;
+};
+
+class StallWatch {
+ public:
+  StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
+             StallWatchHost& host);
+
+  // An operation of the set has become pending: look at it when it may be late.
+  void watch(const ProcessSetPtr& set);
+  // Something that has been reported may wait no more.
+  void note_agreement() {
+    if (reporter_.has_reported()) look_for_cleared();
+  }
+  void answer(int from, const StallQuery& query, const ProcessSet* set);
+  void on_answer(int from, const StallAnswer& answer);
+  void note_submission(const Operation& operation) {
+    const bool is_users = operation.name_id >= 0;
+    if (!is_users) return;
+    last_set_ = operation.process_set;
+    last_key_ = operation.key;
+  }
+
+ private:
+  struct Suspect {
+    StallReporter::TimePoint since;
+    std::set<int> missing;
+    std::map<int, std::string> last_submitted;  // of the missing ranks
+  };
+
+  void arm();
+  bool has_pending() const;
+  void check();
+  void ask(const ProcessSet& set, const std::vector<const Operation*>& late);
+  void report();
+  void look_for_cleared();
+  void drop_settled();
+  // Suspects; `names` holds what they are called.
+  std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
+  void say_who_waits_for_us(int asker, int32_t set, const std::vector<std::string>& keys);
+  std::string last_submitted() const;
+
+  const std::chrono::milliseconds report_after_;
+  const bool enabled_;
+  const int rank_;
+  Counters& counters_;
+  StallWatchHost& host_;
+  StallReporter reporter_;
+  Alarm alarm_;
+  StallReporter::TimePoint checked_at_;
+  std::map<int32_t, std::weak_ptr<ProcessSet>> sets_;
+  std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
+  int32_t last_set_ = ProcessSet::kWorld;
+  std::string last_key_;              // of the user's operation that was submitted last
+  StallReporter::TimePoint said_at_;  // that others wait for this rank
+};
+
+}  // namespace perseus

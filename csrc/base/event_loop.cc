@@ -213,7 +213,7 @@ struct EventLoop::Impl {
   Next lend() {
     lending.forget_recalls();
     if (!may_lend() || stopping.load(std::memory_order_seq_cst)) return Next::kIdle;
-    is_withheld = (is_withheld || lender->has_much_to_do()) && !lender->is_at_rest();
+    is_withheld = (is_withheld || lender->has_bulk_work()) && !lender->is_at_rest();
     if (is_withheld) return Next::kIdle;
     const auto has_news = [this] { return lender->has_news(); };
     if (lending.lend(has_news) == Lending::Return::kRecalled) return Next::kTurn;
@@ -230,8 +230,7 @@ struct EventLoop::Impl {
     while (!awaited.is_set()) {
       const bool progress = turn();
       now = Clock::now();
-      if (lender->has_much_to_do() || now >= until || lending.is_recalled() ||
-          !lender->may_lend()) {
+      if (lender->has_bulk_work() || now >= until || lending.is_recalled() || !lender->may_lend()) {
         return lending.give_back(Lending::GiveBack::kNow, now);
       }
       if (progress) {

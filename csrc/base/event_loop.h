@@ -53,8 +53,9 @@ class LoopLender {
   // Whether nothing is under way for this process, so that the loop may well stand still for a
   // moment.
   virtual bool is_at_rest() const = 0;
-  // Whether there is so much of it that who waits may as well leave all to the loop's own thread.
-  virtual bool has_much_to_do() const = 0;
+  // Returns whether so much is under way that a waiting thread may as well leave all of it to the
+  // loop's own thread.
+  virtual bool has_bulk_work() const = 0;
 
  protected:
   ~LoopLender() = default;

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/interruption.h"
-#include "base/start_thread.h"
 #include "base/secret.h"
+#include "base/start_thread.h"
 
 namespace perseus {
 namespace {

@@ -3,18 +3,18 @@
 #include <mutex>
 #include <utility>
 
+#include "base/secret.h"
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/listen_addresses.h"
 #include "bootstrap/local_secret.h"
 #include "bootstrap/mpi_bootstrap.h"
-#include "mpi/mpi_library.h"
-#include "mpi/mpi_process.h"
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_server.h"
-#include "base/secret.h"
 #include "bootstrap/single_bootstrap.h"
+#include "mpi/mpi_library.h"
+#include "mpi/mpi_process.h"
 #include "observe/log.h"
 
 namespace perseus {

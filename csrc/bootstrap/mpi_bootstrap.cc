@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/interruption.h"
-#include "mpi/mpi_tags.h"
 #include "base/rank_names.h"
-#include "bootstrap/rendezvous_protocol.h"
 #include "base/secret.h"
+#include "bootstrap/rendezvous_protocol.h"
+#include "mpi/mpi_tags.h"
 
 namespace perseus {
 namespace {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/interruption.h"
 #include "base/hmac.h"
-#include "bootstrap/rendezvous_protocol.h"
+#include "base/interruption.h"
 #include "base/secret.h"
+#include "bootstrap/rendezvous_protocol.h"
 
 namespace perseus {
 namespace {

@@ -19,11 +19,11 @@
 #include <utility>
 
 #include "base/event_loop.h"
-#include "base/start_thread.h"
 #include "base/hmac.h"
+#include "base/secret.h"
+#include "base/start_thread.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_world.h"
-#include "base/secret.h"
 #include "bootstrap/socket.h"
 #include "observe/log.h"
 

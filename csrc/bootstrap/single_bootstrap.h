@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/bootstrap.h"
 #include "base/secret.h"
+#include "bootstrap/bootstrap.h"
 
 namespace perseus {
 

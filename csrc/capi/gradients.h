@@ -17,8 +17,8 @@
 #include "base/status.h"
 #include "capi/gradient_lists.h"
 #include "engine/engine.h"
-#include "state/operation.h"
 #include "perseus/perseus.h"
+#include "state/operation.h"
 
 namespace perseus {
 

@@ -1,13 +1,13 @@
 // perseus.h: codecs, timeline, counters, settings, what was found.
 #include <string>
 
-#include "mpi/mpi_library.h"
 #include "capi/process.h"
 #include "codec/codec.h"
 #include "codec/function_codec.h"
 #include "device/cpu/kernels.h"
 #include "device/cuda/kernels_image.h"
 #include "device/cuda/libraries.h"
+#include "mpi/mpi_library.h"
 
 using perseus::Process;
 using perseus::Status;

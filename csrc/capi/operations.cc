@@ -40,7 +40,7 @@ perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
 struct Place {
   std::shared_ptr<perseus::Engine> engine;
   const perseus::Names::Entry* name = nullptr;
-  perseus::Engine::Ranks ranks;  // of its process set
+  perseus::SharedRanks ranks;  // of its process set
 };
 
 perseus::Result<Place> find_place(int32_t id) {
@@ -51,7 +51,7 @@ perseus::Result<Place> find_place(int32_t id) {
   const auto name = process.names.find(id);
   if (!name.is_ok()) return name.status();
   place.name = name.value();
-  auto ranks = place.engine->share_process_set_ranks(place.name->process_set);
+  auto ranks = place.engine->process_set_ranks(place.name->process_set);
   Status status = ranks.status();
   if (status.is_ok()) {
     place.ranks = std::move(ranks).value();

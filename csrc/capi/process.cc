@@ -8,9 +8,10 @@
 
 #include "base/interruption.h"
 #include "base/large_memory.h"
-#include "mpi/mpi_process.h"
 #include "capi/submission.h"
 #include "codec/codec.h"
+#include "engine/engine_scope.h"
+#include "mpi/mpi_process.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -33,7 +34,7 @@ void warn_about_environment() {
 // waits for all ranks when it is finalised, and the others may wait for this one.
 void leave_at_exit() {
   Process& process = Process::instance();
-  if (Engine::runs_here()) {
+  if (EngineScope::is_here()) {
     // exit() in a callback: the engine cannot wait for its own thread.
     leave_mpi_as_it_is();
     return;
@@ -75,7 +76,7 @@ void Process::after_fork_in_parent() {
 
 void Process::after_fork_in_child() {
   Gpu::after_fork_in_child();
-  Engine::after_fork_in_child();
+  EngineScope::after_fork_in_child();
   codecs_after_fork();
   recycled_operations().after_fork();
   handles.after_fork_in_child();
@@ -92,7 +93,7 @@ std::shared_ptr<Engine> Process::engine() const {
 }
 
 Status Process::init(const std::vector<int>& ranks) {
-  if (Engine::runs_here() && engine() == nullptr) {
+  if (EngineScope::is_here() && engine() == nullptr) {
     return Status::invalid_argument("perseus_init cannot be called from a callback");
   }
   std::lock_guard lifecycle(lifecycle_);
@@ -133,7 +134,7 @@ Status Process::init(const std::vector<int>& ranks) {
 
 Status Process::shutdown(const std::string& why) {
   // Another thread may be waiting for this one to be done with it.
-  if (Engine::runs_here()) {
+  if (EngineScope::is_here()) {
     return Status::invalid_argument("perseus_shutdown cannot be called from a callback");
   }
   std::shared_ptr<Engine> leaving = engine();

@@ -7,11 +7,11 @@
 #include <mutex>
 
 #include "engine/engine.h"
-#include "state/handles.h"
-#include "state/names.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
 #include "perseus/perseus.h"
+#include "state/handles.h"
+#include "state/names.h"
 
 namespace perseus {
 

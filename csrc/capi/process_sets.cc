@@ -8,8 +8,8 @@ using perseus::Process;
 using perseus::Status;
 using perseus::to_c;
 
-static_assert(PERSEUS_FIRST_OPENED_SET == perseus::Engine::kFirstOpenedSet);
-static_assert(PERSEUS_LAST_OPENED_SET == perseus::Engine::kLastOpenedSet);
+static_assert(PERSEUS_FIRST_OPENED_SET == perseus::ProcessSet::kFirstOpened);
+static_assert(PERSEUS_LAST_OPENED_SET == perseus::ProcessSet::kLastOpened);
 
 extern "C" {
 
@@ -57,15 +57,15 @@ int32_t perseus_process_set_rank(perseus_process_set_t set) {
   if (engine == nullptr) return -1;
   const auto ranks = engine->process_set_ranks(set);
   if (!ranks.is_ok()) return -1;
-  const auto place = std::find(ranks.value().begin(), ranks.value().end(), engine->topology().rank);
-  return place == ranks.value().end() ? -1 : static_cast<int32_t>(place - ranks.value().begin());
+  const auto place = std::ranges::find(*ranks.value(), engine->topology().rank);
+  return place == ranks.value()->end() ? -1 : static_cast<int32_t>(place - ranks.value()->begin());
 }
 
 int32_t perseus_process_set_size(perseus_process_set_t set) {
   const auto engine = Process::instance().engine();
   if (engine == nullptr) return -1;
   const auto ranks = engine->process_set_ranks(set);
-  return ranks.is_ok() ? static_cast<int32_t>(ranks.value().size()) : -1;
+  return ranks.is_ok() ? static_cast<int32_t>(ranks.value()->size()) : -1;
 }
 
 perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* ranks) {
@@ -75,7 +75,7 @@ perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* r
     return to_c(Status::invalid_argument("there is no place for the process set's ranks"));
   }
   const auto found = engine->process_set_ranks(set);
-  if (found.is_ok()) std::copy(found.value().begin(), found.value().end(), ranks);
+  if (found.is_ok()) std::ranges::copy(*found.value(), ranks);
   return to_c(found.status());
 }
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "bootstrap/rendezvous_server.h"
 #include "base/secret.h"
+#include "bootstrap/rendezvous_server.h"
 #include "capi/process.h"
 
 using perseus::Status;

@@ -4,8 +4,8 @@
 #include "base/recycler.h"
 #include "base/status.h"
 #include "engine/engine.h"
-#include "state/names.h"
 #include "perseus/perseus.h"
+#include "state/names.h"
 
 namespace perseus {
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "capi/process.h"
+#include "engine/engine_scope.h"
 
 namespace perseus {
 namespace {
@@ -44,7 +45,7 @@ bool is_bound(int64_t time_out_ms) {
 }
 
 Status check_may_wait(int64_t time_out_ms) {
-  if (time_out_ms == 0 || !Engine::runs_here()) return {};
+  if (time_out_ms == 0 || !EngineScope::is_here()) return {};
   return Status::invalid_argument(
       "a callback would wait for itself: it may submit, and look with a time-out of 0");
 }

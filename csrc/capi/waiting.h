@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "state/operation.h"
 #include "perseus/perseus.h"
+#include "state/operation.h"
 
 namespace perseus {
 

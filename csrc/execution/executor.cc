@@ -91,15 +91,16 @@ uint64_t cached_bytes(int local_size) {
 
 }  // namespace
 
-Executor::Executor(RunContext context, ExecutorHost& host, int local_size, int hosts)
+Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int host_count)
     : context_(context),
-      several_hosts_(hosts > 1),
+      several_hosts_(host_count > 1),
       cached_bytes_(cached_bytes(local_size)),
-      host_(host),
-      tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, hosts > 1),
+      hosts_(hosts),
+      tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, host_count > 1),
              tuning_effort(context.settings)),
       admission_(most_at_once(), context.settings.credit_bytes),
-      launches_(gpu_credit(context.settings), static_cast<int>(context.settings.nccl_lanes), host),
+      launches_(gpu_credit(context.settings), static_cast<int>(context.settings.nccl_lanes),
+                hosts.launches),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
 // Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
@@ -221,10 +222,10 @@ void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byt
   }
   for (const OperationPtr& operation : batch->operations) {
     if (operation != nullptr && operation->unfinished_shards == 0) {
-      host_.operation_done(operation, Status::ok());
+      hosts_.operations.operation_done(operation, Status::ok());
     }
   }
-  host_.wake_waiters();
+  hosts_.operations.wake_waiters();
 
   const uint64_t series = batch->set->next_series++;
   uint32_t index = 0;
@@ -276,8 +277,8 @@ void Executor::run_at_once(const Batch& batch, std::span<const std::byte> inputs
                                static_cast<size_t>(tensor.elements()), tensor.dtype,
                                wire_op(description), result_factor(description, group.size));
   }
-  host_.operation_done(operation, status);
-  host_.wake_waiters();
+  hosts_.operations.operation_done(operation, status);
+  hosts_.operations.wake_waiters();
 }
 
 void Executor::launch_in_turn(Batch& batch) {
@@ -289,7 +290,7 @@ void Executor::launch_in_turn(Batch& batch) {
     for (ShardRun* run : runs) launches_.add(*run, has_halves(*run, context_.settings));
     for (ShardRun* run : runs) run_in_turn(*run, context_, launches_).start(run);
   } else {
-    const Status told = host_.shard_failed(prepared);
+    const Status told = hosts_.shards.shard_failed(prepared);
     for (ShardRun* run : runs) {
       settle(*run, told);
       free_runs_.push_back(run);
@@ -300,11 +301,11 @@ void Executor::launch_in_turn(Batch& batch) {
 }
 
 void Executor::give_up(const Batch& batch, const Status& status) {
-  const Status told = host_.shard_failed(status);
+  const Status told = hosts_.shards.shard_failed(status);
   for (const OperationPtr& operation : batch.operations) {
-    if (operation != nullptr) host_.operation_done(operation, told);
+    if (operation != nullptr) hosts_.operations.operation_done(operation, told);
   }
-  host_.wake_waiters();
+  hosts_.operations.wake_waiters();
 }
 
 void Executor::pump() {
@@ -329,21 +330,21 @@ void Executor::pump() {
 void Executor::shard_finished(ShardRun& run, const Status& status) {
   if (run.turn.run != nullptr) return launch_finished(run, status);
   trace_shard_end(context_.timeline, run);
-  settle(run, status.is_ok() ? status : host_.shard_failed(status));
+  settle(run, status.is_ok() ? status : hosts_.shards.shard_failed(status));
   admission_.finish(&run);
   if (admission_.is_idle()) note_idle();
-  host_.shard_ended();
+  hosts_.shards.shard_ended();
   pump();
 }
 
 void Executor::launch_finished(ShardRun& run, const Status& status) {
   const ProcessSetPtr set = run.batch->set;
-  settle(run, status.is_ok() ? status : host_.shard_failed(status));
+  settle(run, status.is_ok() ? status : hosts_.shards.shard_failed(status));
   launches_.end(run, *set);
   // One that has failed before its turn is still listed, for as long as the engine is there.
   if (run.turn.has_come) free_runs_.push_back(&run);
-  host_.launch_ended(*set);
-  host_.shard_ended();
+  hosts_.launches.launch_ended(*set);
+  hosts_.shards.shard_ended();
 }
 
 void Executor::settle(ShardRun& run, const Status& status) {
@@ -353,10 +354,10 @@ void Executor::settle(ShardRun& run, const Status& status) {
     if (operation == nullptr) return;
     if (operation->first_error.is_ok()) operation->first_error = status;
     if (--operation->unfinished_shards == 0) {
-      host_.operation_done(operation, verdict(*operation));
+      hosts_.operations.operation_done(operation, verdict(*operation));
     }
   });
-  host_.wake_waiters();
+  hosts_.operations.wake_waiters();
 }
 
 Status Executor::verdict(const Operation& operation) {

@@ -15,27 +15,40 @@
 
 namespace perseus {
 
-// What the executor tells the engine.
-class ExecutorHost : public GpuLaunchesHost {
+// Told of operations that are done.
+class OperationObserver {
  public:
   virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
   // Called after some operations were done together.
   virtual void wake_waiters() = 0;
-  // A shard could not be moved, or not even begun: gives what its operations are told.
+
+ protected:
+  ~OperationObserver() = default;
+};
+
+// Told of shards that fail or end.
+class ShardFailureHandler {
+ public:
+  // A shard could not be moved, or not even begun. Returns what its operations are told.
   virtual Status shard_failed(const Status& status) = 0;
   // A shard no longer runs.
   virtual void shard_ended() = 0;
-  // What the set has launched on GPUs has come a step further.
-  virtual void launch_ended(ProcessSet& set) = 0;
 
  protected:
-  ~ExecutorHost() = default;
+  ~ShardFailureHandler() = default;
+};
+
+// What the executor tells of its work, and to whom.
+struct ExecutorHosts {
+  OperationObserver& operations;
+  ShardFailureHandler& shards;
+  GpuLaunchesHost& launches;
 };
 
 class Executor final : ShardObserver {
  public:
-  // `local_size`: ranks on this host; `hosts`: of the job.
-  Executor(RunContext context, ExecutorHost& host, int local_size, int hosts);
+  // `local_size`: ranks on this host; `host_count`: hosts of the job.
+  Executor(RunContext context, ExecutorHosts hosts, int local_size, int host_count);
 
   // An empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
@@ -92,7 +105,7 @@ class Executor final : ShardObserver {
   RunContext context_;
   const bool several_hosts_;
   const uint64_t cached_bytes_;  // of tensors that are still in this rank's caches when it is done
-  ExecutorHost& host_;
+  const ExecutorHosts hosts_;
   Tuner tuner_;
   Admission admission_;
   GpuLaunches launches_;

@@ -11,14 +11,14 @@
 #include "base/task.h"
 #include "codec/codec.h"
 #include "codec/residuals.h"
-#include "device/cuda/gpu_thread.h"
 #include "device/cpu/pack.h"
-#include "state/process_set.h"
+#include "device/cuda/gpu_thread.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
 #include "schedule/admission.h"
 #include "schedule/launch_order.h"
 #include "schedule/plan.h"
+#include "state/process_set.h"
 
 namespace perseus {
 

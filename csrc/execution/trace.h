@@ -8,9 +8,9 @@
 
 #include <string_view>
 
-#include "state/operation.h"
 #include "execution/shard_run.h"
 #include "observe/timeline.h"
+#include "state/operation.h"
 
 namespace perseus {
 

@@ -7,8 +7,8 @@
 #include "execution/finite_check.h"
 #include "execution/host_tensor.h"
 #include "execution/results.h"
-#include "execution/size_exchange.h"
 #include "execution/shard_run.h"
+#include "execution/size_exchange.h"
 
 namespace perseus {
 namespace {

@@ -160,7 +160,7 @@ Status Negotiator::receive(std::span<const std::byte> message) {
 
 bool Negotiator::should_begin() const {
   if (in_round_ || is_exhausted()) return false;
-  if (has_news_ || pressed_round_ > completed_rounds_) return true;
+  if (has_news_ || demanded_round_ > completed_rounds_) return true;
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
                                  [](const Arrival& arrival) { return arrival.has_come; });

@@ -72,7 +72,7 @@ class Negotiator final : private KnownOperations {
     has_news_ |= others_wait && count > launches_told_;
   }
   // Another rank has to know how this round ends: this one takes part in it at once.
-  void press(uint64_t round) { pressed_round_ = std::max(pressed_round_, round); }
+  void demand(uint64_t round) { demanded_round_ = std::max(demanded_round_, round); }
   // Once what is pending is done, this rank has everything ready that others submit, until all have
   // joined.
   void join();
@@ -187,7 +187,7 @@ class Negotiator final : private KnownOperations {
   bool attends_to_launches_ = false;
   uint64_t launches_ended_ = 0;
   uint64_t launches_told_ = 0;  // in the last ballot
-  uint64_t pressed_round_ = 0;
+  uint64_t demanded_round_ = 0;
   bool joining_ = false;
   bool joined_ = false;
   uint64_t join_round_ = 0;

@@ -56,6 +56,22 @@ uint64_t Leaving::last_round(int32_t set) const {
   return entry == rounds.end() ? 0 : entry->second;
 }
 
+std::vector<std::byte> RoundDemand::write() const {
+  ByteWriter writer;
+  writer.put(ControlKind::kRoundDemand);
+  writer.put(process_set);
+  writer.put(round);
+  return copy(writer);
+}
+
+std::optional<RoundDemand> RoundDemand::read(ByteReader reader) {
+  RoundDemand message;
+  message.process_set = reader.get<int32_t>();
+  message.round = reader.get<uint64_t>();
+  if (reader.failed()) return {};
+  return message;
+}
+
 std::vector<std::byte> Closed::write() const {
   ByteWriter writer;
   writer.put(ControlKind::kClosed);

@@ -21,7 +21,7 @@ enum class ControlKind : uint8_t {
   kStallAnswer = 5,  // StallAnswer
   kAreYouThere = 6,  // nothing more
   kHere = 7,         // nothing more
-  kPressing = 8,     // int32 process set, uint64 round that is to end
+  kRoundDemand = 8,  // RoundDemand
   kClosed = 9,       // Closed
 };
 
@@ -37,6 +37,15 @@ struct Leaving {
 
   std::vector<std::byte> write() const;
   static std::optional<Leaving> read(ByteReader reader);
+};
+
+// The sender waits for this round of a process set to end: the receiver is to take part at once.
+struct RoundDemand {
+  int32_t process_set = 0;
+  uint64_t round = 0;
+
+  std::vector<std::byte> write() const;
+  static std::optional<RoundDemand> read(ByteReader reader);
 };
 
 // A rank has closed a process set: the same, of the set alone. Passed on by every member to whom it

@@ -21,8 +21,8 @@
 #include "base/event.h"
 #include "base/status.h"
 #include "device/cuda/gpu.h"
-#include "state/names.h"
 #include "negotiation/description.h"
+#include "state/names.h"
 
 namespace perseus {
 
@@ -127,5 +127,9 @@ class Operation {
   }
 };
 using OperationPtr = std::shared_ptr<Operation>;
+
+// What the operation is told when it ends with `why`. The end of the job is one reason for all that
+// is outstanding, so an error of it says which operation it is about.
+Status status_for(const Operation& operation, Status why);
 
 }  // namespace perseus

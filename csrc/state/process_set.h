@@ -7,10 +7,10 @@
 
 #include "base/name_map.h"
 #include "collectives/collective.h"
-#include "state/operation.h"
 #include "negotiation/negotiator.h"
 #include "schedule/launch_order.h"
 #include "schedule/step_counter.h"
+#include "state/operation.h"
 
 namespace perseus {
 
@@ -18,6 +18,9 @@ class NcclGroup;
 
 struct ProcessSet {
   static constexpr int32_t kWorld = 0;  // id of the set of all ranks
+  // The ids of sets that are known to their members alone.
+  static constexpr int32_t kFirstOpened = 1 << 20;
+  static constexpr int32_t kLastOpened = (1 << 23) - 1;
 
   int32_t id = kWorld;
   std::vector<int> ranks;                  // of the world, ascending
@@ -32,9 +35,9 @@ struct ProcessSet {
   std::unique_ptr<LaunchOrder> launches;  // once there are tensors on GPUs
   std::shared_ptr<NcclGroup> nccl;        // likewise; of a room above, known here by name alone
   const Gpu* gpu = nullptr;               // of this rank's first tensors that may go by NCCL
-  uint64_t pressed_round = 0;             // the last that this rank has pressed for
+  uint64_t demanded_round = 0;            // the last that this rank has demanded
   Status broken;                          // once no further operation is possible: why
-  int lacking = -1;                       // the rank that was first to take no more part
+  int departed = -1;                      // the rank that was first to take no more part
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
   // Ranks that this one's ballots go to or come from. Members only.
@@ -56,5 +59,6 @@ struct ProcessSet {
   }
 };
 using ProcessSetPtr = std::shared_ptr<ProcessSet>;
+using SharedRanks = std::shared_ptr<const std::vector<int>>;  // of a set, ascending
 
 }  // namespace perseus

@@ -1,2 +1,2 @@
-set(SOURCES control.cc names.cc)
+set(SOURCES control.cc names.cc operation.cc)
 set(NEEDS base device collectives negotiation schedule)

@@ -306,7 +306,6 @@ void FramedLink::goodbye_arrived(Port& port) {
     return;
   }
   end(State::kLeft, Status::without(peer(), peer_name_ + " has shut down"));
-  environment_.observer.link_left(peer());
 }
 
 void FramedLink::channel_failed(Port& port, const Status& why) {

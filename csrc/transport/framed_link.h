@@ -53,7 +53,6 @@ class LinkObserver {
   virtual void link_wanted(int peer) = 0;
   virtual void link_control(int peer, std::span<const std::byte> message) = 0;
   virtual void link_lost(int peer, const Status& why) = 0;
-  virtual void link_left(int peer) = 0;
   virtual void link_closed(int peer) = 0;
 
  protected:

@@ -51,15 +51,14 @@ int connections_between_hosts(const Settings& settings) {
 void set_mpi_fabric_maker(DataFabricMaker maker) { mpi_fabric_maker = maker; }
 
 Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
-                                           Bootstrap& bootstrap, MeshListener& listener) {
-  auto mesh = std::make_unique<MeshImpl>(loop, settings, listener);
+                                           Bootstrap& bootstrap) {
+  auto mesh = std::make_unique<MeshImpl>(loop, settings);
   PERSEUS_RETURN_IF_ERROR(mesh->open(settings, bootstrap));
   return std::unique_ptr<Mesh>(std::move(mesh));
 }
 
-MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& listener)
+MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
     : loop_(loop),
-      listener_(listener),
       transport_(transport_of(settings)),
       connections_(connections_between_hosts(settings)),
       start_timeout_(settings.start_timeout),
@@ -403,20 +402,16 @@ void MeshImpl::shortage_lasts(int error) {
       topology_.rank, topology_.name(topology_.rank) +
                           " can neither make nor take connections: " + std::strerror(error) +
                           (error == EMFILE ? "; raise its limit on open files (ulimit -n)" : ""));
-  later([this, why] { listener_.on_rank_lost(why.peer(), why); });
+  later([this, why] { listener_->on_rank_lost(why.peer(), why); });
 }
 
 void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
-  listener_.on_control(peer, message);
+  listener_->on_control(peer, message);
 }
 
 void MeshImpl::link_lost(int peer, const Status& why) {
   loop_.cancel_timer(peers_[peer].connect_timer);
-  later([this, why] { listener_.on_rank_lost(why.peer(), why); });
-}
-
-void MeshImpl::link_left(int peer) {
-  later([this, peer] { listener_.on_peer_left(peer); });
+  later([this, why] { listener_->on_rank_lost(why.peer(), why); });
 }
 
 void MeshImpl::link_closed(int peer) {

@@ -30,8 +30,6 @@ class MeshListener {
   // The connection to `rank` broke or the rank fell silent: its transfers have ended with `why`.
   // This rank itself: it has no memory or descriptors for connections that are needed.
   virtual void on_rank_lost(int rank, const Status& why) = 0;
-  // `peer` said goodbye: it has shut down in order, and sends nothing more.
-  virtual void on_peer_left(int peer) = 0;
 
  protected:
   ~MeshListener() = default;
@@ -43,7 +41,9 @@ class Mesh {
   // and returns a mesh whose links are connected on first use. Blocks for at most the connect
   // time-out of `settings`; call before the loop runs. Errors name the rank and the address.
   static Result<std::unique_ptr<Mesh>> create(EventLoop& loop, const Settings& settings,
-                                              Bootstrap& bootstrap, MeshListener& listener);
+                                              Bootstrap& bootstrap);
+  // Tells `listener` what happens from now on. To be called once, before the loop runs.
+  virtual void listen(MeshListener& listener) = 0;
   // In place of create: tells all ranks, which else would wait for this one, why it cannot take
   // part. Each of them then fails with the reason.
   static void decline(Bootstrap& bootstrap, const Status& why);

@@ -30,7 +30,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   // As the setting PERSEUS_TRANSPORT orders them.
   enum class Transport { kAuto, kShm, kTcp, kMpi };
 
-  MeshImpl(EventLoop& loop, const Settings& settings, MeshListener& listener);
+  MeshImpl(EventLoop& loop, const Settings& settings);
   ~MeshImpl() override;
   // All of Mesh::create; to be called once.
   Status open(const Settings& settings, Bootstrap& bootstrap);
@@ -80,7 +80,6 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void link_wanted(int peer) override;
   void link_control(int peer, std::span<const std::byte> message) override;
   void link_lost(int peer, const Status& why) override;
-  void link_left(int peer) override;
   void link_closed(int peer) override;
   void shortage_lasts(int error);
   void finish_closing_if_done();
@@ -90,7 +89,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void later(std::function<void()> function);
 
   EventLoop& loop_;
-  MeshListener& listener_;
+  MeshListener* listener_ = nullptr;  // once somebody listens, before the loop runs
   const Transport transport_;
   const int connections_;
   const std::chrono::seconds start_timeout_, peer_timeout_;

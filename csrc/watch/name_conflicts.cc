@@ -24,20 +24,21 @@ bool is_watched(const Operation& operation) {
 
 }  // namespace
 
-MixUps::MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host)
+NameConflicts::NameConflicts(EventLoop& loop, std::chrono::seconds overdue_after,
+                             NameConflictHost& host)
     : loop_(loop), overdue_after_(overdue_after), host_(host), alarm_(loop) {}
 
-void MixUps::arm(std::chrono::nanoseconds from_now) {
+void NameConflicts::arm(std::chrono::nanoseconds from_now) {
   alarm_.set(Clock::now() + from_now, [this] { check(); });
 }
 
 // One timer stands for all that is pending; it dies with the last of it.
-void MixUps::check() {
+void NameConflicts::check() {
   const bool any_pending = find_overdue();
   std::erase_if(strays_, [](const auto& entry) { return entry.second.until < Clock::now(); });
   const bool attended = std::exchange(attends_, !overdue_.empty() || !strays_.empty());
   if (attends_ || attended) {
-    for (const auto& [id, set] : host_.process_sets_here()) {
+    for (const auto& [id, set] : host_.process_sets()) {
       if (set->negotiator) set->negotiator->attend(attends_);
     }
     refuse_heard();
@@ -46,10 +47,10 @@ void MixUps::check() {
   if (any_pending || attends_) arm(overdue_after_ / 2);
 }
 
-bool MixUps::find_overdue() {
+bool NameConflicts::find_overdue() {
   bool any_pending = false;
   std::map<std::string_view, std::vector<const Operation*>> by_name;
-  for (const auto& [id, set] : host_.process_sets_here()) {
+  for (const auto& [id, set] : host_.process_sets()) {
     for (const auto& [key, operation] : set->pending) {
       any_pending = true;
       if (is_watched(*operation)) by_name[users_name(key)].push_back(operation.get());
@@ -62,7 +63,7 @@ bool MixUps::find_overdue() {
     if (operations.size() > 1 || operation.submitted_at > latest) continue;
     Place place{operation.process_set, operation.key};
     if (!overdue_.contains(place)) {
-      host_.process_sets_here().at(place.first)->negotiator->mark_overdue(place.second);
+      host_.process_sets().at(place.first)->negotiator->mark_overdue(place.second);
     }
     overdue.insert(std::move(place));
   }
@@ -70,7 +71,7 @@ bool MixUps::find_overdue() {
   return any_pending;
 }
 
-void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
+void NameConflicts::on_agreement(const ProcessSet& set, const Agreement& agreement) {
   for (const Agreement::Failure& failure : agreement.failures) {
     const bool has_failed_here = !failure.is_refused_here && set.pending.contains(failure.key);
     if (has_failed_here && !failure.instead_key.empty()) {
@@ -91,14 +92,14 @@ void MixUps::on_agreement(const ProcessSet& set, const Agreement& agreement) {
   }
 }
 
-void MixUps::add_stray(const std::string& key, const std::string& reason) {
+void NameConflicts::add_stray(const std::string& key, const std::string& reason) {
   if (!is_named(users_name(key))) return;
   strays_[std::string(users_name(key))] = {Clock::now() + kStrayPeriods * overdue_after_, reason};
   alarm_.cancel();
   check();
 }
 
-void MixUps::refuse_heard() {
+void NameConflicts::refuse_heard() {
   for (const auto& [theirs, waiting] : heard_) {
     const std::string name(users_name(theirs.second));
     for (const Place& ours : overdue_) {
@@ -113,12 +114,12 @@ void MixUps::refuse_heard() {
   }
 }
 
-bool MixUps::waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const {
-  const ProcessSet& set = *host_.process_sets_here().at(ours.first);
+bool NameConflicts::waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const {
+  const ProcessSet& set = *host_.process_sets().at(ours.first);
   return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return set.has(rank); });
 }
 
-void MixUps::refuse_for(const Place& theirs, const Place& ours) {
+void NameConflicts::refuse_for(const Place& theirs, const Place& ours) {
   if (refused_.contains({ours, theirs})) return;
   const auto describe = [&](const Place& place) {
     const std::string text = "'" + display_name(place.second) + "'";
@@ -134,8 +135,8 @@ void MixUps::refuse_for(const Place& theirs, const Place& ours) {
 }
 
 // Whether that could be done.
-bool MixUps::refuse(const Place& theirs, Refusal refusal) {
-  const auto& sets = host_.process_sets_here();
+bool NameConflicts::refuse(const Place& theirs, Refusal refusal) {
+  const auto& sets = host_.process_sets();
   const auto set = sets.find(theirs.first);
   if (set == sets.end() || set->second->negotiator == nullptr ||
       set->second->pending.contains(theirs.second)) {
@@ -145,15 +146,15 @@ bool MixUps::refuse(const Place& theirs, Refusal refusal) {
   return true;
 }
 
-void MixUps::forget(const Place& place) {
+void NameConflicts::forget(const Place& place) {
   overdue_.erase(place);
   heard_.erase(place);
   std::erase_if(refused_, [&](const auto& entry) { return entry.first == place; });
 }
 
-void MixUps::advance_all() {
+void NameConflicts::advance_all() {
   // Agreements may open and close sets.
-  for (const auto& [id, set] : std::map(host_.process_sets_here())) host_.advance(*set);
+  for (const auto& [id, set] : std::map(host_.process_sets())) host_.advance(*set);
 }
 
 }  // namespace perseus

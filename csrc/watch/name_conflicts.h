@@ -29,19 +29,19 @@
 
 namespace perseus {
 
-class MixUpHost {
+class NameConflictHost {
  public:
-  virtual const std::map<int32_t, ProcessSetPtr>& process_sets_here() const = 0;
+  virtual const std::map<int32_t, ProcessSetPtr>& process_sets() const = 0;
   virtual void advance(ProcessSet& set) = 0;
 
  protected:
-  ~MixUpHost() = default;
+  ~NameConflictHost() = default;
 };
 
-class MixUps {
+class NameConflicts {
  public:
   // overdue_after: how long an operation must have waited.
-  MixUps(EventLoop& loop, std::chrono::seconds overdue_after, MixUpHost& host);
+  NameConflicts(EventLoop& loop, std::chrono::seconds overdue_after, NameConflictHost& host);
 
   // An operation has become pending.
   void watch(const Operation& operation) {
@@ -70,7 +70,7 @@ class MixUps {
 
   EventLoop& loop_;
   const std::chrono::seconds overdue_after_;
-  MixUpHost& host_;
+  NameConflictHost& host_;
   Alarm alarm_;
   bool attends_ = false;
   std::set<Place> overdue_;  // here

@@ -10,9 +10,9 @@
 
 #include "base/alarm.h"
 #include "base/settings.h"
+#include "observe/counters.h"
 #include "state/control.h"
 #include "state/process_set.h"
-#include "observe/counters.h"
 #include "watch/stall_reporter.h"
 
 namespace perseus {

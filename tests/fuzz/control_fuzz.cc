@@ -1,6 +1,6 @@
 // The engine's own messages: what is read is what was written, and nothing else is read.
-#include "state/control.h"
 #include "fuzz/input.h"
+#include "state/control.h"
 
 using namespace perseus;
 

@@ -20,7 +20,6 @@ struct Observer final : LinkObserver {
   void link_wanted(int) override {}
   void link_control(int, std::span<const std::byte>) override {}
   void link_lost(int, const Status&) override {}
-  void link_left(int) override {}
   void link_closed(int) override {}
 };
 

@@ -1,8 +1,8 @@
 // Text that people and launchers give: settings, addresses, lists of nodes, secrets.
 #include <tuple>
 
-#include "base/settings.h"
 #include "base/secret.h"
+#include "base/settings.h"
 #include "bootstrap/slurm.h"
 #include "bootstrap/socket.h"
 #include "fuzz/input.h"

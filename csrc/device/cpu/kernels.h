@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/types.h"
 #include "base/reduction.h"
+#include "base/types.h"
 
 namespace perseus {
 

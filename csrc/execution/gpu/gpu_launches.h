@@ -2,7 +2,7 @@
 // settles it, at each agreement. Of several sets with ranks in common, that comes first whose
 // agreement has the earlier time (Agreement::time; of equal ones, the set with the lower id). A
 // rank that may yet hear of an earlier one, since a round is under way in another set, waits for
-// the end of that round, and presses for it.
+// the end of that round, and demands it.
 //
 //   add -> (settled) -> [prepared: it awaits its turn] -> its turn -> ended
 //
@@ -23,8 +23,11 @@ class GpuLaunchesHost {
  public:
   // The set of all ranks.
   virtual const ProcessSet& world() const = 0;
-  // Whether another set may yet agree on launches before this time; then it is pressed for.
+  // Returns whether another set may yet agree on launches before this time; it is then made to
+  // agree.
   virtual bool may_be_preceded(int32_t set, uint64_t time) = 0;
+  // What the set has launched has come a step further.
+  virtual void launch_ended(ProcessSet& set) = 0;
 
  protected:
   ~GpuLaunchesHost() = default;

@@ -95,7 +95,7 @@ class Events : public Poller, public LoopLender {
   bool may_lend() const override { return may_be_lent; }
   bool has_news() const override { return has_left_; }
   bool is_at_rest() const override { return !has_left_ && work == 0; }
-  bool has_much_to_do() const override { return work > kMuch; }
+  bool has_bulk_work() const override { return work > kMuch; }
 
   EventLoop loop;
   std::thread::id own_id;

@@ -5,11 +5,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/secret.h"
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/rendezvous_server.h"
-#include "base/secret.h"
 
 namespace perseus {
 namespace {

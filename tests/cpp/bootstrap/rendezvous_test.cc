@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/secret.h"
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_server.h"
-#include "base/secret.h"
 
 namespace perseus {
 namespace {

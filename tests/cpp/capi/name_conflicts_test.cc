@@ -25,9 +25,9 @@ bool last_error_says(const std::string& text) {
   return std::string(perseus_last_error()).find(text) != std::string::npos;
 }
 
-class MixUps : public testing::TestWithParam<int> {};
+class NameConflicts : public testing::TestWithParam<int> {};
 
-TEST_P(MixUps, TwoKindsOfOperation) {
+TEST_P(NameConflicts, TwoKindsOfOperation) {
   World(GetParam(), kImpatient).run([&](int rank) {
     for (int time = 0; time < 2; ++time) {
       REQUIRE(run_one(rank == 0 ? PERSEUS_BROADCAST : PERSEUS_ALLREDUCE, "x") == PERSEUS_MISMATCH);
@@ -41,7 +41,7 @@ TEST_P(MixUps, TwoKindsOfOperation) {
   });
 }
 
-TEST_P(MixUps, AGroupAndATensorAlone) {
+TEST_P(NameConflicts, AGroupAndATensorAlone) {
   World(GetParam(), kImpatient).run([&](int rank) {
     const std::string name = rank == 0 ? "grouped_allreduce.x" : "allreduce.x";
     REQUIRE(run_one(PERSEUS_ALLREDUCE, name) == PERSEUS_MISMATCH);
@@ -50,7 +50,7 @@ TEST_P(MixUps, AGroupAndATensorAlone) {
   });
 }
 
-TEST_P(MixUps, TwoProcessSets) {
+TEST_P(NameConflicts, TwoProcessSets) {
   if (GetParam() < 3) GTEST_SKIP() << "two ranks have one set of two";
   World(GetParam(), kImpatient).run([&](int rank) {
     const std::vector<int32_t> pair = {0, 1};
@@ -65,7 +65,7 @@ TEST_P(MixUps, TwoProcessSets) {
   });
 }
 
-TEST_P(MixUps, AProcessSetAddedHereAndAnotherRemovedThere) {
+TEST_P(NameConflicts, AProcessSetAddedHereAndAnotherRemovedThere) {
   if (GetParam() < 3) GTEST_SKIP() << "two ranks have no set of some of them";
   World(GetParam(), kImpatient).run([&](int rank) {
     const int32_t first[] = {0, 1}, second[] = {1, 2};
@@ -77,7 +77,7 @@ TEST_P(MixUps, AProcessSetAddedHereAndAnotherRemovedThere) {
   });
 }
 
-TEST_P(MixUps, ASetThatTheRankIsNotIn) {
+TEST_P(NameConflicts, ASetThatTheRankIsNotIn) {
   if (GetParam() < 3) GTEST_SKIP() << "somebody must be outside";
   World(GetParam(), kImpatient).run([&](int rank) {
     const int32_t pair[] = {0, 1};
@@ -94,7 +94,7 @@ TEST_P(MixUps, ASetThatTheRankIsNotIn) {
   });
 }
 
-TEST_P(MixUps, ARankThatIsSlowInAChainOfSetsIsNone) {
+TEST_P(NameConflicts, ARankThatIsSlowInAChainOfSetsIsNone) {
   if (GetParam() < 3) GTEST_SKIP() << "a chain needs three";
   World(GetParam(), kImpatient).run([&](int rank) {
     // Each waits for the next, in a set of their own under one name; the last only takes its time.
@@ -111,7 +111,7 @@ TEST_P(MixUps, ARankThatIsSlowInAChainOfSetsIsNone) {
   });
 }
 
-TEST_P(MixUps, ARankThatComesLateIsNone) {
+TEST_P(NameConflicts, ARankThatComesLateIsNone) {
   World(GetParam(), kImpatient).run([&](int rank) {
     // Both operations of the name are under way on the others; one rank is late for both, and
     // takes them in the other order.
@@ -137,7 +137,7 @@ TEST_P(MixUps, ARankThatComesLateIsNone) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, MixUps, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Sizes, NameConflicts, testing::Values(2, 3, 4));
 
 }  // namespace
 }  // namespace perseus::test

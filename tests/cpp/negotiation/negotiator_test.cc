@@ -365,7 +365,7 @@ TEST_P(AnySize, ARoundThatIsPressedForEndsThoughNobodyElseHasAnythingReady) {
   cluster.deliver_all();
   EXPECT_TRUE(cluster.at(0).is_in_round());
   for (int r = 1; r < cluster.size(); ++r) {
-    cluster.at(r).press(1);
+    cluster.at(r).demand(1);
     cluster.at(r).advance();
   }
   cluster.deliver_all();

@@ -437,9 +437,9 @@ TEST_P(ConformanceTest, GoodbyeEndsTransfersButNotMessagesThatHaveArrived) {
     EXPECT_EQ(status.code(), StatusCode::kAborted);
     EXPECT_NE(status.message().find("rank 1 "), std::string::npos) << status.message();
     EXPECT_NE(status.message().find("has shut down"), std::string::npos) << status.message();
-    while (rank.listener.left.empty()) {
-      auto news = rank.listener.news();
-      co_await news;
+    while (!rank.mesh.has_left(1)) {
+      NextTurn next{rank.loop};
+      co_await next;
     }
     EXPECT_TRUE(rank.listener.lost.empty());
     link.send(after, Tag{3, 0, 0}, bytes.data(), bytes.size(), 0);
@@ -457,9 +457,9 @@ TEST_P(ConformanceTest, AllThatIsQueuedLeavesBeforeTheGoodbye) {
       for (int i = 0; i < kMessages; ++i) rank.send_text(1, std::string(100000, 'a'));
       co_return Status::ok();
     }
-    while (rank.listener.left.empty() && rank.listener.lost.empty()) {
-      auto news = rank.listener.news();
-      co_await news;
+    while (!rank.mesh.has_left(0) && rank.listener.lost.empty()) {
+      NextTurn next{rank.loop};
+      co_await next;
     }
     EXPECT_EQ(rank.listener.controls.size(), static_cast<size_t>(kMessages));
     EXPECT_TRUE(rank.listener.lost.empty());

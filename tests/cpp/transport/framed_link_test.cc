@@ -30,7 +30,7 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   FakeChannel* channels[3];
   std::vector<std::string> controls;
   std::vector<Status> lost;
-  int left = 0, closed = 0;
+  int closed = 0;
   std::vector<std::byte> bytes = std::vector<std::byte>(1 << 20);
 
   void SetUp() override {
@@ -46,7 +46,6 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   }
   void link_wanted(int) override {}
   void link_lost(int, const Status& why) override { lost.push_back(why); }
-  void link_left(int) override { ++left; }
   void link_closed(int) override { ++closed; }
 
   bool arrive(int port, uint32_t kind, uint64_t size, uint64_t offset, uint64_t length) {
@@ -255,12 +254,12 @@ TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
 TEST_F(FramedLinkTest, APeerHasLeftOnlyOnceAllChannelsSaidGoodbye) {
   EXPECT_TRUE(arrive(0, FrameHeader::kGoodbye, 0, 0, 0));
   link.port(0).failed(Status::aborted("end of stream"));
-  EXPECT_EQ(left, 0);
+  EXPECT_FALSE(link.has_left());
   EXPECT_TRUE(arrive(1, FrameHeader::kData, 8, 0, 8));
   EXPECT_TRUE(arrive(1, FrameHeader::kGoodbye, 0, 0, 0));
-  EXPECT_EQ(left, 0);
+  EXPECT_FALSE(link.has_left());
   EXPECT_FALSE(arrive(2, FrameHeader::kGoodbye, 0, 0, 0));
-  EXPECT_EQ(left, 1);
+  EXPECT_TRUE(link.has_left());
   EXPECT_TRUE(lost.empty());
   EXPECT_TRUE(channels[0]->closed && channels[1]->closed && channels[2]->closed);
 }

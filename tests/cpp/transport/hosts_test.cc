@@ -35,8 +35,9 @@ Status run_process(ForkBootstrap::Shared* shared, int rank, const Settings& sett
   EventLoop loop;
   TestListener listener(loop);
   ForkBootstrap bootstrap(shared, rank);
-  auto mesh = Mesh::create(loop, settings, bootstrap, listener);
+  auto mesh = Mesh::create(loop, settings, bootstrap);
   if (!mesh.is_ok()) return mesh.status();
+  mesh.value()->listen(listener);
   ThreadRendezvous unused(1);
   RankContext context{rank, 2, loop, *mesh.value(), listener, unused};
   RankRun run(loop, *mesh.value(), 5s);

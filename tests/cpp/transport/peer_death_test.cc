@@ -23,8 +23,9 @@ INSTANTIATE_TEST_SUITE_P(Transports, PeerDeathTest, testing::Values("shm", "tcp"
   EventLoop loop;
   TestListener listener(loop);
   ForkBootstrap bootstrap(shared, 1);
-  auto mesh = Mesh::create(loop, settings, bootstrap, listener);
+  auto mesh = Mesh::create(loop, settings, bootstrap);
   if (!mesh.is_ok()) _exit(1);
+  mesh.value()->listen(listener);
   const std::string text = "up";
   mesh.value()->send_control(0, std::as_bytes(std::span(text)));
   while (listener.controls.empty()) loop.run_once(100ms);
@@ -90,8 +91,9 @@ TEST_P(PeerDeathTest, EveryTransferEndsAtOnceNamingTheRankThoughForkedWorkersLiv
     EventLoop loop;
     TestListener listener(loop);
     ForkBootstrap bootstrap(shared, 0);
-    auto mesh = Mesh::create(loop, settings, bootstrap, listener);
+    auto mesh = Mesh::create(loop, settings, bootstrap);
     ASSERT_TRUE(mesh.is_ok()) << mesh.status().message();
+    mesh.value()->listen(listener);
     RankRun run(loop, *mesh.value(), 5s);
     loop.post([&] { survive(loop, *mesh.value(), listener, child, survivor).start(&run); });
     loop.run();

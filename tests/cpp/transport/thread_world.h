@@ -44,7 +44,6 @@ class TestListener : public MeshListener {
   };
   std::deque<Message> controls;
   std::vector<Loss> lost;
-  std::vector<int> left;
 
   struct News {
     TestListener& listener;
@@ -62,10 +61,6 @@ class TestListener : public MeshListener {
   }
   void on_rank_lost(int rank, const Status& why) override {
     lost.push_back({rank, why});
-    wake();
-  }
-  void on_peer_left(int peer) override {
-    left.push_back(peer);
     wake();
   }
   void wake() {
@@ -125,8 +120,9 @@ inline Status run_rank(ThreadRendezvous& rendezvous, Bootstrap& bootstrap, const
                        const RankBody& body) {
   EventLoop loop(std::chrono::microseconds(settings.spin_us));
   TestListener listener(loop);
-  Result<std::unique_ptr<Mesh>> mesh = Mesh::create(loop, settings, bootstrap, listener);
+  Result<std::unique_ptr<Mesh>> mesh = Mesh::create(loop, settings, bootstrap);
   if (!mesh.is_ok()) return mesh.status();
+  mesh.value()->listen(listener);
   RankContext context{bootstrap.rank(), bootstrap.size(), loop,
                       *mesh.value(),    listener,         rendezvous};
   RankRun run(loop, *mesh.value(), std::chrono::seconds(60));  // under a sanitizer

@@ -1,0 +1,250 @@
+#include "engine/agreements.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/agreed_checks.h"
+#include "engine/departures.h"
+#include "engine/operation_tracker.h"
+#include "engine/process_sets.h"
+#include "engine/termination.h"
+#include "engine/watches.h"
+#include "execution/trace.h"
+#include "state/control.h"
+
+namespace perseus {
+
+// Ties a set's negotiator to the engine.
+class Agreements::Host final : public NegotiatorHost {
+ public:
+  Host(Agreements& owner, ProcessSet& set) : owner_(owner), set_(set) {}
+
+  void send(int to_index, std::span<const std::byte> message) override {
+    owner_.with_.counters.agreement_messages_sent.add();
+    owner_.with_.counters.agreement_bytes_sent.add(message.size());
+    owner_.with_.mesh.send_control(set_.ranks[to_index], message);
+  }
+  void agreed(const Agreement& agreement) override { owner_.on_agreement(set_, agreement); }
+  uint64_t time() const override { return owner_.time_; }
+  std::span<const std::byte> input(const std::string& key) override {
+    const auto found = set_.pending.find(key);
+    if (found == set_.pending.end()) return {};
+    return owner_.with_.executor.input_for_agreement(*found->second);
+  }
+
+ private:
+  Agreements& owner_;
+  ProcessSet& set_;
+};
+
+std::unique_ptr<NegotiatorHost> Agreements::host_of(ProcessSet& set) {
+  return std::make_unique<Host>(*this, set);
+}
+
+const ProcessSet& Agreements::world() const { return with_.sets.world(); }
+
+const std::map<int32_t, ProcessSetPtr>& Agreements::process_sets() const {
+  return with_.sets.all();
+}
+
+// ---- Submission.
+
+void Agreements::accept(std::span<const RefusedCall> refused,
+                        std::span<const OperationPtr> operations) {
+  for (const RefusedCall& call : refused) accept(call);
+  for (const OperationPtr& operation : operations) accept(operation);
+  // One round speaks for all that came together.
+  for (const OperationPtr& operation : operations) {
+    if (const ProcessSetPtr set = with_.sets.find(operation->process_set)) advance(*set);
+  }
+}
+
+void Agreements::accept(const RefusedCall& refused) {
+  const ProcessSetPtr set = with_.sets.find(refused.set);
+  if (!with_.termination.reason().is_ok()) return;
+  const bool is_member = set != nullptr && set->negotiator != nullptr;
+  if (!is_member) return with_.watches.name_conflicts.add_stray(refused.key, refused.reason);
+  if (!set->broken.is_ok()) return;
+  set->negotiator->refuse(refused.key, {refused.reason, -1, ""});
+  advance(*set);
+}
+
+void Agreements::accept(const OperationPtr& operation) {
+  with_.tracker.begin(*operation);
+  const ProcessSetPtr set = with_.sets.find(operation->process_set);
+  if (const Status why = with_.termination.reason(); !why.is_ok()) {
+    return with_.tracker.complete(operation, why);
+  }
+  if (set == nullptr) {
+    return with_.tracker.complete(operation, ProcessSets::set_is_gone(operation->process_set));
+  }
+  if (!set->broken.is_ok()) return with_.tracker.complete(operation, set->broken);
+  if (operation->new_set >= 0) return with_.sets.open_or_close(operation);
+  Status possible = check_at_rest(*operation);
+  if (possible.is_ok()) possible = with_.executor.check_gpu(*set, *operation);
+  if (!possible.is_ok()) {
+    set->negotiator->refuse(operation->key, {possible.message(), -1, ""});
+    return with_.tracker.complete(operation, std::move(possible));
+  }
+
+  set->pending.insert(operation->key, operation);
+  with_.watches.on_submission(set, *operation);
+  trace_negotiation(with_.timeline, *operation);
+  if (operation->description.kind == OperationKind::kJoin) {
+    set->negotiator->join();
+  } else {
+    // The description lives as long as its operation.
+    set->negotiator->submit(operation->key, {operation, &operation->description});
+  }
+}
+
+// Ranks learn of a removal and of what was agreed in the set at different moments. Operations under
+// way there would fail on some ranks and run on others, which would wait for ever.
+Status Agreements::check_at_rest(const Operation& operation) const {
+  if (operation.description.kind != OperationKind::kRemoveProcessSet) return {};
+  const int32_t id = operation.description.ranks.front();
+  const ProcessSetPtr set = with_.sets.find(id);
+  if (set == nullptr) return {};
+  const Operation* under_way =
+      set->pending.empty() ? with_.executor.find_running(id) : set->pending.begin()->second.get();
+  if (under_way == nullptr) return {};
+  return Status::invalid_argument("process set " + std::to_string(id) +
+                                  " cannot be removed: " + title(under_way->key) +
+                                  " is still under way in it; wait for it first");
+}
+
+// ---- Agreement.
+
+void Agreements::advance(ProcessSet& set) {
+  if (set.negotiator == nullptr) return;
+  if (set.id == ProcessSet::kWorld) {
+    const Tuner& tuner = with_.executor.tuner();
+    if (const auto result = tuner.result()) set.negotiator->measured(tuner.trial(), *result);
+  }
+  const uint64_t described = set.negotiator->counters().descriptions_sent;
+  set.negotiator->advance();
+  if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
+    return with_.termination.break_world(with_.termination.failed_here(failure));
+  }
+  with_.counters.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
+  if (!set.negotiator->is_exhausted()) return;
+  if (!set.pending.empty()) with_.sets.fail_pending(set, set.broken);
+  with_.sets.on_exhausted(set);
+}
+
+void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
+  with_.counters.agreements.add();
+  time_ = std::max(time_, agreement.time);
+  // What has ended with an error here must not end well elsewhere, without this rank's part.
+  if (!with_.termination.reason().is_ok()) return;
+  Executor& executor = with_.executor;
+  executor.hold_launches();
+  if (set.id == ProcessSet::kWorld) adopt_tuning(agreement);
+  if (with_.timeline.marks_cycles()) with_.timeline.instant({}, "CYCLE_START");
+  with_.watches.name_conflicts.on_agreement(set, agreement);
+  fail_what_was_refused(set, agreement);
+  if (agreement.last_joined >= 0) complete_join(set, agreement.last_joined);
+
+  const std::shared_ptr<Batch> batch = executor.new_batch();
+  fill(*batch, set, agreement);
+  with_.watches.stalls.note_agreement();
+  const bool is_beyond = agreement.round > set.negotiator->last_round();
+  if (!batch->agreed.empty() && !is_beyond) {
+    batch->set = with_.sets.find(set.id);
+    batch->round = agreement.round;
+    batch->is_joined = !agreement.joined.empty();
+    executor.run(batch, agreement.inputs);
+  }
+  executor.settle_launches(set, agreement);
+  // It has ended with an error here, and must not go on elsewhere without this rank's part, unless
+  // all that it takes has come along.
+  if (!batch->agreed.empty() && is_beyond && agreement.inputs.empty()) {
+    with_.termination.break_world(with_.departures.news_of_first(set));
+  }
+}
+
+// Comes before anything is planned: all ranks change their plans at the same agreement.
+void Agreements::adopt_tuning(const Agreement& agreement) {
+  if (agreement.trial != with_.executor.tuner().trial()) return;
+  with_.executor.conclude_trial(agreement.slowest);
+  const Tuning& tuning = with_.executor.tuner().current();
+  with_.mesh.set_chunk(tuning.chunk_bytes);
+  with_.mesh.set_connections(tuning.streams);
+}
+
+void Agreements::fail_what_was_refused(ProcessSet& set, const Agreement& agreement) {
+  for (const Agreement::Failure& failure : agreement.failures) {
+    if (failure.is_refused_here) continue;  // what is pending under the name is a later call
+    if (const OperationPtr operation = set.pending.extract(failure.key)) {
+      with_.tracker.complete(operation, Status::mismatch(failure.message));
+    }
+  }
+}
+
+void Agreements::complete_join(ProcessSet& set, int last_joined) {
+  const auto is_join = [](const auto& entry) {
+    return entry.second->description.kind == OperationKind::kJoin;
+  };
+  const auto found = std::find_if(set.pending.begin(), set.pending.end(), is_join);
+  if (found == set.pending.end()) return;
+  const OperationPtr join = set.pending.extract(found);
+  join->last_rank = last_joined;
+  with_.tracker.complete(join, Status::ok());
+}
+
+void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement) {
+  for (const Agreement::Ready& ready : agreement.ready) {
+    OperationPtr operation = set.pending.extract(ready.key());
+    const OperationKind kind = ready.description().kind;
+    Status status = check_agreed(ready, agreement.joined);
+    if (status.is_ok() &&
+        (kind == OperationKind::kAddProcessSet || kind == OperationKind::kRemoveProcessSet)) {
+      status = with_.sets.add_or_remove(ready, operation.get());
+    }
+    if (!status.is_ok() || kind >= OperationKind::kBarrier) {
+      if (operation != nullptr) with_.tracker.complete(operation, status);
+      continue;
+    }
+    if (operation != nullptr) trace_agreed(with_.timeline, *operation);
+    batch.agreed.push_back(ready);
+    batch.operations.push_back(std::move(operation));
+  }
+}
+
+// ---- Launches on GPUs.
+
+void Agreements::launch_ended(ProcessSet& set) {
+  // A set that has been closed agrees on nothing more.
+  if (with_.termination.reason().is_ok() && with_.sets.find(set.id).get() == &set) advance(set);
+}
+
+// A round in which this rank has cast its ballot may end in launches that come before those of that
+// time, unless none of ours is on a GPU.
+bool Agreements::may_be_preceded(int32_t set, uint64_t time) {
+  bool may_be = false;
+  for (const auto& [id, other] : process_sets()) {
+    if (id == set || other->negotiator == nullptr) continue;
+    const Negotiator& negotiator = *other->negotiator;
+    if (!negotiator.is_in_round() || negotiator.time_of_ballot() >= time) continue;
+    const bool has_launches = other->launches != nullptr && other->launches->has_waiting();
+    const bool has_pending = std::ranges::any_of(other->pending, [](const auto& entry) {
+      return entry.second->description.device == DeviceKind::kCuda;
+    });
+    if (!has_launches && !has_pending) continue;
+    may_be = true;
+    demand_round(*other);
+  }
+  return may_be;
+}
+
+void Agreements::demand_round(ProcessSet& set) {
+  const uint64_t round = set.negotiator->completed_rounds() + 1;
+  if (std::exchange(set.demanded_round, round) == round) return;
+  const std::vector<std::byte> message = RoundDemand{set.id, round}.write();
+  for (const int rank : set.ranks) {
+    if (rank != with_.mesh.topology().rank) with_.mesh.send_control(rank, message);
+  }
+}
+
+}  // namespace perseus

@@ -1,0 +1,47 @@
+#include "engine/engine_parts.h"
+
+#include <utility>
+
+namespace perseus {
+
+EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context)
+    : departures(mesh.topology()),
+      blame(mesh.topology()),
+      tracker(names, context.timeline, context.counters, binding, blame),
+      sets(wire(loop, mesh, context)),
+      agreements(wire(loop, mesh, context)),
+      termination(loop, mesh, context.gpus, queue, executor, sets, departures, blame),
+      peers(mesh, std::chrono::seconds(context.settings.peer_timeout), sets, termination,
+            departures, blame, watches),
+      queue(loop, names, binding, agreements),
+      executor(context, {.operations = tracker, .shards = termination, .launches = agreements},
+               mesh.topology().local_size(), static_cast<int>(mesh.topology().host_names.size())),
+      watches{{loop, context.settings, context.rank, context.counters, peers},
+              {loop, std::chrono::seconds(context.settings.peer_timeout), peers},
+              {loop, std::chrono::seconds(context.settings.mix_up_time), agreements}},
+      lending(queue, tracker, executor),
+      own_operations(queue, mesh.topology().rank, mesh.topology().size) {
+  if (mesh.needs_one_thread()) binding.bind_all();
+  mesh.listen(peers);
+  loop.lend_by(lending);
+  sets.open_world();
+  loop.add_poller(&queue);
+}
+
+Wiring EngineParts::wire(EventLoop& loop, Mesh& mesh, const RunContext& context) {
+  return {.loop = loop,
+          .settings = context.settings,
+          .mesh = mesh,
+          .timeline = context.timeline,
+          .counters = context.counters,
+          .blame = blame,
+          .departures = departures,
+          .tracker = tracker,
+          .sets = sets,
+          .agreements = agreements,
+          .executor = executor,
+          .termination = termination,
+          .watches = watches};
+}
+
+}  // namespace perseus

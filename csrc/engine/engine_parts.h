@@ -1,0 +1,50 @@
+// What an engine consists of once its ranks have met, and how the parts are wired. The arrows show
+// an operation's way down and up, and what ends it:
+//
+//   queue -> agreements -> executor -> tracker
+//              |    ^         |
+//            sets --+         +-> termination
+//              ^                    ^     ^
+//            peers -----------------+     watches
+#pragma once
+
+#include "engine/agreements.h"
+#include "engine/blame.h"
+#include "engine/departures.h"
+#include "engine/loop_lending.h"
+#include "engine/operation_tracker.h"
+#include "engine/own_operations.h"
+#include "engine/peers.h"
+#include "engine/process_sets.h"
+#include "engine/submission_queue.h"
+#include "engine/termination.h"
+#include "engine/thread_binding.h"
+#include "engine/watches.h"
+#include "execution/executor.h"
+
+namespace perseus {
+
+struct EngineParts {
+  EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context);
+  EngineParts(const EngineParts&) = delete;
+
+  // Parts take references to later ones, and use them only once all are there.
+  ThreadBinding binding;
+  Departures departures;
+  Blame blame;
+  OperationTracker tracker;
+  ProcessSets sets;
+  Agreements agreements;
+  Termination termination;
+  Peers peers;
+  SubmissionQueue queue;
+  Executor executor;
+  Watches watches;
+  LoopLending lending;
+  OwnOperations own_operations;
+
+ private:
+  Wiring wire(EventLoop& loop, Mesh& mesh, const RunContext& context);
+};
+
+}  // namespace perseus

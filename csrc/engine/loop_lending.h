@@ -1,0 +1,34 @@
+// Decides whether threads that wait may run the engine's loop in place of its own thread.
+#pragma once
+
+#include "base/event_loop.h"
+#include "engine/operation_tracker.h"
+#include "engine/submission_queue.h"
+#include "execution/executor.h"
+
+namespace perseus {
+
+class LoopLending final : public LoopLender {
+ public:
+  LoopLending(const SubmissionQueue& queue, const OperationTracker& tracker,
+              const Executor& executor)
+      : queue_(queue), tracker_(tracker), executor_(executor) {}
+
+  bool may_lend() const override { return queue_.may_lend(); }
+  bool has_news() const override { return queue_.has_news(); }
+  bool is_at_rest() const override {
+    return tracker_.is_idle() && !has_news() && executor_.is_idle();
+  }
+  bool has_bulk_work() const override { return tracker_.bytes() >= kBulkBytes; }
+
+ private:
+  // A change of threads takes some hundredths of the time that so much takes; threads that come and
+  // go cost more.
+  static constexpr int64_t kBulkBytes = 4 << 20;
+
+  const SubmissionQueue& queue_;
+  const OperationTracker& tracker_;
+  const Executor& executor_;
+};
+
+}  // namespace perseus

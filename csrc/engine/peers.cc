@@ -1,0 +1,85 @@
+#include "engine/peers.h"
+
+#include <string>
+
+namespace perseus {
+
+void Peers::on_control(int from, std::span<const std::byte> message) {
+  watches_.peers.heard(from);
+  ByteReader reader(message);
+  switch (reader.get<ControlKind>()) {
+    case ControlKind::kBallot:
+    case ControlKind::kRoundDemand:
+    case ControlKind::kClosed: return sets_.on_control(from, message);
+    case ControlKind::kLeaving:
+      if (const auto leaving = Leaving::read(reader)) return on_leaving(*leaving);
+      break;
+    case ControlKind::kBroken:
+      if (const auto broken = Broken::read(reader)) return termination_.break_world(*broken);
+      break;
+    case ControlKind::kStallQuery:
+      if (const auto query = StallQuery::read(reader)) {
+        return watches_.stalls.answer(from, *query, sets_.find(query->process_set).get());
+      }
+      break;
+    case ControlKind::kStallAnswer:
+      if (const auto answer = StallAnswer::read(reader)) {
+        return watches_.stalls.on_answer(from, *answer);
+      }
+      break;
+    case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
+    case ControlKind::kHere: return;
+  }
+  termination_.break_world(
+      {from, mesh_.topology().name(from) + " sent a malformed control message"});
+}
+
+void Peers::on_leaving(const Leaving& leaving) {
+  if (leaving.rank == mesh_.topology().rank || !departures_.add(leaving)) return;
+  sets_.tell_neighbours(sets_.world(), leaving.write());
+  sets_.on_leaving(leaving);
+}
+
+void Peers::on_rank_lost(int rank, const Status& why) {
+  if (termination_.is_closed()) return;
+  if (!departures_.contains(rank)) {
+    // A rank that ended with an error before is to blame: others end because of it, and may be gone
+    // sooner.
+    const bool is_consequence = departures_.has_failed(blame_.rank());
+    return termination_.break_world(is_consequence ? departures_.news_of(blame_.rank())
+                                                   : Broken{rank, why.message()});
+  }
+  // It ended before it had done what it still was to take part in.
+  if (sets_.awaits(rank)) termination_.break_world(departures_.news_of(rank));
+}
+
+void Peers::send_to(int rank, std::span<const std::byte> message) {
+  mesh_.send_control(rank, message);
+}
+
+void Peers::send_word(int rank, ControlKind word) {
+  send_to(rank, std::as_bytes(std::span(&word, 1)));
+}
+
+std::set<int> Peers::awaited_peers() const {
+  return termination_.is_broken() ? std::set<int>() : sets_.awaited_peers();
+}
+
+void Peers::ask_whether_there(int rank) { send_word(rank, ControlKind::kAreYouThere); }
+
+void Peers::on_silent_peer(int rank) {
+  const std::string cause = mesh_.is_connected(rank)
+                                ? "though its connections stand; its process is stopped, or gets "
+                                  "no processor"
+                                : "and does not connect; its process or host is stopped, or gets "
+                                  "no processor";
+  termination_.break_world(
+      {rank, "lost " + mesh_.topology().name(rank) + ": it has said nothing for " +
+                 std::to_string(peer_timeout_.count()) + " s (PERSEUS_PEER_TIMEOUT), " + cause});
+}
+
+void Peers::end_stalled(const Status& why) {
+  termination_.break_world({mesh_.topology().rank, why.message()});
+}
+
+}  // namespace perseus

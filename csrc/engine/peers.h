@@ -1,0 +1,54 @@
+// This rank's dealings with the others: their control messages, their leaving and their death.
+// Loop thread.
+#pragma once
+
+#include <set>
+#include <span>
+
+#include "engine/departures.h"
+#include "engine/process_sets.h"
+#include "engine/termination.h"
+#include "engine/watches.h"
+#include "transport/mesh.h"
+
+namespace perseus {
+
+class Peers final : public MeshListener, public StallWatchHost, public PeerWatchHost {
+ public:
+  Peers(Mesh& mesh, std::chrono::seconds peer_timeout, ProcessSets& sets, Termination& termination,
+        Departures& departures, const Blame& blame, Watches& watches)
+      : mesh_(mesh),
+        peer_timeout_(peer_timeout),
+        sets_(sets),
+        termination_(termination),
+        departures_(departures),
+        blame_(blame),
+        watches_(watches) {}
+
+  // MeshListener.
+  void on_control(int from, std::span<const std::byte> message) override;
+  void on_rank_lost(int rank, const Status& why) override;
+
+  // StallWatchHost.
+  void send_to(int rank, std::span<const std::byte> message) override;
+  void end_stalled(const Status& why) override;
+
+  // PeerWatchHost.
+  std::set<int> awaited_peers() const override;
+  void ask_whether_there(int rank) override;
+  void on_silent_peer(int rank) override;
+
+ private:
+  void on_leaving(const Leaving& leaving);
+  void send_word(int rank, ControlKind word);
+
+  Mesh& mesh_;
+  const std::chrono::seconds peer_timeout_;
+  ProcessSets& sets_;
+  Termination& termination_;
+  Departures& departures_;
+  const Blame& blame_;
+  Watches& watches_;
+};
+
+}  // namespace perseus

@@ -1,0 +1,321 @@
+#include "engine/process_sets.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engine/agreements.h"
+#include "engine/blame.h"
+#include "engine/departures.h"
+#include "engine/operation_tracker.h"
+#include "engine/termination.h"
+
+namespace perseus {
+namespace {
+
+// How long a set that is being closed waits for the end of a round that a member which has not
+// opened it may be in.
+constexpr std::chrono::seconds kRoundTime{1};
+
+bool is_known_to_all(int32_t id) { return id < ProcessSet::kFirstOpened; }
+
+}  // namespace
+
+ProcessSets::ProcessSets(const Wiring& wiring)
+    : with_(wiring), rank_(wiring.mesh.topology().rank) {}
+
+// ---- Which sets there are.
+
+Result<SharedRanks> ProcessSets::ranks(int32_t set) const {
+  std::lock_guard lock(ranks_mutex_);
+  const auto found = ranks_.find(set);
+  if (found == ranks_.end()) {
+    return Status::invalid_argument("there is no process set " + std::to_string(set));
+  }
+  return found->second;
+}
+
+std::vector<int32_t> ProcessSets::ids() const {
+  std::lock_guard lock(ranks_mutex_);
+  std::vector<int32_t> ids;
+  for (const auto& [id, ranks] : ranks_) ids.push_back(id);
+  return ids;
+}
+
+ProcessSetPtr ProcessSets::find(int32_t id) const {
+  const auto found = sets_.find(id);
+  return found == sets_.end() ? nullptr : found->second;
+}
+
+void ProcessSets::open_world() {
+  std::vector<int> everyone(with_.mesh.topology().size);
+  for (size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
+  open(next_id_++, std::move(everyone));
+}
+
+void ProcessSets::open(int32_t id, std::vector<int> ranks) {
+  auto set = std::make_shared<ProcessSet>();
+  set->id = id;
+  set->ranks = ranks;
+  set->index = set->index_of(rank_);
+  if (set->index >= 0) {
+    std::vector<Link*> links;
+    std::vector<int> host_of;
+    for (int rank : ranks) {
+      links.push_back(rank == rank_ ? nullptr : &with_.mesh.link(rank));
+      host_of.push_back(with_.mesh.topology().host_of[rank]);
+    }
+    set->group = make_group(set->index, std::move(links), std::move(host_of));
+    ByteWriter prefix;
+    prefix.put(ControlKind::kBallot);
+    prefix.put(id);
+    set->host = with_.agreements.host_of(*set);
+    set->negotiator = std::make_unique<Negotiator>(
+        set->index, set->group.size, ranks, static_cast<size_t>(with_.settings.cache_capacity),
+        std::vector<std::byte>(prefix.bytes().begin(), prefix.bytes().end()), *set->host);
+  }
+  sets_[id] = set;
+  {
+    std::lock_guard lock(ranks_mutex_);
+    ranks_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
+  }
+  for (const auto& [rank, leaving] : with_.departures.by_rank()) apply_leaving(*set, leaving);
+  if (auto early = early_messages_.extract(id); !early.empty()) {
+    for (const auto& [from, message] : early.mapped()) on_control(from, message);
+  }
+}
+
+void ProcessSets::close(int32_t id) {
+  const ProcessSetPtr set = find(id);
+  const Status why = set_is_gone(id);
+  fail_pending(*set, why);
+  with_.executor.cancel_launches(*set, why);
+  sets_.erase(id);
+  std::lock_guard lock(ranks_mutex_);
+  ranks_.erase(id);
+}
+
+Status ProcessSets::set_is_gone(int32_t id) {
+  const char* const how = is_known_to_all(id) ? " has been removed" : " has been closed";
+  return Status::invalid_argument("process set " + std::to_string(id) + how);
+}
+
+// Every rank of the world does this at the same place in the order of operations, and so comes to
+// the same ids and the same errors.
+Status ProcessSets::add_or_remove(const Agreement::Ready& ready, Operation* operation) {
+  const std::vector<int32_t>& ranks = ready.description().ranks;
+  if (ready.description().kind == OperationKind::kRemoveProcessSet) {
+    const int32_t id = ranks.front();
+    if (id == ProcessSet::kWorld || !is_known_to_all(id) || find(id) == nullptr) {
+      return Status::invalid_argument("there is no process set " + std::to_string(id) +
+                                      " that could be removed");
+    }
+    close(id);
+    return {};
+  }
+  for (const auto& [id, set] : sets_) {
+    if (!is_known_to_all(id)) break;
+    if (std::equal(set->ranks.begin(), set->ranks.end(), ranks.begin(), ranks.end())) {
+      return Status::invalid_argument("a process set of the same ranks exists already: set " +
+                                      std::to_string(id));
+    }
+  }
+  const int32_t id = next_id_++;
+  open(id, {ranks.begin(), ranks.end()});
+  if (operation != nullptr) operation->new_set = id;
+  return {};
+}
+
+// ---- Messages about one set.
+
+void ProcessSets::on_control(int from, std::span<const std::byte> message) {
+  ByteReader reader(message);
+  const auto kind = reader.get<ControlKind>();
+  ByteReader body = reader;
+  const auto id = reader.get<int32_t>();
+  const ProcessSetPtr set = find(id);
+  // The sender has seen the set made, or has not yet seen it removed.
+  if (set == nullptr || set->negotiator == nullptr) return keep_early(id, from, message);
+  if (kind == ControlKind::kBallot) return on_ballot(*set, from, reader, message);
+  if (kind == ControlKind::kRoundDemand) {
+    if (const auto demand = RoundDemand::read(body)) {
+      return on_round_demand(*set, from, demand->round);
+    }
+  } else if (const auto closed = Closed::read(body)) {
+    return on_closed(*set, *closed);
+  }
+  with_.termination.break_world(
+      {from, with_.mesh.topology().name(from) + " sent a malformed control message"});
+}
+
+void ProcessSets::on_ballot(ProcessSet& set, int from, ByteReader reader,
+                            std::span<const std::byte> message) {
+  with_.counters.agreement_messages_received.add();
+  with_.counters.agreement_bytes_received.add(message.size());
+  const Status status = set.negotiator->receive(message.last(reader.remaining()));
+  if (!status.is_ok()) {
+    return with_.termination.break_world(
+        {from, status.message() + " from " + with_.mesh.topology().name(from)});
+  }
+  with_.agreements.advance(set);
+}
+
+void ProcessSets::on_round_demand(ProcessSet& set, int from, uint64_t round) {
+  // A rank can be at most one round ahead.
+  if (round > set.negotiator->completed_rounds() + 2) {
+    return with_.termination.break_world(
+        {from, with_.mesh.topology().name(from) + " demands a round that it cannot be in"});
+  }
+  set.negotiator->demand(round);
+  with_.agreements.advance(set);
+}
+
+// The member that closes the set has done its part of the rounds that it ended.
+void ProcessSets::on_closed(ProcessSet& set, const Closed& closed) {
+  if (!set.negotiator->limit_rounds(closed.last_round)) return;
+  tell_neighbours(set, closed.write());
+  go_without(set, closed.rank);
+}
+
+void ProcessSets::keep_early(int32_t set, int from, std::span<const std::byte> message) {
+  if (set < next_id_ || closed_.contains(set)) return;
+  early_messages_[set].emplace_back(from, Message(message.begin(), message.end()));
+}
+
+void ProcessSets::tell_neighbours(const ProcessSet& set, std::span<const std::byte> message) {
+  for (const int peer : set.neighbours()) with_.mesh.send_control(peer, message);
+}
+
+// ---- Sets that only their members know of. Nothing is agreed on here: the engine's thread does it
+// by itself.
+
+void ProcessSets::open_or_close(const OperationPtr& operation) {
+  if (operation->description.kind == OperationKind::kRemoveProcessSet) {
+    begin_closing(operation);
+  } else {
+    with_.tracker.complete(operation, open_by_members(*operation));
+  }
+}
+
+Status ProcessSets::open_by_members(const Operation& operation) {
+  const int32_t id = operation.new_set;
+  if (find(id) != nullptr || closed_.contains(id)) {
+    return Status::invalid_argument("process set " + std::to_string(id) +
+                                    " cannot be opened: the id has been used before");
+  }
+  open(id, {operation.description.ranks.begin(), operation.description.ranks.end()});
+  return {};
+}
+
+// A round that has this rank's ballot may end on some members, and what is then ready runs there:
+// so it ends here as well, and this rank does its part.
+void ProcessSets::begin_closing(const OperationPtr& operation) {
+  const int32_t id = operation->new_set;
+  const ProcessSetPtr set = find(id);
+  if (set == nullptr || closing_.contains(id)) {
+    return with_.tracker.complete(
+        operation, Status::invalid_argument("process set " + std::to_string(id) + " is not open"));
+  }
+  closing_[id] = operation;
+  if (set->broken.is_ok()) set->broken = set_is_gone(id);
+  Negotiator& negotiator = *set->negotiator;
+  negotiator.limit_rounds(negotiator.completed_rounds() + (negotiator.is_in_round() ? 1 : 0));
+  if (!negotiator.is_exhausted()) {
+    with_.agreements.demand_round(*set);
+    with_.loop.call_at(Clock::now() + kRoundTime, [this, id] { finish_closing(id); });
+  }
+  with_.agreements.advance(*set);
+}
+
+void ProcessSets::on_exhausted(const ProcessSet& set) {
+  // The caller may still need the set.
+  if (closing_.contains(set.id)) with_.loop.post([this, id = set.id] { finish_closing(id); });
+}
+
+void ProcessSets::finish_closing(int32_t id) {
+  const auto closing = closing_.extract(id);
+  if (closing.empty()) return;
+  const ProcessSetPtr set = find(id);
+  const Closed closed{id, rank_, set->negotiator->completed_rounds()};
+  tell_neighbours(*set, closed.write());
+  close(id);
+  closed_.insert(id);
+  with_.tracker.complete(closing.mapped(), {});
+}
+
+// ---- Ranks that leave, and the end.
+
+void ProcessSets::on_leaving(const Leaving& leaving) {
+  for (const auto& [id, set] : std::map(sets_)) apply_leaving(*set, leaving);
+}
+
+// Rounds that the leaver completed will complete here too, since it does its part of them before it
+// goes. A later one may have been under way there: it may end here, but nothing then runs.
+void ProcessSets::apply_leaving(ProcessSet& set, const Leaving& leaving) {
+  if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
+  set.negotiator->limit_rounds(leaving.last_round(set.id));
+  if (set.broken.is_ok() && with_.blame.rank() < 0) with_.blame.put_on(leaving.rank, true);
+  go_without(set, leaving.rank);
+}
+
+// A part of what runs without a rank that has gone may wait for another, which waits for that one:
+// so nobody waits for what the links have to say.
+void ProcessSets::go_without(ProcessSet& set, int rank) {
+  if (set.departed < 0) set.departed = rank;
+  const Broken news = with_.departures.news_of_first(set);
+  if (set.broken.is_ok()) set.broken = Status::without(set.departed, news.why);
+  with_.agreements.advance(set);
+  if (with_.executor.is_running_after(set.id, set.negotiator->last_round())) {
+    with_.termination.break_world(news);
+  }
+}
+
+std::set<int> ProcessSets::awaited_peers() const {
+  std::set<int> awaited;
+  for (const auto& [id, set] : sets_) {
+    if (set->negotiator == nullptr || (set->pending.empty() && with_.executor.is_idle())) continue;
+    for (const int peer : set->neighbours()) {
+      if (!with_.departures.contains(peer)) awaited.insert(peer);
+    }
+  }
+  return awaited;
+}
+
+bool ProcessSets::awaits(int peer) const {
+  return std::ranges::any_of(sets_, [&](const auto& entry) {
+    const ProcessSet& set = *entry.second;
+    return set.has(peer) && (!set.pending.empty() || with_.executor.is_running_after(set.id, 0));
+  });
+}
+
+void ProcessSets::leave(const std::string& why, const Status& told_here) {
+  Leaving leaving;
+  leaving.rank = rank_;
+  leaving.why = why;
+  for (const auto& [id, set] : sets_) {
+    if (set->negotiator) leaving.rounds.emplace_back(id, set->negotiator->completed_rounds());
+  }
+  tell_neighbours(world(), leaving.write());
+  for (const auto& [id, set] : sets_) fail_pending(*set, told_here);
+  fail_closing(told_here);
+}
+
+void ProcessSets::fail_all(const Status& why) {
+  for (const auto& [id, set] : std::map(sets_)) {
+    with_.executor.cancel_launches(*set, why);
+    fail_pending(*set, why);
+  }
+  fail_closing(why);
+}
+
+void ProcessSets::fail_pending(ProcessSet& set, const Status& why) {
+  if (set.broken.is_ok()) set.broken = why;
+  for (auto& [key, operation] : std::exchange(set.pending, {})) {
+    with_.tracker.complete(operation, why);
+  }
+}
+
+void ProcessSets::fail_closing(const Status& why) {
+  for (auto& [id, operation] : std::exchange(closing_, {})) with_.tracker.complete(operation, why);
+}
+
+}  // namespace perseus

@@ -1,0 +1,72 @@
+// What callers' threads hand to the engine's thread: operations, and calls that failed before they
+// could be submitted. A poller of the loop takes it up.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "engine/thread_binding.h"
+#include "state/operation.h"
+
+namespace perseus {
+
+// A call that failed on this rank before its operation could be submitted.
+struct RefusedCall {
+  int32_t set = 0;
+  std::string key, reason;
+};
+
+// Takes up what was submitted. Loop thread.
+class SubmissionSink {
+ public:
+  // Both in the order of submission. The refused calls come first: an operation of the same name
+  // can only have been submitted after.
+  virtual void accept(std::span<const RefusedCall> refused,
+                      std::span<const OperationPtr> operations) = 0;
+
+ protected:
+  ~SubmissionSink() = default;
+};
+
+class SubmissionQueue final : public Poller {
+ public:
+  SubmissionQueue(EventLoop& loop, Names& names, ThreadBinding& binding, SubmissionSink& sink)
+      : loop_(loop), names_(names), binding_(binding), sink_(sink) {}
+
+  // ---- Any thread.
+
+  // An error, once the queue has been closed: the operation's name is then given back.
+  Status submit(OperationPtr operation);
+  void refuse(int32_t set, std::string_view key, std::string reason);
+  // Nothing more is accepted, for this reason. The first reason stays.
+  void close(const Status& why);
+  bool has_news() const { return has_submissions_.load(std::memory_order_acquire); }
+  // Returns whether a thread that waits may run the loop now.
+  bool may_lend() const;
+
+  // ---- Loop thread: Poller.
+  bool poll() override;
+  bool prepare_to_sleep() override { return !has_news(); }
+  void awake() override {}
+
+ private:
+  EventLoop& loop_;
+  Names& names_;
+  ThreadBinding& binding_;
+  SubmissionSink& sink_;
+
+  std::mutex mutex_;
+  std::vector<OperationPtr> queue_;
+  std::vector<RefusedCall> refused_;
+  Status closed_;  // ok while submissions are accepted
+  std::atomic<bool> has_submissions_{false};
+
+  std::vector<OperationPtr> accepted_;  // the queue's other half; loop thread
+};
+
+}  // namespace perseus

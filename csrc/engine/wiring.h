@@ -1,0 +1,37 @@
+// The parts of an engine that process sets and agreements deal with. All of them outlive the use.
+#pragma once
+
+#include "base/event_loop.h"
+#include "base/settings.h"
+#include "observe/counters.h"
+#include "observe/timeline.h"
+#include "transport/mesh.h"
+
+namespace perseus {
+
+class Agreements;
+class Blame;
+class Departures;
+class Executor;
+class OperationTracker;
+class ProcessSets;
+class Termination;
+struct Watches;
+
+struct Wiring {
+  EventLoop& loop;
+  const Settings& settings;
+  Mesh& mesh;
+  Timeline& timeline;
+  Counters& counters;
+  Blame& blame;
+  const Departures& departures;
+  OperationTracker& tracker;
+  ProcessSets& sets;
+  Agreements& agreements;
+  Executor& executor;
+  Termination& termination;
+  Watches& watches;
+};
+
+}  // namespace perseus

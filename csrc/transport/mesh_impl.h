@@ -35,6 +35,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   // All of Mesh::create; to be called once.
   Status open(const Settings& settings, Bootstrap& bootstrap);
 
+  void listen(MeshListener& listener) override { listener_ = &listener; }
   const Topology& topology() const override { return topology_; }
   Link& link(int peer) override { return framed_link(peer); }
   bool needs_one_thread() const override { return fabric_ != nullptr; }

@@ -1,0 +1,69 @@
+#include "engine/blame.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace perseus {
+namespace {
+
+// What the launcher hears, which gave this process a pipe.
+struct BlameTest : testing::Test {
+  BlameTest() {
+    EXPECT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    setenv("PERSEUS_NEWS_FD", std::to_string(ends[1]).c_str(), 1);
+  }
+  ~BlameTest() override {
+    unsetenv("PERSEUS_NEWS_FD");
+    close(ends[0]);
+    close(ends[1]);
+  }
+  std::string heard() {
+    char text[256];
+    const ssize_t n = read(ends[0], text, sizeof text);
+    return n > 0 ? std::string(text, static_cast<size_t>(n)) : "";
+  }
+
+  int ends[2];
+  Topology topology{0, 3, {0, 0, 0}, {"here"}, {4, 5, 6}};  // launched as ranks 4 to 6
+  Blame blame{topology};
+};
+
+TEST_F(BlameTest, TheLauncherIsToldOnceInItsOwnNumbers) {
+  blame.tell_launcher();
+  EXPECT_EQ(heard(), "") << "nobody is to blame yet";
+  blame.put_on(1, false);
+  blame.tell_launcher();
+  blame.operation_aborted();
+  EXPECT_EQ(heard(), "5 lost\n");
+}
+
+TEST_F(BlameTest, ARankThatLeftIsToldApartFromOneThatWasLost) {
+  blame.put_on(2, true);
+  blame.operation_aborted();
+  EXPECT_EQ(heard(), "6 left\n");
+}
+
+TEST_F(BlameTest, ThisRankDoesNotAccuseItself) {
+  blame.put_on(0, true);
+  blame.tell_launcher();
+  EXPECT_EQ(heard(), "");
+}
+
+TEST_F(BlameTest, OperationsThatThisRanksShutdownEndsAccuseNobody) {
+  blame.put_on(1, true);
+  blame.begin_shutdown();
+  blame.operation_aborted();
+  EXPECT_EQ(heard(), "");
+}
+
+TEST_F(BlameTest, AWorldThatMetAnewIsTold) {
+  tell_launcher_who_met(topology);
+  EXPECT_EQ(heard(), "met 4 5 6\n");
+}
+
+}  // namespace
+}  // namespace perseus

@@ -1,0 +1,107 @@
+#include "state/control.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace perseus {
+namespace {
+
+// What is left of a message behind its kind, which must be `kind`.
+ByteReader body(const std::vector<std::byte>& message, ControlKind kind) {
+  ByteReader reader(message);
+  EXPECT_EQ(reader.get<ControlKind>(), kind);
+  return reader;
+}
+
+TEST(Control, LeavingArrivesAsItWasSent) {
+  Leaving sent;
+  sent.rank = 3;
+  sent.why = "out of memory";
+  sent.rounds = {{0, 17}, {1 << 20, 2}};
+  const auto message = sent.write();
+  const auto read = Leaving::read(body(message, ControlKind::kLeaving));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->rank, 3);
+  EXPECT_EQ(read->why, "out of memory");
+  EXPECT_EQ(read->rounds, sent.rounds);
+  EXPECT_EQ(read->last_round(0), 17u);
+  EXPECT_EQ(read->last_round(5), 0u) << "a set that the rank does not know";
+}
+
+TEST(Control, RoundDemandAndClosedArriveAsTheyWereSent) {
+  const auto demand = RoundDemand{7, 1ull << 40}.write();
+  const auto demanded = RoundDemand::read(body(demand, ControlKind::kRoundDemand));
+  ASSERT_TRUE(demanded);
+  EXPECT_EQ(demanded->process_set, 7);
+  EXPECT_EQ(demanded->round, 1ull << 40);
+
+  const auto closed = Closed{1 << 20, 2, 9}.write();
+  const auto read = Closed::read(body(closed, ControlKind::kClosed));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->process_set, 1 << 20);
+  EXPECT_EQ(read->rank, 2);
+  EXPECT_EQ(read->last_round, 9u);
+}
+
+TEST(Control, BrokenArrivesAsItWasSent) {
+  const auto message = Broken{1, "lost rank 1", true}.write();
+  const auto read = Broken::read(body(message, ControlKind::kBroken));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->rank, 1);
+  EXPECT_EQ(read->why, "lost rank 1");
+  EXPECT_TRUE(read->has_left);
+}
+
+TEST(Control, StallMessagesArriveAsTheyWereSent) {
+  StallQuery query;
+  query.process_set = 4;
+  query.rounds = 12;
+  query.keys = {"allreduce.a", "broadcast.b"};
+  const auto asked = query.write();
+  const auto read = StallQuery::read(body(asked, ControlKind::kStallQuery));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->process_set, 4);
+  EXPECT_EQ(read->rounds, 12u);
+  EXPECT_EQ(read->keys, query.keys);
+
+  StallAnswer answer;
+  answer.process_set = 4;
+  answer.missing = {"allreduce.a"};
+  answer.last_submitted = "'broadcast.c'";
+  const auto answered = answer.write();
+  const auto heard = StallAnswer::read(body(answered, ControlKind::kStallAnswer));
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->missing, answer.missing);
+  EXPECT_EQ(heard->last_submitted, answer.last_submitted);
+}
+
+// Every message that ends too soon is refused, wherever it ends.
+template <typename Message>
+void expect_refused_when_cut(const Message& message) {
+  const std::vector<std::byte> whole = message.write();
+  for (size_t size = 1; size < whole.size(); ++size) {
+    ByteReader reader(std::span(whole).first(size));
+    reader.get<ControlKind>();
+    EXPECT_FALSE(Message::read(reader)) << size << " of " << whole.size() << " bytes";
+  }
+}
+
+TEST(Control, WhatIsCutOffIsRefused) {
+  Leaving leaving;
+  leaving.why = "x";
+  leaving.rounds = {{0, 1}};
+  expect_refused_when_cut(leaving);
+  expect_refused_when_cut(Broken{1, "lost", false});
+  expect_refused_when_cut(RoundDemand{1, 2});
+  expect_refused_when_cut(Closed{1, 2, 3});
+  StallQuery query;
+  query.keys = {"a"};
+  expect_refused_when_cut(query);
+  StallAnswer answer;
+  answer.missing = {"a"};
+  expect_refused_when_cut(answer);
+}
+
+}  // namespace
+}  // namespace perseus

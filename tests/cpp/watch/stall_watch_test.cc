@@ -1,0 +1,117 @@
+// Two ranks' watches, which tell each other what they have pending, in one thread.
+#include "watch/stall_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+using namespace std::chrono_literals;
+
+Settings settings_of(int shut_down_after) {
+  Settings settings;
+  settings.stall_check_time = 1;
+  settings.stall_shutdown_time = shut_down_after;
+  return settings;
+}
+
+struct WatchingRank final : StallWatchHost, NegotiatorHost {
+  WatchingRank(EventLoop& loop, int own_rank, int shut_down_after)
+      : rank(own_rank), settings(settings_of(shut_down_after)), loop(loop) {
+    set->ranks = {0, 1};
+    set->index = rank;
+    set->negotiator =
+        std::make_unique<Negotiator>(rank, 2, set->ranks, 16, std::vector<std::byte>(), *this);
+  }
+
+  void send_to(int to, std::span<const std::byte> message) override {
+    EXPECT_EQ(to, 1 - rank);
+    loop.post([this, copy = std::vector(message.begin(), message.end())] { other->receive(copy); });
+  }
+  void end_stalled(const Status& why) override { ended = why; }
+  void send(int, std::span<const std::byte>) override {}
+  void agreed(const Agreement&) override {}
+
+  void receive(const std::vector<std::byte>& message) {
+    ByteReader reader(message);
+    if (reader.get<ControlKind>() == ControlKind::kStallQuery) {
+      ++questions;
+      watch.answer(1 - rank, *StallQuery::read(reader), set.get());
+    } else {
+      watch.on_answer(1 - rank, *StallAnswer::read(reader));
+    }
+  }
+  void submit(const std::string& name) {
+    auto operation = std::make_shared<Operation>();
+    operation->name_id = 0;
+    operation->key = operation_key(OperationKind::kAllreduce, name);
+    operation->submitted_at = Clock::now();
+    set->pending.insert(operation->key, operation);
+    watch.note_submission(*operation);
+    watch.watch(set);
+  }
+
+  const int rank;
+  const Settings settings;
+  EventLoop& loop;
+  Counters counters;
+  ProcessSetPtr set = std::make_shared<ProcessSet>();
+  WatchingRank* other = nullptr;
+  StallWatch watch{loop, settings, rank, counters, *this};
+  int questions = 0;
+  Status ended;
+};
+
+struct StallWatchTest : testing::Test {
+  void meet(int shut_down_after) {
+    first = std::make_unique<WatchingRank>(loop, 0, shut_down_after);
+    second = std::make_unique<WatchingRank>(loop, 1, shut_down_after);
+    first->other = second.get();
+    second->other = first.get();
+  }
+  template <typename Done>
+  void run_until(Done done) {
+    const auto end = Clock::now() + 20s;
+    while (!done() && Clock::now() < end) loop.run_once(10ms);
+    EXPECT_TRUE(done());
+  }
+
+  EventLoop loop;
+  std::unique_ptr<WatchingRank> first, second;
+};
+
+TEST_F(StallWatchTest, ReportsWhatAnotherRankHasNotSubmitted) {
+  meet(0);
+  first->submit("x");
+  second->submit("y");
+  run_until([&] { return first->counters.stall_warnings.value() > 0; });
+  EXPECT_EQ(second->questions, 1);
+  EXPECT_EQ(first->counters.stall_warnings.value(), 1u);
+  EXPECT_TRUE(first->ended.is_ok());
+}
+
+TEST_F(StallWatchTest, EndsTheJobInTime) {
+  meet(1);
+  first->submit("x");
+  run_until([&] { return !first->ended.is_ok(); });
+  EXPECT_NE(first->ended.message().find("'allreduce.x'"), std::string::npos)
+      << first->ended.message();
+}
+
+TEST_F(StallWatchTest, SaysNothingOfWhatAllHaveSubmitted) {
+  meet(1);
+  first->submit("x");
+  second->submit("x");
+  const auto end = Clock::now() + 2s;
+  while (Clock::now() < end) loop.run_once(10ms);
+  EXPECT_GT(second->questions, 0);
+  EXPECT_EQ(first->counters.stall_warnings.value(), 0u);
+  EXPECT_TRUE(first->ended.is_ok() && second->ended.is_ok());
+}
+
+}  // namespace
+}  // namespace perseus

@@ -36,8 +36,9 @@ double pass(Work& work, bool packs, bool is_checked) {
     const perseus::Segment segment{work.tensors[t].data(), work.tensors[t].data(), work.elements};
     std::byte* place = work.buffer.data() + t % places * work.bytes();
     const perseus::PackResult found =
-        packs ? perseus::pack({&segment, 1}, work.type, work.type, 1.0, place, is_checked)
-              : perseus::unpack(place, work.type, {&segment, 1}, work.type, 1.0, is_checked);
+        packs
+            ? perseus::pack_segments({&segment, 1}, work.type, work.type, 1.0, place, is_checked)
+            : perseus::unpack_segments(place, work.type, {&segment, 1}, work.type, 1.0, is_checked);
     is_finite &= found.is_finite;
   }
   const std::chrono::duration<double, std::nano> taken = Clock::now() - begin;

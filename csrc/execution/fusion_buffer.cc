@@ -70,7 +70,7 @@ void FusionBuffer::pack_here(double factor, FiniteCheck* check) {
   for (size_t i = 0; i < run_.shard.pieces.size(); ++i) {
     const Segment segment = segment_of(run_, run_.shard.pieces[i]);
     if (segment.source != nullptr) {
-      const PackResult found = pack({&segment, 1}, dtype, dtype, factor, next, is_checked);
+      const PackResult found = pack_segments({&segment, 1}, dtype, dtype, factor, next, is_checked);
       if (!found.is_finite) {
         check->found(FiniteCheck::kInput, i, static_cast<const std::byte*>(segment.source),
                      found.element, next, segment.elements);
@@ -95,7 +95,8 @@ void FusionBuffer::unpack_here(double factor, FiniteCheck* check) {
   for (size_t i = 0; i < run_.shard.pieces.size(); ++i) {
     const Segment segment = segment_of(run_, run_.shard.pieces[i]);
     if (segment.target != nullptr) {
-      const PackResult found = unpack(next, dtype, {&segment, 1}, dtype, factor, is_checked);
+      const PackResult found =
+          unpack_segments(next, dtype, {&segment, 1}, dtype, factor, is_checked);
       if (!found.is_finite) {
         check->found(FiniteCheck::kResult, i, next, found.element,
                      static_cast<std::byte*>(segment.target), segment.elements);

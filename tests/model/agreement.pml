@@ -1,5 +1,5 @@
 /* Agreement and abort in one process set, as csrc/negotiation/negotiator.cc and
- * csrc/engine/engine_peers.cc have them: names here are the names there.
+ * csrc/engine/process_sets.cc have them: names here are the names there.
  *
  * A rank submits any of NAMES operations, each when it likes and in any order. As many as LEAVES
  * ranks shut down, at any moment, and as many as CRASHES die, at any moment. Messages arrive in any

@@ -56,8 +56,8 @@ void move_segment(void* target, DataType to, const void* source, DataType from, 
 
 }  // namespace
 
-PackResult pack(std::span<const Segment> segments, DataType tensor_type, DataType buffer_type,
-                double factor, void* buffer, bool check_finite) {
+PackResult pack_segments(std::span<const Segment> segments, DataType tensor_type,
+                         DataType buffer_type, double factor, void* buffer, bool check_finite) {
   PackResult result;
   auto* next = static_cast<std::byte*>(buffer);
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -68,8 +68,9 @@ PackResult pack(std::span<const Segment> segments, DataType tensor_type, DataTyp
   return result;
 }
 
-PackResult unpack(const void* buffer, DataType buffer_type, std::span<const Segment> segments,
-                  DataType tensor_type, double factor, bool check_finite) {
+PackResult unpack_segments(const void* buffer, DataType buffer_type,
+                           std::span<const Segment> segments, DataType tensor_type, double factor,
+                           bool check_finite) {
   PackResult result;
   const auto* next = static_cast<const std::byte*>(buffer);
   for (size_t i = 0; i < segments.size(); ++i) {

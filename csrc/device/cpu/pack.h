@@ -27,11 +27,12 @@ struct PackResult {
 // buffer = the segments' sources, one after the other, each element times `factor`, as
 // `buffer_type`. The types may differ between floating types only. With check_finite the sources
 // are searched for NaN and infinity on the way; all is packed whatever is found.
-PackResult pack(std::span<const Segment> segments, DataType tensor_type, DataType buffer_type,
-                double factor, void* buffer, bool check_finite);
+PackResult pack_segments(std::span<const Segment> segments, DataType tensor_type,
+                         DataType buffer_type, double factor, void* buffer, bool check_finite);
 // The segments' targets = the buffer's elements times `factor`, as `tensor_type`. The check is made
 // on the buffer.
-PackResult unpack(const void* buffer, DataType buffer_type, std::span<const Segment> segments,
-                  DataType tensor_type, double factor, bool check_finite);
+PackResult unpack_segments(const void* buffer, DataType buffer_type,
+                           std::span<const Segment> segments, DataType tensor_type, double factor,
+                           bool check_finite);
 
 }  // namespace perseus

@@ -27,8 +27,8 @@ struct Tensors {
 TEST(Pack, LaysTensorsSideBySideScaledAndConverted) {
   const Tensors tensors(DataType::kFloat32);
   Elements buffer(DataType::kFloat16, kTotal, 9);
-  const PackResult result =
-      pack(tensors.segments, DataType::kFloat32, DataType::kFloat16, 0.5, buffer.data(), true);
+  const PackResult result = pack_segments(tensors.segments, DataType::kFloat32, DataType::kFloat16,
+                                          0.5, buffer.data(), true);
   EXPECT_TRUE(result.is_finite);
   size_t at = 0;
   for (const Elements& tensor : tensors.elements) {
@@ -44,8 +44,8 @@ TEST(Pack, AndUnpackGiveBackEveryType) {
     const Tensors from(type);
     Tensors to(type, 100);
     Elements buffer(type, kTotal, 9);
-    EXPECT_TRUE(pack(from.segments, type, type, 1.0, buffer.data(), true).is_finite);
-    EXPECT_TRUE(unpack(buffer.data(), type, to.segments, type, 1.0, true).is_finite);
+    EXPECT_TRUE(pack_segments(from.segments, type, type, 1.0, buffer.data(), true).is_finite);
+    EXPECT_TRUE(unpack_segments(buffer.data(), type, to.segments, type, 1.0, true).is_finite);
     for (size_t s = 0; s < to.elements.size(); ++s) {
       ASSERT_EQ(to.elements[s].bytes(), from.elements[s].bytes()) << to_string(type);
       ASSERT_TRUE(to.elements[s].guards_intact());
@@ -59,13 +59,13 @@ TEST(Pack, NamesTheFirstNanAndPacksAllTheSame) {
     tensors.elements[2].set(4321, NAN);
     tensors.elements[4].set(0, INFINITY);
     Elements buffer(type, kTotal, 9);
-    const PackResult result = pack(tensors.segments, type, type, 1.0, buffer.data(), true);
+    const PackResult result = pack_segments(tensors.segments, type, type, 1.0, buffer.data(), true);
     EXPECT_FALSE(result.is_finite);
     EXPECT_EQ(result.segment, 2u);
     EXPECT_EQ(result.element, 4321u);
     EXPECT_TRUE(std::isnan(buffer[5 + 4321]));
     EXPECT_EQ(buffer[5 + 5000], tensors.elements[3][0]);
-    EXPECT_TRUE(pack(tensors.segments, type, type, 1.0, buffer.data(), false).is_finite);
+    EXPECT_TRUE(pack_segments(tensors.segments, type, type, 1.0, buffer.data(), false).is_finite);
   }
 }
 
@@ -73,8 +73,8 @@ TEST(Unpack, SearchesTheBuffer) {
   Tensors tensors(DataType::kFloat32);
   Elements buffer(DataType::kBfloat16, kTotal, 9);
   buffer.set(5 + 5000, -INFINITY);
-  const PackResult result =
-      unpack(buffer.data(), DataType::kBfloat16, tensors.segments, DataType::kFloat32, 2.0, true);
+  const PackResult result = unpack_segments(buffer.data(), DataType::kBfloat16, tensors.segments,
+                                            DataType::kFloat32, 2.0, true);
   EXPECT_FALSE(result.is_finite);
   EXPECT_EQ(result.segment, 3u);
   EXPECT_EQ(result.element, 0u);

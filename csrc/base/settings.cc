@@ -109,9 +109,9 @@ class Assignment {
       if (!*on) return {};
       text = alias_->choice_when_on;
     }
-    std::optional<int> choice = find_choice(row_, text);
+    std::optional<size_t> choice = find_choice(row_, text);
     if (!choice) return malformed("is not one of its choices");
-    settings.*std::get<int Settings::*>(row_.field) = *choice;
+    std::get<ChoiceField>(row_.field).set(settings, *choice);
     return {};
   }
 

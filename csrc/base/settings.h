@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/setting_choices.h"
 #include "base/status.h"
 
 namespace perseus {
@@ -15,7 +16,6 @@ using SettingInt = int64_t;
 using SettingFloat = double;
 using SettingBool = bool;
 using SettingString = std::string;
-using SettingChoice = int;    // index of the choice
 using SettingMiB = uint64_t;  // bytes
 using SettingKiB = uint64_t;  // bytes
 
@@ -33,7 +33,9 @@ struct Settings {
                                std::vector<std::string>* warnings = nullptr);
 
 #define SETTING(field, kind, ...) Setting##kind field;
+#define CHOICE_SETTING(field, type, ...) type field;
 #include "base/settings_table.inc"
+#undef CHOICE_SETTING
 #undef SETTING
 
   // Names of those that somebody has given, in the order of the table.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 namespace perseus {
 namespace {
@@ -76,6 +78,14 @@ std::string aliases_text(const TableRow& row) {
   return text;
 }
 
+template <auto kField>
+ChoiceField choice_field() {
+  using Choice = std::remove_cvref_t<decltype(std::declval<Settings>().*kField)>;
+  return {.get = [](const Settings& settings) { return static_cast<size_t>(settings.*kField); },
+          .set = [](Settings& settings,
+                    size_t choice) { settings.*kField = static_cast<Choice>(choice); }};
+}
+
 }  // namespace
 
 bool same_word(std::string_view a, std::string_view b) {
@@ -85,10 +95,24 @@ bool same_word(std::string_view a, std::string_view b) {
 
 std::span<const TableRow> table_rows() {
   static const TableRow rows[] = {
-#define SETTING(field, kind, name, default_value, low, high, choices, since, aliases, help) \
-  {SettingKind::k##kind, name, default_value, low, high, choices, since, aliases, help,     \
+#define SETTING(field, kind, name, default_value, low, high, since, aliases, help) \
+  {SettingKind::k##kind, name, default_value, low, high, {}, since, aliases, help, \
    &Settings::field},
+#define CHOICE_SETTING(field, type, name, default_value, choices, since, aliases, help) \
+  {SettingKind::kChoice,                                                                \
+   name,                                                                                \
+   default_value,                                                                       \
+   0,                                                                                   \
+   0,                                                                                   \
+   {choices},                                                                           \
+   since,                                                                               \
+   aliases,                                                                             \
+   help,                                                                                \
+   choice_field<&Settings::field>()},
+#define CHOICE(enumerator, spellings) spellings,
 #include "base/settings_table.inc"
+#undef CHOICE
+#undef CHOICE_SETTING
 #undef SETTING
   };
   return rows;
@@ -113,15 +137,15 @@ std::vector<SettingAlias> aliases_of(const TableRow& row) {
 
 std::vector<std::vector<std::string_view>> choices_of(const TableRow& row) {
   std::vector<std::vector<std::string_view>> choices;
-  for (std::string_view part : split(row.choices, '|')) choices.push_back(split(part, '='));
+  for (std::string_view choice : row.choices) choices.push_back(split(choice, '='));
   return choices;
 }
 
-std::optional<int> find_choice(const TableRow& row, std::string_view spelling) {
+std::optional<size_t> find_choice(const TableRow& row, std::string_view spelling) {
   const auto choices = choices_of(row);
   for (size_t i = 0; i < choices.size(); ++i) {
     for (std::string_view known : choices[i]) {
-      if (same_word(spelling, known)) return static_cast<int>(i);
+      if (same_word(spelling, known)) return i;
     }
   }
   return {};
@@ -155,7 +179,7 @@ std::string value_of(const TableRow& row, const Settings& settings) {
     case SettingKind::kBool: return settings.*std::get<bool Settings::*>(row.field) ? "1" : "0";
     case SettingKind::kString: return settings.*std::get<std::string Settings::*>(row.field);
     case SettingKind::kChoice: {
-      const auto choice = static_cast<size_t>(settings.*std::get<int Settings::*>(row.field));
+      const size_t choice = std::get<ChoiceField>(row.field).get(settings);
       return std::string(choices_of(row)[choice].back());
     }
     case SettingKind::kMiB:
@@ -169,8 +193,7 @@ std::string value_of(const TableRow& row, const Settings& settings) {
 
 std::string default_of(const TableRow& row) {
   if (row.kind != SettingKind::kChoice) return row.default_value;
-  return std::string(
-      choices_of(row)[static_cast<size_t>(*find_choice(row, row.default_value))].back());
+  return std::string(choices_of(row)[*find_choice(row, row.default_value)].back());
 }
 
 std::vector<SettingRow> describe(const Settings& settings) {

@@ -14,17 +14,23 @@ namespace perseus {
 
 enum class SettingKind { kInt, kFloat, kBool, kString, kChoice, kMiB, kKiB };
 
+// A field that holds one of a row's choices, which are counted from 0.
+struct ChoiceField {
+  size_t (*get)(const Settings& settings);
+  void (*set)(Settings& settings, size_t choice);
+};
+
 struct TableRow {
   SettingKind kind;
   const char* name;
   const char* default_value;
-  double low, high;  // in the variable's unit
-  const char* choices;
+  double low, high;                       // in the variable's unit
+  std::vector<std::string_view> choices;  // spellings, separated by '='
   const char* since;
   const char* aliases;
   const char* help;
   std::variant<int64_t Settings::*, double Settings::*, bool Settings::*, std::string Settings::*,
-               int Settings::*, uint64_t Settings::*>
+               uint64_t Settings::*, ChoiceField>
       field;
 };
 
@@ -42,7 +48,7 @@ std::vector<SettingAlias> aliases_of(const TableRow& row);
 // A choice's spellings, the last of which is the one to show: {"0", "flat"}.
 std::vector<std::vector<std::string_view>> choices_of(const TableRow& row);
 // Its index; case does not matter.
-std::optional<int> find_choice(const TableRow& row, std::string_view spelling);
+std::optional<size_t> find_choice(const TableRow& row, std::string_view spelling);
 // Without regard to case.
 bool same_word(std::string_view a, std::string_view b);
 

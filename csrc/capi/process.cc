@@ -105,8 +105,7 @@ Status Process::init(const std::vector<int>& ranks) {
     Engine::decline(settings.status(), ranks, generation);
     return settings.status();
   }
-  configure_log(static_cast<LogLevel>(settings.value().log_level), settings.value().log_hide_time,
-                -1);
+  configure_log(settings.value().log_level, settings.value().log_hide_time, -1);
   if (generation == 0) {
     for (const std::string& warning : warnings) PERSEUS_LOG(kWarning, warning);
     warn_about_environment();

@@ -79,7 +79,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   if (!mesh.is_ok()) return mesh.status();
   mesh_ = std::move(mesh).value();
   const int rank = topology().rank;
-  configure_log(static_cast<LogLevel>(settings_.log_level), settings_.log_hide_time, rank);
+  configure_log(settings_.log_level, settings_.log_hide_time, rank);
   parts_ = std::make_unique<EngineParts>(
       loop_, *mesh_, names_,
       RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_});

@@ -16,17 +16,9 @@
 namespace perseus {
 namespace {
 
-Tuning initial_tuning(const Settings& settings) {
-  return {.streams = static_cast<int>(settings.streams),
-          .shard_bytes = settings.shard_bytes,
-          .merge_bytes = settings.fusion_bytes,
-          .credit_bytes = settings.credit_bytes,
-          .chunk_bytes = settings.chunk_bytes};
-}
-
 Candidates tuning_candidates(const Settings& settings, bool several_hosts) {
   if (settings.disable_stream_tuning) return {};
-  const Tuning start = initial_tuning(settings);
+  const Tuning start = Tuning::from(settings);
   Candidates candidates =
       several_hosts ? Candidates::between_hosts(start, connections_between_hosts(settings))
                     : Candidates::inside_a_host(start);
@@ -42,16 +34,9 @@ Candidates tuning_candidates(const Settings& settings, bool several_hosts) {
   return candidates;
 }
 
-TuningEffort tuning_effort(const Settings& settings) {
-  return {.steps = static_cast<int>(settings.tuning_steps),
-          .warm_up = static_cast<int>(settings.tuning_warm_up),
-          .most_values = static_cast<int>(settings.tuning_trials)};
-}
-
 // GPUs move some ten times as much at a time as links do, and NCCL takes large pieces best.
 constexpr uint64_t kGpuCredit = 64 << 20;
 constexpr uint64_t kGpuPiece = 16 << 20;
-constexpr int kStagedOnly = 2;  // of PERSEUS_GPU_OPERATIONS
 
 uint64_t gpu_credit(const Settings& settings) {
   return settings.is_given("PERSEUS_CREDIT") ? settings.credit_bytes : kGpuCredit;
@@ -96,8 +81,8 @@ Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int 
       several_hosts_(host_count > 1),
       cached_bytes_(cached_bytes(local_size)),
       hosts_(hosts),
-      tuner_(initial_tuning(context.settings), tuning_candidates(context.settings, host_count > 1),
-             tuning_effort(context.settings)),
+      tuner_(Tuning::from(context.settings), tuning_candidates(context.settings, host_count > 1),
+             TuningEffort::from(context.settings)),
       admission_(most_at_once(), context.settings.credit_bytes),
       launches_(gpu_credit(context.settings), static_cast<int>(context.settings.nccl_lanes),
                 hosts.launches),
@@ -163,7 +148,7 @@ Granularity Executor::granularity(const Batch& batch) const {
   granularity.shard_bytes = granularity.gpu_shard_bytes = tuning.shard_bytes;
   granularity.groups_apart = context_.settings.disable_group_fusion;
   const Settings& settings = context_.settings;
-  if (settings.gpu_operations != kStagedOnly) {
+  if (settings.gpu_operations != GpuOperations::kStaged) {
     if (!settings.is_given("PERSEUS_ALLREDUCE_FUSION")) granularity.gpu_merge_bytes = kGpuPiece;
     if (!settings.is_given("PERSEUS_ALLREDUCE_SHARD")) granularity.gpu_shard_bytes = kGpuPiece;
   }
@@ -172,13 +157,13 @@ Granularity Executor::granularity(const Batch& batch) const {
 
 bool Executor::takes_turns(const ShardRun& run) const {
   return run.is_of_gpus() && !run.batch->is_joined &&
-         context_.settings.gpu_operations != kStagedOnly &&
+         context_.settings.gpu_operations != GpuOperations::kStaged &&
          has_nccl_way(run.description(), context_.settings);
 }
 
 Status Executor::check_gpu(ProcessSet& set, const Operation& operation) const {
   const Settings& settings = context_.settings;
-  if (operation.gpu == nullptr || settings.gpu_operations == kStagedOnly ||
+  if (operation.gpu == nullptr || settings.gpu_operations == GpuOperations::kStaged ||
       !has_nccl_way(operation.description, settings)) {
     return {};
   }
@@ -365,7 +350,7 @@ Status Executor::verdict(const Operation& operation) {
   const Operation::NonFinite& found = *operation.non_finite;
   context_.counters.non_finite_reductions.add();
   const std::string text = title(operation.key) + ": " + found.text;
-  if (FiniteCheck::mode(context_.settings) == FiniteCheck::Mode::kRaise && found.is_agreed) {
+  if (context_.settings.nan_check == NanCheck::kRaise && found.is_agreed) {
     return Status::non_finite(text);
   }
   if (found.is_told_here && non_finite_lines_ < kMostNonFiniteLines) {

@@ -41,10 +41,10 @@ void put_zeros(std::byte* values, size_t first, size_t elements, DataType type) 
 }
 
 // Infinity is no mistake in a minimum or maximum.
-FiniteCheck::Mode mode_for(const ShardRun& run, const Settings& settings) {
+NanCheck mode_for(const ShardRun& run, const Settings& settings) {
   const ReduceOp op = run.description().reduce_op;
-  if (op == ReduceOp::kMin || op == ReduceOp::kMax) return FiniteCheck::Mode::kOff;
-  return FiniteCheck::mode(settings);
+  if (op == ReduceOp::kMin || op == ReduceOp::kMax) return NanCheck::kOff;
+  return settings.nan_check;
 }
 
 }  // namespace

@@ -18,18 +18,15 @@ namespace perseus {
 
 class FiniteCheck {
  public:
-  // What is to be done, in the order of the setting's choices.
-  enum class Mode { kOff, kWarn, kRaise, kZero };
-  static Mode mode(const Settings& settings) { return static_cast<Mode>(settings.nan_check); }
-  static bool is_on(const Settings& settings) { return mode(settings) != Mode::kOff; }
+  static bool is_on(const Settings& settings) { return settings.nan_check != NanCheck::kOff; }
 
   // `pieces`: what the shard reduces, of tensors of one operation or of several.
   FiniteCheck(ShardRun& run, RunContext& context, std::span<const Piece> pieces);
   // kOutOfMemory, before anything else is called.
   Status ready() const;
 
-  bool is_on() const { return mode_ != Mode::kOff; }
-  bool puts_zeros() const { return mode_ == Mode::kZero; }
+  bool is_on() const { return mode_ != NanCheck::kOff; }
+  bool puts_zeros() const { return mode_ == NanCheck::kZero; }
 
   enum Side { kInput, kResult };
   // Elements of a piece, the first of which is `offset` in it. Zeros are put in here.
@@ -61,7 +58,7 @@ class FiniteCheck {
 
   ShardRun& run_;
   RunContext& context_;
-  const Mode mode_;
+  const NanCheck mode_;
   const std::span<const Piece> pieces_;
   ScratchArray<Finding> findings_;  // by piece; none when off
   bool found_[2] = {false, false};  // on that side, in any piece

@@ -14,8 +14,25 @@ namespace {
 
 constexpr int kSetShift = 40;  // of Tag::operation: process set above, series below
 
-// Choices of PERSEUS_ALLREDUCE_MODE.
-constexpr int kFlat = 1, kHierarchical = 2;
+int codec_id(WireDtype dtype) {
+  switch (dtype) {
+    case WireDtype::kFp16: return kCodecFp16;
+    case WireDtype::kNone: return kCodecNone;
+    case WireDtype::kBf16: return kCodecBf16;
+  }
+  return kCodecNone;
+}
+
+AllreduceAlgorithm algorithm_of(AlgorithmChoice choice) {
+  switch (choice) {
+    case AlgorithmChoice::kAuto: return AllreduceAlgorithm::kAuto;
+    case AlgorithmChoice::kDirect: return AllreduceAlgorithm::kDirect;
+    case AlgorithmChoice::kRecursiveDoubling: return AllreduceAlgorithm::kRecursiveDoubling;
+    case AlgorithmChoice::kRing: return AllreduceAlgorithm::kRing;
+    case AlgorithmChoice::kHierarchical: return AllreduceAlgorithm::kHierarchical;
+  }
+  return AllreduceAlgorithm::kAuto;
+}
 
 // The user's choice where the group allows it: hierarchical needs several hosts of as many ranks.
 AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
@@ -25,7 +42,7 @@ AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, 
   }
   if (wanted != AllreduceAlgorithm::kAuto) return wanted;
   const AllreduceAlgorithm best = choose_allreduce(group, bytes);
-  const bool must_be_flat = context.settings.mode == kFlat;
+  const bool must_be_flat = context.settings.mode == AllreduceMode::kFlat;
   return must_be_flat && best == AllreduceAlgorithm::kHierarchical ? AllreduceAlgorithm::kRing
                                                                    : best;
 }
@@ -204,20 +221,16 @@ Call call_for(const ShardRun& run, RunContext& context, uint32_t number) {
 
 const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings) {
   if (dtype != DataType::kFloat32 || wire_op(description) != ReduceOp::kSum) return nullptr;
-  int id = description.codec;
-  if (id == kCodecFromSettings) {
-    constexpr int kFp16Setting = 0, kBf16Setting = 2;
-    id = settings.wire_dtype == kFp16Setting   ? kCodecFp16
-         : settings.wire_dtype == kBf16Setting ? kCodecBf16
-                                               : kCodecNone;
-  }
-  return codec(id);
+  const bool is_from_settings = description.codec == kCodecFromSettings;
+  return codec(is_from_settings ? codec_id(settings.wire_dtype) : description.codec);
 }
 
 AllreduceAlgorithm wanted_algorithm(const Settings& settings) {
-  const auto wanted = static_cast<AllreduceAlgorithm>(settings.algorithm);
+  const AllreduceAlgorithm wanted = algorithm_of(settings.algorithm);
   const bool is_free = wanted == AllreduceAlgorithm::kAuto;
-  return is_free && settings.mode == kHierarchical ? AllreduceAlgorithm::kHierarchical : wanted;
+  return is_free && settings.mode == AllreduceMode::kHierarchical
+             ? AllreduceAlgorithm::kHierarchical
+             : wanted;
 }
 
 double result_factor(const Description& description, int set_size) {

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <string>
 
-namespace perseus {
+#include "base/setting_choices.h"  // LogLevel
 
-enum class LogLevel : int { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
+namespace perseus {
 
 // level: least severe that is shown. rank < 0 leaves the rank out.
 void configure_log(LogLevel level, bool hide_time, int rank);

@@ -19,6 +19,20 @@ bool is_faster(uint64_t time, uint64_t than) {
 
 }  // namespace
 
+Tuning Tuning::from(const Settings& settings) {
+  return {.streams = static_cast<int>(settings.streams),
+          .shard_bytes = settings.shard_bytes,
+          .merge_bytes = settings.fusion_bytes,
+          .credit_bytes = settings.credit_bytes,
+          .chunk_bytes = settings.chunk_bytes};
+}
+
+TuningEffort TuningEffort::from(const Settings& settings) {
+  return {.steps = static_cast<int>(settings.tuning_steps),
+          .warm_up = static_cast<int>(settings.tuning_warm_up),
+          .most_values = static_cast<int>(settings.tuning_trials)};
+}
+
 Candidates Candidates::inside_a_host(const Tuning& start) {
   const auto most = static_cast<uint64_t>(start.streams);
   std::vector<uint64_t> streams = {1, 2, 4};

@@ -17,14 +17,18 @@
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
+
 namespace perseus {
 
 struct Tuning {
-  int streams = 4;
-  uint64_t shard_bytes = 1 << 20;
-  uint64_t merge_bytes = 1 << 19;
-  uint64_t credit_bytes = 16 << 20;
-  uint64_t chunk_bytes = 128 << 10;
+  int streams = 0;
+  uint64_t shard_bytes = 0;
+  uint64_t merge_bytes = 0;
+  uint64_t credit_bytes = 0;
+  uint64_t chunk_bytes = 0;
+
+  static Tuning from(const Settings& settings);
   bool operator==(const Tuning&) const = default;
 };
 
@@ -41,11 +45,13 @@ struct Candidates {
   static Candidates between_hosts(const Tuning& start, int connections);
 };
 
-// How long to look. With these, fifty steps at most.
+// How long to look. With the settings' defaults, fifty steps at most.
 struct TuningEffort {
-  int steps = 2;        // of a trial
-  int warm_up = 2;      // steps before the first trial
-  int most_values = 9;  // tried
+  int steps = 0;        // of a trial
+  int warm_up = 0;      // steps before the first trial
+  int most_values = 0;  // tried
+
+  static TuningEffort from(const Settings& settings);
 };
 
 // Pure logic: times come in, no clock inside. One thread.

@@ -24,10 +24,6 @@ constexpr int kMostTuned = 8;
 
 DataFabricMaker mpi_fabric_maker = make_mpi_fabric;
 
-MeshImpl::Transport transport_of(const Settings& settings) {
-  return static_cast<MeshImpl::Transport>(settings.transport);
-}
-
 std::string hex(const Nonce& nonce) {
   std::string text;
   char digits[3];
@@ -41,7 +37,7 @@ std::string hex(const Nonce& nonce) {
 }  // namespace
 
 int connections_between_hosts(const Settings& settings) {
-  if (transport_of(settings) == MeshImpl::Transport::kMpi) return 0;
+  if (settings.transport == TransportChoice::kMpi) return 0;
   const auto streams = static_cast<int>(settings.streams);
   const bool is_fixed =
       settings.disable_stream_tuning || settings.is_given("PERSEUS_ALLREDUCE_STREAMS");
@@ -59,7 +55,7 @@ Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& sett
 
 MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
     : loop_(loop),
-      transport_(transport_of(settings)),
+      transport_(settings.transport),
       connections_(connections_between_hosts(settings)),
       start_timeout_(settings.start_timeout),
       peer_timeout_(settings.peer_timeout),
@@ -99,14 +95,14 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
     // An error goes onto the card, so that all ranks hear of it rather than wait.
     if (Status status = listen(settings, card); !status.is_ok()) card.error = status;
   }
-  if (transport_ == Transport::kMpi && mpi_fabric_maker == nullptr) {
+  if (transport_ == TransportChoice::kMpi && mpi_fabric_maker == nullptr) {
     card.error =
         Status::invalid_argument("PERSEUS_TRANSPORT is mpi, and this build has no MPI transport");
   }
   Result<std::vector<std::string>> gathered = bootstrap.all_gather(card.pack(), start_timeout_);
   if (!gathered.is_ok()) return gathered.status();
   PERSEUS_RETURN_IF_ERROR(adopt(gathered.value(), bootstrap));
-  if (transport_ == Transport::kMpi && topology_.size > 1) {
+  if (transport_ == TransportChoice::kMpi && topology_.size > 1) {
     Result<std::unique_ptr<DataFabric>> fabric = mpi_fabric_maker(loop_, settings, bootstrap);
     if (!fabric.is_ok()) return fabric.status();
     fabric_ = std::move(fabric).value();
@@ -116,13 +112,13 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
 }
 
 Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
-  if (transport_ != Transport::kTcp) {
+  if (transport_ != TransportChoice::kTcp) {
     const std::string name = "perseus-" + hex(card.nonce);
     Endpoint where = Endpoint::unix_name(name);
     PERSEUS_RETURN_IF_ERROR(acceptor_->listen(where));
     card.unix_name = name;
   }
-  if (transport_ == Transport::kShm) return Status::ok();
+  if (transport_ == TransportChoice::kShm) return Status::ok();
   Result<std::vector<LocalAddress>> addresses = local_addresses(settings.interfaces);
   if (!addresses.is_ok()) return addresses.status();
   addresses_ = std::move(addresses).value();
@@ -134,7 +130,7 @@ Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
   }
   // One that can't be listened at (say, an IPv6 address still being probed) is no loss among
   // others.
-  return card.tcp.empty() && transport_ == Transport::kTcp
+  return card.tcp.empty() && transport_ == TransportChoice::kTcp
              ? Status::unreachable("no network address to listen at; " + last.message())
              : Status::ok();
 }
@@ -152,7 +148,7 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   environment_.rank_name = topology_.name(topology_.rank);
   peers_.resize(topology_.size);
   const bool several_hosts = topology_.host_names.size() > 1;
-  if (transport_ == Transport::kShm && several_hosts) {
+  if (transport_ == TransportChoice::kShm && several_hosts) {
     return Status::invalid_argument(
         "PERSEUS_TRANSPORT is shm, but the ranks are on several hosts (" + topology_.host_names[0] +
         ", " + topology_.host_names[1] + ", ...); use auto or tcp");
@@ -174,7 +170,7 @@ void MeshImpl::close_to_other_hosts() {
       cards_[topology_.rank].tcp, [](const Endpoint& where) { return where.is_loopback(); });
   acceptor_->stop_listening_unless([&](const Endpoint& where) {
     if (where.family() == AF_UNIX) return true;
-    return transport_ == Transport::kTcp && (where.is_loopback() || !has_loopback);
+    return transport_ == TransportChoice::kTcp && (where.is_loopback() || !has_loopback);
   });
 }
 
@@ -223,7 +219,7 @@ bool MeshImpl::dials(int peer, int index) const {
 }
 
 bool MeshImpl::uses_shm(int peer) const {
-  return transport_ != Transport::kTcp &&
+  return transport_ != TransportChoice::kTcp &&
          topology_.host_of[peer] == topology_.host_of[topology_.rank];
 }
 

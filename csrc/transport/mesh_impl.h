@@ -27,9 +27,6 @@ namespace perseus {
 
 class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver {
  public:
-  // As the setting PERSEUS_TRANSPORT orders them.
-  enum class Transport { kAuto, kShm, kTcp, kMpi };
-
   MeshImpl(EventLoop& loop, const Settings& settings);
   ~MeshImpl() override;
   // All of Mesh::create; to be called once.
@@ -91,7 +88,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   EventLoop& loop_;
   MeshListener* listener_ = nullptr;  // once somebody listens, before the loop runs
-  const Transport transport_;
+  const TransportChoice transport_;
   const int connections_;
   const std::chrono::seconds start_timeout_, peer_timeout_;
   const bool interfaces_given_;

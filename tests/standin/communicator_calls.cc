@@ -46,9 +46,8 @@ bool is_valid(const NcclConfig* config) {
   if (settings().nccl_version < kNcclWithLaunchOrder) most = offsetof(NcclConfig, graph_usage);
   if (settings().nccl_version < 22800) most = offsetof(NcclConfig, channels_per_net_peer);
   if (settings().nccl_version < kNcclWithCtaPolicy) most = offsetof(NcclConfig, traffic_class);
-  constexpr int kEfficiency = 1;  // the last CTA policy before 2.28
-  const bool has_policy =
-      settings().nccl_version >= kNcclWithCtaPolicyZero || cta_policy_of(config) <= kEfficiency;
+  const bool has_policy = settings().nccl_version >= kNcclWithCtaPolicyZero ||
+                          cta_policy_of(config) <= kNcclCtaEfficiency;
   return has_policy && config->magic == kMagic && config->size <= most &&
          config->version <= static_cast<unsigned>(settings().nccl_version);
 }

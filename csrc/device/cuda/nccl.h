@@ -30,6 +30,9 @@ inline constexpr int kNcclScalarOfHost = 1;
 // NCCL_SHRINK_DEFAULT
 inline constexpr int kNcclShrinkDefault = 0;
 
+// NCCL_CTA_POLICY_EFFICIENCY and NCCL_CTA_POLICY_ZERO
+inline constexpr int kNcclCtaEfficiency = 1, kNcclCtaZero = 2;
+
 // ncclConfig_t with the fields that versions have added one after the other, up to the last that is
 // of use here. NCCL takes the older layout of any, which `size` and `version` tell: see
 // NcclConfig::of.

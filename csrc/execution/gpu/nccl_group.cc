@@ -16,14 +16,19 @@ namespace {
 // The first NCCL of which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE is set.
 constexpr int kSharesGpus = 23003;
 
-// Of PERSEUS_NCCL_CTA_POLICY: leave it to NCCL.
-constexpr int kAnyCtaPolicy = 0;
+// Returns whether this version of NCCL can be given the policy.
+bool has_cta_policy(CtaPolicy policy, int version) {
+  return version >= (policy == CtaPolicy::kZero ? kNcclWithCtaPolicyZero : kNcclWithCtaPolicy);
+}
 
-// Whether this version has the policy that is asked for.
-bool has_cta_policy(const Settings& settings, int version) {
-  constexpr int kZero = 2;
-  return version >=
-         (settings.nccl_cta_policy == kZero ? kNcclWithCtaPolicyZero : kNcclWithCtaPolicy);
+// The policy as NCCL numbers it.
+int nccl_cta_policy(CtaPolicy policy) {
+  switch (policy) {
+    case CtaPolicy::kDefault: return NcclConfig::kUndefined;
+    case CtaPolicy::kEfficiency: return kNcclCtaEfficiency;
+    case CtaPolicy::kZero: return kNcclCtaZero;
+  }
+  return NcclConfig::kUndefined;
 }
 
 // Numbers of the swaps' messages under the one call.
@@ -39,8 +44,8 @@ NcclConfig config_of(const Settings& settings, int version) {
   config.blocking = 0;     // so that it can be given up
   config.split_share = 0;  // lanes run side by side
   config.shrink_share = 0;
-  if (settings.nccl_cta_policy != kAnyCtaPolicy && has_cta_policy(settings, version)) {
-    config.cta_policy = static_cast<int>(settings.nccl_cta_policy);
+  if (has_cta_policy(settings.nccl_cta_policy, version)) {
+    config.cta_policy = nccl_cta_policy(settings.nccl_cta_policy);
   }
   config.launch_order_implicit = 1;
   return config;
@@ -167,11 +172,12 @@ void NcclGroup::judge(std::span<const Card> cards) {
     }
   }
   if (set_.index != 0) return;
-  if (!why_not_.empty() && settings_.gpu_operations == kOnlyNccl) return;  // which errors tell
+  if (!why_not_.empty() && settings_.gpu_operations == GpuOperations::kNccl)
+    return;  // which errors tell
   if (!why_not_.empty()) {
     PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << why_not_);
-  } else if (settings_.nccl_cta_policy != kAnyCtaPolicy &&
-             !has_cta_policy(settings_, library_.version)) {
+  } else if (settings_.nccl_cta_policy != CtaPolicy::kDefault &&
+             !has_cta_policy(settings_.nccl_cta_policy, library_.version)) {
     PERSEUS_LOG(kWarning,
                 "PERSEUS_NCCL_CTA_POLICY is left alone: NCCL has it from 2.27 on, and zero from "
                 "2.28 on; this is "

@@ -19,9 +19,6 @@ namespace perseus {
 // The bound of PERSEUS_NCCL_LANES.
 inline constexpr int kMostNcclLanes = 16;
 
-// Of PERSEUS_GPU_OPERATIONS: what cannot go by NCCL is an error.
-inline constexpr int kOnlyNccl = 1;
-
 // Communicators are of one GPU a rank: an error unless the operation is on this one.
 Status check_same_gpu(const Operation& operation, const Gpu& gpu);
 

@@ -556,7 +556,7 @@ Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {
   Status status = co_await nccl.met();
   if (status.is_ok()) status = check_gpus(run, nccl);
   const std::string why = why_staged(run, nccl);
-  if (status.is_ok() && !why.empty() && context.settings.gpu_operations == kOnlyNccl) {
+  if (status.is_ok() && !why.empty() && context.settings.gpu_operations == GpuOperations::kNccl) {
     status = Status::unsupported("PERSEUS_GPU_OPERATIONS is nccl, but " + why);
   }
   PERSEUS_CO_RETURN_IF_ERROR(status);

@@ -45,9 +45,9 @@ TEST(SettingsTest, DefaultsAreThoseOfTheTable) {
   EXPECT_EQ(settings.streams, 4);
   EXPECT_EQ(settings.fusion_bytes, kMiB / 2);
   EXPECT_EQ(settings.chunk_bytes, 128u * 1024);
-  EXPECT_EQ(settings.transport, 0);
-  EXPECT_EQ(settings.wire_dtype, 1);  // none
-  EXPECT_EQ(settings.log_level, 3);   // warning
+  EXPECT_EQ(settings.transport, TransportChoice::kAuto);
+  EXPECT_EQ(settings.wire_dtype, WireDtype::kNone);
+  EXPECT_EQ(settings.log_level, LogLevel::kWarning);
   EXPECT_FALSE(settings.disable_stream_tuning);
   EXPECT_EQ(settings.timeline, "");
 }
@@ -162,13 +162,25 @@ TEST(SettingsTest, ChoicesTakeEverySpellingInAnyCase) {
   for (const char* spelling : {"0", "fp16", "FP16"}) {
     Result<Settings> settings = read({{"PERSEUS_ALLREDUCE_DTYPE", spelling}});
     ASSERT_TRUE(settings.is_ok()) << settings.status().message();
-    EXPECT_EQ(settings.value().wire_dtype, 0) << spelling;
+    EXPECT_EQ(settings.value().wire_dtype, WireDtype::kFp16) << spelling;
   }
   EXPECT_EQ(error_of({{"PERSEUS_ALLREDUCE_DTYPE", "3"}}),
             "PERSEUS_ALLREDUCE_DTYPE='3' is not one of its choices; it takes fp16 (0), none (1), "
             "bf16 (2) (default none)");
   EXPECT_NE(error_of({{"PERSEUS_TRANSPORT", "tc"}}).find("auto, shm, tcp, mpi (default auto)"),
             std::string::npos);
+}
+
+TEST(SettingsTest, EveryChoiceIsReadAndShown) {
+  for (const TableRow& row : table_rows()) {
+    for (const std::vector<std::string_view>& spellings : choices_of(row)) {
+      for (const std::string_view spelling : spellings) {
+        Result<Settings> settings = read({{row.name, std::string(spelling)}});
+        ASSERT_TRUE(settings.is_ok()) << settings.status().message();
+        EXPECT_EQ(described(row.name, settings.value()).value, spellings.back()) << row.name;
+      }
+    }
+  }
 }
 
 TEST(SettingsTest, EmptyValuesCountAsUnset) {
@@ -191,7 +203,7 @@ TEST(SettingsTest, AVariableWinsOverItsAlias) {
                                     {"HOROVOD_LOG_LEVEL", "DEBUG"}});
   ASSERT_TRUE(settings.is_ok()) << settings.status().message();
   EXPECT_EQ(settings.value().fusion_bytes, 8 * kMiB);
-  EXPECT_EQ(settings.value().log_level, 1);
+  EXPECT_EQ(settings.value().log_level, LogLevel::kDebug);
 }
 
 TEST(SettingsTest, AliasesInBytesAreNotScaled) {
@@ -225,13 +237,15 @@ TEST(SettingsTest, AnAliasOutOfRangeIsMovedIntoItAndToldOf) {
 TEST(SettingsTest, HorovodsHierarchySwitchesPickTheMode) {
   struct Case {
     Variables variables;
-    int mode;
+    AllreduceMode mode;
   };
   const Case cases[] = {
-      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"}}, 2},
-      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"}}, 0},
-      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"}, {"HOROVOD_TORUS_ALLREDUCE", "1"}}, 2},
-      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"}, {"PERSEUS_ALLREDUCE_MODE", "0"}}, 1},
+      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"}}, AllreduceMode::kHierarchical},
+      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"}}, AllreduceMode::kAuto},
+      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"}, {"HOROVOD_TORUS_ALLREDUCE", "1"}},
+       AllreduceMode::kHierarchical},
+      {{{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"}, {"PERSEUS_ALLREDUCE_MODE", "0"}},
+       AllreduceMode::kFlat},
   };
   for (const Case& c : cases) {
     Result<Settings> settings = read(c.variables);

@@ -13,8 +13,13 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-constexpr Tuning kStart = {.streams = 8};
-constexpr Tuning kDefaults = {.streams = 4, .shard_bytes = 1 << 19};
+constexpr Tuning kStart = {.streams = 8,
+                           .shard_bytes = 1 << 20,
+                           .merge_bytes = 1 << 19,
+                           .credit_bytes = 16 << 20,
+                           .chunk_bytes = 128 << 10};
+const Tuning kDefaults = Tuning::from(Settings());
+const TuningEffort kDefaultEffort = TuningEffort::from(Settings());
 // Of every dimension.
 const Candidates kAll = {.shard_bytes = {1 << 18, 1 << 19, 1 << 20, 4 << 20},
                          .streams = {1, 2, 4, 8},
@@ -37,7 +42,8 @@ struct Tuned {
 };
 
 // Runs the tuner to its end against a machine on which a MiB takes time_of(tuning) nanoseconds.
-Tuned tune(const std::function<uint64_t(const Tuning&)>& time_of, TuningEffort effort = {}) {
+Tuned tune(const std::function<uint64_t(const Tuning&)>& time_of,
+           TuningEffort effort = kDefaultEffort) {
   Tuner tuner(kStart, kAll, effort);
   Tuned tuned;
   for (; tuned.steps < 10'000 && !tuner.is_finished(); ++tuned.steps) {
@@ -66,8 +72,9 @@ TEST(Tuner, FindsTheFastestValueOfEachDimension) {
                           .merge_bytes = 1 << 20,
                           .credit_bytes = 64 << 20,
                           .chunk_bytes = 32 << 10};
-  const Tuned tuned =
-      tune([&](const Tuning& t) { return 1000 + distance(t, fastest); }, {.most_values = 100});
+  TuningEffort effort = kDefaultEffort;
+  effort.most_values = 100;
+  const Tuned tuned = tune([&](const Tuning& t) { return 1000 + distance(t, fastest); }, effort);
   EXPECT_EQ(tuned.best, fastest);
 }
 
@@ -136,7 +143,7 @@ TEST(Tuner, TakesNoMoreThanFiftySteps) {
   const auto in_a_host = Candidates::inside_a_host(kDefaults);
   for (const Candidates& candidates : {between_hosts, in_a_host}) {
     for (uint64_t factor : {99, 100, 101}) {  // ever faster, alike, ever slower
-      Tuner tuner(kDefaults, candidates, TuningEffort{});
+      Tuner tuner(kDefaults, candidates, kDefaultEffort);
       for (uint64_t time = 1'000'000; !tuner.is_finished();) {
         time = time * factor / 100;
         record_step(tuner, time);
@@ -227,7 +234,9 @@ TEST(Tuner, TheVerdictIsThatOfTheSlowestRank) {
 TEST(Tuner, WhatTheUserHasChosenIsNeverChanged) {
   Candidates only_streams;
   only_streams.streams = {1, 2, 4, 8};
-  const Tuning start = {.streams = 8, .shard_bytes = 123, .merge_bytes = 456};
+  Tuning start = kStart;
+  start.shard_bytes = 123;
+  start.merge_bytes = 456;
   Tuner tuner(start, only_streams, kQuick);
   while (!tuner.is_finished()) {
     Tuning rest = tuner.current();

@@ -15,16 +15,6 @@ std::span<float> Residuals::of(std::string_view tensor, size_t elements) {
   return found->second;
 }
 
-void Residuals::forget(std::string_view tensor) {
-  if (auto found = residuals_.find(tensor); found != residuals_.end()) residuals_.erase(found);
-}
-
-size_t Residuals::bytes() const {
-  size_t total = 0;
-  for (const auto& [tensor, residual] : residuals_) total += residual.capacity() * sizeof(float);
-  return total;
-}
-
 void add_residual(float* gradient, const float* residual, size_t elements) {
   for (size_t i = 0; i < elements; ++i) gradient[i] += residual[i];
 }

@@ -19,11 +19,8 @@ namespace perseus {
 class Residuals {
  public:
   // The tensor's residual: zeros when it is new, or when its number of elements has changed.
-  // Good until the next call for this name, forget() or clear().
+  // Good until the next call for this name.
   std::span<float> of(std::string_view tensor, size_t elements);
-  void forget(std::string_view tensor);
-  void clear() { residuals_.clear(); }
-  size_t bytes() const;
 
  private:
   struct Hash {

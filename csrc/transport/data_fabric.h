@@ -5,14 +5,9 @@
 
 #include <memory>
 
-#include "base/event_loop.h"
-#include "base/status.h"
 #include "transport/channel.h"
 
 namespace perseus {
-
-struct Settings;
-class Bootstrap;
 
 // One a mesh; created before the loop runs, then used on the loop's thread. Destroyed after all of
 // its channels.
@@ -25,14 +20,5 @@ class DataFabric {
   // prepare_to_sleep returns false while requests are outstanding.
   virtual std::unique_ptr<Channel> make_channel(int peer, FramePort& port) = 0;
 };
-
-// Collective over all ranks of `bootstrap`.
-using DataFabricMaker = Result<std::unique_ptr<DataFabric>> (*)(EventLoop& loop,
-                                                                const Settings& settings,
-                                                                Bootstrap& bootstrap);
-
-// Replaces the maker that PERSEUS_TRANSPORT=mpi uses; with null it is kUnsupported. For tests.
-// Before Mesh::create, from one thread.
-void set_mpi_fabric_maker(DataFabricMaker maker);
 
 }  // namespace perseus

@@ -22,8 +22,6 @@ constexpr uint64_t kChunkMultiple = 64;
 // Where a cloud gives a connection an eighth of the link, or more, these fill it.
 constexpr int kMostTuned = 8;
 
-DataFabricMaker mpi_fabric_maker = make_mpi_fabric;
-
 std::string hex(const Nonce& nonce) {
   std::string text;
   char digits[3];
@@ -43,8 +41,6 @@ int connections_between_hosts(const Settings& settings) {
       settings.disable_stream_tuning || settings.is_given("PERSEUS_ALLREDUCE_STREAMS");
   return is_fixed ? streams : std::max(streams, kMostTuned);
 }
-
-void set_mpi_fabric_maker(DataFabricMaker maker) { mpi_fabric_maker = maker; }
 
 Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& settings,
                                            Bootstrap& bootstrap) {
@@ -95,15 +91,11 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
     // An error goes onto the card, so that all ranks hear of it rather than wait.
     if (Status status = listen(settings, card); !status.is_ok()) card.error = status;
   }
-  if (transport_ == TransportChoice::kMpi && mpi_fabric_maker == nullptr) {
-    card.error =
-        Status::invalid_argument("PERSEUS_TRANSPORT is mpi, and this build has no MPI transport");
-  }
   Result<std::vector<std::string>> gathered = bootstrap.all_gather(card.pack(), start_timeout_);
   if (!gathered.is_ok()) return gathered.status();
   PERSEUS_RETURN_IF_ERROR(adopt(gathered.value(), bootstrap));
   if (transport_ == TransportChoice::kMpi && topology_.size > 1) {
-    Result<std::unique_ptr<DataFabric>> fabric = mpi_fabric_maker(loop_, settings, bootstrap);
+    Result<std::unique_ptr<DataFabric>> fabric = make_mpi_fabric(loop_, settings, bootstrap);
     if (!fabric.is_ok()) return fabric.status();
     fabric_ = std::move(fabric).value();
   }

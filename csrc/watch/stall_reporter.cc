@@ -132,15 +132,4 @@ std::string StallReporter::clear(TimePoint now, std::span<const Waiting> waiting
   return "no longer stalled:" + names;
 }
 
-std::optional<StallReporter::TimePoint> StallReporter::next_check(
-    std::span<const Waiting> waiting) const {
-  std::optional<TimePoint> next;
-  for (const Waiting& tensor : waiting) {
-    TimePoint due = next_warning(tensor);
-    if (shut_down_after_ > Seconds(0)) due = std::min(due, tensor.since + shut_down_after_);
-    if (!next || due < *next) next = due;
-  }
-  return next;
-}
-
 }  // namespace perseus

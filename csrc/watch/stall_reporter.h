@@ -5,7 +5,6 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,9 +48,6 @@ class StallReporter {
   // Report too; this is for who knows sooner.
   std::string clear(TimePoint now, std::span<const Waiting> waiting);
   bool has_reported() const { return !reported_.empty(); }
-
-  // When to call check next, if nothing changes: never, if nothing waits.
-  std::optional<TimePoint> next_check(std::span<const Waiting> waiting) const;
 
  private:
   struct Reported {

@@ -87,8 +87,8 @@ class MpiFabric final : public DataFabric, private Poller {
   EventLoop::TimerId nap_ = 0;
 };
 
-// The DataFabricMaker of PERSEUS_TRANSPORT=mpi. kUnsupported, on every rank, unless MPI launched
-// the ranks and lets the engine's thread use it on all of them.
+// The fabric of PERSEUS_TRANSPORT=mpi; collective over all ranks of `bootstrap`. kUnsupported, on
+// every rank, unless MPI launched the ranks and lets the engine's thread use it on all of them.
 Result<std::unique_ptr<DataFabric>> make_mpi_fabric(EventLoop& loop, const Settings& settings,
                                                     Bootstrap& bootstrap);
 

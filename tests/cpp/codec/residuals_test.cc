@@ -27,25 +27,12 @@ TEST(ResidualsTest, AreKeptByTensor) {
   residuals.of("b", 2)[0] = -4.0f;
   EXPECT_EQ(copy(residuals.of("w", 2)), (Floats{1.5f, 0}));
   EXPECT_EQ(copy(residuals.of("b", 2)), (Floats{-4.0f, 0}));
-  EXPECT_EQ(residuals.bytes(), 4 * sizeof(float));
 }
 
 TEST(ResidualsTest, AChangedSizeStartsFromNothing) {
   Residuals residuals;
   residuals.of("w", 2)[0] = 1.5f;
   EXPECT_EQ(copy(residuals.of("w", 3)), (Floats{0, 0, 0}));
-}
-
-TEST(ResidualsTest, AreForgottenOneByOneOrAll) {
-  Residuals residuals;
-  residuals.of("w", 1)[0] = 1.0f;
-  residuals.of("b", 1)[0] = 2.0f;
-  residuals.forget("w");
-  residuals.forget("never seen");
-  EXPECT_EQ(copy(residuals.of("w", 1)), Floats{0});
-  EXPECT_EQ(copy(residuals.of("b", 1)), Floats{2.0f});
-  residuals.clear();
-  EXPECT_EQ(residuals.bytes(), 0u);
 }
 
 TEST(ResidualsTest, WhatIsKeptIsWhatTheCodecLost) {

@@ -70,7 +70,8 @@ TEST(StallReporterTest, TensorsOfOneStepShareOneReport) {
   EXPECT_TRUE(contains(report.warning, "and 2 more")) << report.warning;
   EXPECT_FALSE(contains(report.warning, "layer11")) << report.warning;
   EXPECT_EQ(reporter.check(kStart + milliseconds(30040), waiting).warning, "");
-  EXPECT_EQ(reporter.next_check(waiting), kStart + seconds(60));
+  EXPECT_EQ(reporter.check(kStart + milliseconds(59'999), waiting).warning, "");
+  EXPECT_NE(reporter.check(kStart + seconds(60), waiting).warning, "");
 }
 
 TEST(StallReporterTest, TellsWhenAReportedTensorWaitsNoMore) {
@@ -106,12 +107,15 @@ TEST(StallReporterTest, EndsTheJobWithAnErrorThatNamesTheTensor) {
       << report.shut_down.message();
 }
 
-TEST(StallReporterTest, NextCheckIsTheNextMomentSomethingIsDue) {
+TEST(StallReporterTest, EndsTheJobBeforeASecondReportIsDue) {
   StallReporter reporter(seconds(30), seconds(45));
-  EXPECT_FALSE(reporter.next_check({}).has_value());
-  EXPECT_EQ(reporter.next_check(one_tensor()), kStart + seconds(30));
-  reporter.check(kStart + seconds(30), one_tensor());
-  EXPECT_EQ(reporter.next_check(one_tensor()), kStart + seconds(45));
+  const Report first = reporter.check(kStart + seconds(30), one_tensor());
+  EXPECT_NE(first.warning, "");
+  EXPECT_TRUE(first.shut_down.is_ok());
+  const Report early = reporter.check(kStart + milliseconds(44'999), one_tensor());
+  EXPECT_EQ(early.warning, "");
+  EXPECT_TRUE(early.shut_down.is_ok());
+  EXPECT_FALSE(reporter.check(kStart + seconds(45), one_tensor()).shut_down.is_ok());
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ class Gradients : private GradientLists::Owner {
   void note_done(int64_t number, size_t parts, perseus_status_t status, const char* message);
 
   // The ranks compare what they have registered while the first batch in an engine is under way.
-  Status show_list_once();
+  Status show_list_once(const std::shared_ptr<Engine>& engine);
   std::vector<int64_t> on_compared(const Status& status) override;
   void on_settled() override;
   // Of the ranks' lists, if they are known to differ.

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "capi/process.h"
-#include "capi/submission.h"
+#include "capi/submitting.h"
 #include "capi/waiting.h"
 
 using perseus::Operation;
@@ -20,7 +20,6 @@ using perseus::to_c;
 namespace {
 
 constexpr size_t kMaxName = 4096;
-constexpr size_t kMaxReason = 1024;
 // Of the first published perseus.h, which had no devices.
 constexpr size_t kFirstSubmissionSize = offsetof(perseus_submission_t, device);
 constexpr size_t kFirstResultSize = offsetof(perseus_result_t, device);
@@ -34,89 +33,6 @@ perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
   }
   if (!operation->status.is_ok()) return operation->status;
   return operation;
-}
-
-// What an operation of a registered name needs.
-struct Place {
-  std::shared_ptr<perseus::Engine> engine;
-  const perseus::Names::Entry* name = nullptr;
-  perseus::SharedRanks ranks;  // of its process set
-};
-
-perseus::Result<Place> find_place(int32_t id) {
-  Process& process = Process::instance();
-  Place place;
-  place.engine = process.engine();
-  if (place.engine == nullptr) return perseus::not_initialized();
-  const auto name = process.names.find(id);
-  if (!name.is_ok()) return name.status();
-  place.name = name.value();
-  auto ranks = place.engine->process_set_ranks(place.name->process_set);
-  Status status = ranks.status();
-  if (status.is_ok()) {
-    place.ranks = std::move(ranks).value();
-    status = perseus::check_membership(*place.name, *place.ranks, place.engine->topology().rank);
-  }
-  if (status.is_ok()) return place;
-  place.engine->refuse(place.name->process_set, place.name->key, status.message());
-  return status;
-}
-
-Status in_flight(const perseus::Names::Entry& name) {
-  return Status::duplicate_name(
-      perseus::title(name.key) +
-      ": an operation of the same name is still in flight; wait for it, or use another name");
-}
-
-// The other ranks must not wait for a call that has failed here.
-Status refuse(const Place& place, int32_t id, const std::string& reason) {
-  if (Process::instance().names.is_in_flight(id)) return in_flight(*place.name);
-  place.engine->refuse(place.name->process_set, place.name->key, reason.substr(0, kMaxReason));
-  return {};
-}
-
-perseus::Result<OperationPtr> make_operation(const perseus_submission_t& submission,
-                                             const Place& place, bool has_place_for_handle) {
-  if (!has_place_for_handle) {
-    return Status::invalid_argument(perseus::title(place.name->key) +
-                                    ": the place for its handle is missing");
-  }
-  return perseus::make_operation(submission, *place.name, *place.ranks, *place.engine);
-}
-
-perseus::Result<perseus_handle_t> submit(const perseus_submission_t& submission,
-                                         bool has_place_for_handle) {
-  Process& process = Process::instance();
-  const auto found = find_place(submission.id);
-  if (!found.is_ok()) return found.status();
-  const Place& place = found.value();
-  auto made = make_operation(submission, place, has_place_for_handle);
-  if (!made.is_ok()) {
-    // In flight under the same name, it has no call that the others could wait for.
-    [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
-    return made.status();
-  }
-  const OperationPtr operation = std::move(made).value();
-
-  if (!process.names.take(submission.id)) return in_flight(*place.name);
-  operation->holds_name = true;
-  const perseus_handle_t handle = process.handles.add(operation);
-  if (submission.callback != nullptr) {
-    // Small enough to need no memory of its own.
-    operation->callback = [callback = submission.callback,
-                           user = submission.user](Operation& done) {
-      const perseus::KeptError kept;
-      callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
-               done.status.message().c_str());
-    };
-    operation->is_bound = submission.callback_thread == PERSEUS_CALLBACK_IN_LIBRARY;
-  }
-  const Status status = place.engine->submit(operation);
-  if (!status.is_ok()) {
-    process.handles.remove(handle);
-    return status;
-  }
-  return handle;
 }
 
 }  // namespace
@@ -151,16 +67,12 @@ perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_
   // Of a program that was compiled before the last fields were there: on the CPU.
   perseus_submission_t known{};
   std::memcpy(&known, submission, std::min(submission->struct_size, sizeof known));
-  const auto submitted = submit(known, handle != nullptr);
-  if (submitted.is_ok()) *handle = submitted.value();
-  return to_c(submitted.status());
+  return to_c(perseus::submit(Process::instance().engine(), known, handle));
 }
 
 perseus_status_t perseus_refuse(int32_t id, const char* reason) {
-  const auto place = find_place(id);
-  if (!place.is_ok()) return to_c(place.status());
-  const std::string why = reason == nullptr ? "it gave no reason" : reason;
-  return to_c(refuse(place.value(), id, perseus::title(place.value().name->key) + ": " + why));
+  return to_c(perseus::refuse(Process::instance().engine(), id,
+                              reason == nullptr ? "it gave no reason" : reason));
 }
 
 const char* perseus_title(int32_t id) {

@@ -9,12 +9,13 @@
 
 namespace perseus {
 
-// Errors name the operation; but for what CUDA says they are kInvalidArgument. `set_ranks`: of its
-// process set.
 Recycler<Operation>& recycled_operations();
-// Of the tensor's input; or what is wrong with it, whatever it is submitted for.
+// Returns the bytes of the tensor's input, or what is wrong with it, whatever it is submitted for.
 Result<int64_t> bytes_of(const perseus_tensor_t& tensor);
 Status check_callback_thread(perseus_callback_thread_t thread);
+
+// `set_ranks`: the ranks of the operation's process set, ascending. Errors name the operation; they
+// are kInvalidArgument except for what CUDA reports.
 Status check_membership(const Names::Entry& name, const std::vector<int>& set_ranks, int rank);
 Result<OperationPtr> make_operation(const perseus_submission_t& submission,
                                     const Names::Entry& name, const std::vector<int>& set_ranks,

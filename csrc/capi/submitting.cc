@@ -1,0 +1,104 @@
+#include "capi/submitting.h"
+
+#include <utility>
+
+#include "capi/process.h"
+#include "capi/submission.h"
+
+namespace perseus {
+namespace {
+
+constexpr size_t kMaxReason = 1024;
+
+// What an operation of a registered name needs.
+struct Place {
+  Engine& engine;
+  const Names::Entry* name = nullptr;
+  SharedRanks ranks;  // of its process set
+};
+
+Result<Place> find_place(const std::shared_ptr<Engine>& engine, int32_t id) {
+  if (engine == nullptr) return not_initialized();
+  Place place{*engine, nullptr, nullptr};
+  const auto name = Process::instance().names.find(id);
+  if (!name.is_ok()) return name.status();
+  place.name = name.value();
+  auto ranks = place.engine.process_set_ranks(place.name->process_set);
+  Status status = ranks.status();
+  if (status.is_ok()) {
+    place.ranks = std::move(ranks).value();
+    status = check_membership(*place.name, *place.ranks, place.engine.topology().rank);
+  }
+  if (status.is_ok()) return place;
+  place.engine.refuse(place.name->process_set, place.name->key, status.message());
+  return status;
+}
+
+Status in_flight(const Names::Entry& name) {
+  return Status::duplicate_name(
+      title(name.key) +
+      ": an operation of the same name is still in flight; wait for it, or use another name");
+}
+
+// The other ranks must not wait for a call that has failed here.
+Status refuse(const Place& place, int32_t id, const std::string& reason) {
+  if (Process::instance().names.is_in_flight(id)) return in_flight(*place.name);
+  place.engine.refuse(place.name->process_set, place.name->key, reason.substr(0, kMaxReason));
+  return {};
+}
+
+Result<OperationPtr> make_operation(const perseus_submission_t& submission, const Place& place,
+                                    bool has_place_for_handle) {
+  if (!has_place_for_handle) {
+    return Status::invalid_argument(title(place.name->key) +
+                                    ": the place for its handle is missing");
+  }
+  return make_operation(submission, *place.name, *place.ranks, place.engine);
+}
+
+}  // namespace
+
+Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
+              perseus_handle_t* handle) {
+  Process& process = Process::instance();
+  const auto found = find_place(engine, submission.id);
+  if (!found.is_ok()) return found.status();
+  const Place& place = found.value();
+  auto made = make_operation(submission, place, handle != nullptr);
+  if (!made.is_ok()) {
+    // In flight under the same name, it has no call that the others could wait for.
+    [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
+    return made.status();
+  }
+  const OperationPtr operation = std::move(made).value();
+
+  if (!process.names.take(submission.id)) return in_flight(*place.name);
+  operation->holds_name = true;
+  const perseus_handle_t added = process.handles.add(operation);
+  if (submission.callback != nullptr) {
+    // Small enough to need no memory of its own.
+    operation->callback = [callback = submission.callback,
+                           user = submission.user](Operation& done) {
+      const KeptError kept;
+      callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
+               done.status.message().c_str());
+    };
+    operation->is_bound = submission.callback_thread == PERSEUS_CALLBACK_IN_LIBRARY;
+  }
+  const Status status = place.engine.submit(operation);
+  if (status.is_ok()) {
+    *handle = added;
+  } else {
+    process.handles.remove(added);
+  }
+  return status;
+}
+
+Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::string& reason) {
+  const auto found = find_place(engine, id);
+  if (!found.is_ok()) return found.status();
+  const Place& place = found.value();
+  return refuse(place, id, title(place.name->key) + ": " + reason);
+}
+
+}  // namespace perseus

@@ -1,0 +1,23 @@
+// Submitting an operation to the engine, or refusing to, as perseus.h has it. Any thread. Without
+// an engine both are kNotInitialized.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "perseus/perseus.h"
+
+namespace perseus {
+
+// Gives the operation's handle. If anything is wrong with the submission, the error names the
+// operation, and the other ranks are told so that they do not wait for this one.
+Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
+              perseus_handle_t* handle);
+
+// Tells the other ranks that this one will not submit the operation of this registered name.
+Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::string& reason);
+
+}  // namespace perseus

@@ -1,14 +1,15 @@
 /* perseus.h: the C interface of Perseus, the communication layer under data-parallel training.
  *
- * C99. Every call may be made from any thread. Every call that can fail returns a perseus_status_t;
+ * C99. Any thread may make any call. A call that can fail returns a perseus_status_t;
  * perseus_last_error() then gives the message of the calling thread's last failure. Structures that
  * are passed in begin with struct_size, which the caller sets to sizeof: fields are only ever added
- * at the end. Buffers passed to perseus_submit belong to the library from then until the operation
- * is complete. Callbacks run on a thread of the library, or, where the caller allows it, on one
- * that waits: they must be short, must not block, and must not throw. What would wait there for
- * itself returns PERSEUS_INVALID_ARGUMENT. A child that a callback forks may only exec or _exit
- * there.
- */
+ * at the end. A buffer passed to perseus_submit belongs to the library from then until the
+ * operation is complete.
+ *
+ * Callbacks run on a thread of the library or, if the caller allows it, on a thread that is in one
+ * of the waiting calls. They must be short, must not block, and must not throw. A call in which a
+ * callback would wait for itself returns PERSEUS_INVALID_ARGUMENT. A child process that is forked
+ * in a callback may only exec or _exit. */
 #ifndef PERSEUS_PERSEUS_H_
 #define PERSEUS_PERSEUS_H_
 
@@ -42,8 +43,8 @@ enum {
   PERSEUS_UNSUPPORTED = 8,
   PERSEUS_OUT_OF_MEMORY = 9,
   PERSEUS_INTERNAL = 10,    /* a fault of Perseus itself */
-  PERSEUS_IN_PROGRESS = 11, /* perseus_wait: the time-out ended first */
-  PERSEUS_NON_FINITE = 12   /* a NaN or infinity, where PERSEUS_ALLREDUCE_NANCHECK is raise */
+  PERSEUS_IN_PROGRESS = 11, /* a wait's time-out ended first */
+  PERSEUS_NON_FINITE = 12   /* a NaN or infinity, with PERSEUS_ALLREDUCE_NANCHECK=raise */
 };
 
 typedef int32_t perseus_dtype_t;
@@ -87,7 +88,7 @@ enum {
 typedef int32_t perseus_device_t;
 enum {
   PERSEUS_CPU = 0,
-  PERSEUS_CUDA = 1 /* a GPU that CUDA speaks to */
+  PERSEUS_CUDA = 1 /* a GPU, through CUDA */
 };
 
 /* A process set; 0 is the set of all ranks. */
@@ -99,8 +100,8 @@ typedef int64_t perseus_handle_t;
 
 /* The version as one number: major * 10000 + minor * 100 + patch. */
 PERSEUS_API int32_t perseus_version(void);
-/* Message of the last call of this thread that failed; "" if none has. Valid until this thread's
- * next failing call. */
+/* Message of this thread's last failed call; "" if none has failed. Valid until this thread's next
+ * failed call. */
 PERSEUS_API const char* perseus_last_error(void);
 /* Short name of a status code, such as "invalid argument". */
 PERSEUS_API const char* perseus_status_name(perseus_status_t status);
@@ -109,35 +110,37 @@ PERSEUS_API const char* perseus_status_name(perseus_status_t status);
 
 typedef struct {
   size_t struct_size;
-  /* Launched ranks that form the world; NULL and 0 for all. Ranks left out get a world of one. */
+  /* The launched ranks that form the world; NULL and 0 for all. A rank that is left out gets a
+   * world of its own. */
   const int32_t* ranks;
   int32_t rank_count;
 } perseus_init_options_t;
 
-/* From now on, calls of this thread that block other than in perseus_wait (perseus_init, and those
- * that make or remove process sets) ask `check` some 20 times a second, and end with
- * PERSEUS_ABORTED when it gives anything but 0. NULL: they ask nobody. */
+/* Has this thread's blocking calls, except waits for operations, check for an interruption from now
+ * on. perseus_init and the calls that make or remove process sets then call `check` about 20 times
+ * a second, and return PERSEUS_ABORTED once it returns anything but 0. NULL ends this. */
 PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
-/* Says that this memory is about to be written as a whole, as a fresh output is: if it is large,
- * the kernel is asked for huge pages, without which it takes longer to come by than to fill. The
- * library does so for results that it allocates. */
+/* Tells the kernel that this memory, such as a new output, is about to be written as a whole. If it
+ * is large, the kernel is asked for huge pages; without them it takes longer to get the memory than
+ * to fill it. The library does so for the results that it allocates. */
 PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
 
-/* Joins the other processes. Reads the settings from the environment. Blocks until all have come or
- * the start time-out ends. A second call without shutdown between does nothing. options may be
- * NULL. */
+/* Joins the other ranks. Reads the settings from the environment. Blocks until all ranks have come
+ * or the start time-out ends. A second call without a shutdown in between does nothing. options may
+ * be NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
-/* Leaves. What all ranks have agreed on may still complete, for 2 s; other operations under way,
- * here and on the other ranks, end with PERSEUS_ABORTED. perseus_init may be called again. Harmless
- * when not initialised. */
+/* Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s; other
+ * operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init may be
+ * called again afterwards. Does nothing when not initialised. */
 PERSEUS_API perseus_status_t perseus_shutdown(void);
-/* The same for a program that fails: `why`, a few words, is in the errors of the other ranks. */
+/* The same for a program that fails: the other ranks' errors quote `why`, a few words. */
 PERSEUS_API perseus_status_t perseus_shutdown_because(const char* why);
-/* 1 between a perseus_init that succeeded and shutdown, else 0; also 0 in a forked child. */
+/* 1 from a perseus_init that succeeded until shutdown, else 0. A forked child starts with 0. */
 PERSEUS_API int32_t perseus_is_initialized(void);
 
-/* -1 when not initialised. cross: among the ranks with this local rank, one a host. */
+/* All are -1 when not initialised. The cross rank and size are those among the ranks that have the
+ * same local rank, one on each host. */
 PERSEUS_API int32_t perseus_rank(void);
 PERSEUS_API int32_t perseus_size(void);
 PERSEUS_API int32_t perseus_local_rank(void);
@@ -146,79 +149,80 @@ PERSEUS_API int32_t perseus_cross_rank(void);
 PERSEUS_API int32_t perseus_cross_size(void);
 /* 1 if every host has the same number of ranks, 0 if not, -1 when not initialised. */
 PERSEUS_API int32_t perseus_is_homogeneous(void);
-/* The thread support that MPI was initialised with, where the ranks met by MPI: 0 single,
- * 1 funneled, 2 serialized, 3 multiple. -1 where they met without MPI, or when not initialised. */
+/* The thread support that MPI was initialised with, if the ranks met through MPI: 0 single, 1
+ * funneled, 2 serialized, 3 multiple. -1 if they met without MPI, or when not initialised. */
 PERSEUS_API int32_t perseus_mpi_thread_level(void);
 
 /* ---- Process sets -------------------------------------------------------------------------- */
 
-/* Makes a set of these ranks. Called by all ranks of the world, members or not, with the same
- * ranks; blocks until all have. The ids are the same on all ranks. A set of the same ranks that
- * exists already is PERSEUS_INVALID_ARGUMENT. */
+/* Makes a set of these ranks. All ranks of the world call this with the same ranks, members or not;
+ * it blocks until all have. The id is the same on all ranks. PERSEUS_INVALID_ARGUMENT if there is a
+ * set of the same ranks already. */
 PERSEUS_API perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_count,
                                                      perseus_process_set_t* set);
-/* Takes a set away. Called by all ranks of the world; blocks until all have. */
+/* Removes a set. All ranks of the world call this; it blocks until all have. */
 PERSEUS_API perseus_status_t perseus_remove_process_set(perseus_process_set_t set);
-/* A set that its members alone open and close, for those who have agreed on it by other means.
- * Every member gives the same ranks, and the same id from PERSEUS_FIRST_OPENED_SET to
- * PERSEUS_LAST_OPENED_SET. An id stands for one set only, in all its members, and until the next
- * init. PERSEUS_INVALID_ARGUMENT if this rank is no member, or has used the id before. */
+/* Opens a set that only its members open and close, after they have agreed on it by other means.
+ * Every member passes the same ranks and the same id, from PERSEUS_FIRST_OPENED_SET to
+ * PERSEUS_LAST_OPENED_SET. Until the next init an id stands for one set only, in all of its
+ * members. PERSEUS_INVALID_ARGUMENT if this rank is not a member, or has used the id before. */
 #define PERSEUS_FIRST_OPENED_SET (1 << 20)
 #define PERSEUS_LAST_OPENED_SET ((1 << 23) - 1)
 PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
                                                       const int32_t* ranks, int32_t rank_count);
-/* Takes the set away on this rank, and ends it on the other members: what they have agreed on still
- * is done by all, and everything else of the set fails, here with PERSEUS_INVALID_ARGUMENT and
- * there with PERSEUS_ABORTED. Their sets have to be closed, too. Blocks while a round of agreement
- * that this rank takes part in comes to its end, for 1 s if a member never opened the set. */
+/* Closes the set on this rank, and ends it on the other members, which must close it, too.
+ * Operations that they have agreed on are still completed by all; everything else of the set fails,
+ * here with PERSEUS_INVALID_ARGUMENT and there with PERSEUS_ABORTED. If this rank takes part in a
+ * round of agreement, blocks until that has ended; for 1 s if a member never opened the set. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
-/* This process's rank in the set, -1 if it is no member or there is no such set. */
+/* This process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
 /* Number of ranks in the set; -1 if there is no such set. */
 PERSEUS_API int32_t perseus_process_set_size(perseus_process_set_t set);
 /* Writes the set's ranks, ascending; ranks must hold perseus_process_set_size(set). */
 PERSEUS_API perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* ranks);
-/* Writes up to `capacity` ids, ascending, and gives the number of sets there are. */
+/* Writes up to `capacity` ids, ascending, and returns the number of sets there are. */
 PERSEUS_API int32_t perseus_process_sets(perseus_process_set_t* ids, int32_t capacity);
 
 /* ---- Operations ---------------------------------------------------------------------------- */
 
-/* Gives `name` a small id, the same each time it is asked for. Ranks match operations by set, kind
- * and name, so the same name may be used for different kinds. Names hold 1 to 4096 bytes. Does not
- * communicate; may be called before init; ids hold until the process ends. */
+/* Gives the operation of this set, kind and name a small id, the same one every time. Ranks match
+ * operations by set, kind and name, so one name may be used for different kinds. A name holds 1 to
+ * 4096 bytes. Does not communicate, and may be called before init; ids are valid until the process
+ * ends. */
 PERSEUS_API perseus_status_t perseus_register(perseus_process_set_t set,
                                               perseus_operation_t operation, const char* name,
                                               int32_t* id);
 
-/* Row-major, contiguous. */
+/* Row-major and contiguous. */
 typedef struct {
   const void* input;
   /* Where the result goes; may equal input. NULL: the library allocates it (see perseus_result).
-   * ALLGATHER and ALLTOALL, whose result's size is not known before, take only NULL. */
+   * Must be NULL for ALLGATHER and ALLTOALL, whose result's size is not known in advance. */
   void* output;
   const int64_t* shape;
   int32_t rank; /* number of dimensions; 0 is a scalar */
   perseus_dtype_t dtype;
 } perseus_tensor_t;
 
-/* Runs once, when the operation is complete, and maybe a moment after perseus_wait has returned: so
- * what `user` points to must live until then. One at a time, see perseus_callback_thread_t.
- * `message` is "" on success and lives only during the call. perseus_submit may be called from
- * here; perseus_wait only looks, with a time-out of 0. */
+/* Runs once, when the operation is complete. This may be a moment after perseus_wait has returned,
+ * so what `user` points to must live until then. Callbacks run one at a time; see
+ * perseus_callback_thread_t. `message` is "" on success, and is valid only during the call. A
+ * callback may call perseus_submit; it may call perseus_wait only with a time-out of 0. */
 typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,
                                    const char* message);
 
-/* Where callbacks run. */
+/* The threads on which callbacks may run. */
 typedef int32_t perseus_callback_thread_t;
 enum {
-  PERSEUS_CALLBACK_IN_LIBRARY = 0, /* on the library's thread, whatever others wait for */
-  /* Also on a thread that is in perseus_wait or another wait, which is told soonest: two changes of
-   * threads take longer than a small operation. Who waits, for whatever, must not hold a lock that
-   * the callback wants. */
+  PERSEUS_CALLBACK_IN_LIBRARY = 0, /* only on the library's own thread */
+  /* Also on a thread that is in perseus_wait or another wait, which then learns of the result
+   * soonest: two thread switches take longer than a small operation. A thread that waits, for any
+   * operation, must not hold a lock that the callback takes. */
   PERSEUS_CALLBACK_IN_WAIT = 1
 };
 
-/* In place of a stream: there is nothing to wait for. */
+/* Passed in place of a stream: there is nothing to wait for. */
 #ifdef __cplusplus
 #define PERSEUS_NO_STREAM (reinterpret_cast<void*>(static_cast<intptr_t>(-1)))
 #else
@@ -227,70 +231,72 @@ enum {
 
 typedef struct {
   size_t struct_size;
-  int32_t id; /* from perseus_register, which also says which operation it is */
-  /* Several tensors form a group: agreed on, and complete, as one. */
+  int32_t id; /* from perseus_register, which also determines the kind of operation */
+  /* Several tensors form a group, which is agreed on, and completes, as one. */
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
   perseus_reduce_op_t reduce_op; /* ALLREDUCE: any, ADASUM of floating types;
                                     REDUCESCATTER: SUM, AVERAGE */
   int32_t root;                  /* BROADCAST: a rank of the world */
-  double prescale;               /* ALLREDUCE, REDUCESCATTER: inputs are multiplied by it first */
-  double postscale;              /* and results by this, last */
+  double prescale;  /* ALLREDUCE, REDUCESCATTER: inputs are first multiplied by this, */
+  double postscale; /* and results by this, last */
   /* ALLTOALL: rows of the first dimension for each rank of the set; NULL for equal parts. */
   const int64_t* splits;
   int32_t split_count;
-  int32_t priority; /* higher goes first */
-  int32_t
-      codec; /* how bytes are coded on the wire: from perseus_find_codec; 0 as the settings say */
+  int32_t priority;            /* higher goes first */
+  int32_t codec;               /* on the wire: from perseus_find_codec; 0: as the settings say */
   perseus_callback_t callback; /* may be NULL */
   void* user;
-  /* Where the tensors live, all of one submission on one device; every rank says the same kind. */
+  /* Where the tensors live: all of a submission's on one device. Every rank must name the same kind
+   * of device. */
   perseus_device_t device;
-  /* CUDA: the GPU's number in this process; -1: that on which the first input's memory is. */
+  /* CUDA: the GPU's number in this process; -1: the GPU that holds the first input. */
   int32_t device_index;
-  /* CUDA: the stream (cudaStream_t; NULL is the default one) after whose work of now the inputs are
-   * there and the outputs may be written; PERSEUS_NO_STREAM: they are there, and the outputs may be
-   * written, now. Not one that is being captured into a graph. When the operation is complete the
-   * results are there for every stream. */
+  /* CUDA: the stream (cudaStream_t; NULL is the default one) whose work so far must be done before
+   * the inputs are read and the outputs written; PERSEUS_NO_STREAM: that may happen now. The stream
+   * must not be capturing a graph. When the operation is complete, every stream sees the
+   * results. */
   void* stream;
   perseus_callback_thread_t callback_thread;
 } perseus_submission_t;
 
-/* Hands an operation over and returns at once. On success *handle must be given to perseus_release
- * in the end. A mistake seen here (wrong splits, unknown root, name already in flight, ...) is
- * returned; what only the ranks together can see (shapes that differ, ...) ends the operation.
+/* Hands an operation over and returns at once. After success, *handle must be passed to
+ * perseus_release in the end. An error that this rank can see by itself (wrong splits, an unknown
+ * root, a name that is already in flight, ...) is returned here; one that only the ranks together
+ * can see (shapes that differ, ...) ends the operation.
  *
- * Ranks match their calls of a name in order, and a call whose arguments are wrong counts: what the
- * other ranks submit for it ends there with PERSEUS_MISMATCH, and with this rank's message. Not if
- * it does not say which call it is: without a submission, its struct_size or an id that there is,
- * or of a name that is in flight. */
+ * Ranks match their calls of a name in order, and a call with wrong arguments counts, too: what the
+ * other ranks submit for it ends there with PERSEUS_MISMATCH and this rank's message. A call does
+ * not count if the library cannot tell which one it is: if the submission or its struct_size is
+ * missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
-/* For those who check arguments of their own before they submit: this rank's call of the name has
- * failed, as if perseus_submit had refused it. The other ranks are told the reason, a sentence,
- * after the operation's title; of both the first 1024 bytes. PERSEUS_DUPLICATE_NAME, and nothing is
- * told, while the name is in flight. */
+/* For callers that check arguments of their own before they submit: counts as a call of this name
+ * that perseus_submit has refused. The other ranks are told the operation's title and the reason, a
+ * sentence; together, the first 1024 bytes. While the name is in flight this returns
+ * PERSEUS_DUPLICATE_NAME and tells nobody. */
 PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
-/* What errors call the operation of an id from perseus_register, such as "allreduce of 'conv1'"; ""
- * for an id that was never given. Lives until this thread's next call of it. */
+/* The operation's title in errors, such as "allreduce of 'conv1'", for an id from perseus_register;
+ * "" for an id that was never given. Valid until this thread's next call of this function. */
 PERSEUS_API const char* perseus_title(int32_t id);
-/* Whether the operation is complete: 1, 0, or -1 for an unknown handle. To a forked child the
- * handles of its parent are unknown; what returns a status says PERSEUS_NOT_INITIALIZED for them.
- */
+/* Returns 1 if the operation is complete, 0 if not, and -1 for an unknown handle. A forked child
+ * does not know its parent's handles: functions that return a status return PERSEUS_NOT_INITIALIZED
+ * for them. */
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
-/* Waits for the operation and returns its status. time_out_ms < 0 waits without bound; when it
- * ends first the result is PERSEUS_IN_PROGRESS and the operation goes on. Meanwhile the thread may
- * do the library's work, by which a small operation is done fastest; of callbacks it runs those
- * alone that may run in a wait. */
+/* Waits for the operation and returns its status. time_out_ms < 0 waits without bound. If the
+ * time-out ends first, this returns PERSEUS_IN_PROGRESS and the operation goes on. While the thread
+ * waits it may do the library's work, which completes a small operation fastest. It runs only those
+ * callbacks that allow PERSEUS_CALLBACK_IN_WAIT. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
-/* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: what is
- * queued to it from now on finds them. Returns as soon as all work is queued on the GPU, so that
- * the caller need not wait for its end; by way of the host, when the operation is complete. From
- * then on the name may be used again, and the tensors may be used and freed in the order of that
- * stream, as they may by anybody once the operation is complete. Of what goes wrong later on the
- * GPU, perseus_wait tells, and operations that come after fail. For tensors on the CPU, and for a
- * stream that is being captured into a graph, it is perseus_wait. */
+/* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: work that
+ * is queued to the stream from now on sees them. Returns as soon as all of the operation's work is
+ * queued on the GPU, so that the caller need not wait until it is done; if the tensors travel by
+ * way of the host, it returns when the operation is complete. From then on the name may be used
+ * again, and the tensors may be used and freed in the order of that stream; once the operation is
+ * complete, anybody may use and free them. If something goes wrong on the GPU later, perseus_wait
+ * reports it, and later operations fail. For tensors on the CPU, and for a stream that is capturing
+ * a graph, this is perseus_wait. */
 PERSEUS_API perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
                                                     int64_t time_out_ms);
 
@@ -309,104 +315,111 @@ typedef struct {
   int32_t device_index; /* CUDA: the GPU's number in this process; else -1 */
 } perseus_result_t;
 
-/* Describes result `index` of a complete operation; valid until perseus_release. */
+/* Describes result `index` of a complete operation. The description is valid until
+ * perseus_release. */
 PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t index,
                                             perseus_result_t* result);
-/* Takes over memory that the library allocated for result `index`: it then outlives the handle and
- * must be given to perseus_free. NULL where the result went into the caller's own output. */
+/* Takes over the memory that the library allocated for result `index`: it then outlives the handle,
+ * and must be passed to perseus_free. Returns NULL if the result went into the caller's own
+ * output. */
 PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
-/* Of what perseus_take_result gave; NULL is allowed. */
+/* Frees what perseus_take_result returned. NULL is allowed. */
 PERSEUS_API void perseus_free(void* data);
-/* The same for memory of a GPU that is still used by nothing but what this CUDA stream
- * (cudaStream_t) has been given so far: when that is done, the memory goes to another result.
- * perseus_free and perseus_release, which know no stream, have CUDA wait until the GPU is idle. */
+/* The same for memory of a GPU that is used only by work already queued to this CUDA stream
+ * (cudaStream_t): when that work is done, another result may use the memory. perseus_free and
+ * perseus_release, which know no stream, have CUDA wait until the GPU is idle. */
 PERSEUS_API void perseus_free_on_stream(void* data, void* stream);
-/* Forgets the handle. An operation that is still under way goes on; its callback still runs. */
+/* Forgets the handle. An operation that is still under way goes on, and its callback still runs. */
 PERSEUS_API void perseus_release(perseus_handle_t handle);
 
 /* ---- Gradients of a training loop ---------------------------------------------------------- */
 
-/* A layer above single operations, for who trains a model by hand or writes an adapter. The
- * gradients are registered once, in the order in which forward uses their layers. In each batch
- * each is submitted once, as soon as backward has computed it, and is reduced meanwhile, those of
- * the first layers before others. Who updates waits for each parameter's just before its next use,
- * or is told when all of the batch are done.
+/* A layer above single operations, for programs that train a model by hand and for authors of
+ * adapters. Gradients are registered once, in the order in which the forward pass uses their
+ * layers. In each batch, each gradient is submitted once, as soon as the backward pass has computed
+ * it, and is reduced in the background; those of the first layers go before others. The program
+ * waits for each parameter's gradient just before it next uses the parameter, or is told when the
+ * whole batch is done.
  *
- * All ranks make, and destroy, their objects alike, and register the same gradients, in the same
- * order. If not, the first batch ends with PERSEUS_MISMATCH on all of them, and so do all waits and
- * whatever is submitted later. They may submit them in any order. One thread at a time may use an
- * object, but perseus_gradients_wait may be called by any thread at any time. The buffers belong to
- * the library from perseus_gradients_submit until that gradient is done. */
+ * All ranks must create and destroy their objects alike, and must register the same gradients in
+ * the same order. If they do not, the first batch ends with PERSEUS_MISMATCH on all of them, and so
+ * do all waits and all later submissions. Ranks may submit their gradients in any order. Only one
+ * thread at a time may use an object, except that any thread may call perseus_gradients_wait at any
+ * time. The buffers belong to the library from perseus_gradients_submit until that gradient is
+ * done. */
 typedef struct perseus_gradients perseus_gradients_t;
 
 typedef struct {
   size_t struct_size;
-  const char* name; /* what the names begin with by which ranks match them: must differ between
-                       the models of a process. NULL: "gradients" */
+  const char* name; /* prefix of the names by which ranks match gradients: must differ between the
+                       models of a process. NULL: "gradients" */
   perseus_process_set_t set;
   perseus_reduce_op_t reduce_op;
-  double scale;  /* results are multiplied by it, last; 0 is as 1 */
-  int32_t codec; /* from perseus_find_codec; 0 as the settings say */
+  double scale;  /* results are multiplied by this, last; 0 means 1 */
+  int32_t codec; /* from perseus_find_codec; 0: as the settings say */
   perseus_device_t device;
   int32_t device_index; /* CUDA: as in perseus_submission_t */
-  /* Both may be NULL, and run one at a time where callback_thread says: short, and without waiting.
-   * They may submit. `message` is "" on success and lives only during the call. */
+  /* Both callbacks may be NULL. They run one at a time, on the threads that callback_thread names,
+   * must be short, and must not wait. They may submit. `message` is "" on success, and is valid
+   * only during the call. */
   /* A gradient is done: its buffer holds the result if status is PERSEUS_OK. */
   void (*gradient_done)(void* user, int32_t gradient, perseus_status_t status, const char* message);
-  /* All gradients of a batch, counted from 0, are done, and gradient_done has returned for each.
-   * The status is that of the first that failed, or PERSEUS_OK. */
+  /* All gradients of a batch are done, and gradient_done has returned for each. Batches count from
+   * 0. The status is that of the first gradient that failed, or PERSEUS_OK. */
   void (*batch_done)(void* user, int64_t batch, perseus_status_t status, const char* message);
   void* user;
-  perseus_callback_thread_t callback_thread; /* not used without callbacks */
+  perseus_callback_thread_t callback_thread; /* ignored without callbacks */
 } perseus_gradients_options_t;
 
 /* options may be NULL: averages over all ranks, without callbacks. May be called before init. */
 PERSEUS_API perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* options,
                                                       perseus_gradients_t** gradients);
-/* Registers the next gradient, before the first is submitted, and gives its number: 0, 1, ...
- * `tensor`: input is where backward writes it, output where the result goes, NULL for the same. The
- * shape is copied. PERSEUS_INVALID_ARGUMENT for a name that is there already, and for a tensor that
- * perseus_submit would refuse. */
+/* Registers the next gradient and gives its number: 0, 1, ... All must be registered before the
+ * first is submitted. `tensor`: input is where the backward pass writes the gradient, output is
+ * where the result goes, NULL for the same place. The shape is copied. PERSEUS_INVALID_ARGUMENT for
+ * a name that is registered already, and for a tensor that perseus_submit would refuse. */
 PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradients, const char* name,
                                                    const perseus_tensor_t* tensor,
                                                    int32_t* gradient);
-/* Backward has computed it, or, on a GPU, will have when the work of `stream` of now is done (see
- * perseus_submission_t; not used for tensors on the CPU). Returns at once.
- * PERSEUS_INVALID_ARGUMENT for one that has been submitted in this batch already, or is still under
- * way; a batch ends when all have been submitted. A call that fails counts as not made, and its
- * batch_done does not come before it is made anew; until then waits for the gradient give its
- * status, once what was under way before it is done. Where the engine refuses the tensor or an
- * option, the other ranks' calls fail with it; of one that is out of turn they are not told. May be
- * called by callbacks while another thread submits other gradients. */
+/* Submits a gradient that the backward pass has computed or, on a GPU, will have computed when the
+ * work now queued to `stream` is done (see perseus_submission_t; ignored for tensors on the CPU).
+ * Returns at once. PERSEUS_INVALID_ARGUMENT if the gradient was already submitted in this batch, or
+ * is still under way; a batch ends when all have been submitted. Callbacks may call this while
+ * another thread submits other gradients.
+ *
+ * A call that fails counts as not made: its batch's batch_done does not come before the gradient is
+ * submitted again, and until then waits for the gradient return the error, once its earlier
+ * submission is done. If the library refuses the tensor or an option, the other ranks' calls fail,
+ * too; they are not told of a call that is out of turn. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
-/* Waits until what was submitted last of a gradient is done, and until the ranks have compared what
- * they have registered, which they do once, as the first is submitted. Returns the gradient's
- * status, or that of a submission that was refused since; PERSEUS_OK if nothing was submitted. For
- * the time-out see perseus_wait. May return before gradient_done has. */
+/* Waits until the gradient's last submission is done, and until the ranks have compared what they
+ * have registered, which they do once, when the first gradient is submitted. Returns the gradient's
+ * status, or the error of a submission that was refused since; PERSEUS_OK if nothing was submitted.
+ * The time-out is as for perseus_wait. May return before gradient_done has. */
 PERSEUS_API perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients,
                                                     int32_t gradient, int64_t time_out_ms);
-/* The same of all; the status is that of the first that failed. */
+/* Waits for all gradients in the same way. The status is that of the first that failed. */
 PERSEUS_API perseus_status_t perseus_gradients_wait_all(perseus_gradients_t* gradients,
                                                         int64_t time_out_ms);
-/* Has a CUDA stream wait in place of this thread; see perseus_wait_on_stream. */
+/* Has a CUDA stream wait instead of this thread; see perseus_wait_on_stream. */
 PERSEUS_API perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients,
                                                               int32_t gradient, void* stream,
                                                               int64_t time_out_ms);
-/* Waits for those that are under way, and for callbacks to return; not to be called from one. Where
- * this rank gives up in the middle of a batch, other ranks may never submit theirs: call
- * perseus_shutdown_because first, which ends them. NULL is allowed. */
+/* Waits for gradients that are under way, and for callbacks to return. Must not be called from a
+ * callback. If this rank gives up in the middle of a batch, the other ranks may never submit their
+ * part: call perseus_shutdown_because first, which ends these operations. NULL is allowed. */
 PERSEUS_API void perseus_gradients_destroy(perseus_gradients_t* gradients);
 
 /* ---- Codecs -------------------------------------------------------------------------------- */
 
-/* A way to make float32 tensors smaller on the wire. All ranks submit an operation with the codec
- * of the same name, which does the same on all. Functions run on a thread of the library and must
- * not block. */
+/* A way to make float32 tensors smaller on the wire. All ranks must submit an operation with the
+ * codec of the same name, which must do the same on all of them. The functions run on a thread of
+ * the library and must not block. */
 typedef struct {
   size_t struct_size;
   const char* name;
-  /* Bytes that `elements` floats take once encoded; a pure function. */
+  /* Bytes that `elements` floats take when encoded; a pure function. */
   size_t (*encoded_size)(void* user, size_t elements);
   void (*encode)(void* user, const float* elements, size_t count, void* encoded);
   void (*decode)(void* user, const void* encoded, float* elements, size_t count);
@@ -415,20 +428,20 @@ typedef struct {
   void* user;
 } perseus_codec_t;
 
-/* Gives the codec its id, for submissions, which follows from its name; the structure is copied,
- * and `user` and the functions must live until the process ends. PERSEUS_INVALID_ARGUMENT for a
- * name that is taken. */
+/* Registers a codec and gives its id, for submissions; the id follows from the name. The structure
+ * is copied; `user` and the functions must live until the process ends. PERSEUS_INVALID_ARGUMENT if
+ * the name is taken. */
 PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
-/* The id of a codec by its name; built in are "none", "fp16" and "bf16". PERSEUS_INVALID_ARGUMENT
- * if there is none. */
+/* Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. PERSEUS_INVALID_ARGUMENT
+ * if there is no such codec. */
 PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
 
 /* ---- Observation --------------------------------------------------------------------------- */
 
-/* Chrome-trace timeline, written by each rank whose turn it is (rank 0). mark_cycles marks each
- * agreement. PERSEUS_NOT_INITIALIZED before init. */
+/* Starts a Chrome-trace timeline. Rank 0 writes it; on other ranks this does nothing. mark_cycles
+ * marks each agreement. PERSEUS_NOT_INITIALIZED before init. */
 PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t mark_cycles);
-/* Ends the file; harmless if none is written. PERSEUS_NOT_INITIALIZED before init. */
+/* Ends the timeline. Does nothing if none is written. PERSEUS_NOT_INITIALIZED before init. */
 PERSEUS_API perseus_status_t perseus_stop_timeline(void);
 
 /* Calls `visit` for every counter of this process, in a fixed order. */
@@ -444,14 +457,13 @@ typedef struct {
   const char* default_value;
   const char* range; /* "1 .. 64", or the choices, or "" */
   const char* since;
-  const char*
-      aliases; /* names of Horovod's or Ali-Perseus's that set it too, separated by commas */
+  const char* aliases; /* other names that set it, of Horovod or Ali-Perseus, comma-separated */
   const char* help;
-  const char* value; /* as init found it in this process; the tuner may have moved on */
+  const char* value; /* as init read it in this process; the tuner may have changed it since */
 } perseus_setting_t;
 
-/* Calls `visit` for every setting, in the order of docs/settings.md; strings live during the call.
- */
+/* Calls `visit` for every setting, in the order of docs/settings.md. The strings are valid only
+ * during the call. */
 PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
                                                             const perseus_setting_t* setting),
                                               void* user);
@@ -459,44 +471,46 @@ PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
 /* ---- Rendezvous (for launchers) ------------------------------------------------------------ */
 
 typedef struct perseus_rendezvous perseus_rendezvous_t;
-/* Serves the exchange of addresses of a job of `size` ranks on `address` ("" for every interface)
- * and *port (0: any free one, written back). `secret` is the job's, in hexadecimal. With
- * PERSEUS_SURVIVORS=1, so many ranks as `least` (1 to `size`) go on without the others.
- * `hosts`: the host of each rank, to be named in errors; NULL: not known. */
+/* Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every interface)
+ * and *port (0: any free port, which is written back). `secret` is the job's, in hexadecimal. With
+ * PERSEUS_SURVIVORS=1, `least` ranks (1 to `size`) are enough to go on without the others. `hosts`:
+ * the host of each rank, to be named in errors; NULL: unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
-/* The process of this rank has ended: survivors meet without it, and others do not wait in vain.
- * `how`, which may be NULL, goes into their error: "exited with code 1". */
+/* Tells the rendezvous that the process of this rank has ended: survivors meet without it, and
+ * others do not wait in vain. `how`, such as "exited with code 1", goes into their error; it may be
+ * NULL. */
 PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
                                                            int32_t rank, const char* how);
-/* Ranks without which survivors have gone on, since they did not come in time. Writes up to
+/* The ranks that did not come in time, so that survivors have gone on without them. Writes up to
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
                                                 int32_t capacity);
-/* Ends serving: ranks that have not met by then fail. NULL is allowed. */
+/* Stops serving: ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
-/* Folders, separated by colons, in which libcuda, libcudart and libnccl are looked for where
- * neither the process nor the system's loader has them. Before the first tensor on a GPU. */
+/* Adds folders, separated by colons, in which libcuda, libcudart and libnccl are searched for if
+ * neither the process nor the system's loader has them. Call it before the first tensor on a
+ * GPU. */
 PERSEUS_API void perseus_add_library_folders(const char* folders);
-/* What could be found here: one line each for MPI, CUDA, NCCL, CPU features. */
+/* Calls `visit` with what was found here: a line each for MPI, CUDA, NCCL, CPU features. */
 PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
                                                                const char* found),
                                                  void* user);
 
-/* What there is here for tensors on GPUs. Versions are as the libraries number them; 0: there is
- * none that can be used. */
+/* What this machine offers to tensors on GPUs. Versions are as the libraries number them; 0: there
+ * is none that can be used. */
 typedef struct {
   size_t struct_size;
-  int32_t cuda_driver; /* 13020 is for CUDA 13.2 */
+  int32_t cuda_driver; /* 13020 is CUDA 13.2 */
   int32_t cuda_runtime;
   int32_t nccl;        /* 22105 is 2.21.5; 0 also without a driver */
-  int32_t has_kernels; /* 1 if they were built into this library */
+  int32_t has_kernels; /* 1 if this library was built with them */
 } perseus_gpu_support_t;
 
-/* Opens CUDA's libraries and NCCL, if that has not been done; CUDA itself is not started. */
+/* Opens CUDA's libraries and NCCL if that has not been done yet. Does not start CUDA itself. */
 PERSEUS_API perseus_status_t perseus_gpu_support(perseus_gpu_support_t* support);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// Variables of the environment that are no settings: Horovod's that have no meaning here, and
-// settings mistyped.
+// Variables of the environment that are not settings: those of Horovod that have no effect here,
+// and mistyped settings.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -11,14 +11,14 @@
 namespace perseus {
 namespace {
 
-// What a launcher tells a rank about its place, and Ali-Perseus's switch for Kubernetes.
+// Variables that launchers set for a rank, and Ali-Perseus's switch for Kubernetes.
 constexpr const char* kEnvironmentNames[] = {
     "PERSEUS_RANK",        "PERSEUS_SIZE",       "PERSEUS_LOCAL_RANK", "PERSEUS_LOCAL_SIZE",
     "PERSEUS_CROSS_RANK",  "PERSEUS_CROSS_SIZE", "PERSEUS_HOSTNAME",   "PERSEUS_RENDEZVOUS",
     "PERSEUS_SECRET",      "PERSEUS_SURVIVORS",  "PERSEUS_NEWS_FD",    "PERSEUS_MASTER_ADDR",
     "PERSEUS_MASTER_PORT", "PERSEUS_WITH_K8S"};
 
-// Levenshtein 1966: insertions, deletions and substitutions that make one the other.
+// The number of insertions, deletions and substitutions between them (Levenshtein 1966).
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -71,13 +71,14 @@ std::vector<std::string> unknown_variables(const char* const* environment) {
       if (to_name < distance) distance = to_name, nearest = name;
     }
     if (distance == 0) continue;
-    // Two slips, or more in a long name; but the prefix of the settings is nobody else's.
-    const size_t slips = std::max<size_t>(2, (variable.size() - std::strlen("PERSEUS_")) / 5);
-    if (distance <= slips) {
-      warnings.push_back(std::string(variable) + " is no setting; did you mean " +
+    // Allows two typing errors, or more in a long name. Only settings begin with
+    // PERSEUS_ALLREDUCE_, so those are reported whatever the distance.
+    const size_t errors = std::max<size_t>(2, (variable.size() - std::strlen("PERSEUS_")) / 5);
+    if (distance <= errors) {
+      warnings.push_back(std::string(variable) + " is not a setting; did you mean " +
                          std::string(nearest) + "?");
     } else if (variable.starts_with("PERSEUS_ALLREDUCE_")) {
-      warnings.push_back(std::string(variable) + " is no setting and has no effect");
+      warnings.push_back(std::string(variable) + " is not a setting and has no effect");
     }
   }
   return warnings;

@@ -21,8 +21,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
-// A number that is well-formed but too large for its type reads as the nearest the type holds; the
-// range check that follows is what it fails.
+// A number that is well-formed but too large for its type reads as the nearest that the type holds,
+// and then fails the range check.
 std::optional<int64_t> parse_whole(std::string_view text) {
   int64_t number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -50,13 +50,13 @@ std::optional<bool> parse_bool(std::string_view text) {
   return {};
 }
 
-// Horovod's switches are numbers, on when above zero.
+// Horovod's switches are numbers, and on if the number is above zero.
 std::optional<bool> parse_alias_bool(std::string_view text) {
   if (std::optional<int64_t> number = parse_whole(text)) return *number > 0;
   return parse_bool(text);
 }
 
-// One variable that is set, on its way into one field.
+// Assigns the text of one variable to one field.
 class Assignment {
  public:
   // alias: null for the setting's own name.
@@ -140,7 +140,7 @@ class Assignment {
     if (alias_ == nullptr) return malformed("is out of range");
     if (warnings_ != nullptr) {
       warnings_->push_back(variable() + " is out of the range that " + row_.name + " takes (" +
-                           range_of(row_) + "); " + (nearest == low ? "its least" : "its most") +
+                           range_of(row_) + "); the " + (nearest == low ? "minimum" : "maximum") +
                            " is used");
     }
     number = nearest;
@@ -167,7 +167,7 @@ class Assignment {
   std::vector<std::string>* warnings_;
 };
 
-// Sets the row's field from its own name, or else from the first alias that has something to say.
+// Sets the row's field from its own variable or, if that is not set, from the first alias that is.
 Status read_row(const TableRow& row, const std::function<const char*(const char*)>& get,
                 std::vector<std::string>* warnings, Settings& settings) {
   auto find = [&](const char* name) -> const char* {
@@ -185,7 +185,7 @@ Status read_row(const TableRow& row, const std::function<const char*(const char*
     const char* text = find(std::string(alias.name).c_str());
     if (text == nullptr) continue;
     PERSEUS_RETURN_IF_ERROR(Assignment(row, &alias, text, warnings).assign(settings));
-    // A switch that is off leaves the word to the next one.
+    // A switch that is off leaves it to the next alias.
     if (alias.choice_when_on.empty() || *parse_alias_bool(trimmed(text))) {
       given();
       return {};
@@ -194,7 +194,7 @@ Status read_row(const TableRow& row, const std::function<const char*(const char*
   return {};
 }
 
-// A job must not end before the report that says why.
+// A stall must not end a job before the report that says why.
 Status check_stall_times(const std::function<const char*(const char*)>& get,
                          std::vector<std::string>* warnings, Settings& settings) {
   if (settings.stall_check_disable || settings.stall_shutdown_time == 0 ||

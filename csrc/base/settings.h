@@ -23,12 +23,13 @@ struct Settings {
   // The defaults.
   Settings();
 
-  // From the process's environment. A malformed value is kInvalidArgument, naming the variable, the
-  // value and the range; an empty one counts as unset, except for strings. Where a variable and its
-  // alias are both set, the variable wins. An alias's number out of range is moved into it, so that
-  // a script written for Horovod runs; `warnings` (may be null) is told, a line each, for the log.
+  // Reads the process's environment. A malformed value is kInvalidArgument, naming the variable,
+  // the value and the range; an empty one counts as unset, except for strings. If a variable and
+  // its alias are both set, the variable wins. A number out of range is an error, but an alias's
+  // number is moved into the range, so that scripts written for Horovod run; `warnings`, which may
+  // be null, gets a line for the log about each.
   static Result<Settings> from_environment(std::vector<std::string>* warnings = nullptr);
-  // The same from any source: `get` gives a variable's value or null. For tests.
+  // Reads any other source: `get` returns a variable's value or null. For tests.
   static Result<Settings> from(const std::function<const char*(const char*)>& get,
                                std::vector<std::string>* warnings = nullptr);
 
@@ -38,33 +39,33 @@ struct Settings {
 #undef CHOICE_SETTING
 #undef SETTING
 
-  // Names of those that somebody has given, in the order of the table.
+  // Names of the settings that are set, by their own variable or an alias, in the table's order.
   std::vector<std::string> given;
   bool is_given(std::string_view name) const;
 };
 
-// Those that the tuner changes unless they are given.
+// The settings that the tuner changes unless they are given.
 inline constexpr std::string_view kTunedSettings[] = {
     "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_STREAMS", "PERSEUS_ALLREDUCE_FUSION",
     "PERSEUS_CREDIT", "PERSEUS_CHUNK"};
 
-// One row as text, for --help, docs/settings.md and the C ABI.
+// A row as text, for --help, docs/settings.md and the C ABI.
 struct SettingRow {
   std::string name, type, default_value, range, since, aliases, help, value;
 };
-// The whole table in its order, with the values of `settings`.
+// The whole table, in its order, with the values of `settings`.
 std::vector<SettingRow> describe(const Settings& settings);
 
-// A name of Horovod's that is accepted and has no meaning here, and why in one line.
+// A Horovod variable that is accepted but has no effect here, and the reason in one line.
 struct IgnoredVariable {
   const char* name;
   const char* reason;
 };
 const std::vector<IgnoredVariable>& ignored_variables();
 
-// A line of warning for each variable of `environment` ("NAME=value" strings, a null at the end)
-// that looks like a setting mistyped: "PERSEUS_ALLREDUCE_STREAM is no setting; did you mean
-// PERSEUS_ALLREDUCE_STREAMS?". Other people's PERSEUS_* variables are left alone.
+// Returns a warning for each variable of `environment` ("NAME=value" strings, ended by a null) that
+// looks like a mistyped setting: "PERSEUS_ALLREDUCE_STREAM is not a setting; did you mean
+// PERSEUS_ALLREDUCE_STREAMS?". PERSEUS_* variables of other programs are left alone.
 std::vector<std::string> unknown_variables(const char* const* environment);
 
 }  // namespace perseus

@@ -23,7 +23,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// Shortest text that reads back as the same number, never in the form 1e+06.
+// The shortest text that reads back as the same number, without an exponent.
 std::string to_text(double number) {
   char text[64];
   auto [end, error] = std::to_chars(text, text + sizeof(text), number, std::chars_format::fixed);

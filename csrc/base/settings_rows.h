@@ -1,4 +1,4 @@
-// The settings table as data, for those who read it row by row. Private to the settings' own files.
+// The settings table as data, to be read row by row. Private to the settings' own files.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace perseus {
 
 enum class SettingKind { kInt, kFloat, kBool, kString, kChoice, kMiB, kKiB };
 
-// A field that holds one of a row's choices, which are counted from 0.
+// Access to a field of an enum type by the choice's index in its row.
 struct ChoiceField {
   size_t (*get)(const Settings& settings);
   void (*set)(Settings& settings, size_t choice);
@@ -45,20 +45,21 @@ struct SettingAlias {
 };
 std::vector<SettingAlias> aliases_of(const TableRow& row);
 
-// A choice's spellings, the last of which is the one to show: {"0", "flat"}.
+// The spellings of each choice; the last one is shown: {"0", "flat"}.
 std::vector<std::vector<std::string_view>> choices_of(const TableRow& row);
-// Its index; case does not matter.
+// Returns the choice's index. Case does not matter.
 std::optional<size_t> find_choice(const TableRow& row, std::string_view spelling);
-// Without regard to case.
+// Compares without regard to case.
 bool same_word(std::string_view a, std::string_view b);
 
-// "1 .. 64", "0 .. 4096 MiB", "auto, flat (0), hierarchical (1)"; empty for a string.
+// What the variable accepts: "1 .. 64", "0 .. 4096 MiB", "auto, flat (0), hierarchical (1)"; empty
+// for a string.
 std::string range_of(const TableRow& row);
-// The value's canonical spelling, which the variable accepts.
+// The value as text; the variable accepts it.
 std::string value_of(const TableRow& row, const Settings& settings);
 std::string default_of(const TableRow& row);
 
-// Bytes in the unit of a MiB or KiB row.
+// Returns the bytes in the unit of a MiB or KiB row; 1 for other rows.
 uint64_t unit_of(const TableRow& row);
 
 }  // namespace perseus

@@ -25,7 +25,7 @@ void warn_about_environment() {
   }
   for (const IgnoredVariable& ignored : ignored_variables()) {
     if (std::getenv(ignored.name) != nullptr) {
-      PERSEUS_LOG(kInfo, ignored.name << " has no meaning here: " << ignored.reason);
+      PERSEUS_LOG(kInfo, ignored.name << " has no effect here: " << ignored.reason);
     }
   }
 }

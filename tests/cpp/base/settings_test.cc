@@ -228,7 +228,7 @@ TEST(SettingsTest, AnAliasOutOfRangeIsMovedIntoItAndToldOf) {
   ASSERT_EQ(warnings.size(), 3u);
   EXPECT_NE(std::find(warnings.begin(), warnings.end(),
                       "HOROVOD_CACHE_CAPACITY='0' is out of the range that PERSEUS_CACHE_CAPACITY "
-                      "takes (64 .. 1048576); its least is used"),
+                      "takes (64 .. 1048576); the minimum is used"),
             warnings.end());
   EXPECT_NE(error_of({{"HOROVOD_CACHE_CAPACITY", "many"}}).find("HOROVOD_CACHE_CAPACITY='many'"),
             std::string::npos);
@@ -319,11 +319,12 @@ TEST(UnknownVariablesTest, NamesATypoAndTheSettingNearest) {
                                "PERSEUS_DATA_FOLDER=/data",
                                "HOROVOD_CYCLE_TIME=1",
                                nullptr};
-  EXPECT_EQ(unknown_variables(environment),
-            (std::vector<std::string>{
-                "PERSEUS_ALLREDUCE_STREAM is no setting; did you mean PERSEUS_ALLREDUCE_STREAMS?",
-                "PERSEUS_ALREDUCE_FUSION is no setting; did you mean PERSEUS_ALLREDUCE_FUSION?",
-                "PERSEUS_ALLREDUCE_COLOUR is no setting and has no effect"}));
+  EXPECT_EQ(
+      unknown_variables(environment),
+      (std::vector<std::string>{
+          "PERSEUS_ALLREDUCE_STREAM is not a setting; did you mean PERSEUS_ALLREDUCE_STREAMS?",
+          "PERSEUS_ALREDUCE_FUSION is not a setting; did you mean PERSEUS_ALLREDUCE_FUSION?",
+          "PERSEUS_ALLREDUCE_COLOUR is not a setting and has no effect"}));
 }
 
 }  // namespace

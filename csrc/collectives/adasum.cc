@@ -37,9 +37,9 @@ Halves halve(Range whole, bool is_lower) {
 
 class Adasum {
  public:
-  Adasum(const Group& group, const Call& call, std::span<const uint64_t> tensors, DataType type,
-         std::byte* mine, std::byte* theirs, double* products, double* arriving)
-      : wire_(group, call),
+  Adasum(const Group& group, const CollectiveOptions& options, std::span<const uint64_t> tensors,
+         DataType type, std::byte* mine, std::byte* theirs, double* products, double* arriving)
+      : wire_(group, options),
         index_(group.index),
         folding_(group.size),
         tensors_(tensors),
@@ -191,20 +191,20 @@ class Adasum {
 
 }  // namespace
 
-Task adasum(const Group& group, Call call, void* data, std::span<const uint64_t> tensors,
-            DataType type) {
+Task adasum(const Group& group, CollectiveOptions options, void* data,
+            std::span<const uint64_t> tensors, DataType type) {
   if (group.size == 1) co_return Status::ok();
   const uint64_t elements = std::accumulate(tensors.begin(), tensors.end(), uint64_t{0});
   // 16-bit floats are rounded once, at the end.
   const DataType wide = accumulator_type(type);
   const size_t bytes = elements * size_of(wide);
   const size_t products = tensors.size() * kProducts;
-  Buffer scratch = call.buffers->take(std::max<size_t>(2 * bytes, 1));
-  Buffer sums = call.buffers->take(std::max<size_t>(2 * products * sizeof(double), 1));
+  Buffer scratch = options.buffers->take(std::max<size_t>(2 * bytes, 1));
+  Buffer sums = options.buffers->take(std::max<size_t>(2 * products * sizeof(double), 1));
   if (!scratch || !sums) co_return out_of_scratch(2 * bytes);
   convert(scratch.data(), wide, data, type, elements);
   auto* doubles = reinterpret_cast<double*>(sums.data());
-  Adasum run(group, call, tensors, wide, scratch.data(), scratch.data() + bytes, doubles,
+  Adasum run(group, options, tensors, wide, scratch.data(), scratch.data() + bytes, doubles,
              doubles + products);
   const Status status = co_await run.run();
   PERSEUS_CO_RETURN_IF_ERROR(status);

@@ -13,7 +13,7 @@ namespace perseus {
 // neighbours, and so on; with p the largest power of two within the group, the first 2 (size - p)
 // ranks are combined pairwise before that. Halves of vectors are exchanged, and the products summed
 // over the ranks that hold the parts, so that a rank sends about twice its data, whatever the size.
-Task adasum(const Group& group, Call call, void* data, std::span<const uint64_t> tensors,
-            DataType type);
+Task adasum(const Group& group, CollectiveOptions options, void* data,
+            std::span<const uint64_t> tensors, DataType type);
 
 }  // namespace perseus

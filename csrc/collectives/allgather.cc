@@ -26,11 +26,11 @@ const std::byte* place_own(const Group& group, const void* in, std::byte* out,
   return own;
 }
 
-Task allgather_direct(const Group& group, Call call, const void* in, std::byte* out,
+Task allgather_direct(const Group& group, CollectiveOptions options, const void* in, std::byte* out,
                       std::span<const uint64_t> bytes_of) {
-  const Wire wire(group, call);
+  const Wire wire(group, options);
   const std::byte* own = place_own(group, in, out, bytes_of);
-  ScratchArray<Message> messages(*call.buffers, 2 * group.size);
+  ScratchArray<Message> messages(*options.buffers, 2 * group.size);
   if (!messages) co_return out_of_scratch(2 * group.size * sizeof(Message));
   uint64_t offset = 0;
   for (int i = 0; i < group.size; offset += bytes_of[i++]) {
@@ -49,9 +49,9 @@ Task allgather_direct(const Group& group, Call call, const void* in, std::byte* 
 }
 
 // Each block goes round the ring from its owner.
-Task allgather_ring(const Group& group, Call call, const void* in, std::byte* out,
+Task allgather_ring(const Group& group, CollectiveOptions options, const void* in, std::byte* out,
                     std::span<const uint64_t> bytes_of) {
-  const Wire wire(group, call);
+  const Wire wire(group, options);
   place_own(group, in, out, bytes_of);
   const int size = group.size;
   const int next = (group.index + 1) % size;
@@ -72,12 +72,12 @@ Task allgather_ring(const Group& group, Call call, const void* in, std::byte* ou
 
 }  // namespace
 
-Task allgather(const Group& group, Call call, const void* in, void* out,
+Task allgather(const Group& group, CollectiveOptions options, const void* in, void* out,
                std::span<const uint64_t> bytes_of) {
   auto* gathered = static_cast<std::byte*>(out);
   const int most = host_count(group) == 1 ? kDirectLocalRanks : kDirectRanks;
-  if (group.size <= most) return allgather_direct(group, call, in, gathered, bytes_of);
-  return allgather_ring(group, call, in, gathered, bytes_of);
+  if (group.size <= most) return allgather_direct(group, options, in, gathered, bytes_of);
+  return allgather_ring(group, options, in, gathered, bytes_of);
 }
 
 }  // namespace perseus

@@ -38,23 +38,24 @@ double early_factor(DataType type, ReduceOp op, double factor, int ranks) {
   return std::clamp(std::abs(factor), 1.0 / ranks, 1.0);
 }
 
-Task allreduce(const Group& group, Call call, const void* in, void* out, size_t elements,
-               DataType type, ReduceOp op, AllreduceAlgorithm algorithm, double factor) {
+Task allreduce(const Group& group, CollectiveOptions options, const void* in, void* out,
+               size_t elements, DataType type, ReduceOp op, AllreduceAlgorithm algorithm,
+               double factor) {
   if (group.size == 1 || elements == 0) return copy_alone(in, out, elements, type, factor);
   if (algorithm == AllreduceAlgorithm::kAuto) {
     algorithm = choose_allreduce(group, elements * size_of(type));
   }
   switch (algorithm) {
     case AllreduceAlgorithm::kRecursiveDoubling:
-      return allreduce_recursive_doubling(group, call, in, out, elements, type, op, factor);
+      return allreduce_recursive_doubling(group, options, in, out, elements, type, op, factor);
     case AllreduceAlgorithm::kRing:
-      return allreduce_ring(group, call, in, out, elements, type, op, factor);
+      return allreduce_ring(group, options, in, out, elements, type, op, factor);
     case AllreduceAlgorithm::kHierarchical:
-      return allreduce_hierarchical(group, call, in, out, elements, type, op, factor);
+      return allreduce_hierarchical(group, options, in, out, elements, type, op, factor);
     case AllreduceAlgorithm::kAuto:
     case AllreduceAlgorithm::kDirect: break;
   }
-  return allreduce_direct(group, call, in, out, elements, type, op, factor);
+  return allreduce_direct(group, options, in, out, elements, type, op, factor);
 }
 
 }  // namespace perseus

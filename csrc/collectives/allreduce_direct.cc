@@ -111,14 +111,15 @@ Task reduce_chunk(const Job& job, size_t chunk) {
 }
 
 // Both directions of the two-hop algorithm; parts may be of any sizes.
-Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool distribute,
-                  std::span<const Range> parts, DataType type, ReduceOp op, double factor) {
+Task reduce_parts(const Group& group, CollectiveOptions options, const void* in, void* out,
+                  bool distribute, std::span<const Range> parts, DataType type, ReduceOp op,
+                  double factor) {
   size_t longest = 0;
   for (const Range& part : parts) longest = std::max(longest, part.size);
   const size_t chunk = chunk_elements(group, longest, size_of(type), kStepsPerChunk);
   const Job job{group,
-                Wire(group, call),
-                *call.buffers,
+                Wire(group, options),
+                *options.buffers,
                 static_cast<const std::byte*>(in),
                 static_cast<std::byte*>(out),
                 distribute,
@@ -130,32 +131,32 @@ Task reduce_parts(const Group& group, Call call, const void* in, void* out, bool
                 factor};
   const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
   Task lanes =
-      run_in_lanes(*call.buffers, divide_up(longest, chunk), lane_count(group.size), chunk_task);
+      run_in_lanes(*options.buffers, divide_up(longest, chunk), lane_count(group.size), chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }
 
-Task allreduce_two_hops(const Group& group, Call call, const void* in, void* out, size_t elements,
-                        DataType type, ReduceOp op, double factor) {
-  ScratchArray<Range> parts(*call.buffers, group.size);
+Task allreduce_two_hops(const Group& group, CollectiveOptions options, const void* in, void* out,
+                        size_t elements, DataType type, ReduceOp op, double factor) {
+  ScratchArray<Range> parts(*options.buffers, group.size);
   if (!parts) co_return out_of_scratch(group.size * sizeof(Range));
   for (int i = 0; i < group.size; ++i) parts.emplace(even_part(elements, group.size, i));
   Task reduced =
-      reduce_parts(group, call, in, out, /*distribute=*/true, parts.span(), type, op, factor);
+      reduce_parts(group, options, in, out, /*distribute=*/true, parts.span(), type, op, factor);
   Status status = co_await std::move(reduced);
   co_return status;
 }
 
-Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out, size_t elements,
-                       DataType type, ReduceOp op, double factor) {
-  const Wire wire(group, call);
+Task allreduce_one_hop(const Group& group, CollectiveOptions options, const void* in, void* out,
+                       size_t elements, DataType type, ReduceOp op, double factor) {
+  const Wire wire(group, options);
   const size_t bytes = elements * size_of(type);
   const DataType wide_type = accumulator_type(type);
   // The accumulator, then what each rank sent.
   const size_t accumulator_bytes = elements * size_of(wide_type);
-  Buffer scratch = call.buffers->take(accumulator_bytes + bytes * group.size);
+  Buffer scratch = options.buffers->take(accumulator_bytes + bytes * group.size);
   if (!scratch) co_return out_of_scratch(accumulator_bytes + bytes * group.size);
-  ScratchArray<Message> messages(*call.buffers, 2 * group.size);
+  ScratchArray<Message> messages(*options.buffers, 2 * group.size);
   if (!messages) co_return out_of_scratch(2 * group.size * sizeof(Message));
 
   std::byte* arrived = scratch.data() + accumulator_bytes;
@@ -183,19 +184,19 @@ Task allreduce_one_hop(const Group& group, Call call, const void* in, void* out,
 
 }  // namespace
 
-Task allreduce_direct(const Group& group, Call call, const void* in, void* out, size_t elements,
-                      DataType type, ReduceOp op, double factor) {
+Task allreduce_direct(const Group& group, CollectiveOptions options, const void* in, void* out,
+                      size_t elements, DataType type, ReduceOp op, double factor) {
   const size_t bytes = elements * size_of(type);
   if (bytes <= kOneHopBytes && bytes * (group.size - 1) <= kOneHopTotalBytes) {
-    return allreduce_one_hop(group, call, in, out, elements, type, op, factor);
+    return allreduce_one_hop(group, options, in, out, elements, type, op, factor);
   }
-  return allreduce_two_hops(group, call, in, out, elements, type, op, factor);
+  return allreduce_two_hops(group, options, in, out, elements, type, op, factor);
 }
 
-Task reduce_scatter_direct(const Group& group, Call call, const void* in, void* out,
+Task reduce_scatter_direct(const Group& group, CollectiveOptions options, const void* in, void* out,
                            std::span<const Range> parts, DataType type, ReduceOp op,
                            double factor) {
-  return reduce_parts(group, call, in, out, /*distribute=*/false, parts, type, op, factor);
+  return reduce_parts(group, options, in, out, /*distribute=*/false, parts, type, op, factor);
 }
 
 }  // namespace perseus

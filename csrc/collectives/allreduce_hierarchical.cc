@@ -14,11 +14,11 @@ constexpr size_t kLanes = 4;
 constexpr uint32_t kPhases = 3;
 // Every segment's phases have step numbers of their own.
 constexpr size_t kMostSegments = 40;
-static_assert(kMostSegments * kPhases * uint64_t{kStepsPerPart} <= kStepsPerCall);
+static_assert(kMostSegments * kPhases * uint64_t{kStepsPerPart} <= kStepsPerCollective);
 
 struct Job {
   const HostSplit& split;
-  Call call;
+  CollectiveOptions options;
   const std::byte* in;
   std::byte* out;
   size_t elements;
@@ -35,8 +35,8 @@ Task reduce_segment(const Job& job, size_t index) {
   const Range segment = even_part(job.elements, job.segments, index);
   const std::byte* in = job.in + segment.begin * job.element_size;
   std::byte* out = job.out + segment.begin * job.element_size;
-  ScratchArray<Range> parts(*job.call.buffers, local.size);
-  ScratchArray<uint64_t> bytes_of(*job.call.buffers, local.size);
+  ScratchArray<Range> parts(*job.options.buffers, local.size);
+  ScratchArray<uint64_t> bytes_of(*job.options.buffers, local.size);
   if (!parts || !bytes_of) co_return out_of_scratch(local.size * sizeof(Range));
   for (int i = 0; i < local.size; ++i) {
     const Range part = even_part(segment.size, local.size, i);
@@ -47,32 +47,32 @@ Task reduce_segment(const Job& job, size_t index) {
   std::byte* own_out = out + own.begin * job.element_size;
   const uint32_t first_part = index * kPhases;
 
-  Task scatter = reduce_scatter_direct(local, part_of_call(job.call, first_part), in, own_out,
+  Task scatter = reduce_scatter_direct(local, options_of_part(job.options, first_part), in, own_out,
                                        parts.span(), job.type, job.op, job.local_factor);
   Status status = co_await std::move(scatter);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   Task across =
-      allreduce(job.split.across, part_of_call(job.call, first_part + 1), own_out, own_out,
+      allreduce(job.split.across, options_of_part(job.options, first_part + 1), own_out, own_out,
                 own.size, job.type, job.op, AllreduceAlgorithm::kAuto, job.across_factor);
   status = co_await std::move(across);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   Task gather =
-      allgather(local, part_of_call(job.call, first_part + 2), own_out, out, bytes_of.span());
+      allgather(local, options_of_part(job.options, first_part + 2), own_out, out, bytes_of.span());
   status = co_await std::move(gather);
   co_return status;
 }
 
 }  // namespace
 
-Task allreduce_hierarchical(const Group& group, Call call, const void* in, void* out,
-                            size_t elements, DataType type, ReduceOp op, double factor) {
+Task allreduce_hierarchical(const Group& group, CollectiveOptions options, const void* in,
+                            void* out, size_t elements, DataType type, ReduceOp op, double factor) {
   if (group.by_host == nullptr) {
     co_return Status::invalid_argument(
         "hierarchical allreduce needs the same number of ranks on every host");
   }
   const double local_factor = early_factor(type, op, factor, group.by_host->local.size);
   Job job{*group.by_host,
-          call,
+          options,
           static_cast<const std::byte*>(in),
           static_cast<std::byte*>(out),
           elements,
@@ -86,7 +86,7 @@ Task allreduce_hierarchical(const Group& group, Call call, const void* in, void*
   job.segments =
       std::clamp(divide_up(elements * size_of(type), segment_bytes), size_t{1}, kMostSegments);
   const auto segment_task = [&job](size_t index) { return reduce_segment(job, index); };
-  Task lanes = run_in_lanes(*call.buffers, job.segments, kLanes, segment_task);
+  Task lanes = run_in_lanes(*options.buffers, job.segments, kLanes, segment_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

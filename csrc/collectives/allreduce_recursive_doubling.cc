@@ -93,14 +93,15 @@ Task reduce_blocks(Blocks& blocks, int index, int size) {
 
 }  // namespace
 
-Task allreduce_recursive_doubling(const Group& group, Call call, const void* in, void* out,
-                                  size_t elements, DataType type, ReduceOp op, double factor) {
+Task allreduce_recursive_doubling(const Group& group, CollectiveOptions options, const void* in,
+                                  void* out, size_t elements, DataType type, ReduceOp op,
+                                  double factor) {
   const DataType wide_type = accumulator_type(type);
   const size_t bytes = elements * size_of(wide_type);
-  Buffer scratch = call.buffers->take(2 * bytes);
+  Buffer scratch = options.buffers->take(2 * bytes);
   if (!scratch) co_return out_of_scratch(2 * bytes);
-  Blocks blocks{Wire(group, call), scratch.data(), scratch.data() + bytes,
-                elements,          bytes,          reduction(wide_type, op)};
+  Blocks blocks{Wire(group, options),    scratch.data(), scratch.data() + bytes, elements, bytes,
+                reduction(wide_type, op)};
   convert(blocks.mine, wide_type, in, type, elements);
   Task reduced = reduce_blocks(blocks, group.index, group.size);
   Status status = co_await std::move(reduced);

@@ -72,8 +72,8 @@ Task reduce_chunk(const Job& job, size_t chunk) {
 
 }  // namespace
 
-Task allreduce_ring(const Group& group, Call call, const void* in, void* out, size_t elements,
-                    DataType type, ReduceOp op, double factor) {
+Task allreduce_ring(const Group& group, CollectiveOptions options, const void* in, void* out,
+                    size_t elements, DataType type, ReduceOp op, double factor) {
   const double early = early_factor(type, op, factor, group.size);
   if (early != 1.0) {
     scale(out, in, elements, type, early);
@@ -84,7 +84,7 @@ Task allreduce_ring(const Group& group, Call call, const void* in, void* out, si
   const uint32_t steps_per_chunk = 2 * (group.size - 1);
   const size_t chunk = chunk_elements(group, longest, size_of(type), steps_per_chunk);
   const Job job{group,
-                Wire(group, call),
+                Wire(group, options),
                 static_cast<const std::byte*>(in),
                 static_cast<std::byte*>(out),
                 elements,
@@ -94,7 +94,7 @@ Task allreduce_ring(const Group& group, Call call, const void* in, void* out, si
                 reduction(type, op),
                 factor};
   const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
-  Task lanes = run_in_lanes(*call.buffers, divide_up(longest, chunk), kLanes, chunk_task);
+  Task lanes = run_in_lanes(*options.buffers, divide_up(longest, chunk), kLanes, chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

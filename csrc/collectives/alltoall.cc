@@ -48,16 +48,16 @@ Task exchange(const Job& job, size_t distance) {
 
 }  // namespace
 
-Task alltoall(const Group& group, Call call, const void* in, void* out,
+Task alltoall(const Group& group, CollectiveOptions options, const void* in, void* out,
               std::span<const uint64_t> send_bytes, std::span<const uint64_t> receive_bytes) {
   const Job job{group,
-                Wire(group, call),
+                Wire(group, options),
                 static_cast<const std::byte*>(in),
                 static_cast<std::byte*>(out),
                 send_bytes,
                 receive_bytes};
   const auto pair_task = [&job](size_t distance) { return exchange(job, distance); };
-  Task lanes = run_in_lanes(*call.buffers, group.size, kPairsAtOnce, pair_task);
+  Task lanes = run_in_lanes(*options.buffers, group.size, kPairsAtOnce, pair_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

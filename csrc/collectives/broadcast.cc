@@ -14,8 +14,9 @@ constexpr size_t kTreeBytes = 64 << 10;
 constexpr size_t kLanes = 4;
 
 // Binomial tree: in round k the ranks at distances below 2^k from the root each serve one more.
-Task broadcast_tree(const Group& group, Call call, void* data, size_t bytes, int root) {
-  const Wire wire(group, call);
+Task broadcast_tree(const Group& group, CollectiveOptions options, void* data, size_t bytes,
+                    int root) {
+  const Wire wire(group, options);
   const int distance = (group.index - root + group.size) % group.size;
   if (distance != 0) {
     const int parent = distance - static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
@@ -24,7 +25,7 @@ Task broadcast_tree(const Group& group, Call call, void* data, size_t bytes, int
     Status received = co_await incoming;
     PERSEUS_CO_RETURN_IF_ERROR(received);
   }
-  ScratchArray<Message> sends(*call.buffers, 32);
+  ScratchArray<Message> sends(*options.buffers, 32);
   if (!sends) co_return out_of_scratch(32 * sizeof(Message));
   const int first =
       distance == 0 ? 1 : 2 * static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
@@ -91,20 +92,23 @@ Task pass_chunk(const ChainJob& job, size_t index) {
   co_return Status::ok();
 }
 
-Task broadcast_chain(const Group& group, Call call, void* data, size_t bytes, int root) {
-  const ChainJob job{Wire(group, call), chain_neighbours(group, root),
+Task broadcast_chain(const Group& group, CollectiveOptions options, void* data, size_t bytes,
+                     int root) {
+  const ChainJob job{Wire(group, options), chain_neighbours(group, root),
                      static_cast<std::byte*>(data), bytes, chunk_elements(group, bytes, 1, 1)};
   const auto chunk_task = [&job](size_t index) { return pass_chunk(job, index); };
-  Task lanes = run_in_lanes(*call.buffers, divide_up(bytes, job.chunk_bytes), kLanes, chunk_task);
+  Task lanes =
+      run_in_lanes(*options.buffers, divide_up(bytes, job.chunk_bytes), kLanes, chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }
 
 }  // namespace
 
-Task broadcast(const Group& group, Call call, void* data, size_t bytes, int root) {
-  if (bytes <= kTreeBytes || group.size <= 2) return broadcast_tree(group, call, data, bytes, root);
-  return broadcast_chain(group, call, data, bytes, root);
+Task broadcast(const Group& group, CollectiveOptions options, void* data, size_t bytes, int root) {
+  if (bytes <= kTreeBytes || group.size <= 2)
+    return broadcast_tree(group, options, data, bytes, root);
+  return broadcast_chain(group, options, data, bytes, root);
 }
 
 }  // namespace perseus

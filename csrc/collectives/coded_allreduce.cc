@@ -22,10 +22,10 @@ uint64_t padded_size(const Codec& codec, size_t elements) {
 
 }  // namespace
 
-Task coded_allreduce(const Group& group, Call call, float* data, size_t elements,
+Task coded_allreduce(const Group& group, CollectiveOptions options, float* data, size_t elements,
                      const Codec& codec, float* lost) {
-  ScratchArray<uint64_t> sizes(*call.buffers, group.size);      // of each part, encoded
-  ScratchArray<uint64_t> own_sizes(*call.buffers, group.size);  // our part, from each rank
+  ScratchArray<uint64_t> sizes(*options.buffers, group.size);      // of each part, encoded
+  ScratchArray<uint64_t> own_sizes(*options.buffers, group.size);  // our part, from each rank
   if (!sizes || !own_sizes) co_return out_of_scratch(group.size * sizeof(uint64_t));
   const Range own = even_part(elements, group.size, group.index);
   uint64_t total = 0;
@@ -37,9 +37,9 @@ Task coded_allreduce(const Group& group, Call call, float* data, size_t elements
   }
   const uint64_t own_bytes = sizes[group.index];
   const uint64_t arriving_bytes = own_bytes * group.size;
-  Buffer encoded = call.buffers->take(std::max<uint64_t>(total, 1));
-  Buffer arriving = call.buffers->take(std::max<uint64_t>(arriving_bytes, 1));
-  Buffer decoded = call.buffers->take(std::max<size_t>(own.size * sizeof(float), 1));
+  Buffer encoded = options.buffers->take(std::max<uint64_t>(total, 1));
+  Buffer arriving = options.buffers->take(std::max<uint64_t>(arriving_bytes, 1));
+  Buffer decoded = options.buffers->take(std::max<size_t>(own.size * sizeof(float), 1));
   if (!encoded || !arriving || !decoded) co_return out_of_scratch(total + arriving_bytes);
 
   std::byte* at = encoded.data();
@@ -53,8 +53,8 @@ Task coded_allreduce(const Group& group, Call call, float* data, size_t elements
     }
     at += sizes[i];
   }
-  Task scatter = alltoall(group, part_of_call(call, kScatter), encoded.data(), arriving.data(),
-                          sizes.span(), own_sizes.span());
+  Task scatter = alltoall(group, options_of_part(options, kScatter), encoded.data(),
+                          arriving.data(), sizes.span(), own_sizes.span());
   Status status = co_await std::move(scatter);
   if (!status.is_ok()) co_return status;
 
@@ -67,8 +67,8 @@ Task coded_allreduce(const Group& group, Call call, float* data, size_t elements
   }
   codec.encode(sum, own.size, arriving.data());
 
-  Task gather =
-      allgather(group, part_of_call(call, kGather), arriving.data(), encoded.data(), sizes.span());
+  Task gather = allgather(group, options_of_part(options, kGather), arriving.data(), encoded.data(),
+                          sizes.span());
   status = co_await std::move(gather);
   if (!status.is_ok()) co_return status;
   at = encoded.data();

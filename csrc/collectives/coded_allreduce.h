@@ -10,7 +10,7 @@ namespace perseus {
 // data for rank j; rank j decodes and adds the parts in index order, encodes the sum and gives it
 // to all, itself included, so that all ranks hold the same bits. If `lost` is not null, it takes
 // what the encoding of this rank's own data lost: data - decode(encode(data)).
-Task coded_allreduce(const Group& group, Call call, float* data, size_t elements,
+Task coded_allreduce(const Group& group, CollectiveOptions options, float* data, size_t elements,
                      const Codec& codec, float* lost);
 
 }  // namespace perseus

@@ -46,18 +46,19 @@ bool can_be_hierarchical(const Group& group);
 
 Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of);
 
-// Message numbers that one collective may use.
-inline constexpr uint32_t kStepsPerCall = 1u << 24;
+// How many message numbers one collective may use.
+inline constexpr uint32_t kStepsPerCollective = 1u << 24;
 
-// What tells one run of a collective from another.
-struct Call {
+// How one collective is to run: the tags of its messages, their priority, and its memory.
+struct CollectiveOptions {
+  // Together they tell this collective's messages from those of all others; see Tag.
   uint64_t operation = 0;
   uint32_t shard = 0;
   int32_t priority = 0;
-  // Collectives number their messages from first_step and use at most kStepsPerCall of them, so
-  // that one collective can be built of others.
+  // A collective numbers its messages from here on, and uses at most kStepsPerCollective numbers.
+  // A collective that is built of others gives each of them numbers of its own.
   uint32_t first_step = 0;
-  BufferPool* buffers = nullptr;
+  BufferPool* buffers = nullptr;  // where its scratch comes from
   // More is under way than the caches hold, so results are written past them.
   bool streaming = false;
 };
@@ -72,8 +73,9 @@ enum class AllreduceAlgorithm : uint8_t {
 
 // out = factor * reduction over ranks of in. in may equal out. An average is kSum with a factor of
 // 1 / size: then no float16 needs to hold the sum, which may be out of its range.
-Task allreduce(const Group& group, Call call, const void* in, void* out, size_t elements,
-               DataType type, ReduceOp op, AllreduceAlgorithm algorithm, double factor = 1.0);
+Task allreduce(const Group& group, CollectiveOptions options, const void* in, void* out,
+               size_t elements, DataType type, ReduceOp op, AllreduceAlgorithm algorithm,
+               double factor = 1.0);
 // The same where every rank's input is at hand, by index, one after the other; out must not overlap
 // them. The bits are those that kAuto gives. Returns kOutOfMemory if there is none for scratch.
 Status allreduce_at_hand(const Group& group, BufferPool& buffers, std::span<const std::byte> inputs,
@@ -82,19 +84,19 @@ Status allreduce_at_hand(const Group& group, BufferPool& buffers, std::span<cons
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes);
 
 // The root's `data` to every rank's `data`.
-Task broadcast(const Group& group, Call call, void* data, size_t bytes, int root);
+Task broadcast(const Group& group, CollectiveOptions options, void* data, size_t bytes, int root);
 
 // Every rank's `in`, of bytes_of[index] bytes, to `out`, one after the other in index order.
-Task allgather(const Group& group, Call call, const void* in, void* out,
+Task allgather(const Group& group, CollectiveOptions options, const void* in, void* out,
                std::span<const uint64_t> bytes_of);
 
 // send_bytes[i] bytes to rank i, receive_bytes[i] from it; both packed in index order.
-Task alltoall(const Group& group, Call call, const void* in, void* out,
+Task alltoall(const Group& group, CollectiveOptions options, const void* in, void* out,
               std::span<const uint64_t> send_bytes, std::span<const uint64_t> receive_bytes);
 
 // out = factor * this rank's part of the reduction: elements_of[index] elements, parts in index
 // order.
-Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
+Task reduce_scatter(const Group& group, CollectiveOptions options, const void* in, void* out,
                     std::span<const uint64_t> elements_of, DataType type, ReduceOp op,
                     double factor = 1.0);
 

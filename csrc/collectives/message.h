@@ -30,36 +30,38 @@ class Message {
   bool begun_ = false;
 };
 
-// The group's links under the tags of one call. `step` counts from the call's first.
+// The group's links under the tags of one collective. `step` counts from the collective's first.
 class Wire {
  public:
-  Wire(const Group& group, const Call& call) : group_(group), call_(call) {}
+  Wire(const Group& group, const CollectiveOptions& options) : group_(group), options_(options) {}
 
   void send(Message& message, int to, uint32_t step, const void* data, uint64_t bytes) const {
     if (bytes == 0) return;
     message.begun_ = true;
-    group_.links[to]->send(message.transfer_, tag(step), data, bytes, call_.priority);
+    group_.links[to]->send(message.transfer_, tag(step), data, bytes, options_.priority);
   }
   // As send, of bytes that are sent to others under the same `shared`.
   void send(Message& message, int to, uint32_t step, const void* data, uint64_t bytes,
             SharedPayload& shared) const {
     if (bytes == 0) return;
     message.begun_ = true;
-    group_.links[to]->send(message.transfer_, tag(step), data, bytes, call_.priority, &shared);
+    group_.links[to]->send(message.transfer_, tag(step), data, bytes, options_.priority, &shared);
   }
   void receive(Message& message, int from, uint32_t step, void* target, uint64_t bytes,
                const Reduction* reduction = nullptr) const {
     if (bytes == 0) return;
     message.begun_ = true;
     group_.links[from]->receive(message.transfer_, tag(step), target, bytes, reduction,
-                                call_.streaming);
+                                options_.streaming);
   }
 
  private:
-  Tag tag(uint32_t step) const { return {call_.operation, call_.shard, call_.first_step + step}; }
+  Tag tag(uint32_t step) const {
+    return {options_.operation, options_.shard, options_.first_step + step};
+  }
 
   const Group& group_;
-  const Call& call_;
+  const CollectiveOptions& options_;
 };
 
 inline void keep_first_error(Status& first, const Status& next) {

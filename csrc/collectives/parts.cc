@@ -22,9 +22,9 @@ Range chunk_of(Range part, size_t chunk_elements, size_t index) {
   return {part.begin + begin, std::min(chunk_elements, part.size - begin)};
 }
 
-Call part_of_call(Call call, uint32_t part) {
-  call.first_step += part * kStepsPerPart;
-  return call;
+CollectiveOptions options_of_part(CollectiveOptions options, uint32_t part) {
+  options.first_step += part * kStepsPerPart;
+  return options;
 }
 
 size_t chunk_elements(const Group& group, size_t longest, size_t element_size,

@@ -21,10 +21,11 @@ Range chunk_of(Range part, size_t chunk_elements, size_t index);
 
 inline size_t divide_up(size_t a, size_t b) { return a / b + (a % b != 0); }
 
-// Of kStepsPerCall, what one collective uses, so that a collective may be built of many.
-inline constexpr uint32_t kStepsPerPart = kStepsPerCall / 128;
-// `call` for the collective number `part` (below 128) that this one is built of.
-Call part_of_call(Call call, uint32_t part);
+// How many message numbers an algorithm uses of kStepsPerCollective, so that a collective can be
+// built of many.
+inline constexpr uint32_t kStepsPerPart = kStepsPerCollective / 128;
+// The options of collective number `part` (below 128) of those that this one is built of.
+CollectiveOptions options_of_part(CollectiveOptions options, uint32_t part);
 
 // Elements of a chunk, where the longest part is `longest` elements and each chunk takes
 // `steps_per_chunk` numbers: small enough for the cache inside a host and large enough for the

@@ -12,10 +12,10 @@ bool overlap(const std::byte* a, size_t a_bytes, const std::byte* b, size_t b_by
 
 }  // namespace
 
-Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
+Task reduce_scatter(const Group& group, CollectiveOptions options, const void* in, void* out,
                     std::span<const uint64_t> elements_of, DataType type, ReduceOp op,
                     double factor) {
-  ScratchArray<Range> parts(*call.buffers, group.size);
+  ScratchArray<Range> parts(*options.buffers, group.size);
   if (!parts) co_return out_of_scratch(group.size * sizeof(Range));
   size_t total = 0;
   for (uint64_t elements : elements_of) {
@@ -32,10 +32,10 @@ Task reduce_scatter(const Group& group, Call call, const void* in, void* out,
   Buffer staging;
   if (output != input + own.begin * element_size &&
       overlap(output, own_bytes, input, total * element_size)) {
-    staging = call.buffers->take(own_bytes);
+    staging = options.buffers->take(own_bytes);
     if (!staging) co_return out_of_scratch(own_bytes);
   }
-  Task reduced = reduce_scatter_direct(group, call, in, staging ? staging.data() : out,
+  Task reduced = reduce_scatter_direct(group, options, in, staging ? staging.data() : out,
                                        parts.span(), type, op, factor);
   Status status = co_await std::move(reduced);
   PERSEUS_CO_RETURN_IF_ERROR(status);

@@ -178,9 +178,9 @@ Status Executor::prepare_gpus(ProcessSet& set, const ShardRun& run) {
   const auto thread = context_.gpus.of(*run.batch->operations[run.shard.operation]->gpu);
   PERSEUS_RETURN_IF_ERROR(thread.status());
   set.nccl = std::make_shared<NcclGroup>(context_.settings, *thread.value(), set);
-  Call call = call_for(run, context_, 0);
-  call.operation = operation_tag(set, set.next_series++);
-  set.nccl->meet(call);
+  CollectiveOptions options = collective_options(run, context_, 0);
+  options.operation = operation_tag(set, set.next_series++);
+  set.nccl->meet(options);
   return {};
 }
 

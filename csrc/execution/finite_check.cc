@@ -148,8 +148,9 @@ Task FiniteCheck::conclude(bool is_shared) {
   ScratchArray<Finding> all(context_.buffers, asked * group.size, Finding{});
   ScratchArray<uint64_t> bytes_of(context_.buffers, group.size, asked * sizeof(Finding));
   if (!all || !bytes_of) co_return out_of_scratch(all.size() * sizeof(Finding));
-  Call call = part_of_call(call_for(run_, context_, run_.index), kFindingsPart);
-  Task gathering = allgather(group, call, mine.data(), all.data(), bytes_of.span());
+  CollectiveOptions options =
+      options_of_part(collective_options(run_, context_, run_.index), kFindingsPart);
+  Task gathering = allgather(group, options, mine.data(), all.data(), bytes_of.span());
   const Status status = co_await std::move(gathering);
   PERSEUS_CO_RETURN_IF_ERROR(status);
 

@@ -67,7 +67,7 @@ float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
 // Sums the shard through a codec; with error feedback, what coding loses is added to the next.
 Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* values) {
   const Group& group = run.batch->set->group;
-  const Call call = call_for(run, context, run.index);
+  const CollectiveOptions options = collective_options(run, context, run.index);
   const uint64_t elements = run.shard.elements();
   Buffer lost;
   if (codec.has_error_feedback()) {
@@ -80,7 +80,7 @@ Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* val
     }
   }
   auto* kept = reinterpret_cast<float*>(lost.data());
-  const Status status = co_await coded_allreduce(group, call, values, elements, codec, kept);
+  const Status status = co_await coded_allreduce(group, options, values, elements, codec, kept);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (lost) {
     for (const Piece& piece : run.shard.pieces) {
@@ -104,8 +104,8 @@ Task run_adasum(ShardRun& run, RunContext context) {
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await buffer.pack(description.prescale, &check);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  status = co_await adasum(run.batch->set->group, call_for(run, context, run.index), buffer.data(),
-                           tensors.span(), run.shard.dtype);
+  status = co_await adasum(run.batch->set->group, collective_options(run, context, run.index),
+                           buffer.data(), tensors.span(), run.shard.dtype);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await buffer.unpack(description.postscale, &check);
   PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -118,7 +118,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
   const Group& group = run.batch->set->group;
   const uint64_t elements = run.shard.elements();
   const double factor = result_factor(description, group.size);
-  const Call call = call_for(run, context, run.index);
+  const CollectiveOptions options = collective_options(run, context, run.index);
   const Codec* coding = codec_for(description, run.shard.dtype, context.settings);
   const Segment segment = only_segment_of(run);
 
@@ -133,7 +133,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
   if (in_place) {
     auto* source = static_cast<std::byte*>(const_cast<void*>(segment.source));
     check.search(FiniteCheck::kInput, 0, source, elements);
-    status = co_await allreduce(group, call, segment.source, segment.target, elements,
+    status = co_await allreduce(group, options, segment.source, segment.target, elements,
                                 run.shard.dtype, wire_op(description),
                                 algorithm_for(context, group, run.shard.bytes), factor);
     PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -154,7 +154,7 @@ Task run_allreduce(ShardRun& run, RunContext context) {
     status = co_await run_coded(run, context, *coding, values);
     factor_left = factor;
   } else {
-    status = co_await allreduce(group, call, buffer.data(), buffer.data(), elements,
+    status = co_await allreduce(group, options, buffer.data(), buffer.data(), elements,
                                 run.shard.dtype, wire_op(description),
                                 algorithm_for(context, group, run.shard.bytes), factor);
   }
@@ -169,7 +169,7 @@ Task run_broadcast(ShardRun& run, RunContext context) {
   const ProcessSet& set = *run.batch->set;
   const int root = set.index_of(run.description().root);
   const bool is_root = root == set.index;
-  const Call call = call_for(run, context, run.index);
+  const CollectiveOptions options = collective_options(run, context, run.index);
   const Segment segment = only_segment_of(run);
 
   if (segment.source != nullptr) {
@@ -177,7 +177,7 @@ Task run_broadcast(ShardRun& run, RunContext context) {
       std::memcpy(segment.target, segment.source, run.shard.bytes);
     }
     const Status status =
-        co_await broadcast(set.group, call, segment.target, run.shard.bytes, root);
+        co_await broadcast(set.group, options, segment.target, run.shard.bytes, root);
     co_return status;
   }
   FusionBuffer buffer(run, context);
@@ -185,7 +185,7 @@ Task run_broadcast(ShardRun& run, RunContext context) {
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (is_root) status = co_await buffer.pack(1.0);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  status = co_await broadcast(set.group, call, buffer.data(), run.shard.bytes, root);
+  status = co_await broadcast(set.group, options, buffer.data(), run.shard.bytes, root);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await buffer.unpack(1.0);
   co_return status;
@@ -209,14 +209,14 @@ uint64_t operation_tag(const ProcessSet& set, uint64_t series) {
   return (static_cast<uint64_t>(set.id) << kSetShift) | series;
 }
 
-Call call_for(const ShardRun& run, RunContext& context, uint32_t number) {
-  Call call;
-  call.operation = operation_tag(*run.batch->set, run.series);
-  call.shard = number;
-  call.priority = run.shard.priority;
-  call.buffers = &context.buffers;
-  call.streaming = run.streaming;
-  return call;
+CollectiveOptions collective_options(const ShardRun& run, RunContext& context, uint32_t number) {
+  CollectiveOptions options;
+  options.operation = operation_tag(*run.batch->set, run.series);
+  options.shard = number;
+  options.priority = run.shard.priority;
+  options.buffers = &context.buffers;
+  options.streaming = run.streaming;
+  return options;
 }
 
 const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings) {

@@ -105,8 +105,8 @@ Task run_whole(ShardRun& run, RunContext context);
 
 // Of a series of messages of the set.
 uint64_t operation_tag(const ProcessSet& set, uint64_t series);
-// Messages of a shard are told apart by their number.
-Call call_for(const ShardRun& run, RunContext& context, uint32_t number);
+// A shard that runs several collectives gives each a `number` of its own.
+CollectiveOptions collective_options(const ShardRun& run, RunContext& context, uint32_t number);
 
 // The codec of an allreduce's shard, or null: only float32 sums are coded.
 const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings);

@@ -24,8 +24,8 @@ Task swap_rows(ShardRun& run, RunContext context, std::span<int64_t> rows) {
   for (size_t t = 0; operation != nullptr && t < tensors; ++t) {
     mine[t] = operation->description.tensors[t].shape[0];
   }
-  const Status status = co_await allgather(group, call_for(run, context, kSizes), mine.data(),
-                                           rows.data(), bytes_of.span());
+  const Status status = co_await allgather(group, collective_options(run, context, kSizes),
+                                           mine.data(), rows.data(), bytes_of.span());
   co_return status;
 }
 
@@ -39,7 +39,7 @@ Task swap_splits(ShardRun& run, RunContext context, std::span<int64_t> send_rows
   if (!send_bytes || !receive_bytes) co_return out_of_scratch(size * sizeof(int64_t));
   for (size_t r = 0; operation != nullptr && r < size; ++r) send_rows[r] = operation->splits[r];
   const Status status =
-      co_await alltoall(group, call_for(run, context, kSizes), send_rows.data(),
+      co_await alltoall(group, collective_options(run, context, kSizes), send_rows.data(),
                         receive_rows.data(), send_bytes.span(), receive_bytes.span());
   co_return status;
 }

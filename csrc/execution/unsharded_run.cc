@@ -39,7 +39,7 @@ Task run_allgather(ShardRun& run, RunContext context) {
     PERSEUS_CO_RETURN_IF_ERROR(status);
     status = co_await tensor.make_room(bytes);
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    status = co_await allgather(group, call_for(run, context, static_cast<uint32_t>(t)),
+    status = co_await allgather(group, collective_options(run, context, static_cast<uint32_t>(t)),
                                 tensor.input(), tensor.output(), bytes_of.span());
     PERSEUS_CO_RETURN_IF_ERROR(status);
     status = co_await tensor.deliver(bytes);
@@ -78,8 +78,8 @@ Task run_alltoall(ShardRun& run, RunContext context) {
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await tensor.make_room(bytes);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  status = co_await alltoall(group, call_for(run, context, 0), tensor.input(), tensor.output(),
-                             send_bytes.span(), receive_bytes.span());
+  status = co_await alltoall(group, collective_options(run, context, 0), tensor.input(),
+                             tensor.output(), send_bytes.span(), receive_bytes.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
   status = co_await tensor.deliver(bytes);
   PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -153,9 +153,9 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
     if (!given.is_ok()) co_return given.status();
     status = co_await tensor.make_room(own_bytes);
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    status = co_await reduce_scatter(group, call_for(run, context, static_cast<uint32_t>(t)),
-                                     given.value().data, tensor.output(), elements_of.span(),
-                                     agreed.dtype, wire_op(description), factor);
+    status = co_await reduce_scatter(
+        group, collective_options(run, context, static_cast<uint32_t>(t)), given.value().data,
+        tensor.output(), elements_of.span(), agreed.dtype, wire_op(description), factor);
     PERSEUS_CO_RETURN_IF_ERROR(status);
     check.search(FiniteCheck::kResult, t, tensor.output(), own, own_begin);
     status = co_await tensor.deliver(own_bytes);

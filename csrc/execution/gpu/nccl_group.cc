@@ -31,7 +31,7 @@ int nccl_cta_policy(CtaPolicy policy) {
   return NcclConfig::kUndefined;
 }
 
-// Numbers of the swaps' messages under the one call.
+// The two exchanges run under the same options, so each takes message numbers of its own.
 constexpr uint32_t kCardsPart = 0, kIdsPart = 1;
 
 bool is_set(const char* variable) {
@@ -95,21 +95,21 @@ NcclGroup::Card NcclGroup::own_card() const {
   return card;
 }
 
-Task NcclGroup::swap(Call call) {
+Task NcclGroup::swap(CollectiveOptions options) {
   const Group& group = set_.group;
   std::vector<Card> cards(group.size);
   std::vector<uint64_t> bytes_of(group.size, sizeof(Card));
   const Card mine = own_card();
-  Status status =
-      co_await allgather(group, part_of_call(call, kCardsPart), &mine, cards.data(), bytes_of);
+  Status status = co_await allgather(group, options_of_part(options, kCardsPart), &mine,
+                                     cards.data(), bytes_of);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   judge(cards);
-  if (why_not_.empty()) status = co_await swap_ids(part_of_call(call, kIdsPart));
+  if (why_not_.empty()) status = co_await swap_ids(options_of_part(options, kIdsPart));
   co_return status;
 }
 
 // Every so many ranks one makes ids, which answers those up to the next as they connect.
-Task NcclGroup::swap_ids(Call call) {
+Task NcclGroup::swap_ids(CollectiveOptions options) {
   struct Ids {
     uint64_t is_error = 0;
     std::array<NcclUniqueId, kMostNcclLanes> by_lane{};
@@ -132,7 +132,7 @@ Task NcclGroup::swap_ids(Call call) {
     made = co_await making;
     mine.is_error = !made.is_ok();
   }
-  const Status sent = co_await allgather(group, call, &mine, all.data(), bytes_of);
+  const Status sent = co_await allgather(group, options, &mine, all.data(), bytes_of);
   PERSEUS_CO_RETURN_IF_ERROR(made);
   PERSEUS_CO_RETURN_IF_ERROR(sent);
   for (const Ids& theirs : all) {

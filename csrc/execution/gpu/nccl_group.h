@@ -29,8 +29,8 @@ class NcclGroup final : TaskObserver {
   NcclGroup(const NcclGroup&) = delete;
   ~NcclGroup();
 
-  // Has the ranks tell each other what they have. Call once; the messages go under `call`.
-  void meet(const Call& call) { swap(call).start(this); }
+  // Has the ranks tell each other what they have. Call once; the messages go under `options`.
+  void meet(const CollectiveOptions& options) { swap(options).start(this); }
 
   // Awaited by shards, any number: until the ranks have met.
   class Met {
@@ -67,8 +67,8 @@ class NcclGroup final : TaskObserver {
   struct Card;
   Card own_card() const;
   void judge(std::span<const Card> cards);
-  Task swap(Call call);
-  Task swap_ids(Call call);
+  Task swap(CollectiveOptions options);
+  Task swap_ids(CollectiveOptions options);
   void task_finished(const Status& status) override;
   Status connect(NcclLane& lane, int number, const NcclGroup* world);
   // The lane of that number, if it is connected and these ranks use the same GPUs there.

@@ -79,7 +79,8 @@ TEST_P(AdasumOfType, EqualsTheReferenceAtAnyNumberOfRanks) {
       }
       std::vector<Task> tasks;
       for (int rank = 0; rank < ranks; ++rank) {
-        tasks.push_back(adasum(world.group(rank), world.call(1), data[rank].data(), tensors, type));
+        tasks.push_back(
+            adasum(world.group(rank), world.options(1), data[rank].data(), tensors, type));
       }
       for (const Status& status : world.run(std::move(tasks))) {
         ASSERT_TRUE(status.is_ok()) << status.message();
@@ -118,8 +119,8 @@ TEST(Adasum, AddsWhatIsOrthogonalAveragesWhatIsEqualAndKeepsWhatMeetsZero) {
   }
   std::vector<Task> tasks;
   for (int rank = 0; rank < 4; ++rank) {
-    tasks.push_back(
-        adasum(world.group(rank), world.call(1), data[rank].data(), tensors, DataType::kFloat32));
+    tasks.push_back(adasum(world.group(rank), world.options(1), data[rank].data(), tensors,
+                           DataType::kFloat32));
   }
   for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
   for (int rank = 0; rank < 4; ++rank) {
@@ -135,8 +136,8 @@ TEST(Adasum, ALostRankEndsItOnAll) {
     std::vector<std::vector<float>> data(5, std::vector<float>(100, 1.0f));
     std::vector<Task> tasks;
     for (int rank = 0; rank < 5; ++rank) {
-      tasks.push_back(
-          adasum(world.group(rank), world.call(1), data[rank].data(), tensors, DataType::kFloat32));
+      tasks.push_back(adasum(world.group(rank), world.options(1), data[rank].data(), tensors,
+                             DataType::kFloat32));
     }
     for (const Status& status : world.run(std::move(tasks))) {
       EXPECT_EQ(status.code(), StatusCode::kAborted) << messages;

@@ -38,8 +38,9 @@ class Allreduce : public testing::TestWithParam<Algorithm> {
     ++operation_;
     for (int rank = 0; rank < world.size(); ++rank) {
       const void* source = in_place ? out[rank].data() : in[rank].data();
-      tasks.push_back(allreduce(world.group(rank), world.call(operation_), source, out[rank].data(),
-                                elements, type, op, GetParam().algorithm, factor));
+      tasks.push_back(allreduce(world.group(rank), world.options(operation_), source,
+                                out[rank].data(), elements, type, op, GetParam().algorithm,
+                                factor));
     }
     for (const Status& status : world.run(std::move(tasks))) {
       EXPECT_TRUE(status.is_ok()) << status.message();
@@ -201,7 +202,7 @@ TEST_P(Allreduce, EndsOnEveryRankWithTheErrorOfAFailedLink) {
       std::vector<Elements> in = inputs_of(4, DataType::kFloat32, elements);
       std::vector<Task> tasks;
       for (int rank = 0; rank < 4; ++rank) {
-        tasks.push_back(allreduce(world.group(rank), world.call(1), in[rank].data(),
+        tasks.push_back(allreduce(world.group(rank), world.options(1), in[rank].data(),
                                   in[rank].data(), elements, DataType::kFloat32, ReduceOp::kSum,
                                   GetParam().algorithm));
       }
@@ -224,7 +225,7 @@ TEST_P(Allreduce, RunsManyAtOnceOnTheSameLinks) {
     inputs.push_back(inputs_of(4, DataType::kInt32, kElements + operation));
     buffers.push_back(inputs.back());
     for (int rank = 0; rank < 4; ++rank) {
-      tasks.push_back(allreduce(world.group(rank), world.call(operation),
+      tasks.push_back(allreduce(world.group(rank), world.options(operation),
                                 buffers[operation][rank].data(), buffers[operation][rank].data(),
                                 kElements + operation, DataType::kInt32, ReduceOp::kSum,
                                 GetParam().algorithm));
@@ -252,7 +253,7 @@ TEST(AllreduceRounding, SixteenBitFloatsAreRoundedOnceWhereEachPartHasOneOwner) 
       std::vector<Elements> buffers = inputs;
       std::vector<Task> tasks;
       for (int rank = 0; rank < 7; ++rank) {
-        tasks.push_back(allreduce(world.group(rank), world.call(1), buffers[rank].data(),
+        tasks.push_back(allreduce(world.group(rank), world.options(1), buffers[rank].data(),
                                   buffers[rank].data(), elements, DataType::kBfloat16,
                                   ReduceOp::kSum, algorithm));
       }
@@ -275,7 +276,7 @@ TEST(AllreduceHierarchical, CrossesBetweenHostsAsSeldomAsItCan) {
   std::vector<Elements> buffers = inputs_of(8, DataType::kFloat32, kElements);
   std::vector<Task> tasks;
   for (int rank = 0; rank < 8; ++rank) {
-    tasks.push_back(allreduce(world.group(rank), world.call(1), buffers[rank].data(),
+    tasks.push_back(allreduce(world.group(rank), world.options(1), buffers[rank].data(),
                               buffers[rank].data(), kElements, DataType::kFloat32, ReduceOp::kSum,
                               AllreduceAlgorithm::kAuto));
   }
@@ -289,7 +290,7 @@ TEST(AllreduceHierarchical, RefusesHostsOfDifferentSizes) {
   std::vector<Elements> buffers = inputs_of(3, DataType::kFloat32, 10);
   std::vector<Task> tasks;
   for (int rank = 0; rank < 3; ++rank) {
-    tasks.push_back(allreduce(world.group(rank), world.call(1), buffers[rank].data(),
+    tasks.push_back(allreduce(world.group(rank), world.options(1), buffers[rank].data(),
                               buffers[rank].data(), 10, DataType::kFloat32, ReduceOp::kSum,
                               AllreduceAlgorithm::kHierarchical));
   }
@@ -325,8 +326,8 @@ TEST(AllreduceAtHand, GivesTheBitsThatMessagesWouldGive) {
         ++operation;
         std::vector<Task> tasks;
         for (int rank = 0; rank < size; ++rank) {
-          tasks.push_back(allreduce(world.group(rank), world.call(operation), inputs[rank].data(),
-                                    moved[rank].data(), kElements, type, op,
+          tasks.push_back(allreduce(world.group(rank), world.options(operation),
+                                    inputs[rank].data(), moved[rank].data(), kElements, type, op,
                                     AllreduceAlgorithm::kAuto, factor));
         }
         for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());

@@ -53,8 +53,8 @@ TEST(CodedAllreduce, SumsWhatWasEncodedAndGivesEveryRankTheSameBits) {
       std::vector<Task> tasks;
       ++operation;
       for (int rank = 0; rank < world.size(); ++rank) {
-        tasks.push_back(coded_allreduce(world.group(rank), world.call(operation), data[rank].data(),
-                                        elements, codec, lost[rank].data()));
+        tasks.push_back(coded_allreduce(world.group(rank), world.options(operation),
+                                        data[rank].data(), elements, codec, lost[rank].data()));
       }
       for (const Status& status : world.run(std::move(tasks))) {
         ASSERT_TRUE(status.is_ok()) << status.message();
@@ -81,8 +81,8 @@ TEST(CodedAllreduce, KeepsNoResidualWhenNoneIsAskedFor) {
   auto data = inputs_on(3, 100);
   std::vector<Task> tasks;
   for (int rank = 0; rank < 3; ++rank) {
-    tasks.push_back(
-        coded_allreduce(world.group(rank), world.call(1), data[rank].data(), 100, codec, nullptr));
+    tasks.push_back(coded_allreduce(world.group(rank), world.options(1), data[rank].data(), 100,
+                                    codec, nullptr));
   }
   for (const Status& status : world.run(std::move(tasks))) EXPECT_TRUE(status.is_ok());
   EXPECT_EQ(data[1], data[0]);
@@ -95,7 +95,7 @@ TEST(CodedAllreduce, EndsOnEveryRankWithTheErrorOfAFailedLink) {
     auto data = inputs_on(3, 1000);
     std::vector<Task> tasks;
     for (int rank = 0; rank < 3; ++rank) {
-      tasks.push_back(coded_allreduce(world.group(rank), world.call(1), data[rank].data(), 1000,
+      tasks.push_back(coded_allreduce(world.group(rank), world.options(1), data[rank].data(), 1000,
                                       codec, nullptr));
     }
     world.fail_after(messages, Status::aborted("rank 1 died"));

@@ -29,7 +29,7 @@ class LoopbackWorld : private Poller {
 
   int size() const { return static_cast<int>(groups_.size()); }
   const Group& group(int rank) const { return groups_[rank]; }
-  Call call(uint64_t operation) { return {operation, 0, 0, 0, &buffers_}; }
+  CollectiveOptions options(uint64_t operation) { return {operation, 0, 0, 0, &buffers_}; }
 
   // Runs one task a rank to the end and gives their outcomes.
   std::vector<Status> run(std::vector<Task> tasks);

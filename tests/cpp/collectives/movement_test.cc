@@ -46,8 +46,8 @@ TEST(Broadcast, GivesEveryRankTheRootsBytes) {
         for (int rank = 0; rank < world.size(); ++rank) data.push_back(pattern(size, rank));
         ++operation;
         for (int rank = 0; rank < world.size(); ++rank) {
-          tasks.push_back(
-              broadcast(world.group(rank), world.call(operation), data[rank].data(), size, root));
+          tasks.push_back(broadcast(world.group(rank), world.options(operation), data[rank].data(),
+                                    size, root));
         }
         expect_success(world, std::move(tasks));
         for (const Bytes& received : data) ASSERT_TRUE(received == pattern(size, root));
@@ -62,7 +62,7 @@ TEST(Broadcast, EntersEachHostOnce) {
   std::vector<Bytes> data(9, Bytes(kSize));
   std::vector<Task> tasks;
   for (int rank = 0; rank < 9; ++rank) {
-    tasks.push_back(broadcast(world.group(rank), world.call(1), data[rank].data(), kSize, 4));
+    tasks.push_back(broadcast(world.group(rank), world.options(1), data[rank].data(), kSize, 4));
   }
   expect_success(world, std::move(tasks));
   EXPECT_EQ(world.bytes_between_hosts(), 2 * kSize);
@@ -91,7 +91,7 @@ TEST(Allgather, JoinsBlocksOfDifferentSizesInOrder) {
         for (int rank = 0; rank < world.size(); ++rank) {
           uint8_t* own = out[rank].data() + offsets[rank];
           if (in_place) std::copy(in[rank].begin(), in[rank].end(), own);
-          tasks.push_back(allgather(world.group(rank), world.call(operation),
+          tasks.push_back(allgather(world.group(rank), world.options(operation),
                                     in_place ? own : in[rank].data(), out[rank].data(), bytes_of));
         }
         expect_success(world, std::move(tasks));
@@ -124,7 +124,7 @@ TEST(Alltoall, ExchangesPartsOfDifferentSizes) {
       ++operation;
       std::vector<Task> tasks;
       for (int rank = 0; rank < ranks; ++rank) {
-        tasks.push_back(alltoall(world.group(rank), world.call(operation), in[rank].data(),
+        tasks.push_back(alltoall(world.group(rank), world.options(operation), in[rank].data(),
                                  out[rank].data(), send_bytes[rank], receive_bytes[rank]));
       }
       expect_success(world, std::move(tasks));
@@ -144,13 +144,14 @@ TEST(Movement, EndsOnEveryRankWithTheErrorOfAFailedLink) {
       std::vector<Task> tasks;
       for (int rank = 0; rank < kRanks; ++rank) {
         const Group& group = world.group(rank);
-        const Call call = world.call(1);
-        if (kind == 0) tasks.push_back(broadcast(group, call, in[rank].data(), kSize, 0));
+        const CollectiveOptions options = world.options(1);
+        if (kind == 0) tasks.push_back(broadcast(group, options, in[rank].data(), kSize, 0));
         if (kind == 1) {
-          tasks.push_back(allgather(group, call, in[rank].data(), out[rank].data(), parts));
+          tasks.push_back(allgather(group, options, in[rank].data(), out[rank].data(), parts));
         }
         if (kind == 2) {
-          tasks.push_back(alltoall(group, call, in[rank].data(), out[rank].data(), parts, parts));
+          tasks.push_back(
+              alltoall(group, options, in[rank].data(), out[rank].data(), parts, parts));
         }
       }
       world.fail_after(messages, Status::aborted("rank 1 died"));

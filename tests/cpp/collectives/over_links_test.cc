@@ -28,7 +28,7 @@ struct Suite {
     }
     group = make_group(context.rank, std::move(links), std::move(host_of));
   }
-  Call next_call() { return {++operation, 3, 0, 0, &buffers}; }
+  CollectiveOptions next_options() { return {++operation, 3, 0, 0, &buffers}; }
 
   Group group;
   BufferPool buffers;
@@ -47,7 +47,7 @@ Task expect_same_bits(Suite& suite, const Elements& result) {
       std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   std::vector<uint64_t> hashes(suite.group.size);
   const std::vector<uint64_t> bytes_of(suite.group.size, sizeof(hash));
-  Task gather = allgather(suite.group, suite.next_call(), &hash, hashes.data(), bytes_of);
+  Task gather = allgather(suite.group, suite.next_options(), &hash, hashes.data(), bytes_of);
   Status status = co_await std::move(gather);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   for (uint64_t other : hashes) {
@@ -68,8 +68,8 @@ Task check_allreduce(Suite& suite, AllreduceCase wanted) {
   Elements own = inputs[suite.group.index];
   Elements apart(wanted.type, wanted.elements);
   Elements& out = wanted.in_place ? own : apart;
-  Task reduce = allreduce(suite.group, suite.next_call(), own.data(), out.data(), wanted.elements,
-                          wanted.type, ReduceOp::kSum, wanted.algorithm);
+  Task reduce = allreduce(suite.group, suite.next_options(), own.data(), out.data(),
+                          wanted.elements, wanted.type, ReduceOp::kSum, wanted.algorithm);
   Status status = co_await std::move(reduce);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   const size_t first =
@@ -103,7 +103,7 @@ Task check_reduce_scatter(Suite& suite, size_t scale) {
   const size_t total = std::accumulate(elements_of.begin(), elements_of.end(), size_t{0});
   const std::vector<Elements>& inputs = inputs_of(suite.group.size, DataType::kFloat32, total);
   Elements out(DataType::kFloat32, elements_of[suite.group.index]);
-  Task reduce = reduce_scatter(suite.group, suite.next_call(), inputs[suite.group.index].data(),
+  Task reduce = reduce_scatter(suite.group, suite.next_options(), inputs[suite.group.index].data(),
                                out.data(), elements_of, DataType::kFloat32, ReduceOp::kSum);
   Status status = co_await std::move(reduce);
   PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -118,7 +118,7 @@ Task check_reduce_scatter(Suite& suite, size_t scale) {
 Task check_broadcast(Suite& suite, size_t size) {
   const int root = suite.group.size / 2;
   Bytes data = pattern(size, suite.group.index);
-  Task spread = broadcast(suite.group, suite.next_call(), data.data(), size, root);
+  Task spread = broadcast(suite.group, suite.next_options(), data.data(), size, root);
   Status status = co_await std::move(spread);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (data != pattern(size, root)) co_return wrong(suite, "broadcast gave wrong bytes");
@@ -140,7 +140,7 @@ Task check_alltoall(Suite& suite, size_t scale) {
   }
   Bytes out(expected.size());
   Task exchange =
-      alltoall(suite.group, suite.next_call(), in.data(), out.data(), send_bytes, receive_bytes);
+      alltoall(suite.group, suite.next_options(), in.data(), out.data(), send_bytes, receive_bytes);
   Status status = co_await std::move(exchange);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (out != expected) co_return wrong(suite, "alltoall gave wrong bytes");
@@ -157,7 +157,7 @@ Task check_allgather(Suite& suite, size_t scale) {
   }
   const Bytes in = pattern(bytes_of[suite.group.index], suite.group.index);
   Bytes out(expected.size());
-  Task gather = allgather(suite.group, suite.next_call(), in.data(), out.data(), bytes_of);
+  Task gather = allgather(suite.group, suite.next_options(), in.data(), out.data(), bytes_of);
   Status status = co_await std::move(gather);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   if (out != expected) co_return wrong(suite, "allgather gave wrong bytes");
@@ -185,7 +185,7 @@ Task check_side_by_side(Suite& suite) {
   std::vector<Task> tasks;
   for (size_t i = 0; i < kSums; ++i) {
     tasks.push_back(
-        allreduce(suite.group, suite.next_call(), sums[i].data(), sums[i].data(), kElements,
+        allreduce(suite.group, suite.next_options(), sums[i].data(), sums[i].data(), kElements,
                   DataType::kFloat32, ReduceOp::kSum,
                   i % 2 == 0 ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing));
   }

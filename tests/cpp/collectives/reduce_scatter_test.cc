@@ -46,7 +46,7 @@ void check(LoopbackWorld& world, uint64_t operation, DataType type, ReduceOp op,
     if (place == Place::kOwnPart) output = input + offsets[rank] * size_of(type);
     if (place == Place::kStartOfInput) output = input;
     results.push_back(output);
-    tasks.push_back(reduce_scatter(world.group(rank), world.call(operation), input, output,
+    tasks.push_back(reduce_scatter(world.group(rank), world.options(operation), input, output,
                                    elements_of, type, op));
   }
   for (const Status& status : world.run(std::move(tasks))) {
@@ -96,7 +96,7 @@ TEST(ReduceScatterAverage, OfHalvesIsFiniteWhereTheirSumIsNot) {
     }
     std::vector<Task> tasks;
     for (int rank = 0; rank < size; ++rank) {
-      tasks.push_back(reduce_scatter(world.group(rank), world.call(1), in[rank].data(),
+      tasks.push_back(reduce_scatter(world.group(rank), world.options(1), in[rank].data(),
                                      out[rank].data(), elements_of, DataType::kFloat16,
                                      ReduceOp::kSum, 1.0 / size));
     }

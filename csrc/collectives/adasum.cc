@@ -4,21 +4,21 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/buffer_pool.h"
 #include "collectives/folding.h"
-#include "collectives/message.h"
 #include "collectives/parts.h"
+#include "collectives/running_collective.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {
 namespace {
 
-// Steps: one for pairing up, one for the result of who sat out; then for each level the halves, the
-// hops of the products, and on the way back the halves again.
-constexpr uint32_t kPairStep = 0;
-constexpr uint32_t kResultStep = 1;
-constexpr uint32_t kFirstLevelStep = 2;
+// Steps: those of folding; then for each level the halves, the hops of the products, and on the way
+// back the halves again.
+constexpr uint32_t kFirstLevelStep = kFirstStepAfterFolding;
 constexpr uint32_t kStepsPerLevel = 64;
 constexpr uint32_t kProductsStep = 1;
 constexpr uint32_t kReturnStep = kStepsPerLevel - 1;
@@ -27,7 +27,7 @@ constexpr size_t kProducts = 3;  // a.b, a.a, b.b
 
 // What a rank of the power of two keeps of `whole` at one level, and what its partner does.
 struct Halves {
-  Range kept, given;
+  Range kept, sent;
 };
 Halves halve(Range whole, bool is_lower) {
   const size_t half = whole.size / 2;
@@ -35,11 +35,11 @@ Halves halve(Range whole, bool is_lower) {
   return is_lower ? Halves{low, high} : Halves{high, low};
 }
 
-class Adasum {
+class AdasumRun {
  public:
-  Adasum(const Group& group, const CollectiveOptions& options, std::span<const uint64_t> tensors,
-         DataType type, std::byte* mine, std::byte* theirs, double* products, double* arriving)
-      : wire_(group, options),
+  AdasumRun(const Group& group, const CollectiveOptions& options, std::span<const uint64_t> tensors,
+            DataType type, std::byte* mine, std::byte* theirs, double* products, double* arriving)
+      : run_(group, options),
         index_(group.index),
         folding_(group.size),
         tensors_(tensors),
@@ -55,16 +55,16 @@ class Adasum {
     const bool is_paired = folding_.is_paired(index_);
     if (folding_.sits_out(index_)) {
       Message outgoing, result;
-      wire_.send(outgoing, index_ - 1, kPairStep, mine_, bytes(whole_));
+      run_.send(outgoing, index_ - 1, kPairStep, mine_, bytes(whole_));
       Status status = co_await outgoing;
       PERSEUS_CO_RETURN_IF_ERROR(status);
-      wire_.receive(result, index_ - 1, kResultStep, mine_, bytes(whole_));
+      run_.receive(result, index_ - 1, kResultStep, mine_, bytes(whole_));
       status = co_await result;
       co_return status;
     }
     if (is_paired) {
       Message incoming;
-      wire_.receive(incoming, index_ + 1, kPairStep, theirs_, bytes(whole_));
+      run_.receive(incoming, index_ + 1, kPairStep, theirs_, bytes(whole_));
       const Status received = co_await incoming;
       PERSEUS_CO_RETURN_IF_ERROR(received);
       add_products_of(whole_, /*mine_is_lower=*/true);
@@ -75,7 +75,7 @@ class Adasum {
     PERSEUS_CO_RETURN_IF_ERROR(status);
     if (is_paired) {
       Message result;
-      wire_.send(result, index_ + 1, kResultStep, mine_, bytes(whole_));
+      run_.send(result, index_ + 1, kResultStep, mine_, bytes(whole_));
       const Status sent = co_await result;
       co_return sent;
     }
@@ -94,31 +94,23 @@ class Adasum {
     const bool is_lower = (id_ & mask) == 0;
     const Halves halves = halve(range, is_lower);
     const uint32_t step = kFirstLevelStep + static_cast<uint32_t>(level) * kStepsPerLevel;
-    {
-      Message outgoing, incoming;
-      wire_.receive(incoming, partner(mask), step, at(theirs_, halves.kept), bytes(halves.kept));
-      wire_.send(outgoing, partner(mask), step, at(mine_, halves.given), bytes(halves.given));
-      Status sent = co_await outgoing;
-      Status received = co_await incoming;
-      PERSEUS_CO_RETURN_IF_ERROR(sent);
-      PERSEUS_CO_RETURN_IF_ERROR(received);
-    }
+    const int other = partner(mask);
+    Task swapped = run_.exchange(step, {other, at(mine_, halves.sent), bytes(halves.sent)},
+                                 {other, at(theirs_, halves.kept), bytes(halves.kept)});
+    Status status = co_await std::move(swapped);
+    PERSEUS_CO_RETURN_IF_ERROR(status);
     add_products_of(halves.kept, is_lower);
-    Status status = co_await sum_products(mask, step + kProductsStep);
+    status = co_await sum_products(mask, step + kProductsStep);
     PERSEUS_CO_RETURN_IF_ERROR(status);
     combine_range(halves.kept, is_lower);
 
     status = co_await descend(halves.kept, level + 1);
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    Message outgoing, incoming;
-    wire_.receive(incoming, partner(mask), step + kReturnStep, at(mine_, halves.given),
-                  bytes(halves.given));
-    wire_.send(outgoing, partner(mask), step + kReturnStep, at(mine_, halves.kept),
-               bytes(halves.kept));
-    Status sent = co_await outgoing;
-    Status received = co_await incoming;
-    PERSEUS_CO_RETURN_IF_ERROR(sent);
-    co_return received;
+    Task returned =
+        run_.exchange(step + kReturnStep, {other, at(mine_, halves.kept), bytes(halves.kept)},
+                      {other, at(mine_, halves.sent), bytes(halves.sent)});
+    status = co_await std::move(returned);
+    co_return status;
   }
 
   // Calls visit(tensor, its part within the range) in order.
@@ -147,13 +139,10 @@ class Adasum {
     const uint64_t size = tensors_.size() * kProducts * sizeof(double);
     uint32_t step = first_step;
     for (int bit = 1; bit <= mask; bit <<= 1, ++step) {
-      Message outgoing, incoming;
-      wire_.receive(incoming, partner(bit), step, arriving_, size);
-      wire_.send(outgoing, partner(bit), step, products_, size);
-      Status sent = co_await outgoing;
-      Status received = co_await incoming;
-      PERSEUS_CO_RETURN_IF_ERROR(sent);
-      PERSEUS_CO_RETURN_IF_ERROR(received);
+      Task exchanged =
+          run_.exchange(step, {partner(bit), products_, size}, {partner(bit), arriving_, size});
+      Status status = co_await std::move(exchanged);
+      PERSEUS_CO_RETURN_IF_ERROR(status);
       for (size_t i = 0; i < tensors_.size() * kProducts; ++i) products_[i] += arriving_[i];
     }
     co_return Status::ok();
@@ -175,7 +164,7 @@ class Adasum {
     return square < least ? 1.0 : 1.0 - dot / (2.0 * square);
   }
 
-  const Wire wire_;
+  const RunningCollective run_;
   const int index_;
   const Folding folding_;
   const std::span<const uint64_t> tensors_;
@@ -204,8 +193,8 @@ Task adasum(const Group& group, CollectiveOptions options, void* data,
   if (!scratch || !sums) co_return out_of_scratch(2 * bytes);
   convert(scratch.data(), wide, data, type, elements);
   auto* doubles = reinterpret_cast<double*>(sums.data());
-  Adasum run(group, options, tensors, wide, scratch.data(), scratch.data() + bytes, doubles,
-             doubles + products);
+  AdasumRun run(group, options, tensors, wide, scratch.data(), scratch.data() + bytes, doubles,
+                doubles + products);
   const Status status = co_await run.run();
   PERSEUS_CO_RETURN_IF_ERROR(status);
   convert(data, type, scratch.data(), wide, elements);

@@ -7,10 +7,9 @@
 namespace perseus {
 namespace {
 
-// Up to here everyone speaks to everyone; beyond, that many messages cost more than more hops.
-constexpr int kDirectRanks = 8;
-// A group within one host has no wire to spare: direct reads and writes memory least.
-constexpr int kDirectLocalRanks = 32;
+// Small buffers go directly only in groups up to this size, inside one host too: beyond, that many
+// messages cost more than more hops.
+constexpr int kDirectLatencyRanks = 8;
 // Below this the number of hops decides, above it the number of bytes.
 constexpr size_t kLatencyBytes = 64 << 10;
 
@@ -22,14 +21,10 @@ Task copy_alone(const void* in, void* out, size_t elements, DataType type, doubl
 }  // namespace
 
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes) {
-  const int hosts = host_count(group);
   const bool is_small = bytes <= kLatencyBytes;
-  if (is_small && group.size > kDirectRanks) return AllreduceAlgorithm::kRecursiveDoubling;
-  if (!is_small && hosts > 1 && hosts < group.size && group.by_host != nullptr) {
-    return AllreduceAlgorithm::kHierarchical;
-  }
-  const int most = hosts == 1 ? kDirectLocalRanks : kDirectRanks;
-  return group.size <= most ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing;
+  if (is_small && group.size > kDirectLatencyRanks) return AllreduceAlgorithm::kRecursiveDoubling;
+  if (!is_small && can_be_hierarchical(group)) return AllreduceAlgorithm::kHierarchical;
+  return is_small_group(group) ? AllreduceAlgorithm::kDirect : AllreduceAlgorithm::kRing;
 }
 
 double early_factor(DataType type, ReduceOp op, double factor, int ranks) {

@@ -3,8 +3,8 @@
 #include "base/buffer_pool.h"
 #include "collectives/allreduce_algorithms.h"
 #include "collectives/folding.h"
-#include "collectives/in_order.h"
-#include "collectives/message.h"
+#include "collectives/reduce_in_order.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {

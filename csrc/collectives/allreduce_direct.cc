@@ -7,11 +7,13 @@
 // busy although each chunk uses one at a time; and a sender begins a chunk's next message when it
 // has received its own, so that data seldom arrive before they are awaited.
 #include <algorithm>
+#include <utility>
 
 #include "collectives/allreduce_algorithms.h"
-#include "collectives/in_order.h"
 #include "collectives/lanes.h"
-#include "collectives/message.h"
+#include "collectives/reduce_in_order.h"
+#include "collectives/running_collective.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {
@@ -23,26 +25,17 @@ constexpr size_t kOneHopTotalBytes = 64 << 10;
 
 constexpr uint32_t kStepsPerChunk = 2;  // a contribution and a result
 
-struct Job {
-  const Group& group;
-  Wire wire;
-  BufferPool& buffers;
-  const std::byte* in;
-  std::byte* out;  // of the whole buffer if `distribute`, else of the own part only
-  bool distribute;
+struct DirectReduction : RunningReduction {
+  bool distribute;  // `out` is the whole buffer; else it is this rank's part only
   std::span<const Range> parts;
   size_t chunk_elements;
-  DataType type;
-  size_t element_size;
-  Reduction reduction;
-  double factor;
 
   Range chunk(int owner, size_t index) const {
     return chunk_of(parts[owner], chunk_elements, index);
   }
   const std::byte* input(Range range) const { return in + range.begin * element_size; }
   std::byte* output(Range range) const {
-    const size_t begin = distribute ? range.begin : range.begin - parts[group.index].begin;
+    const size_t begin = distribute ? range.begin : range.begin - parts[group().index].begin;
     return out + begin * element_size;
   }
   bool is_wide() const { return reduction.accumulator_size != element_size; }
@@ -51,62 +44,61 @@ struct Job {
 size_t lane_count(int size) { return std::clamp<size_t>(size - 1, 4, 8); }
 
 // The own input where the others' are folded in: the output itself, or a float32 copy.
-std::byte* begin_accumulation(const Job& job, Range own, const Buffer& wide) {
-  std::byte* accumulator = wide ? wide.data() : job.output(own);
-  convert(accumulator, wide ? DataType::kFloat32 : job.type, job.input(own), job.type, own.size);
+std::byte* begin_accumulation(const DirectReduction& run, Range own, const Buffer& wide) {
+  std::byte* accumulator = wide ? wide.data() : run.output(own);
+  convert(accumulator, wide ? DataType::kFloat32 : run.type, run.input(own), run.type, own.size);
   return accumulator;
 }
 
-Task reduce_chunk(const Job& job, size_t chunk) {
-  const int index = job.group.index;
-  const int size = job.group.size;
-  const Range own = job.chunk(index, chunk);
+Task reduce_own_chunk(const DirectReduction& run, size_t chunk) {
+  const int index = run.group().index;
+  const int size = run.group().size;
+  const Range own = run.chunk(index, chunk);
   const uint32_t contribution_step = chunk * kStepsPerChunk;
   const uint32_t result_step = contribution_step + 1;
 
   Buffer wide;
-  if (job.is_wide()) {
-    wide = job.buffers.take(own.size * job.reduction.accumulator_size);
-    if (!wide) co_return out_of_scratch(own.size * job.reduction.accumulator_size);
+  if (run.is_wide()) {
+    wide = run.buffers().take(own.size * run.reduction.accumulator_size);
+    if (!wide) co_return out_of_scratch(own.size * run.reduction.accumulator_size);
   }
-  ScratchArray<Message> results(job.buffers, 2 * size);
+  ScratchArray<Message> results(run.buffers(), 2 * size);
   if (!results) co_return out_of_scratch(2 * size * sizeof(Message));
 
-  std::byte* accumulator = begin_accumulation(job, own, wide);
+  std::byte* accumulator = begin_accumulation(run, own, wide);
   SharedPayload result(size - 1);
   Status status;
   for (int step = 0; step < size - 1 && status.is_ok(); ++step) {
     const int distance = 1 + (chunk + step) % (size - 1);
-    const int from = (index + distance) % size;
-    const int to = (index - distance + size) % size;
-    const Range theirs = job.chunk(to, chunk);
+    const int from = run.rank_after(distance);
+    const int to = run.rank_before(distance);
+    const Range theirs = run.chunk(to, chunk);
     Message contribution, arriving;
-    job.wire.send(contribution, to, contribution_step, job.input(theirs),
-                  theirs.size * job.element_size);
-    job.wire.receive(arriving, from, contribution_step, accumulator, own.size * job.element_size,
-                     &job.reduction);
+    run.send(contribution, to, contribution_step, run.input(theirs),
+             theirs.size * run.element_size);
+    run.receive(arriving, from, contribution_step, accumulator, own.size * run.element_size,
+                &run.reduction);
     Status sent = co_await contribution;
     // The result may take the contribution's place only now: in may be out.
-    if (job.distribute && sent.is_ok()) {
-      job.wire.receive(results.emplace(), to, result_step, job.output(theirs),
-                       theirs.size * job.element_size);
+    if (run.distribute && sent.is_ok()) {
+      run.receive(results.emplace(), to, result_step, run.output(theirs),
+                  theirs.size * run.element_size);
     }
     Status received = co_await arriving;
     keep_first_error(status, sent);
     keep_first_error(status, received);
   }
   if (status.is_ok()) {
-    scale_convert(job.output(own), job.type, accumulator, wide ? DataType::kFloat32 : job.type,
-                  own.size, job.factor);
-    for (int distance = 1; job.distribute && distance < size; ++distance) {
-      job.wire.send(results.emplace(), (index + distance) % size, result_step, job.output(own),
-                    own.size * job.element_size, result);
+    scale_convert(run.output(own), run.type, accumulator, wide ? DataType::kFloat32 : run.type,
+                  own.size, run.factor);
+    for (int distance = 1; run.distribute && distance < size; ++distance) {
+      run.send(results.emplace(), run.rank_after(distance), result_step, run.output(own),
+               own.size * run.element_size, result);
     }
   }
-  for (Message& message : results.span()) {
-    Status moved = co_await message;
-    keep_first_error(status, moved);
-  }
+  Task all_moved = await_all(results.span());
+  Status moved = co_await std::move(all_moved);
+  keep_first_error(status, moved);
   co_return status;
 }
 
@@ -117,21 +109,11 @@ Task reduce_parts(const Group& group, CollectiveOptions options, const void* in,
   size_t longest = 0;
   for (const Range& part : parts) longest = std::max(longest, part.size);
   const size_t chunk = chunk_elements(group, longest, size_of(type), kStepsPerChunk);
-  const Job job{group,
-                Wire(group, options),
-                *options.buffers,
-                static_cast<const std::byte*>(in),
-                static_cast<std::byte*>(out),
-                distribute,
-                parts,
-                chunk,
-                type,
-                size_of(type),
-                wide_reduction(type, op),
-                factor};
-  const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
+  const DirectReduction run{
+      {group, options, in, out, type, wide_reduction(type, op), factor}, distribute, parts, chunk};
+  const auto chunk_task = [&run](size_t index) { return reduce_own_chunk(run, index); };
   Task lanes =
-      run_in_lanes(*options.buffers, divide_up(longest, chunk), lane_count(group.size), chunk_task);
+      run_in_lanes(run.buffers(), divide_up(longest, chunk), lane_count(group.size), chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }
@@ -149,7 +131,7 @@ Task allreduce_two_hops(const Group& group, CollectiveOptions options, const voi
 
 Task allreduce_one_hop(const Group& group, CollectiveOptions options, const void* in, void* out,
                        size_t elements, DataType type, ReduceOp op, double factor) {
-  const Wire wire(group, options);
+  const RunningCollective run(group, options);
   const size_t bytes = elements * size_of(type);
   const DataType wide_type = accumulator_type(type);
   // The accumulator, then what each rank sent.
@@ -161,19 +143,15 @@ Task allreduce_one_hop(const Group& group, CollectiveOptions options, const void
 
   std::byte* arrived = scratch.data() + accumulator_bytes;
   for (int distance = 1; distance < group.size; ++distance) {
-    const int from = (group.index + distance) % group.size;
-    wire.receive(messages.emplace(), from, 0, arrived + from * bytes, bytes);
+    const int from = run.rank_after(distance);
+    run.receive(messages.emplace(), from, 0, arrived + from * bytes, bytes);
   }
   for (int distance = 1; distance < group.size; ++distance) {
-    const int to = (group.index - distance + group.size) % group.size;
-    wire.send(messages.emplace(), to, 0, in, bytes);
+    run.send(messages.emplace(), run.rank_before(distance), 0, in, bytes);
   }
-  Status status;
-  for (Message& message : messages.span()) {
-    Status moved = co_await message;
-    keep_first_error(status, moved);
-  }
-  if (!status.is_ok()) co_return status;
+  Task all_moved = await_all(messages.span());
+  Status status = co_await std::move(all_moved);
+  PERSEUS_CO_RETURN_IF_ERROR(status);
 
   reduce_in_order(scratch.data(), group.size, elements, type, op, [&](int index) {
     return index == group.index ? static_cast<const std::byte*>(in) : arrived + index * bytes;

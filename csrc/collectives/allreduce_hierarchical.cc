@@ -1,22 +1,22 @@
 // Segments of the buffer go through the three phases side by side, so that the wire between hosts
 // is busy with one segment while the next is reduced inside the host.
 #include <algorithm>
+#include <utility>
 
 #include "collectives/allreduce_algorithms.h"
 #include "collectives/lanes.h"
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 
 namespace perseus {
 namespace {
 
 constexpr size_t kSegmentBytesPerRank = 512 << 10;
-constexpr size_t kLanes = 4;
 constexpr uint32_t kPhases = 3;
 // Every segment's phases have step numbers of their own.
 constexpr size_t kMostSegments = 40;
 static_assert(kMostSegments * kPhases * uint64_t{kStepsPerPart} <= kStepsPerCollective);
 
-struct Job {
+struct HierarchicalAllreduce {
   const HostSplit& split;
   CollectiveOptions options;
   const std::byte* in;
@@ -30,34 +30,34 @@ struct Job {
   double across_factor;
 };
 
-Task reduce_segment(const Job& job, size_t index) {
-  const Group& local = job.split.local;
-  const Range segment = even_part(job.elements, job.segments, index);
-  const std::byte* in = job.in + segment.begin * job.element_size;
-  std::byte* out = job.out + segment.begin * job.element_size;
-  ScratchArray<Range> parts(*job.options.buffers, local.size);
-  ScratchArray<uint64_t> bytes_of(*job.options.buffers, local.size);
+Task reduce_segment(const HierarchicalAllreduce& run, size_t index) {
+  const Group& local = run.split.local;
+  const Range segment = even_part(run.elements, run.segments, index);
+  const std::byte* in = run.in + segment.begin * run.element_size;
+  std::byte* out = run.out + segment.begin * run.element_size;
+  ScratchArray<Range> parts(*run.options.buffers, local.size);
+  ScratchArray<uint64_t> bytes_of(*run.options.buffers, local.size);
   if (!parts || !bytes_of) co_return out_of_scratch(local.size * sizeof(Range));
   for (int i = 0; i < local.size; ++i) {
     const Range part = even_part(segment.size, local.size, i);
     parts.emplace(part);
-    bytes_of.emplace(part.size * job.element_size);
+    bytes_of.emplace(part.size * run.element_size);
   }
   const Range own = parts[local.index];
-  std::byte* own_out = out + own.begin * job.element_size;
+  std::byte* own_out = out + own.begin * run.element_size;
   const uint32_t first_part = index * kPhases;
 
-  Task scatter = reduce_scatter_direct(local, options_of_part(job.options, first_part), in, own_out,
-                                       parts.span(), job.type, job.op, job.local_factor);
+  Task scatter = reduce_scatter_direct(local, options_of_part(run.options, first_part), in, own_out,
+                                       parts.span(), run.type, run.op, run.local_factor);
   Status status = co_await std::move(scatter);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   Task across =
-      allreduce(job.split.across, options_of_part(job.options, first_part + 1), own_out, own_out,
-                own.size, job.type, job.op, AllreduceAlgorithm::kAuto, job.across_factor);
+      allreduce(run.split.across, options_of_part(run.options, first_part + 1), own_out, own_out,
+                own.size, run.type, run.op, AllreduceAlgorithm::kAuto, run.across_factor);
   status = co_await std::move(across);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   Task gather =
-      allgather(local, options_of_part(job.options, first_part + 2), own_out, out, bytes_of.span());
+      allgather(local, options_of_part(run.options, first_part + 2), own_out, out, bytes_of.span());
   status = co_await std::move(gather);
   co_return status;
 }
@@ -71,22 +71,22 @@ Task allreduce_hierarchical(const Group& group, CollectiveOptions options, const
         "hierarchical allreduce needs the same number of ranks on every host");
   }
   const double local_factor = early_factor(type, op, factor, group.by_host->local.size);
-  Job job{*group.by_host,
-          options,
-          static_cast<const std::byte*>(in),
-          static_cast<std::byte*>(out),
-          elements,
-          1,
-          type,
-          size_of(type),
-          op,
-          local_factor,
-          factor / local_factor};
-  const size_t segment_bytes = kSegmentBytesPerRank * job.split.local.size;
-  job.segments =
+  HierarchicalAllreduce run{*group.by_host,
+                            options,
+                            static_cast<const std::byte*>(in),
+                            static_cast<std::byte*>(out),
+                            elements,
+                            1,
+                            type,
+                            size_of(type),
+                            op,
+                            local_factor,
+                            factor / local_factor};
+  const size_t segment_bytes = kSegmentBytesPerRank * run.split.local.size;
+  run.segments =
       std::clamp(divide_up(elements * size_of(type), segment_bytes), size_t{1}, kMostSegments);
-  const auto segment_task = [&job](size_t index) { return reduce_segment(job, index); };
-  Task lanes = run_in_lanes(*options.buffers, job.segments, kLanes, segment_task);
+  const auto segment_task = [&run](size_t index) { return reduce_segment(run, index); };
+  Task lanes = run_in_lanes(*options.buffers, run.segments, kDefaultLanes, segment_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

@@ -5,21 +5,19 @@
 
 #include "collectives/allreduce_algorithms.h"
 #include "collectives/folding.h"
-#include "collectives/message.h"
+#include "collectives/running_collective.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {
 namespace {
 
-// Steps: one for pairing up, one a hop, and the result for who sat out.
-constexpr uint32_t kPairStep = 0;
-constexpr uint32_t kResultStep = 1;
-constexpr uint32_t kFirstHopStep = 2;
+// Steps: those of folding, then one for each hop.
+constexpr uint32_t kFirstHopStep = kFirstStepAfterFolding;
 
 // The blocks as they travel: float32 for 16-bit floats, which doubles bytes that hardly matter at
 // these sizes and rounds once instead of once a hop.
-struct Blocks {
-  Wire wire;
+struct DoublingAllreduce : RunningCollective {
   std::byte* mine;
   std::byte* theirs;
   size_t elements;
@@ -33,58 +31,49 @@ struct Blocks {
   }
 };
 
-// Exchanges blocks with `partner` and combines them.
-Task exchange(Blocks& blocks, int partner, uint32_t step, bool mine_is_lower) {
-  Message outgoing, incoming;
-  blocks.wire.receive(incoming, partner, step, blocks.theirs, blocks.bytes);
-  blocks.wire.send(outgoing, partner, step, blocks.mine, blocks.bytes);
-  Status sent = co_await outgoing;
-  Status received = co_await incoming;
-  PERSEUS_CO_RETURN_IF_ERROR(sent);
-  PERSEUS_CO_RETURN_IF_ERROR(received);
-  blocks.combine(mine_is_lower);
-  co_return Status::ok();
-}
-
 // For the odd one of a pair: hands its input over and awaits the result.
-Task sit_out(Blocks& blocks, int partner) {
+Task sit_out(DoublingAllreduce& run, int partner) {
   Message outgoing, result;
-  blocks.wire.send(outgoing, partner, kPairStep, blocks.mine, blocks.bytes);
+  run.send(outgoing, partner, kPairStep, run.mine, run.bytes);
   Status sent = co_await outgoing;
   PERSEUS_CO_RETURN_IF_ERROR(sent);
-  blocks.wire.receive(result, partner, kResultStep, blocks.mine, blocks.bytes);
+  run.receive(result, partner, kResultStep, run.mine, run.bytes);
   Status received = co_await result;
   co_return received;
 }
 
-Task reduce_blocks(Blocks& blocks, int index, int size) {
-  const Folding folding(size);
+Task reduce_blocks(DoublingAllreduce& run) {
+  const int index = run.group().index;
+  const Folding folding(run.group().size);
   const bool is_paired = folding.is_paired(index);
   if (folding.sits_out(index)) {
-    Task sitting_out = sit_out(blocks, index - 1);
+    Task sitting_out = sit_out(run, index - 1);
     Status status = co_await std::move(sitting_out);
     co_return status;
   }
   if (is_paired) {
     Message incoming;
-    blocks.wire.receive(incoming, index + 1, kPairStep, blocks.theirs, blocks.bytes);
+    run.receive(incoming, index + 1, kPairStep, run.theirs, run.bytes);
     Status received = co_await incoming;
     PERSEUS_CO_RETURN_IF_ERROR(received);
-    blocks.combine(/*mine_is_lower=*/true);
+    run.combine(/*mine_is_lower=*/true);
   }
 
   const int id = folding.id_of(index);
   uint32_t step = kFirstHopStep;
   for (int mask = 1; mask < folding.power(); mask <<= 1, ++step) {
     const int partner_id = id ^ mask;
-    Task hop = exchange(blocks, folding.index_of(partner_id), step, id < partner_id);
-    Status status = co_await std::move(hop);
+    const int partner = folding.index_of(partner_id);
+    Task exchanged =
+        run.exchange(step, {partner, run.mine, run.bytes}, {partner, run.theirs, run.bytes});
+    Status status = co_await std::move(exchanged);
     PERSEUS_CO_RETURN_IF_ERROR(status);
+    run.combine(/*mine_is_lower=*/id < partner_id);
   }
 
   if (is_paired) {
     Message result;
-    blocks.wire.send(result, index + 1, kResultStep, blocks.mine, blocks.bytes);
+    run.send(result, index + 1, kResultStep, run.mine, run.bytes);
     Status sent = co_await result;
     co_return sent;
   }
@@ -100,13 +89,13 @@ Task allreduce_recursive_doubling(const Group& group, CollectiveOptions options,
   const size_t bytes = elements * size_of(wide_type);
   Buffer scratch = options.buffers->take(2 * bytes);
   if (!scratch) co_return out_of_scratch(2 * bytes);
-  Blocks blocks{Wire(group, options),    scratch.data(), scratch.data() + bytes, elements, bytes,
-                reduction(wide_type, op)};
-  convert(blocks.mine, wide_type, in, type, elements);
-  Task reduced = reduce_blocks(blocks, group.index, group.size);
+  DoublingAllreduce run{{group, options}, scratch.data(), scratch.data() + bytes,
+                        elements,         bytes,          reduction(wide_type, op)};
+  convert(run.mine, wide_type, in, type, elements);
+  Task reduced = reduce_blocks(run);
   Status status = co_await std::move(reduced);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  scale_convert(out, type, blocks.mine, wide_type, elements, factor);
+  scale_convert(out, type, run.mine, wide_type, elements, factor);
   co_return Status::ok();
 }
 

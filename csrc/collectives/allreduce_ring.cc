@@ -1,69 +1,55 @@
+#include <utility>
+
 #include "collectives/allreduce_algorithms.h"
 #include "collectives/lanes.h"
-#include "collectives/message.h"
+#include "collectives/running_collective.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {
 namespace {
 
-constexpr size_t kLanes = 4;
-
-struct Job {
-  const Group& group;
-  Wire wire;
-  const std::byte* in;
-  std::byte* out;
+struct RingAllreduce : RunningReduction {
   size_t elements;
   size_t chunk_elements;
-  DataType type;
-  size_t element_size;
-  Reduction reduction;
-  double factor;
 
   // Chunk `index` of the part of the rank `places` before this one.
   Range chunk(int places, size_t index) const {
-    const int part = ((group.index - places) % group.size + group.size) % group.size;
-    return chunk_of(even_part(elements, group.size, part), chunk_elements, index);
+    const int size = group().size;
+    const int part = ((group().index - places) % size + size) % size;
+    return chunk_of(even_part(elements, size, part), chunk_elements, index);
   }
   size_t at(Range range) const { return range.begin * element_size; }
   size_t bytes(Range range) const { return range.size * element_size; }
 };
 
 // Sends one chunk to the next rank while another arrives from the rank before.
-Task pass_on(const Job& job, uint32_t step, const std::byte* from, Range outgoing, Range incoming,
-             const Reduction* reduction) {
-  const int next = (job.group.index + 1) % job.group.size;
-  const int previous = (job.group.index + job.group.size - 1) % job.group.size;
-  Message sending, receiving;
-  job.wire.receive(receiving, previous, step, job.out + job.at(incoming), job.bytes(incoming),
-                   reduction);
-  job.wire.send(sending, next, step, from + job.at(outgoing), job.bytes(outgoing));
-  Status sent = co_await sending;
-  Status received = co_await receiving;
-  keep_first_error(sent, received);
-  co_return sent;
+Task pass_on(const RingAllreduce& run, uint32_t step, const std::byte* from, Range outgoing,
+             Range incoming, const Reduction* reduction) {
+  return run.exchange(
+      step, {run.rank_after(1), from + run.at(outgoing), run.bytes(outgoing)},
+      {run.rank_before(1), run.out + run.at(incoming), run.bytes(incoming), reduction});
 }
 
 // One chunk of every rank's part all the way round, twice.
-Task reduce_chunk(const Job& job, size_t chunk) {
-  const int hops = job.group.size - 1;
+Task reduce_round_ring(const RingAllreduce& run, size_t chunk) {
+  const int hops = run.group().size - 1;
   uint32_t step = chunk * 2 * hops;
   // Each chunk starts at the rank after its owner and gathers inputs on the way to it.
   for (int hop = 0; hop < hops; ++hop, ++step) {
-    const Range incoming = job.chunk(hop + 2, chunk);
-    convert(job.out + job.at(incoming), job.type, job.in + job.at(incoming), job.type,
+    const Range incoming = run.chunk(hop + 2, chunk);
+    convert(run.out + run.at(incoming), run.type, run.in + run.at(incoming), run.type,
             incoming.size);
-    Task passed = pass_on(job, step, hop == 0 ? job.in : job.out, job.chunk(hop + 1, chunk),
-                          incoming, &job.reduction);
+    Task passed = pass_on(run, step, hop == 0 ? run.in : run.out, run.chunk(hop + 1, chunk),
+                          incoming, &run.reduction);
     Status status = co_await std::move(passed);
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }
-  const Range own = job.chunk(0, chunk);
-  std::byte* reduced = job.out + job.at(own);
-  scale(reduced, reduced, own.size, job.type, job.factor);
+  const Range own = run.chunk(0, chunk);
+  std::byte* reduced = run.out + run.at(own);
+  scale(reduced, reduced, own.size, run.type, run.factor);
   for (int hop = 0; hop < hops; ++hop, ++step) {
     Task passed =
-        pass_on(job, step, job.out, job.chunk(hop, chunk), job.chunk(hop + 1, chunk), nullptr);
+        pass_on(run, step, run.out, run.chunk(hop, chunk), run.chunk(hop + 1, chunk), nullptr);
     Status status = co_await std::move(passed);
     PERSEUS_CO_RETURN_IF_ERROR(status);
   }
@@ -83,18 +69,10 @@ Task allreduce_ring(const Group& group, CollectiveOptions options, const void* i
   const size_t longest = even_part(elements, group.size, 0).size;
   const uint32_t steps_per_chunk = 2 * (group.size - 1);
   const size_t chunk = chunk_elements(group, longest, size_of(type), steps_per_chunk);
-  const Job job{group,
-                Wire(group, options),
-                static_cast<const std::byte*>(in),
-                static_cast<std::byte*>(out),
-                elements,
-                chunk,
-                type,
-                size_of(type),
-                reduction(type, op),
-                factor};
-  const auto chunk_task = [&job](size_t index) { return reduce_chunk(job, index); };
-  Task lanes = run_in_lanes(*options.buffers, divide_up(longest, chunk), kLanes, chunk_task);
+  const RingAllreduce run{
+      {group, options, in, out, type, reduction(type, op), factor}, elements, chunk};
+  const auto chunk_task = [&run](size_t index) { return reduce_round_ring(run, index); };
+  Task lanes = run_in_lanes(run.buffers(), divide_up(longest, chunk), kDefaultLanes, chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

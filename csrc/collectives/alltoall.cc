@@ -1,63 +1,53 @@
 // Pairwise exchange: at distance d everyone sends to the rank d after it and receives from the rank
 // d before it, so that no rank is everybody's target at once.
 #include <cstring>
+#include <utility>
 
 #include "collectives/collective.h"
 #include "collectives/lanes.h"
-#include "collectives/message.h"
+#include "collectives/parts.h"
+#include "collectives/running_collective.h"
 
 namespace perseus {
 namespace {
 
 constexpr size_t kPairsAtOnce = 4;
 
-struct Job {
-  const Group& group;
-  Wire wire;
+struct PairwiseAlltoall : RunningCollective {
   const std::byte* in;
   std::byte* out;
   std::span<const uint64_t> send_bytes;
   std::span<const uint64_t> receive_bytes;
 };
 
-uint64_t offset_of(std::span<const uint64_t> bytes, int index) {
-  uint64_t offset = 0;
-  for (int i = 0; i < index; ++i) offset += bytes[i];
-  return offset;
+Task copy_own_block(const std::byte* source, std::byte* target, uint64_t bytes) {
+  if (bytes != 0) std::memcpy(target, source, bytes);
+  co_return Status::ok();
 }
 
-// Distance 0 is the own part.
-Task exchange(const Job& job, size_t distance) {
-  const int size = job.group.size;
-  const int to = (job.group.index + static_cast<int>(distance)) % size;
-  const int from = (job.group.index - static_cast<int>(distance) + size) % size;
-  const std::byte* source = job.in + offset_of(job.send_bytes, to);
-  std::byte* target = job.out + offset_of(job.receive_bytes, from);
-  if (distance == 0) {
-    if (job.send_bytes[to] != 0) std::memcpy(target, source, job.send_bytes[to]);
-    co_return Status::ok();
-  }
-  Message outgoing, incoming;
-  job.wire.receive(incoming, from, 0, target, job.receive_bytes[from]);
-  job.wire.send(outgoing, to, 0, source, job.send_bytes[to]);
-  Status sent = co_await outgoing;
-  Status received = co_await incoming;
-  keep_first_error(sent, received);
-  co_return sent;
+// At distance 0 there is only the block that this rank keeps.
+Task exchange_blocks(const PairwiseAlltoall& run, int distance) {
+  const int to = run.rank_after(distance);
+  const int from = run.rank_before(distance);
+  const std::byte* source = run.in + offset_of(run.send_bytes, to);
+  std::byte* target = run.out + offset_of(run.receive_bytes, from);
+  if (distance == 0) return copy_own_block(source, target, run.send_bytes[to]);
+  return run.exchange(0, {to, source, run.send_bytes[to]}, {from, target, run.receive_bytes[from]});
 }
 
 }  // namespace
 
 Task alltoall(const Group& group, CollectiveOptions options, const void* in, void* out,
               std::span<const uint64_t> send_bytes, std::span<const uint64_t> receive_bytes) {
-  const Job job{group,
-                Wire(group, options),
-                static_cast<const std::byte*>(in),
-                static_cast<std::byte*>(out),
-                send_bytes,
-                receive_bytes};
-  const auto pair_task = [&job](size_t distance) { return exchange(job, distance); };
-  Task lanes = run_in_lanes(*options.buffers, group.size, kPairsAtOnce, pair_task);
+  const PairwiseAlltoall run{{group, options},
+                             static_cast<const std::byte*>(in),
+                             static_cast<std::byte*>(out),
+                             send_bytes,
+                             receive_bytes};
+  const auto pair_task = [&run](size_t distance) {
+    return exchange_blocks(run, static_cast<int>(distance));
+  };
+  Task lanes = run_in_lanes(run.buffers(), group.size, kPairsAtOnce, pair_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

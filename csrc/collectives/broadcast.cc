@@ -4,24 +4,24 @@
 
 #include "collectives/collective.h"
 #include "collectives/lanes.h"
-#include "collectives/message.h"
 #include "collectives/parts.h"
+#include "collectives/running_collective.h"
+#include "collectives/scratch_array.h"
 
 namespace perseus {
 namespace {
 
 constexpr size_t kTreeBytes = 64 << 10;
-constexpr size_t kLanes = 4;
 
 // Binomial tree: in round k the ranks at distances below 2^k from the root each serve one more.
 Task broadcast_tree(const Group& group, CollectiveOptions options, void* data, size_t bytes,
                     int root) {
-  const Wire wire(group, options);
+  const RunningCollective run(group, options);
   const int distance = (group.index - root + group.size) % group.size;
   if (distance != 0) {
     const int parent = distance - static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
     Message incoming;
-    wire.receive(incoming, (root + parent) % group.size, 0, data, bytes);
+    run.receive(incoming, (root + parent) % group.size, 0, data, bytes);
     Status received = co_await incoming;
     PERSEUS_CO_RETURN_IF_ERROR(received);
   }
@@ -30,13 +30,10 @@ Task broadcast_tree(const Group& group, CollectiveOptions options, void* data, s
   const int first =
       distance == 0 ? 1 : 2 * static_cast<int>(std::bit_floor(static_cast<unsigned>(distance)));
   for (int64_t step = first; distance + step < group.size; step *= 2) {
-    wire.send(sends.emplace(), (root + distance + step) % group.size, 0, data, bytes);
+    run.send(sends.emplace(), (root + distance + step) % group.size, 0, data, bytes);
   }
-  Status status;
-  for (Message& send : sends.span()) {
-    Status sent = co_await send;
-    keep_first_error(status, sent);
-  }
+  Task all_sent = await_all(sends.span());
+  Status status = co_await std::move(all_sent);
   co_return status;
 }
 
@@ -67,25 +64,24 @@ Neighbours chain_neighbours(const Group& group, int root) {
   return neighbours;
 }
 
-struct ChainJob {
-  Wire wire;
+struct ChainBroadcast : RunningCollective {
   Neighbours neighbours;
   std::byte* data;
   size_t bytes;
   size_t chunk_bytes;
 };
 
-Task pass_chunk(const ChainJob& job, size_t index) {
-  const Range chunk = chunk_of({0, job.bytes}, job.chunk_bytes, index);
-  if (job.neighbours.previous >= 0) {
+Task pass_chunk(const ChainBroadcast& run, size_t index) {
+  const Range chunk = chunk_of({0, run.bytes}, run.chunk_bytes, index);
+  if (run.neighbours.previous >= 0) {
     Message incoming;
-    job.wire.receive(incoming, job.neighbours.previous, index, job.data + chunk.begin, chunk.size);
+    run.receive(incoming, run.neighbours.previous, index, run.data + chunk.begin, chunk.size);
     Status received = co_await incoming;
     PERSEUS_CO_RETURN_IF_ERROR(received);
   }
-  if (job.neighbours.next >= 0) {
+  if (run.neighbours.next >= 0) {
     Message outgoing;
-    job.wire.send(outgoing, job.neighbours.next, index, job.data + chunk.begin, chunk.size);
+    run.send(outgoing, run.neighbours.next, index, run.data + chunk.begin, chunk.size);
     Status sent = co_await outgoing;
     PERSEUS_CO_RETURN_IF_ERROR(sent);
   }
@@ -94,11 +90,14 @@ Task pass_chunk(const ChainJob& job, size_t index) {
 
 Task broadcast_chain(const Group& group, CollectiveOptions options, void* data, size_t bytes,
                      int root) {
-  const ChainJob job{Wire(group, options), chain_neighbours(group, root),
-                     static_cast<std::byte*>(data), bytes, chunk_elements(group, bytes, 1, 1)};
-  const auto chunk_task = [&job](size_t index) { return pass_chunk(job, index); };
+  const ChainBroadcast run{{group, options},
+                           chain_neighbours(group, root),
+                           static_cast<std::byte*>(data),
+                           bytes,
+                           chunk_elements(group, bytes, 1, 1)};
+  const auto chunk_task = [&run](size_t index) { return pass_chunk(run, index); };
   Task lanes =
-      run_in_lanes(*options.buffers, divide_up(bytes, job.chunk_bytes), kLanes, chunk_task);
+      run_in_lanes(*options.buffers, divide_up(bytes, run.chunk_bytes), kDefaultLanes, chunk_task);
   Status status = co_await std::move(lanes);
   co_return status;
 }

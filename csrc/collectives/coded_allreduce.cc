@@ -4,8 +4,8 @@
 
 #include "base/buffer_pool.h"
 #include "codec/residuals.h"
-#include "collectives/message.h"
 #include "collectives/parts.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 
 namespace perseus {

@@ -3,8 +3,15 @@
 #pragma once
 
 #include <bit>
+#include <cstdint>
 
 namespace perseus {
+
+// The pairs' messages have the first steps of a collective that folds: what the odd one hands over,
+// and the result that it gets.
+inline constexpr uint32_t kPairStep = 0;
+inline constexpr uint32_t kResultStep = 1;
+inline constexpr uint32_t kFirstStepAfterFolding = 2;
 
 class Folding {
  public:

@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "base/task.h"
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 
 namespace perseus {
+
+// Enough to keep the wire busy where nothing else decides.
+inline constexpr size_t kDefaultLanes = 4;
 
 template <typename ChunkTask>
 Task run_lane(const ChunkTask& chunk_task, size_t first, size_t stride, size_t chunks) {

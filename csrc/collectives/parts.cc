@@ -8,6 +8,10 @@ namespace {
 constexpr size_t kLocalChunkBytes = 128 << 10;
 constexpr size_t kRemoteChunkBytes = 512 << 10;
 
+constexpr int kDirectRanks = 8;
+// A group within one host has no wire to spare: direct algorithms read and write memory least.
+constexpr int kDirectLocalRanks = 32;
+
 }  // namespace
 
 Range even_part(size_t elements, int parts, int index) {
@@ -34,6 +38,12 @@ size_t chunk_elements(const Group& group, size_t longest, size_t element_size,
   return std::max({bytes / element_size, divide_up(longest, most_chunks), size_t{1}});
 }
 
+uint64_t offset_of(std::span<const uint64_t> bytes_of, int index) {
+  uint64_t offset = 0;
+  for (int i = 0; i < index; ++i) offset += bytes_of[i];
+  return offset;
+}
+
 int host_count(const Group& group) {
   int hosts = 0;
   for (size_t i = 0; i < group.host_of.size(); ++i) {
@@ -41,6 +51,10 @@ int host_count(const Group& group) {
     hosts += std::find(group.host_of.begin(), before, group.host_of[i]) == before;
   }
   return hosts;
+}
+
+bool is_small_group(const Group& group) {
+  return group.size <= (host_count(group) == 1 ? kDirectLocalRanks : kDirectRanks);
 }
 
 }  // namespace perseus

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "collectives/collective.h"
 
@@ -33,7 +34,14 @@ CollectiveOptions options_of_part(CollectiveOptions options, uint32_t part);
 size_t chunk_elements(const Group& group, size_t longest, size_t element_size,
                       uint32_t steps_per_chunk);
 
+// Bytes of the blocks before block `index`, where block i is of bytes_of[i].
+uint64_t offset_of(std::span<const uint64_t> bytes_of, int index);
+
 // Number of hosts of the group.
 int host_count(const Group& group);
+
+// Returns whether the group is small enough for everyone to send to everyone. In larger groups that
+// many messages and connections cost more than they save hops.
+bool is_small_group(const Group& group);
 
 }  // namespace perseus

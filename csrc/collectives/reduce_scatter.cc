@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "collectives/allreduce_algorithms.h"
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 
 namespace perseus {
 namespace {

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "base/task.h"
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 #include "execution/shard_run.h"
 
 namespace perseus {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/pack.h"
 #include "execution/gpu/gpu_copies.h"

@@ -1,6 +1,6 @@
 #include "execution/host_tensor.h"
 
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 #include "execution/gpu/gpu_copies.h"
 #include "execution/results.h"
 

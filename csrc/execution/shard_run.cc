@@ -5,7 +5,7 @@
 #include "codec/codec.h"
 #include "collectives/adasum.h"
 #include "collectives/coded_allreduce.h"
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 #include "execution/finite_check.h"
 #include "execution/fusion_buffer.h"
 

@@ -1,6 +1,6 @@
 #include "execution/size_exchange.h"
 
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 
 namespace perseus {
 namespace {

@@ -2,7 +2,7 @@
 // their sizes, or differ from rank to rank.
 #include <numeric>
 
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 #include "execution/finite_check.h"
 #include "execution/host_tensor.h"

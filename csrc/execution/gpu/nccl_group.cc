@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "collectives/message.h"
 #include "collectives/parts.h"
 #include "execution/finite_check.h"
 #include "observe/log.h"

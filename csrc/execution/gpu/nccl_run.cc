@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "collectives/message.h"
+#include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 #include "device/cuda/lane_calls.h"
 #include "execution/finite_check.h"

@@ -19,7 +19,7 @@ def program(source: str, mpi: str | None = None) -> Path:
     Raises OSError or CalledProcessError (its stderr holds the compiler's words).
     """
     target = FOLDER / (Path(source).stem + (f"_{mpi}" if mpi else ""))
-    shared = ("contender", "gradients", "calls")
+    shared = ("contender", "gradients", "calls", "serve")
     common = [file for name in shared for file in SOURCES.glob(f"{name}.*")]
     inputs = [SOURCES / source, *common, Path(models.__file__)]
     if source == "perseus.c":

@@ -3,7 +3,7 @@
 It initialises contest.contenders.CONTENDER, connects to the Unix socket $BENCH_SOCKET (a path, so
 that it can be reached from other network namespaces), says `hello RANK SIZE PID`, and answers
 lines: `run WORK key=value ...` by `times t0 t1 ...`, microseconds of each iteration, or `error
-TEXT`; `end` by leaving. contenders/contender.h is the same in C.
+TEXT`; `end` by leaving. contenders/serve.h is the same in C.
 """
 
 from __future__ import annotations

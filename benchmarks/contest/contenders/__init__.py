@@ -1,4 +1,4 @@
-"""Who takes part: a module each with a class Contender, or a C program with contender.h.
+"""The contenders: each a module with a class Contender, or a C program with serve.h.
 
     rank, size
     tensor(elements)          float32, one-dimensional, its memory touched

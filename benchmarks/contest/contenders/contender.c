@@ -1,126 +1,21 @@
 #include "contender.h"
 
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
-
-#include "calls.h"
-#include "gradients.h"
-
-enum { kWarmUp = 2, kMostTimes = 4096 };
-
-typedef struct {
-  char work[64];
-  char name[64];
-  long iterations;
-  long elements;
-  long calls;
-  long in_place;
-  double pause;
-} request_t;
 
 static char reason[512];
-static double times[kMostTimes];
 static const char* note;
 
 void contender_note(const char* text) { note = text; }
+
+const char* contender_last_note(void) { return note; }
 
 const float* contender_failed(const char* text) {
   snprintf(reason, sizeof reason, "%s", text);
   return NULL;
 }
 
-static double microseconds(clockid_t clock) {
-  struct timespec now;
-  clock_gettime(clock, &now);
-  return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
-}
-
-double contender_microseconds(void) { return microseconds(CLOCK_MONOTONIC); }
-
-static void fill(float* data, size_t elements, float value) {
-  for (size_t i = 0; i < elements; ++i) data[i] = value;
-}
-
-static int parse(char* line, request_t* request) {
-  *request = (request_t){.iterations = 1, .elements = 1, .calls = 1, .in_place = 1, .pause = 1.0};
-  char* rest = line;
-  const char* work = strtok_r(rest, " ", &rest);
-  if (work == NULL) return 0;
-  snprintf(request->work, sizeof request->work, "%s", work);
-  for (char* word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
-    char* value = strchr(word, '=');
-    if (value == NULL) return 0;
-    *value++ = '\0';
-    if (strcmp(word, "iterations") == 0) {
-      request->iterations = atol(value);
-    } else if (strcmp(word, "elements") == 0) {
-      request->elements = atol(value);
-    } else if (strcmp(word, "calls") == 0) {
-      request->calls = atol(value);
-    } else if (strcmp(word, "in_place") == 0) {
-      request->in_place = atol(value);
-    } else if (strcmp(word, "name") == 0) {
-      snprintf(request->name, sizeof request->name, "%s", value);
-    } else if (strcmp(word, "pause") == 0) {
-      request->pause = atof(value);
-    } else {
-      return 0;
-    }
-  }
-  return request->iterations >= 1 && request->iterations <= kMostTimes && request->elements >= 1 &&
-         request->calls >= 1 && request->calls <= kMostCalls;
-}
-
-static int idle(const contender_t* contender, const request_t* request) {
-  contender->barrier();
-  for (long i = 0; i < request->iterations; ++i) {
-    const double began = microseconds(CLOCK_PROCESS_CPUTIME_ID);
-    usleep((useconds_t)(request->pause * 1e6));
-    times[i] = (microseconds(CLOCK_PROCESS_CPUTIME_ID) - began) / request->pause;
-  }
-  return 1;
-}
-
-/* An operation, and what is known of its result where rank r gives r + 1: `parts` equal ones, of
- * which each element is `expected`, and one more from part to part where there are several. */
-typedef struct {
-  contender_operation_t run;
-  size_t input;
-  size_t output;
-  float expected;
-  size_t parts;
-  int together; /* ranks begin each iteration together */
-} plan_t;
-
-static int find(const contender_t* contender, const request_t* request, plan_t* plan) {
-  const size_t size = (size_t)contender->size;
-  const size_t whole = (size_t)request->elements;
-  const size_t even = whole - whole % size;
-  const float mine = (float)(contender->rank + 1);
-  const float sum = (float)(size * (size + 1) / 2);
-  const int limit = contender->is_limit;
-  if (strcmp(request->work, "collective.allreduce") == 0) {
-    *plan = (plan_t){contender->allreduce, whole, whole, limit ? mine : sum, 1, 0};
-  } else if (strcmp(request->work, "collective.broadcast") == 0) {
-    *plan = (plan_t){contender->broadcast, whole, whole, 1, 1, 1};
-  } else if (strcmp(request->work, "collective.allgather") == 0) {
-    *plan = (plan_t){contender->allgather, whole, whole * size, 1, size, 0};
-  } else if (strcmp(request->work, "collective.alltoall") == 0) {
-    *plan = (plan_t){contender->alltoall, even, even, 1, size, 0};
-  } else if (strcmp(request->work, "collective.reducescatter") == 0) {
-    *plan = (plan_t){contender->reducescatter, even, even / size, sum, 1, 0};
-  } else {
-    return 0;
-  }
-  return plan->run != NULL;
-}
+const char* contender_reason(void) { return reason; }
 
 int contender_require(const float* result, size_t elements, float expected) {
   for (size_t i = 0; i < elements; ++i) {
@@ -132,98 +27,8 @@ int contender_require(const float* result, size_t elements, float expected) {
   return 1;
 }
 
-/* Looks at every element. */
-static int is_right(const plan_t* plan, const float* result) {
-  const size_t elements = plan->output / plan->parts;
-  for (size_t part = 0; part < plan->parts; ++part) {
-    const float expected = plan->expected + (float)part;
-    if (!contender_require(result + part * elements, elements, expected)) return 0;
-  }
-  return 1;
-}
-
-static int measure(const contender_t* contender, const plan_t* plan, long iterations, int in_place,
-                   float* input, float* output) {
-  fill(input, plan->input, (float)(contender->rank + 1));
-  fill(output, plan->output, 0);
-  float* const target = in_place ? NULL : output;
-  const float* result = plan->run(input, target, plan->input);
-  if (result == NULL || !is_right(plan, result)) return 0;
-  fill(input, plan->input, 0);
-  for (long i = -kWarmUp; i < iterations; ++i) {
-    if (plan->together) contender->barrier();
-    const double began = contender_microseconds();
-    if (plan->run(input, target, plan->input) == NULL) return 0;
-    if (i >= 0) times[i] = contender_microseconds() - began;
-  }
-  return 1;
-}
-
-static int run(const contender_t* contender, const request_t* request) {
-  if (strcmp(request->work, "collective.idle") == 0) return idle(contender, request);
-  if (strcmp(request->work, "step.gradients") == 0 && contender->begin != NULL) {
-    return gradients_run(contender, request->name, request->iterations, times);
-  }
-  const int until_handed_over = strcmp(request->work, "calls.handed_over") == 0;
-  if (contender->begin != NULL && (until_handed_over || strcmp(request->work, "calls.done") == 0)) {
-    return calls_run(contender, (size_t)request->elements, (int)request->calls, until_handed_over,
-                     request->iterations, times);
-  }
-  plan_t plan = {0};
-  if (!find(contender, request, &plan)) {
-    snprintf(reason, sizeof reason, "has no %s", request->work);
-    return 0;
-  }
-  const int in_place = request->in_place && plan.run == contender->allreduce;
-  float* input = malloc(plan.input * sizeof(float));
-  float* output = malloc(plan.output * sizeof(float));
-  int done = 0;
-  if (input == NULL || output == NULL) {
-    contender_failed("out of memory");
-  } else {
-    done = measure(contender, &plan, request->iterations, in_place, input, output);
-  }
-  free(input);
-  free(output);
-  return done;
-}
-
-static void answer(const contender_t* contender, char* line, FILE* out) {
-  request_t request;
-  if (!parse(line, &request)) {
-    fprintf(out, "error not understood in C\n");
-  } else if (!run(contender, &request)) {
-    fprintf(out, "error %s\n", reason);
-  } else {
-    fprintf(out, "times");
-    for (long i = 0; i < request.iterations; ++i) fprintf(out, " %.2f", times[i]);
-    if (note != NULL) fprintf(out, " # %s", note);
-    fprintf(out, "\n");
-  }
-  fflush(out);
-}
-
-int contender_serve(const contender_t* contender) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL); /* as in contest/ending.py: even while stopped */
-  const char* path = getenv("BENCH_SOCKET");
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  if (path == NULL || strlen(path) >= sizeof address.sun_path) return 2;
-  strcpy(address.sun_path, path);
-  const int connection = socket(AF_UNIX, SOCK_STREAM, 0);
-  if (connect(connection, (struct sockaddr*)&address, sizeof address) != 0) {
-    perror("connecting to the conductor");
-    return 1;
-  }
-  FILE* in = fdopen(connection, "r");
-  FILE* out = fdopen(dup(connection), "w");
-  if (in == NULL || out == NULL) return 1;
-  fprintf(out, "hello %d %d %d\n", contender->rank, contender->size, (int)getpid());
-  fflush(out);
-  char line[1024];
-  while (fgets(line, sizeof line, in) != NULL) {
-    line[strcspn(line, "\n")] = '\0';
-    if (strncmp(line, "run ", 4) != 0) break;
-    answer(contender, line + 4, out);
-  }
-  return 0;
+double contender_microseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
 }

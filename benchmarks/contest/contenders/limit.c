@@ -27,7 +27,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "contender.h"
+#include "serve.h"
 
 typedef struct {
   _Atomic uint32_t arrived;

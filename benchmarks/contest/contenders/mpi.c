@@ -1,7 +1,7 @@
 /* MPI's own collectives, of whichever MPI this is compiled against. */
 #include <mpi.h>
 
-#include "contender.h"
+#include "serve.h"
 
 static int size;
 

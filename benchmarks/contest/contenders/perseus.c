@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "contender.h"
+#include "serve.h"
 
 /* $CONTENDER_WAITS: who has handed operations over waits for each by perseus_wait, where callbacks
  * may then run. Else it sleeps, and the callbacks wake it, as in most adapters. */

@@ -14,7 +14,7 @@ from generated_page import ROOT, table, update
 from perseus_core import Setting, settings
 
 PAGE = ROOT / "docs/settings.md"
-IGNORED = ROOT / "csrc/base/foreign_variables.cc"
+IGNORED = ROOT / "csrc/base/unrecognized_variables.cc"
 
 
 def row(setting: Setting) -> str:

@@ -15,7 +15,7 @@
 #include <ctime>
 #include <optional>
 
-#include "base/yielding.h"
+#include "base/adaptive_yield.h"
 
 namespace perseus {
 
@@ -69,10 +69,11 @@ class Event {
   // scheduler puts it wherever there seems to be room, often behind a thread that polls. A thread
   // that yields stays in its place and costs nobody more than a switch.
   void yield_until_set(std::chrono::steady_clock::time_point until) const {
-    thread_local Yielding yielding;
+    thread_local AdaptiveYield yields;
     for (auto now = std::chrono::steady_clock::now();
-         !is_set() && now < until && yielding.pays(now); now = std::chrono::steady_clock::now()) {
-      yielding.yield(now);
+         !is_set() && now < until && yields.is_worthwhile(now);
+         now = std::chrono::steady_clock::now()) {
+      yields.yield(now);
     }
   }
 

@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/adaptive_yield.h"
 #include "base/float_environment.h"
-#include "base/lending.h"
+#include "base/loop_handoff.h"
 #include "base/task.h"
-#include "base/yielding.h"
 
 namespace perseus {
 namespace {
@@ -31,15 +31,15 @@ namespace {
   std::abort();
 }
 
-// With pollers busy, sockets are looked at once in so many turns: a system call costs as much as
-// moving a small message through shared memory.
+// While there are pollers, sockets are checked once in this many turns: a system call costs as much
+// as moving a small message through shared memory.
 constexpr int kTurnsPerSocketCheck = 8;
 constexpr int kEventsPerWait = 64;
 
-// A thread that helps does without yields for so long, where nobody else wants its processor.
+// How long a helping thread polls without yielding where no other thread wants its processor.
 constexpr std::chrono::microseconds kHotPolling{20};
 
-// The loop that the thread runs in the place of its own thread.
+// The loop that this thread runs in place of the loop's own thread.
 thread_local const void* helped_here = nullptr;
 
 class Helping {
@@ -49,7 +49,7 @@ class Helping {
   ~Helping() { helped_here = nullptr; }
 };
 
-// A thread that ends within a turn would take the loop with it.
+// A thread that is cancelled within a turn would take the loop with it.
 class NoCancellation {
  public:
   NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -68,7 +68,7 @@ struct EventLoop::Impl {
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = kDoorbellKey;
     if (epoll_fd < 0 || doorbell < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, doorbell, &event) != 0) {
-      status = Status::out_of_memory(std::string("an event loop lacks descriptors: ") +
+      status = Status::out_of_memory(std::string("cannot open descriptors for an event loop: ") +
                                      std::strerror(errno) +
                                      "; raise the limit on open files (ulimit -n)");
     }
@@ -79,8 +79,8 @@ struct EventLoop::Impl {
     if (epoll_fd >= 0) close(epoll_fd);
   }
 
-  // An epoll event's key: the descriptor and, above it, the number of its registration, so that an
-  // event fetched before its descriptor was closed and reused goes nowhere.
+  // An epoll event's key holds the descriptor and, above it, the serial number of its registration:
+  // an event that was fetched before its descriptor was closed and reused is dropped.
   static constexpr uint64_t kDoorbellKey = ~uint64_t{0};
 
   struct Watched {
@@ -90,7 +90,7 @@ struct EventLoop::Impl {
 
   bool run_ready() {
     if (ready.empty()) return false;
-    // What these schedule in turn runs in the next turn.
+    // Coroutines that these schedule run in the next turn.
     running.swap(ready);
     for (std::coroutine_handle<> handle : running) handle.resume();
     running.clear();
@@ -143,8 +143,8 @@ struct EventLoop::Impl {
   bool dispatch(const Events& events, int count) {
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[i].data.u64;
-      // The doorbell says that posted functions or pollers have something. It is edge-triggered,
-      // so it needs no reading.
+      // The doorbell means that functions were posted or pollers have work. It is edge-triggered,
+      // so it need not be read.
       if (key == kDoorbellKey) continue;
       auto found = watched.find(static_cast<int>(key & 0xffffffffu));
       if (found == watched.end() || found->second.serial != key >> 32) continue;
@@ -167,9 +167,10 @@ struct EventLoop::Impl {
     return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
   }
 
-  // `asleep` and the pollers' requests for a doorbell are set before the last look at what others
-  // may have left here, and others look at them after leaving it: one of the two sees the other.
-  // Both sides exchange `asleep`, so that the later one sees all that the earlier one has done.
+  // `asleep` and the pollers' requests for a doorbell are set before the last check for work that
+  // other threads have left, and those threads check them after leaving it: so one of the two sees
+  // the other. Both sides exchange `asleep`, so that the later one sees all that the earlier one
+  // has done.
   void sleep(Clock::time_point until) {
     asleep.exchange(true, std::memory_order_acq_rel);
     bool news = !ready.empty() || has_posted.load(std::memory_order_seq_cst) ||
@@ -183,11 +184,12 @@ struct EventLoop::Impl {
     const int count =
         epoll_wait(epoll_fd, events.data(), kEventsPerWait, news ? 0 : wait_ms(until));
     asleep.store(false, std::memory_order_relaxed);
-    // Before any handler, since one may well use a poller.
+    // Before any handler, since a handler may use a poller.
     for (size_t i = 0; i < asked; ++i) {
       if (pollers[i] != nullptr) pollers[i]->awake();
     }
-    // A socket's end says that a process is gone. What others had to say before comes first.
+    // The end of a socket means that a process has ended. What it wrote to shared memory before
+    // comes first.
     run_pollers();
     dispatch(events, count);
     run_timers();
@@ -204,24 +206,24 @@ struct EventLoop::Impl {
     return progress;
   }
 
-  // ---- Lending; see Lending.
+  // ---- Handing the loop off; see LoopHandoff.
 
-  bool may_lend() const { return lender != nullptr && lender->may_lend(); }
+  bool may_hand_off() const { return policy != nullptr && policy->may_hand_off(); }
 
-  // Lends the loop for as long as it is wanted. What its own thread is to do then.
+  // Hands the loop off for as long as others want it. Returns what its own thread is to do then.
   enum class Next { kTurn, kIdle, kSleep };
-  Next lend() {
-    lending.forget_recalls();
-    if (!may_lend() || stopping.load(std::memory_order_seq_cst)) return Next::kIdle;
-    is_withheld = (is_withheld || lender->has_bulk_work()) && !lender->is_at_rest();
+  Next hand_off() {
+    handoff.clear_recalls();
+    if (!may_hand_off() || stopping.load(std::memory_order_seq_cst)) return Next::kIdle;
+    is_withheld = (is_withheld || policy->has_bulk_work()) && !policy->is_idle();
     if (is_withheld) return Next::kIdle;
-    const auto has_news = [this] { return lender->has_news(); };
-    if (lending.lend(has_news) == Lending::Return::kRecalled) return Next::kTurn;
+    const auto has_pending_work = [this] { return policy->has_pending_work(); };
+    if (handoff.hand_off(has_pending_work) == LoopHandoff::Return::kRecalled) return Next::kTurn;
     return turn() ? Next::kTurn : Next::kSleep;
   }
 
-  // The loop has been taken from its own thread.
-  void run_for(const Event& awaited, Clock::time_point until, Yielding& yielding) noexcept {
+  // Runs the loop, which the calling thread has taken from the loop's own thread.
+  void run_for(const Event& awaited, Clock::time_point until, AdaptiveYield& yields) noexcept {
     const NoCancellation no_cancellation;
     const DefaultFloatEnvironment float_environment;
     const FramePool::Use use(frames);
@@ -230,24 +232,25 @@ struct EventLoop::Impl {
     while (!awaited.is_set()) {
       const bool progress = turn();
       now = Clock::now();
-      if (lender->has_bulk_work() || now >= until || lending.is_recalled() || !lender->may_lend()) {
-        return lending.give_back(Lending::GiveBack::kNow, now);
+      if (policy->has_bulk_work() || now >= until || handoff.is_recalled() ||
+          !policy->may_hand_off()) {
+        return handoff.give_back(LoopHandoff::Recall::kYes, now);
       }
       if (progress) {
         last_progress = now;
-      } else if (now - last_progress < kHotPolling && yielding.is_alone()) {
-        pause_processor();
-      } else if (now - last_progress < spin && yielding.pays(now)) {
-        yielding.yield(now);
+      } else if (now - last_progress < kHotPolling && yields.is_uncontended()) {
+        cpu_relax();
+      } else if (now - last_progress < spin && yields.is_worthwhile(now)) {
+        yields.yield(now);
       } else {
-        return lending.give_back(Lending::GiveBack::kNowInVain, now);
+        return handoff.give_back(LoopHandoff::Recall::kYesNoWorkFound, now);
       }
     }
     const bool at_rest =
-        ready.empty() && !has_posted.load(std::memory_order_acquire) && lender->is_at_rest();
-    if (at_rest) return lending.give_back(Lending::GiveBack::kLater, now);
-    is_withheld = lender->has_news() || !lending.may_leave(now);
-    lending.leave(is_withheld ? Lending::GiveBack::kNow : Lending::GiveBack::kLater, now);
+        ready.empty() && !has_posted.load(std::memory_order_acquire) && policy->is_idle();
+    if (at_rest) return handoff.give_back(LoopHandoff::Recall::kNo, now);
+    is_withheld = policy->has_pending_work() || !handoff.may_leave_work(now);
+    handoff.leave(is_withheld ? LoopHandoff::Recall::kYes : LoopHandoff::Recall::kNo, now);
   }
 
   void ring() {
@@ -257,8 +260,8 @@ struct EventLoop::Impl {
   }
 
   const std::chrono::microseconds spin;
-  const LoopLender* lender = nullptr;
-  Lending lending;
+  const LoopHandoffPolicy* policy = nullptr;
+  LoopHandoff handoff;
 
   const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   const int doorbell = epoll_fd < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -270,10 +273,10 @@ struct EventLoop::Impl {
   std::atomic<bool> stopping{false};
   std::atomic<bool> asleep{false};
 
-  // Below: loop thread only.
+  // From here on for the loop thread only.
   FramePool frames;
-  // Until it is at rest: one left in the midst of the work and may not come back, or there was much
-  // to do.
+  // The loop is not handed off until it is idle: a helper left work unfinished and may not come
+  // back, or there was bulk work.
   bool is_withheld = false;
   std::vector<std::function<void()>> taken;
   std::vector<std::coroutine_handle<>> ready, running;
@@ -297,17 +300,17 @@ void EventLoop::run() {
   Impl& loop = *impl_;
   bool idle = false;
   Clock::time_point idle_since{};
-  Yielding yielding;
+  AdaptiveYield yields;
   const DefaultFloatEnvironment float_environment;
   const FramePool::Use use(loop.frames);
-  loop.lending.open();
+  loop.handoff.open();
   while (!loop.stopping.exchange(false, std::memory_order_acq_rel)) {
     if (loop.turn()) {
       idle = false;
       continue;
     }
-    if (loop.lending.is_wanted()) {
-      const Impl::Next next = loop.lend();
+    if (loop.handoff.is_requested()) {
+      const Impl::Next next = loop.hand_off();
       if (next == Impl::Next::kSleep) loop.sleep(Clock::time_point::max());
       if (next != Impl::Next::kIdle) {
         idle = false;
@@ -317,35 +320,36 @@ void EventLoop::run() {
     const Clock::time_point now = Clock::now();
     if (!idle) idle_since = now;
     idle = true;
-    if (now - idle_since < loop.spin && yielding.pays(now)) {
-      yielding.yield(now);  // whom we wait for may need this processor
+    if (now - idle_since < loop.spin && yields.is_worthwhile(now)) {
+      yields.yield(now);  // the thread or process we wait for may need this processor
       continue;
     }
     loop.sleep(Clock::time_point::max());
     idle = false;
   }
-  loop.lending.close();
+  loop.handoff.close();
 }
 
-void EventLoop::lend_by(const LoopLender& lender) { impl_->lender = &lender; }
+void EventLoop::set_handoff_policy(const LoopHandoffPolicy& policy) { impl_->policy = &policy; }
 
 void EventLoop::help(const Event& awaited, Clock::time_point until) {
   Impl& loop = *impl_;
-  thread_local Yielding yielding;
+  thread_local AdaptiveYield yields;
   const Clock::time_point began = Clock::now();
-  const Lending::Wish wish(loop.lending, began);
-  for (Clock::time_point now = began; !awaited.is_set() && loop.may_lend(); now = Clock::now()) {
-    if (loop.lending.try_take()) return loop.run_for(awaited, until, yielding);
-    if (now >= until || now - began >= loop.spin || !yielding.pays(now)) return;
-    yielding.yield(now);
+  const LoopHandoff::Request request(loop.handoff, began);
+  for (Clock::time_point now = began; !awaited.is_set() && loop.may_hand_off();
+       now = Clock::now()) {
+    if (loop.handoff.try_take()) return loop.run_for(awaited, until, yields);
+    if (now >= until || now - began >= loop.spin || !yields.is_worthwhile(now)) return;
+    yields.yield(now);
   }
 }
 
 void EventLoop::wake_unless_helped(Clock::time_point now) {
-  if (!impl_->lending.is_in_grace(now)) wake();
+  if (!impl_->handoff.is_in_grace(now)) wake();
 }
 
-bool EventLoop::is_lent() const { return impl_->lending.is_lent(); }
+bool EventLoop::is_handed_off() const { return impl_->handoff.is_handed_off(); }
 
 bool EventLoop::run_once(std::chrono::milliseconds wait) {
   if (impl_->turn()) return true;
@@ -356,7 +360,7 @@ bool EventLoop::run_once(std::chrono::milliseconds wait) {
 void EventLoop::stop() {
   impl_->stopping.store(true, std::memory_order_seq_cst);
   impl_->ring();
-  impl_->lending.recall();
+  impl_->handoff.recall();
 }
 
 void EventLoop::schedule(std::coroutine_handle<> handle) { impl_->ready.push_back(handle); }
@@ -372,8 +376,8 @@ void EventLoop::post(std::function<void()> function) {
 
 void EventLoop::wake() {
   if (impl_->asleep.exchange(false, std::memory_order_acq_rel)) impl_->ring();
-  // Who runs it looks again before it leaves.
-  if (impl_->lending.is_lent() && helped_here != impl_.get()) impl_->lending.recall();
+  // A helping thread checks again before it leaves, so it need not recall itself.
+  if (impl_->handoff.is_handed_off() && helped_here != impl_.get()) impl_->handoff.recall();
 }
 
 int EventLoop::doorbell_fd() const { return impl_->doorbell; }
@@ -398,7 +402,7 @@ void EventLoop::unwatch(int fd) {
 void EventLoop::add_poller(Poller* poller) { impl_->pollers.push_back(poller); }
 
 void EventLoop::remove_poller(Poller* poller) {
-  // Only marked: the list may be in the middle of being walked.
+  // Only marked as removed: the loop may be iterating over the list.
   std::replace(impl_->pollers.begin(), impl_->pollers.end(), poller, static_cast<Poller*>(nullptr));
   impl_->pollers_removed = true;
 }

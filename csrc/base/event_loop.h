@@ -1,6 +1,5 @@
-// One thread's loop over everything that can happen to the engine: sockets, timers, neighbours in
-// shared memory, work posted by other threads. Event-driven: with nothing to do it sleeps in
-// epoll_wait and uses no CPU.
+// The engine's event loop: sockets, timers, peers in shared memory, and functions that other
+// threads post. With nothing to do it sleeps in epoll_wait and uses no CPU.
 #pragma once
 
 #include <chrono>
@@ -16,7 +15,7 @@ namespace perseus {
 using Clock = std::chrono::steady_clock;
 class Event;
 
-// Told when its file descriptor is ready. Loop thread.
+// Is called when its file descriptor is ready. Loop thread.
 class FdHandler {
  public:
   virtual void on_ready(uint32_t epoll_events) = 0;
@@ -25,40 +24,39 @@ class FdHandler {
   ~FdHandler() = default;
 };
 
-// Something that makes progress without a file descriptor (a ring in shared memory, MPI requests).
-// All calls on the loop thread.
+// Makes progress without a file descriptor (a ring in shared memory, MPI requests). Loop thread.
 class Poller {
  public:
-  // Moves what can be moved; true if anything moved.
+  // Makes what progress it can; returns whether there was any.
   virtual bool poll() = 0;
-  // The loop is about to sleep. Ask the other side to ring our doorbell (EventLoop::doorbell_fd)
-  // when there is news, then look once more: false if there is news already. A Poller that has
-  // nobody to ring it (MPI) returns false while it has work outstanding.
+  // The loop is about to sleep. Asks the other side to ring this loop's doorbell
+  // (EventLoop::doorbell_fd) when there is work, then looks once more: false if there is work
+  // already. A Poller that nobody can wake (MPI) returns false while it has work outstanding.
   virtual bool prepare_to_sleep() = 0;
-  // The loop is awake again: no doorbell needed.
+  // The loop is awake again: the doorbell need not be rung.
   virtual void awake() = 0;
 
  protected:
   ~Poller() = default;
 };
 
-// Says whether threads that wait may run the loop. The first two on any thread, the others on one
-// that runs the loop.
-class LoopLender {
+// Decides whether threads that wait may run the loop; see base/loop_handoff.h. The first two
+// functions are called on any thread, the others on the thread that runs the loop.
+class LoopHandoffPolicy {
  public:
-  // Whether all that the loop does now may be done on any thread.
-  virtual bool may_lend() const = 0;
-  // Whether something waits for the loop to take it up.
-  virtual bool has_news() const = 0;
-  // Whether nothing is under way for this process, so that the loop may well stand still for a
-  // moment.
-  virtual bool is_at_rest() const = 0;
-  // Returns whether so much is under way that a waiting thread may as well leave all of it to the
-  // loop's own thread.
+  // Returns whether everything that the loop does now may be done on any thread.
+  virtual bool may_hand_off() const = 0;
+  // Returns whether something waits for the loop to handle it.
+  virtual bool has_pending_work() const = 0;
+  // Returns whether nothing is under way for this process, so that the loop can afford to stand
+  // still for a moment.
+  virtual bool is_idle() const = 0;
+  // Returns whether so much is under way that a waiting thread should leave it to the loop's own
+  // thread.
   virtual bool has_bulk_work() const = 0;
 
  protected:
-  ~LoopLender() = default;
+  ~LoopHandoffPolicy() = default;
 };
 
 class EventLoop {
@@ -68,48 +66,48 @@ class EventLoop {
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
 
-  // Whether it could have its two descriptors; it cannot run without.
+  // Not ok if the loop could not get its two file descriptors; then it must not run.
   const Status& status() const;
 
-  // Runs until stop(). The calling thread is the loop's own from then on, and the loop thread but
-  // while another one helps.
+  // Runs until stop(). The calling thread is the loop's own from then on. It is also the loop
+  // thread, except while another one helps.
   void run();
-  // One turn: whatever is ready now, waiting for at most `wait` if nothing is. For tests.
+  // Handles what is ready now; waits for up to `wait` if nothing is. For tests.
   bool run_once(std::chrono::milliseconds wait);
   // Any thread.
   void stop();
 
-  // From now on threads that wait may run the loop. Before run().
-  void lend_by(const LoopLender& lender);
-  // For a thread that waits for what the loop brings about: runs the loop until the event is set,
-  // if its own thread has nothing to do and lends it. Returns sooner at `until`, when nothing has
-  // come for as long as the loop polls, or when the loop's own thread is needed. Any thread but the
-  // loop thread.
+  // Lets threads that wait run the loop when `policy` allows it. Call before run().
+  void set_handoff_policy(const LoopHandoffPolicy& policy);
+  // For a thread that waits for something the loop brings about: runs the loop until the event is
+  // set, if the loop's own thread has nothing to do and hands it off. Returns sooner at `until`,
+  // when nothing has come for as long as the loop polls, or when the loop's own thread is needed.
+  // Any thread but the loop thread.
   void help(const Event& awaited, Clock::time_point until);
-  // Whether its own thread does not run the loop now. Any thread.
-  bool is_lent() const;
+  // Returns whether the loop's own thread has handed it off. Any thread.
+  bool is_handed_off() const;
 
   // Resumes the coroutine in the next turn. Loop thread.
   void schedule(std::coroutine_handle<> handle);
   // Runs the function on the loop thread, in order of posting. Any thread; wakes the loop.
   void post(std::function<void()> function);
-  // Lets the loop's pollers run after this, for which it is woken if it sleeps or is lent. Any
-  // thread, async-signal-safe; a write to doorbell_fd by another process does the same.
+  // Makes the loop run its pollers again, waking it if it sleeps or is handed off. Any thread;
+  // async-signal-safe. Another process does the same by writing to doorbell_fd.
   void wake();
-  // The same for what a poller finds, but that a thread which has just helped has some microseconds
-  // to come back and see to it.
+  // The same, but leaves a thread that has just helped some microseconds to come back and run the
+  // pollers itself.
   void wake_unless_helped(Clock::time_point now);
   // An eventfd that wakes this loop; may be passed to another process of this host.
   int doorbell_fd() const;
 
-  // Loop thread, or before run(). The handler and the poller must outlive their registration;
-  // removing one from within its own call is allowed.
+  // Loop thread, or before run(). The handler and the poller must outlive their registration. They
+  // may be removed from within their own call.
   void watch(int fd, uint32_t epoll_events, FdHandler* handler);  // also changes the events
   void unwatch(int fd);
   void add_poller(Poller* poller);
   void remove_poller(Poller* poller);
 
-  // Calls `function` once at `when`. Loop thread. cancel_timer of one that has fired is harmless.
+  // Calls `function` once at `when`. Loop thread. Cancelling a timer that has fired is harmless.
   using TimerId = uint64_t;
   TimerId call_at(Clock::time_point when, std::function<void()> function);
   void cancel_timer(TimerId id);

@@ -138,10 +138,10 @@ class [[nodiscard]] Task {
 
 // What may have been done at once, and else is a Task to be awaited: without a frame where nothing
 // has to be waited for.
-class [[nodiscard]] Step {
+class [[nodiscard]] MaybeTask {
  public:
-  Step(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
-  Step(Task task) : task_(std::move(task)) {}          // NOLINT: implicit by intent
+  MaybeTask(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
+  MaybeTask(Task task) : task_(std::move(task)) {}          // NOLINT: implicit by intent
 
   bool await_ready() const noexcept { return !task_; }
   std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) noexcept {

@@ -19,11 +19,11 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
       watches{{loop, context.settings, context.rank, context.counters, peers},
               {loop, std::chrono::seconds(context.settings.peer_timeout), peers},
               {loop, std::chrono::seconds(context.settings.mix_up_time), agreements}},
-      lending(queue, tracker, executor),
+      handoff(queue, tracker, executor),
       own_operations(queue, mesh.topology().rank, mesh.topology().size) {
   if (mesh.needs_one_thread()) binding.bind_all();
   mesh.listen(peers);
-  loop.lend_by(lending);
+  loop.set_handoff_policy(handoff);
   sets.open_world();
   loop.add_poller(&queue);
 }

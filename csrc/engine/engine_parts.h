@@ -11,7 +11,7 @@
 #include "engine/agreements.h"
 #include "engine/blame.h"
 #include "engine/departures.h"
-#include "engine/loop_lending.h"
+#include "engine/loop_handoff_policy.h"
 #include "engine/operation_tracker.h"
 #include "engine/own_operations.h"
 #include "engine/peers.h"
@@ -40,7 +40,7 @@ struct EngineParts {
   SubmissionQueue queue;
   Executor executor;
   Watches watches;
-  LoopLending lending;
+  EngineHandoffPolicy handoff;
   OwnOperations own_operations;
 
  private:

@@ -23,7 +23,7 @@ Status SubmissionQueue::submit(OperationPtr operation) {
     queue_.push_back(std::move(operation));
     is_first = !has_submissions_.exchange(true, std::memory_order_acq_rel);
   }
-  if (!is_first && !loop_.is_lent()) return {};
+  if (!is_first && !loop_.is_handed_off()) return {};
   if (is_bound || is_on_gpu) {
     loop_.wake();
   } else {
@@ -56,7 +56,7 @@ bool SubmissionQueue::poll() {
   {
     std::lock_guard lock(mutex_);
     // Something in the queue is for the engine's own thread, which has been recalled.
-    if (loop_.is_lent() && !may_lend()) return false;
+    if (loop_.is_handed_off() && !may_lend()) return false;
     has_submissions_.store(false, std::memory_order_release);
     accepted_.swap(queue_);
     refused.swap(refused_);

@@ -38,7 +38,7 @@ bool FusionBuffer::is_on_gpu() const {
   return has_any;
 }
 
-Step FusionBuffer::take() {
+MaybeTask FusionBuffer::take() {
   if (is_on_gpu()) {
     Gpu* first = nullptr;
     for_each_gpu(run_, [&](Gpu& gpu) { first = first == nullptr ? &gpu : first; });
@@ -50,13 +50,13 @@ Step FusionBuffer::take() {
   return memory_ ? Status::ok() : no_memory();
 }
 
-Step FusionBuffer::pack(double factor, FiniteCheck* check) {
+MaybeTask FusionBuffer::pack(double factor, FiniteCheck* check) {
   if (pinned_) return pack_from_gpus(factor, check);
   pack_here(factor, check);
   return Status::ok();
 }
 
-Step FusionBuffer::unpack(double factor, FiniteCheck* check) {
+MaybeTask FusionBuffer::unpack(double factor, FiniteCheck* check) {
   if (pinned_) return unpack_to_gpus(factor, check);
   unpack_here(factor, check);
   return Status::ok();

@@ -16,14 +16,14 @@ class FusionBuffer {
   FusionBuffer(const FusionBuffer&) = delete;
 
   // The memory; to be awaited before all else.
-  Step take();
+  MaybeTask take();
   std::byte* data() const { return pinned_ ? pinned_.data() : memory_.data(); }
 
   // Copies the pieces into the buffer, each element times `factor`; what this rank has not
   // submitted becomes the reduction's neutral element.
-  Step pack(double factor, FiniteCheck* check = nullptr);
+  MaybeTask pack(double factor, FiniteCheck* check = nullptr);
   // Copies the buffer, each element times `factor`, to the pieces.
-  Step unpack(double factor, FiniteCheck* check = nullptr);
+  MaybeTask unpack(double factor, FiniteCheck* check = nullptr);
 
  private:
   void pack_here(double factor, FiniteCheck* check);

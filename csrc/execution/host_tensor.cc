@@ -12,7 +12,7 @@ HostTensor::HostTensor(ShardRun& run, RunContext& context, size_t index)
       tensor_(operation_ != nullptr ? &operation_->tensors[index] : nullptr),
       dtype_(run.description().tensors[index].dtype) {}
 
-Step HostTensor::fetch(uint64_t bytes) {
+MaybeTask HostTensor::fetch(uint64_t bytes) {
   if (!is_ours()) return Status::ok();
   if (!is_on_gpu() || bytes == 0) {
     input_ = tensor_->input;
@@ -33,7 +33,7 @@ Task HostTensor::copy_input(GpuThread& thread, uint64_t bytes) {
   co_return status;
 }
 
-Step HostTensor::make_room(uint64_t bytes) {
+MaybeTask HostTensor::make_room(uint64_t bytes) {
   if (is_on_gpu() && bytes > 0) {
     const auto thread = context_.gpus.of(*operation_->gpu);
     if (!thread.is_ok()) return thread.status();
@@ -56,7 +56,7 @@ Task HostTensor::make_pinned_room(GpuThread& thread, uint64_t bytes) {
   co_return status;
 }
 
-Step HostTensor::deliver(uint64_t bytes) {
+MaybeTask HostTensor::deliver(uint64_t bytes) {
   if (!is_on_gpu() || bytes == 0) return Status::ok();
   const auto thread = context_.gpus.of(*operation_->gpu);
   if (!thread.is_ok()) return thread.status();

@@ -19,14 +19,14 @@ class HostTensor {
   bool is_ours() const { return tensor_ != nullptr; }
 
   // Brings so many bytes of the input; `input` is null if it is none of ours.
-  Step fetch(uint64_t bytes);
+  MaybeTask fetch(uint64_t bytes);
   const std::byte* input() const { return input_; }
 
   // Memory for the result; of one that is none of ours, scratch.
-  Step make_room(uint64_t bytes);
+  MaybeTask make_room(uint64_t bytes);
   std::byte* output() const { return output_; }
   // The result, which is in `output` now, to where it belongs.
-  Step deliver(uint64_t bytes);
+  MaybeTask deliver(uint64_t bytes);
 
  private:
   bool is_on_gpu() const { return tensor_ != nullptr && operation_->gpu != nullptr; }

@@ -119,7 +119,7 @@ TEST_P(Helping, CallbacksOfWhatIsDoneAtOnceRunOnThatThreadToo) {
           const perseus_handle_t handle = called.submit();
           while (perseus_poll(handle) == 0) std::this_thread::yield();
           perseus_release(handle);
-          usleep(20);  // in which the loop may be lent
+          usleep(20);  // in which the loop may be handed off
         }
         visitors.wait_for(calls);
         REQUIRE(visitors.ids().size() == 1);

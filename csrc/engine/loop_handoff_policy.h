@@ -8,16 +8,16 @@
 
 namespace perseus {
 
-class LoopLending final : public LoopLender {
+class EngineHandoffPolicy final : public LoopHandoffPolicy {
  public:
-  LoopLending(const SubmissionQueue& queue, const OperationTracker& tracker,
-              const Executor& executor)
+  EngineHandoffPolicy(const SubmissionQueue& queue, const OperationTracker& tracker,
+                      const Executor& executor)
       : queue_(queue), tracker_(tracker), executor_(executor) {}
 
-  bool may_lend() const override { return queue_.may_lend(); }
-  bool has_news() const override { return queue_.has_news(); }
-  bool is_at_rest() const override {
-    return tracker_.is_idle() && !has_news() && executor_.is_idle();
+  bool may_hand_off() const override { return queue_.may_lend(); }
+  bool has_pending_work() const override { return queue_.has_news(); }
+  bool is_idle() const override {
+    return tracker_.is_idle() && !has_pending_work() && executor_.is_idle();
   }
   bool has_bulk_work() const override { return tracker_.bytes() >= kBulkBytes; }
 

@@ -1,5 +1,5 @@
-// A loop that is run by a thread which waits, in place of its own.
-#include "base/lending.h"
+// A loop that a waiting thread runs in place of the loop's own.
+#include "base/loop_handoff.h"
 
 #include <gtest/gtest.h>
 
@@ -22,13 +22,13 @@ bool rounds_up() {
   return one + little > 1;
 }
 
-// Stands for an engine: threads leave events in it that its next poll sets, and ring only if asked
-// to.
-class Events : public Poller, public LoopLender {
+// Stands for an engine: threads leave events in it that its next poll sets, and wake the loop only
+// if it has asked for that.
+class Events : public Poller, public LoopHandoffPolicy {
  public:
   explicit Events(std::chrono::microseconds spin = 10s) : loop(spin) {
     loop.add_poller(this);
-    loop.lend_by(*this);
+    loop.set_handoff_policy(*this);
     own_ = std::thread([this] { loop.run(); });
     own_id = own_.get_id();
   }
@@ -39,7 +39,7 @@ class Events : public Poller, public LoopLender {
     own_.join();
   }
 
-  // The thread that polls next is the event's.
+  // An event that the next poll sets, and how it did so.
   struct Left {
     Event event;
     std::thread::id set_by;
@@ -61,10 +61,11 @@ class Events : public Poller, public LoopLender {
     help_until(event);
     ASSERT_TRUE(event.wait(20s));
   }
-  // Most often it is lent then: who asks for it gives up where others compute on its processor.
-  void give_time_to_be_lent() const {
+  // Mostly the loop has been handed off when this returns. Not always: a thread that asks for it
+  // gives up where others compute on its processor.
+  void give_time_for_hand_off() const {
     const auto deadline = Clock::now() + 10ms;
-    while (!loop.is_lent() && Clock::now() < deadline) std::this_thread::yield();
+    while (!loop.is_handed_off() && Clock::now() < deadline) std::this_thread::yield();
   }
 
   bool poll() override {
@@ -92,17 +93,17 @@ class Events : public Poller, public LoopLender {
     return !has_left_;
   }
   void awake() override { wants_bell_ = false; }
-  bool may_lend() const override { return may_be_lent; }
-  bool has_news() const override { return has_left_; }
-  bool is_at_rest() const override { return !has_left_ && work == 0; }
-  bool has_bulk_work() const override { return work > kMuch; }
+  bool may_hand_off() const override { return may_be_handed_off; }
+  bool has_pending_work() const override { return has_left_; }
+  bool is_idle() const override { return !has_left_ && work == 0; }
+  bool has_bulk_work() const override { return work > kBulkWork; }
 
   EventLoop loop;
   std::thread::id own_id;
-  std::atomic<bool> may_be_lent{true};
-  static constexpr int kMuch = 1000000;
+  std::atomic<bool> may_be_handed_off{true};
+  static constexpr int kBulkWork = 1000000;
   std::atomic<int> work{0};                  // polls that are under way
-  std::atomic<std::thread::id> worked_last;  // who polled
+  std::atomic<std::thread::id> worked_last;  // the thread that polled
   size_t taken() const { return taken_; }    // after finish()
 
  private:
@@ -110,17 +111,17 @@ class Events : public Poller, public LoopLender {
   std::mutex mutex_;
   std::vector<Left*> left_;
   std::atomic<bool> has_left_{false}, wants_bell_{false};
-  size_t taken_ = 0;  // of who runs the loop; no lock
+  size_t taken_ = 0;  // used by the thread that runs the loop alone, so without a lock
 };
 
-TEST(LendingTest, WhoWaitsRunsTheLoopWhenItsOwnThreadHasNothingToDo) {
+TEST(LoopHandoffTest, AWaitingThreadRunsTheLoopWhenItsOwnHasNothingToDo) {
   Events events;
   int by_helper = 0;
   for (int i = 0; i < 100; ++i) {
     Events::Left left;
     std::thread helper([&] { events.wait(left.event); });
     const auto id = helper.get_id();
-    events.give_time_to_be_lent();
+    events.give_time_for_hand_off();
     events.leave(left);
     helper.join();
     by_helper += left.set_by == id;
@@ -128,24 +129,24 @@ TEST(LendingTest, WhoWaitsRunsTheLoopWhenItsOwnThreadHasNothingToDo) {
   EXPECT_GT(by_helper, 0);
 }
 
-TEST(LendingTest, ItsOwnThreadTakesItBackWhenNobodyRunsIt) {
+TEST(LoopHandoffTest, ItsOwnThreadTakesItBackWhenNobodyRunsIt) {
   Events events;
   Events::Left first, second;
   events.leave(first);
   events.wait(first.event);
-  events.leave(second);  // nobody is rung
+  events.leave(second);  // wakes nobody
   ASSERT_TRUE(second.event.wait(20s));
   EXPECT_EQ(second.set_by, events.own_id);
 }
 
-TEST(LendingTest, WorkGoesOnWhenWhoHasRunItLeavesAndDoesNotComeBack) {
-  for (const int waits : {1, 2, 20}) {  // the last is expected back
+TEST(LoopHandoffTest, WorkGoesOnWhenAHelperLeavesAndDoesNotComeBack) {
+  for (const int waits : {1, 2, 20}) {  // after 20 the helper is expected back
     Events events;
     for (int i = 0; i < waits; ++i) {
-      events.work = Events::kMuch;
+      events.work = Events::kBulkWork;
       Events::Left left;
       std::thread leaver([&] {
-        events.give_time_to_be_lent();
+        events.give_time_for_hand_off();
         events.leave(left);
       });
       events.wait(left.event);
@@ -159,12 +160,12 @@ TEST(LendingTest, WorkGoesOnWhenWhoHasRunItLeavesAndDoesNotComeBack) {
   }
 }
 
-TEST(LendingTest, ItsOwnThreadDoesWhatIsMuch) {
+TEST(LoopHandoffTest, ItsOwnThreadDoesBulkWork) {
   Events events;
   Event never;
   std::thread helper([&] { events.help_until(never, 200ms); });
-  events.give_time_to_be_lent();
-  events.work = 2 * Events::kMuch;
+  events.give_time_for_hand_off();
+  events.work = 2 * Events::kBulkWork;
   events.loop.wake();
   const auto deadline = Clock::now() + 20s;
   while (events.work > 0 && Clock::now() < deadline) std::this_thread::yield();
@@ -173,21 +174,21 @@ TEST(LendingTest, ItsOwnThreadDoesWhatIsMuch) {
   helper.join();
 }
 
-TEST(ComingBackTest, WhoMostlyComesBackAtOnceIsExpectedTo) {
-  ComingBack coming_back;
+TEST(ReturnPredictorTest, AThreadThatMostlyReturnsAtOnceIsExpectedTo) {
+  ReturnPredictor predictor;
   Clock::time_point now = Clock::now();
   const auto is_expected_after = [&](Clock::duration away) {
-    coming_back.leaves(now);
-    EXPECT_TRUE(coming_back.is_away());
+    predictor.note_leave(now);
+    EXPECT_TRUE(predictor.is_away());
     now += away;
-    coming_back.comes(now);
-    EXPECT_FALSE(coming_back.is_away());
-    return coming_back.is_expected();
+    predictor.note_return(now);
+    EXPECT_FALSE(predictor.is_away());
+    return predictor.expects_return();
   };
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(19us));
   EXPECT_TRUE(is_expected_after(19us));
-  coming_back.comes(now + 1s);  // nobody has left
-  EXPECT_TRUE(coming_back.is_expected());
+  predictor.note_return(now + 1s);  // nobody has left
+  EXPECT_TRUE(predictor.expects_return());
   EXPECT_FALSE(is_expected_after(20us));
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(1us));
   for (int i = 0; i < 100; ++i) is_expected_after(1us);
@@ -195,9 +196,9 @@ TEST(ComingBackTest, WhoMostlyComesBackAtOnceIsExpectedTo) {
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(is_expected_after(1s));
 }
 
-TEST(LendingTest, WhatIsBoundToItsOwnThreadIsNotLent) {
+TEST(LoopHandoffTest, WorkBoundToItsOwnThreadIsNotHandedOff) {
   Events events;
-  events.may_be_lent = false;
+  events.may_be_handed_off = false;
   for (int i = 0; i < 100; ++i) {
     Events::Left left;
     events.leave(left);
@@ -206,22 +207,22 @@ TEST(LendingTest, WhatIsBoundToItsOwnThreadIsNotLent) {
   }
 }
 
-TEST(LendingTest, WhoRunsItLeavesWhenItIsNeededByItsOwnThread) {
+TEST(LoopHandoffTest, AHelperLeavesWhenItsOwnThreadNeedsTheLoop) {
   Events events;
   Event never;
   std::thread helper([&] { events.help_until(never); });
-  events.give_time_to_be_lent();
+  events.give_time_for_hand_off();
   const auto began = Clock::now();
-  events.may_be_lent = false;
+  events.may_be_handed_off = false;
   helper.join();
   EXPECT_LT(Clock::now() - began, 10s);
 }
 
-TEST(LendingTest, WhatIsPostedRunsThoughTheLoopIsLent) {
+TEST(LoopHandoffTest, PostedFunctionsRunThoughTheLoopIsHandedOff) {
   Events events;
   Event never;
   std::thread helper([&] { events.help_until(never, 200ms); });
-  events.give_time_to_be_lent();
+  events.give_time_for_hand_off();
   for (int i = 0; i < 1000; ++i) {
     Event ran;
     events.loop.post([&] { ran.set(); });
@@ -230,7 +231,7 @@ TEST(LendingTest, WhatIsPostedRunsThoughTheLoopIsLent) {
   helper.join();
 }
 
-TEST(LendingTest, ATimeOutEndsTheHelp) {
+TEST(LoopHandoffTest, ATimeOutEndsTheHelp) {
   Events events;
   Event never;
   const auto began = Clock::now();
@@ -238,7 +239,7 @@ TEST(LendingTest, ATimeOutEndsTheHelp) {
   EXPECT_LT(Clock::now() - began, 10s);
 }
 
-TEST(LendingTest, WhoFindsNothingToDoForLongGivesItBack) {
+TEST(LoopHandoffTest, AHelperThatFindsNothingToDoForLongGivesItBack) {
   Events events(1ms);
   Event never;
   const auto began = Clock::now();
@@ -246,19 +247,19 @@ TEST(LendingTest, WhoFindsNothingToDoForLongGivesItBack) {
   EXPECT_LT(Clock::now() - began, 10s);
 }
 
-TEST(LendingTest, StoppingEndsTheHelp) {
+TEST(LoopHandoffTest, StoppingEndsTheHelp) {
   Events events;
   Event never;
   std::thread helper([&] { events.help_until(never); });
-  events.give_time_to_be_lent();
+  events.give_time_for_hand_off();
   events.finish();
   const auto began = Clock::now();
-  events.may_be_lent = false;  // or it would ask for long
+  events.may_be_handed_off = false;  // else it would keep asking
   helper.join();
   EXPECT_LT(Clock::now() - began, 10s);
 }
 
-TEST(LendingTest, ManyThreadsWaitAndNothingIsLostOrDoneTwice) {
+TEST(LoopHandoffTest, ManyThreadsWaitAndNothingIsLostOrDoneTwice) {
   for (const auto spin : {0us, 20us, 1000us}) {
     constexpr int kThreads = 4, kRounds = 2000;
     Events events(spin);
@@ -283,7 +284,7 @@ TEST(LendingTest, ManyThreadsWaitAndNothingIsLostOrDoneTwice) {
   }
 }
 
-TEST(LendingTest, TheWaitingThreadsWayOfRoundingIsLeftOutsideAndGivenBack) {
+TEST(LoopHandoffTest, TheWaitingThreadsRoundingModeIsSetAsideAndRestored) {
   Events events;
   int by_helper = 0;
   for (int i = 0; i < 100; ++i) {
@@ -295,7 +296,7 @@ TEST(LendingTest, TheWaitingThreadsWayOfRoundingIsLeftOutsideAndGivenBack) {
       EXPECT_TRUE(rounds_up());
     });
     const auto id = helper.get_id();
-    events.give_time_to_be_lent();
+    events.give_time_for_hand_off();
     events.leave(left);
     helper.join();
     by_helper += left.set_by == id;

@@ -15,7 +15,7 @@ namespace {
 // From the port of torchrun's own store to that of the rendezvous. torchrun may have taken a port
 // that was free: Linux then gives the next one to connections, and this one hardly ever. Should it
 // be taken all the same, there are more, each as far on.
-constexpr int kPortsOn = 2;
+constexpr int kPortStep = 2;
 constexpr int kPortsTried = 4;
 
 using Get = std::function<const char*(const char*)>;
@@ -98,7 +98,7 @@ Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> 
   }
   const Sha256Digest digest = hash.finish();
   out.secret.assign(digest.begin(), digest.end());
-  out.secret_is_a_name = one_host;
+  out.needs_local_secret = one_host;
   return Status::ok();
 }
 
@@ -161,10 +161,10 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   std::vector<int> ports;
   if (!is_set(get, "PERSEUS_MASTER_PORT")) {
     if (!is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
-    Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65535 - kPortsOn);
+    Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65535 - kPortStep);
     if (!of_store.is_ok()) return of_store.status();
     for (int i = 1; i <= kPortsTried; ++i) {
-      const int port = of_store.value() + i * kPortsOn;
+      const int port = of_store.value() + i * kPortStep;
       if (port <= 65535) ports.push_back(port);
     }
   }

@@ -27,7 +27,7 @@ struct LaunchEnvironment {
   std::vector<HostPort> rendezvous;
   std::string secret;  // bytes
   // Strangers can guess `secret`, but all ranks are on this host and can agree on a better one.
-  bool secret_is_a_name = false;
+  bool needs_local_secret = false;
   // The launcher lets the others go on when a process fails: they meet without it.
   bool survivors = false;
   // No launcher serves the rendezvous: rank 0 does.

@@ -29,7 +29,7 @@ Result<std::unique_ptr<Bootstrap>> single(const Mpi* mpi = nullptr) {
 }
 
 // Serves the rendezvous from this process until it exits: ranks that init again come back to it.
-Status serve_for_the_process(const LaunchEnvironment& launch, const std::string& interfaces) {
+Status ensure_rendezvous_served(const LaunchEnvironment& launch, const std::string& interfaces) {
   static std::mutex mutex;
   // By the port that comes first.
   static auto* servers = new std::map<uint16_t, std::unique_ptr<RendezvousServer>>;
@@ -67,11 +67,13 @@ Result<std::string> local_secret(const LaunchEnvironment& launch, Clock::time_po
   return secret;
 }
 
-Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const Settings& settings,
-                                        const std::vector<int>& ranks, int generation) {
+Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment launch,
+                                                           const Settings& settings,
+                                                           const std::vector<int>& ranks,
+                                                           int generation) {
   const milliseconds time_out = seconds(settings.start_timeout);
   const Clock::time_point deadline = Clock::now() + time_out;
-  if (launch.secret_is_a_name) {
+  if (launch.needs_local_secret) {
     Result<std::string> secret = local_secret(launch, deadline);
     if (!secret.is_ok()) {
       return Status(secret.status().code(), secret.status().message() +
@@ -81,7 +83,7 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const Settings
     launch.secret = std::move(secret).value();
   }
   if (launch.serves) {
-    PERSEUS_RETURN_IF_ERROR(serve_for_the_process(launch, settings.interfaces));
+    PERSEUS_RETURN_IF_ERROR(ensure_rendezvous_served(launch, settings.interfaces));
   }
   Result<int> place = place_in_world(ranks, launch.rank, launch.size);
   if (!place.is_ok()) return place.status();
@@ -105,9 +107,9 @@ Result<std::unique_ptr<Bootstrap>> meet(LaunchEnvironment launch, const Settings
   return bootstrap;
 }
 
-Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
-                                               const Settings& settings,
-                                               const std::vector<int>& ranks, int generation) {
+Result<std::unique_ptr<Bootstrap>> bootstrap_by_mpi(const LaunchEnvironment& launch,
+                                                    const Settings& settings,
+                                                    const std::vector<int>& ranks, int generation) {
   const milliseconds time_out = seconds(settings.start_timeout);
   const std::string launched_as = launch.source + " says that an MPI launcher started this process";
   Result<Mpi*> mpi = load_mpi(settings.mpi_library);
@@ -125,7 +127,7 @@ Result<std::unique_ptr<Bootstrap>> meet_by_mpi(const LaunchEnvironment& launch,
                                       std::to_string(rank) + " of " + std::to_string(size);
     if (launch.without_mpi != nullptr) {
       PERSEUS_LOG(kInfo, launched_as << ", but " << as_mpi_has_it << "; meeting without MPI");
-      return meet(*launch.without_mpi, settings, ranks, generation);
+      return bootstrap_by_rendezvous(*launch.without_mpi, settings, ranks, generation);
     }
     const std::string of = launch.size == 0 ? "" : " of " + std::to_string(launch.size);
     return Status::invalid_argument(
@@ -148,9 +150,9 @@ Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
   if (!launch.is_ok()) return launch.status();
   switch (launch.value().kind) {
     case LaunchEnvironment::Kind::kRendezvous:
-      return meet(launch.value(), settings, ranks, generation);
+      return bootstrap_by_rendezvous(launch.value(), settings, ranks, generation);
     case LaunchEnvironment::Kind::kMpi:
-      return meet_by_mpi(launch.value(), settings, ranks, generation);
+      return bootstrap_by_mpi(launch.value(), settings, ranks, generation);
     case LaunchEnvironment::Kind::kSingle: break;
   }
   Result<int> place = place_in_world(ranks, 0, 1);

@@ -58,7 +58,7 @@ Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& min
                                     " bytes to the bootstrap, not " + std::to_string(mine.size()));
   }
   Result<std::vector<std::string>> all =
-      rank_ == 0 ? gather(mine, Clock::now() + less_margin(time_out)) : give(mine, time_out);
+      rank_ == 0 ? gather(mine, Clock::now() + less_margin(time_out)) : contribute(mine, time_out);
   ++round_;
   if (!all.is_ok()) failure_ = all.status();
   return all;
@@ -73,10 +73,10 @@ Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
   there[0] = true;
   size_t missing = launched_.size() - 1;
   Status status;
-  MpiPause pause;
+  MpiBackoff backoff;
   while (missing > 0 && status.is_ok()) {
     bool found = false;
-    MpiArrival arrival;
+    MpiMatchedMessage arrival;
     PERSEUS_RETURN_IF_ERROR(
         process_.mpi->match(process_.comm, Mpi::kAnySource, tag_, found, arrival));
     if (found) {
@@ -105,20 +105,20 @@ Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
     } else if (is_interrupted()) {
       status = interrupted_status();
     } else {
-      pause.rest();
+      backoff.pause();
     }
   }
   // The answer gets time of its own: those who wait are at the other end.
   const Clock::time_point told = std::max(deadline, Clock::now() + std::chrono::seconds(1));
   if (!status.is_ok()) {
-    (void)tell(encode_error(Answer::kFailed, status), told);  // `status` is what counts
+    (void)answer_all(encode_error(Answer::kFailed, status), told);  // `status` is what counts
     return status;
   }
-  PERSEUS_RETURN_IF_ERROR(tell(encode_gathered(all), told));
+  PERSEUS_RETURN_IF_ERROR(answer_all(encode_gathered(all), told));
   return all;
 }
 
-Status MpiBootstrap::tell(const std::string& answer, Clock::time_point deadline) {
+Status MpiBootstrap::answer_all(const std::string& answer, Clock::time_point deadline) {
   Status first;
   for (size_t rank = 1; rank < launched_.size(); ++rank) {
     Status status = send(launched_[rank], answer, deadline);
@@ -128,18 +128,18 @@ Status MpiBootstrap::tell(const std::string& answer, Clock::time_point deadline)
 }
 
 // The other ranks' side.
-Result<std::vector<std::string>> MpiBootstrap::give(const std::string& mine,
-                                                    std::chrono::milliseconds time_out) {
+Result<std::vector<std::string>> MpiBootstrap::contribute(const std::string& mine,
+                                                          std::chrono::milliseconds time_out) {
   const Clock::time_point deadline = Clock::now() + time_out;
   Contribution contribution;
   contribution.round = round_;
   contribution.time_out_ms = static_cast<uint32_t>(less_margin(time_out).count());
   contribution.bytes = mine;
   PERSEUS_RETURN_IF_ERROR(send(launched_[0], encode(contribution), deadline));
-  MpiPause pause;
+  MpiBackoff backoff;
   while (true) {
     bool found = false;
-    MpiArrival arrival;
+    MpiMatchedMessage arrival;
     PERSEUS_RETURN_IF_ERROR(process_.mpi->match(process_.comm, launched_[0], tag_, found, arrival));
     if (found) {
       std::string bytes;
@@ -153,7 +153,7 @@ Result<std::vector<std::string>> MpiBootstrap::give(const std::string& mine,
       return Status::timed_out("rank " + std::to_string(launched_[0]) +
                                ", through which the ranks meet, never came");
     }
-    pause.rest();
+    backoff.pause();
   }
 }
 
@@ -171,7 +171,8 @@ Status MpiBootstrap::send(int to, const std::string& bytes, Clock::time_point de
   return status;
 }
 
-Status MpiBootstrap::receive(MpiArrival& arrival, std::string& bytes, Clock::time_point deadline) {
+Status MpiBootstrap::receive(MpiMatchedMessage& arrival, std::string& bytes,
+                             Clock::time_point deadline) {
   auto target = std::make_unique<std::string>(arrival.bytes, '\0');
   MpiRequest request;
   PERSEUS_RETURN_IF_ERROR(process_.mpi->begin_receive(arrival, target->data(), request));

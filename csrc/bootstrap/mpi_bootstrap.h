@@ -41,11 +41,11 @@ class MpiBootstrap : public Bootstrap {
   MpiBootstrap(const MpiProcess& process, std::vector<int> launched, int rank, int generation);
 
   Result<std::vector<std::string>> gather(const std::string& mine, Clock::time_point deadline);
-  Status tell(const std::string& answer, Clock::time_point deadline);
-  Result<std::vector<std::string>> give(const std::string& mine,
-                                        std::chrono::milliseconds time_out);
+  Status answer_all(const std::string& answer, Clock::time_point deadline);
+  Result<std::vector<std::string>> contribute(const std::string& mine,
+                                              std::chrono::milliseconds time_out);
   Status send(int to, const std::string& bytes, Clock::time_point deadline);
-  Status receive(MpiArrival& arrival, std::string& bytes, Clock::time_point deadline);
+  Status receive(MpiMatchedMessage& arrival, std::string& bytes, Clock::time_point deadline);
   std::string name_missing(const std::vector<bool>& there) const;
 
   const MpiProcess process_;

@@ -33,7 +33,7 @@ std::string describe(const RendezvousBootstrap::Options& options) {
 }
 
 // The connection to the server has failed.
-Status lost(const RendezvousBootstrap::Options& options, const Status& status) {
+Status connection_lost(const RendezvousBootstrap::Options& options, const Status& status) {
   if (status.code() != StatusCode::kAborted || !options.rank_0_serves) {
     return Status(status.code(), describe(options) + ": " + status.message());
   }
@@ -67,17 +67,17 @@ Hello hello_of(const RendezvousBootstrap::Options& options) {
 
 // A stranger has a place for good, and may swallow what comes there; the job's own server may be at
 // another.
-bool is_only_place(const RendezvousBootstrap::Options& options) {
+bool has_single_server(const RendezvousBootstrap::Options& options) {
   return options.servers.size() == 1;
 }
 
 // `final` is set when trying again, or elsewhere, would be of no use.
-Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
-                   Clock::time_point deadline, bool& final) {
+Status authenticate(Socket& socket, const RendezvousBootstrap::Options& options,
+                    Clock::time_point deadline, bool& final) {
   char greeting[kGreetingBytes];
   PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(greeting, sizeof(greeting), deadline));
   if (std::string_view(greeting, kMagic.size()) != kMagic) {
-    final = is_only_place(options);
+    final = has_single_server(options);
     return Status::unreachable("another service answers there");
   }
   const std::string_view challenge(greeting + kMagic.size(), kChallengeBytes);
@@ -95,21 +95,22 @@ Status shake_hands(Socket& socket, const RendezvousBootstrap::Options& options,
   if (decoded.kind != Answer::kWelcome ||
       !equal_in_constant_time(decoded.mac,
                               server_mac(options.secret, challenge, hello.challenge))) {
-    final = is_only_place(options);
+    final = has_single_server(options);
     return Status::unreachable("it does not know the job's secret (PERSEUS_SECRET)");
   }
   return Status::ok();
 }
 
 // A connection to the job's own server, if that is at `server`.
-Result<Socket> try_at(const HostPort& server, const RendezvousBootstrap::Options& options,
-                      Clock::time_point deadline, bool& final) {
+Result<Socket> connect_and_authenticate(const HostPort& server,
+                                        const RendezvousBootstrap::Options& options,
+                                        Clock::time_point deadline, bool& final) {
   const auto connected =
-      is_only_place(options) ? deadline : std::min(deadline, Clock::now() + kConnectTime);
+      has_single_server(options) ? deadline : std::min(deadline, Clock::now() + kConnectTime);
   Result<Socket> socket = Socket::connect(server, connected, &final);
   if (!socket.is_ok()) return socket;
   const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
-  PERSEUS_RETURN_IF_ERROR(shake_hands(socket.value(), options, until, final));
+  PERSEUS_RETURN_IF_ERROR(authenticate(socket.value(), options, until, final));
   return socket;
 }
 
@@ -122,7 +123,7 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
     Status failure;  // of the first server, where it is meant to be
     for (const HostPort& server : options.servers) {
       bool final = false;
-      Result<Socket> socket = try_at(server, options, deadline, final);
+      Result<Socket> socket = connect_and_authenticate(server, options, deadline, final);
       if (socket.is_ok()) {
         options.servers = {HostPort(server)};
         std::unique_ptr<RendezvousBootstrap> bootstrap(
@@ -177,10 +178,10 @@ Result<std::vector<std::string>> RendezvousBootstrap::all_gather(
   contribution.time_out_ms = static_cast<uint32_t>((time_out - margin).count());
   contribution.bytes = mine;
   const Status sent = socket_.send_all(frame(encode(contribution)), deadline);
-  if (!sent.is_ok()) return failure_ = lost(options_, sent);
+  if (!sent.is_ok()) return failure_ = connection_lost(options_, sent);
   Result<Decoded> answer =
       receive_answer(socket_, max_answer_bytes(static_cast<uint32_t>(options_.size)), deadline);
-  if (!answer.is_ok()) return failure_ = lost(options_, answer.status());
+  if (!answer.is_ok()) return failure_ = connection_lost(options_, answer.status());
   Decoded& decoded = answer.value();
   if (decoded.kind == Answer::kGathered &&
       decoded.gathered.size() == static_cast<size_t>(options_.size)) {

@@ -47,7 +47,7 @@ constexpr int kMostWarnings = 8;
 class RendezvousServer::Service final : private FdHandler {
  public:
   // At least one listener, all at one port.
-  Service(std::vector<Socket> listeners, int size, std::string secret, Launched launched)
+  Service(std::vector<Socket> listeners, int size, std::string secret, LaunchedRanks launched)
       : listeners_(std::move(listeners)),
         port_(listeners_[0].local_port()),
         size_(static_cast<uint32_t>(size)),
@@ -93,7 +93,7 @@ class RendezvousServer::Service final : private FdHandler {
   // And which of their worlds: its generation, and how many meetings have timed out before it.
   using WorldKey = std::tuple<Circle, uint32_t, uint32_t>;
   struct MeetingPlace {
-    MeetingPlace(const Hello& first, const Launched& launched) : world(first, launched) {}
+    MeetingPlace(const Hello& first, const LaunchedRanks& launched) : world(first, launched) {}
     World world;
     EventLoop::TimerId timer = 0;  // 0: none is set
     Clock::time_point began;
@@ -121,7 +121,7 @@ class RendezvousServer::Service final : private FdHandler {
   EventLoop loop_;
   Connections strangers_;  // oldest first
   Connections members_;
-  Launched launched_;
+  LaunchedRanks launched_;
   // By circle, and there by launched rank: meetings that timed out before all had come. To a rank
   // each was a generation, but others may not have been there.
   struct TimedOut {
@@ -419,7 +419,7 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
     port = listener.value().local_port();
     listeners.push_back(std::move(listener).value());
   }
-  Launched launched{static_cast<uint32_t>(least), std::move(hosts), {}};
+  LaunchedRanks launched{static_cast<uint32_t>(least), std::move(hosts), {}};
   auto service = std::make_unique<Service>(std::move(listeners), size, secret, std::move(launched));
   PERSEUS_RETURN_IF_ERROR(service->start());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(service)));

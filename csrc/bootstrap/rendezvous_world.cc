@@ -17,12 +17,12 @@ std::string format_seconds(double seconds) {
 
 }  // namespace
 
-World::World(const Hello& first, const Launched& launched)
+World::World(const Hello& first, const LaunchedRanks& launched)
     : size_(first.size),
       survivors_(first.survivors),
       ranks_(first.ranks),
       launched_(launched),
-      belongs_(size_, true),
+      is_included_(size_, true),
       members_(size_),
       contributions_(size_) {}
 
@@ -32,7 +32,7 @@ Status World::join(const Hello& hello, Member* member) {
                                     std::to_string(hello.size) + " ranks, the others say " +
                                     std::to_string(size_) + "; start all with the same size");
   }
-  if (!belongs_[hello.rank]) return came_too_late(hello.rank);
+  if (!is_included_[hello.rank]) return came_too_late(hello.rank);
   if (Member* other = members_[hello.rank]) {
     return Status::invalid_argument(name({hello.rank}) + " is here already, from " +
                                     other->where() +
@@ -45,7 +45,7 @@ Status World::join(const Hello& hello, Member* member) {
 void World::leave(uint32_t rank) {
   const std::string where = members_[rank]->where();
   members_[rank] = nullptr;
-  if (takes_census()) {
+  if (is_finding_survivors()) {
     // It has ended, or will come again with the next generation. Nobody has counted on it yet.
     if (contributions_[rank]) --contributed_;
     contributions_[rank].reset();
@@ -71,7 +71,7 @@ std::vector<uint32_t> World::members() const {
 }
 
 void World::contribute(uint32_t rank, Contribution contribution) {
-  if (!belongs_[rank]) {
+  if (!is_included_[rank]) {
     members_[rank]->tell(encode_error(Answer::kFailed, came_too_late(rank)));
     return;
   }
@@ -95,42 +95,42 @@ Status World::came_too_late(uint32_t rank) const {
                          ", which did not come in time");
 }
 
-bool World::is_settled(uint32_t rank) const {
-  if (!belongs_[rank] || contributions_[rank]) return true;
-  return takes_census() && launched_.ended.contains(launched(rank));
+bool World::is_accounted_for(uint32_t rank) const {
+  if (!is_included_[rank] || contributions_[rank]) return true;
+  return is_finding_survivors() && launched_.ended.contains(launched(rank));
 }
 
 void World::end_round_if_all_are_here() {
   if (!is_waiting()) return;
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (!is_settled(rank)) return;
+    if (!is_accounted_for(rank)) return;
   }
   end_round();
 }
 
 void World::end_round() {
-  const bool is_census = takes_census();
+  const bool was_finding_survivors = is_finding_survivors();
   std::vector<std::string> all;
   for (uint32_t rank = 0; rank < size_; ++rank) {
     const bool is_here = contributions_[rank].has_value();
-    if (is_here || is_census) {
+    if (is_here || was_finding_survivors) {
       all.push_back(std::exchange(contributions_[rank], std::nullopt).value_or(""));
     }
-    belongs_[rank] = is_here;
+    is_included_[rank] = is_here;
   }
   contributed_ = 0;
   ++round_;
   const std::string gathered = encode_gathered(all);
   for (uint32_t rank = 0; rank < size_; ++rank) {
     // Who is too late hears of it when it contributes.
-    if (members_[rank] != nullptr && belongs_[rank]) members_[rank]->tell(gathered);
+    if (members_[rank] != nullptr && is_included_[rank]) members_[rank]->tell(gathered);
   }
 }
 
 void World::note_ended() {
   if (!is_waiting()) return;
-  for (uint32_t rank = 0; rank < size_ && !takes_census(); ++rank) {
-    const bool is_missing = belongs_[rank] && members_[rank] == nullptr;
+  for (uint32_t rank = 0; rank < size_ && !is_finding_survivors(); ++rank) {
+    const bool is_missing = is_included_[rank] && members_[rank] == nullptr;
     const auto ended = launched_.ended.find(launched(rank));
     if (is_missing && ended != launched_.ended.end()) {
       return fail(Status::aborted(name({rank}) + " " + ended->second +
@@ -141,10 +141,10 @@ void World::note_ended() {
 }
 
 std::vector<uint32_t> World::time_out(double seconds) {
-  if (takes_census() && contributed_ >= launched_.least) {
+  if (is_finding_survivors() && contributed_ >= launched_.least) {
     std::vector<uint32_t> left_out;
     for (uint32_t rank = 0; rank < size_; ++rank) {
-      if (!is_settled(rank)) left_out.push_back(launched(rank));
+      if (!is_accounted_for(rank)) left_out.push_back(launched(rank));
     }
     end_round();
     return left_out;
@@ -152,7 +152,7 @@ std::vector<uint32_t> World::time_out(double seconds) {
   std::vector<uint32_t> absent;
   std::vector<uint32_t> silent;
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (!is_settled(rank)) (members_[rank] ? silent : absent).push_back(rank);
+    if (!is_accounted_for(rank)) (members_[rank] ? silent : absent).push_back(rank);
   }
   std::string text = "the " + std::to_string(size_) + " ranks did not all meet within " +
                      format_seconds(seconds) + ": ";

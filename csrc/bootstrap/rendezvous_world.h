@@ -14,7 +14,7 @@
 namespace perseus::rendezvous {
 
 // What the launcher says of its ranks.
-struct Launched {
+struct LaunchedRanks {
   uint32_t least = 1;                     // survivors that are enough to go on
   std::vector<std::string> hosts;         // by rank; empty: not known
   std::map<uint32_t, std::string> ended;  // whose processes have, and how: "exited with code 1"
@@ -33,7 +33,7 @@ class World {
   };
 
   // `launched` outlives the world.
-  World(const Hello& first, const Launched& launched);
+  World(const Hello& first, const LaunchedRanks& launched);
 
   // Refuses a rank that is there already, that means another size, or without which the survivors
   // have met.
@@ -57,10 +57,10 @@ class World {
 
  private:
   // The first round of survivors is under way.
-  bool takes_census() const { return survivors_ && round_ == 0; }
+  bool is_finding_survivors() const { return survivors_ && round_ == 0; }
   uint32_t launched(uint32_t rank) const { return ranks_.empty() ? rank : ranks_[rank]; }
   // Its part of the round is here, or will never come.
-  bool is_settled(uint32_t rank) const;
+  bool is_accounted_for(uint32_t rank) const;
   Status came_too_late(uint32_t rank) const;
   void end_round_if_all_are_here();
   void end_round();
@@ -71,9 +71,9 @@ class World {
   const uint32_t size_;
   const bool survivors_;
   const std::vector<uint32_t> ranks_;  // as launched; empty: rank r as r
-  const Launched& launched_;
-  std::vector<bool> belongs_;     // by rank; all, until the survivors are known
-  std::vector<Member*> members_;  // by rank; null: not here
+  const LaunchedRanks& launched_;
+  std::vector<bool> is_included_;  // by rank; all, until the survivors are known
+  std::vector<Member*> members_;   // by rank; null: not here
   std::vector<std::optional<std::string>> contributions_;
   uint32_t contributed_ = 0;
   uint32_t round_ = 0;

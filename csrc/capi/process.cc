@@ -36,7 +36,7 @@ void leave_at_exit() {
   Process& process = Process::instance();
   if (EngineScope::is_here()) {
     // exit() in a callback: the engine cannot wait for its own thread.
-    leave_mpi_as_it_is();
+    skip_mpi_finalize();
     return;
   }
   if (process.engine() == nullptr) return;  // it has left, or is a forked child

@@ -67,7 +67,7 @@ Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms) {
   const CurrentContext current(gpu);
   Status status = current.status();
   for (const GpuEvent& result : operation.results) {
-    if (status.is_ok()) status = gpu.order(waiting, result);
+    if (status.is_ok()) status = gpu.make_stream_wait(waiting, result);
   }
   // Agreed on and queued: a second operation of the name finds its own way.
   if (status.is_ok()) operation.give_back_name(Process::instance().names);

@@ -65,8 +65,8 @@ MaybeTask HostTensor::deliver(uint64_t bytes) {
 
 Task HostTensor::copy_result(GpuThread& thread, uint64_t bytes) {
   if (tensor_->output == nullptr) {
-    GpuWork allocation(thread, nullptr,
-                       [&] { return allocate_output(*tensor_, bytes, thread.gpu()); });
+    AwaitableGpuWork allocation(thread, nullptr,
+                                [&] { return allocate_output(*tensor_, bytes, thread.gpu()); });
     const Status allocated = co_await allocation;
     PERSEUS_CO_RETURN_IF_ERROR(allocated);
   }

@@ -28,7 +28,7 @@ struct MpiMessage {
 };
 
 // A message that has been matched and is still to be received.
-struct MpiArrival {
+struct MpiMatchedMessage {
   MpiMessage message;
   int source = -1;
   int tag = -1;
@@ -67,9 +67,10 @@ class Mpi {
   virtual Status begin_send(MpiComm comm, int to, int tag, const void* data, size_t bytes,
                             MpiRequest& request) = 0;
   // Takes the next message of `source` (or kAnySource) and `tag` off the queue, if there is one.
-  virtual Status match(MpiComm comm, int source, int tag, bool& found, MpiArrival& arrival) = 0;
+  virtual Status match(MpiComm comm, int source, int tag, bool& found,
+                       MpiMatchedMessage& arrival) = 0;
   // Begins receiving a matched message; `target` holds at least arrival.bytes.
-  virtual Status begin_receive(MpiArrival& arrival, void* target, MpiRequest& request) = 0;
+  virtual Status begin_receive(MpiMatchedMessage& arrival, void* target, MpiRequest& request) = 0;
   // Makes progress; once done, the request is gone.
   virtual Status test(MpiRequest& request, bool& done) = 0;
 };

@@ -167,7 +167,8 @@ class MpiBinding final : public Mpi {
     request.bits = to_bits(native);
     return Status::ok();
   }
-  Status match(MpiComm comm, int source, int tag, bool& found, MpiArrival& arrival) override {
+  Status match(MpiComm comm, int source, int tag, bool& found,
+               MpiMatchedMessage& arrival) override {
     int flag = 0;
     typename I::Message message;
     typename I::Status status;
@@ -186,7 +187,7 @@ class MpiBinding final : public Mpi {
     arrival.bytes = static_cast<size_t>(count);
     return Status::ok();
   }
-  Status begin_receive(MpiArrival& arrival, void* target, MpiRequest& request) override {
+  Status begin_receive(MpiMatchedMessage& arrival, void* target, MpiRequest& request) override {
     auto message = from_bits<typename I::Message>(arrival.message.bits);
     typename I::Request native;
     PERSEUS_RETURN_IF_ERROR(

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kLongestPause{1000};
+constexpr std::chrono::microseconds kMaxPause{1000};
 
 // What outlives init and shutdown. Guarded by `mutex`.
 struct State {
@@ -66,22 +66,22 @@ Status initialize(State& s, Mpi& mpi) {
 
 }  // namespace
 
-void leave_mpi_as_it_is() { state().initialized_by = 0; }
+void skip_mpi_finalize() { state().initialized_by = 0; }
 
-void MpiPause::rest() {
+void MpiBackoff::pause() {
   std::this_thread::sleep_for(length_);
-  length_ = std::min(length_ * 2, kLongestPause);
+  length_ = std::min(length_ * 2, kMaxPause);
 }
 
 Status wait_for(Mpi& mpi, MpiRequest& request, Clock::time_point deadline) {
-  MpiPause pause;
+  MpiBackoff backoff;
   while (true) {
     bool done = false;
     PERSEUS_RETURN_IF_ERROR(mpi.test(request, done));
     if (done) return Status::ok();
     if (Clock::now() >= deadline) return Status::timed_out("MPI did not finish in time");
     if (is_interrupted()) return interrupted_status();
-    pause.rest();
+    backoff.pause();
   }
 }
 

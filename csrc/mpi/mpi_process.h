@@ -24,7 +24,7 @@ struct MpiProcess {
 Result<MpiProcess> join_mpi(Mpi& mpi, std::chrono::milliseconds time_out);
 
 // MPI is not finalised when the process exits. For one whose engine cannot be ended.
-void leave_mpi_as_it_is();
+void skip_mpi_finalize();
 
 // Waits for the request by testing it, at growing intervals. kTimedOut at the deadline; the request
 // and its memory are then still in use.
@@ -32,9 +32,9 @@ Status wait_for(Mpi& mpi, MpiRequest& request, std::chrono::steady_clock::time_p
 
 // Between two looks at what MPI has done: short at first, for ranks that come together, then long,
 // for those that wait for a straggler.
-class MpiPause {
+class MpiBackoff {
  public:
-  void rest();
+  void pause();
 
  private:
   std::chrono::microseconds length_{20};

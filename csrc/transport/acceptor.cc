@@ -13,31 +13,31 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
 // Who belongs to the job has proved it by then; where room is short, others must go.
-constexpr auto kPatienceInACrowd = std::chrono::milliseconds(100);
-constexpr size_t kMostGuests = 4096;
-constexpr auto kPauseInACrowd = std::chrono::milliseconds(10);
+constexpr auto kPatienceWhenFull = std::chrono::milliseconds(100);
+constexpr size_t kMaxPending = 4096;
+constexpr auto kPauseWhenFull = std::chrono::milliseconds(10);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
 // Strangers must leave the script the descriptors that it needs.
-size_t most_guests() {
+size_t max_pending() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  return std::clamp<size_t>(limit.rlim_cur / 8, 16, kMostGuests);
+  return std::clamp<size_t>(limit.rlim_cur / 8, 16, kMaxPending);
 }
 
 }  // namespace
 
 // One listening socket.
-class Acceptor::Door final : public FdHandler {
+class Acceptor::ListeningSocket final : public FdHandler {
  public:
-  Door(Acceptor& acceptor, const Endpoint& where, FileDescriptor fd)
+  ListeningSocket(Acceptor& acceptor, const Endpoint& where, FileDescriptor fd)
       : acceptor_(acceptor), where_(where), fd_(std::move(fd)) {}
-  ~Door() {
+  ~ListeningSocket() {
     acceptor_.loop_.unwatch(fd_.get());
     acceptor_.loop_.cancel_timer(pause_);
   }
   void open() { acceptor_.loop_.watch(fd_.get(), EPOLLIN, this); }
-  void on_ready(uint32_t) override { acceptor_.let_in(*this); }
+  void on_ready(uint32_t) override { acceptor_.accept_connections(*this); }
 
   // Without a descriptor or a place to spare the socket stays readable; looking again at once would
   // spin.
@@ -56,18 +56,19 @@ class Acceptor::Door final : public FdHandler {
 };
 
 // One connection that has yet to prove itself.
-class Acceptor::Guest final : public FdHandler {
+class Acceptor::PendingConnection final : public FdHandler {
  public:
-  Guest(Acceptor& acceptor, FileDescriptor fd) : acceptor_(acceptor), fd_(std::move(fd)) {
+  PendingConnection(Acceptor& acceptor, FileDescriptor fd)
+      : acceptor_(acceptor), fd_(std::move(fd)) {
     acceptor_.loop_.watch(fd_.get(), EPOLLIN, this);
-    timer_ = acceptor_.loop_.call_at(came_ + kPatience, [this] { acceptor_.forget(this); });
+    timer_ = acceptor_.loop_.call_at(accepted_at_ + kPatience, [this] { acceptor_.forget(this); });
   }
-  ~Guest() {
+  ~PendingConnection() {
     acceptor_.loop_.cancel_timer(timer_);
     if (fd_) acceptor_.loop_.unwatch(fd_.get());
   }
 
-  Clock::time_point came() const { return came_; }
+  Clock::time_point accepted_at() const { return accepted_at_; }
 
   void on_ready(uint32_t) override {
     if (!has_hello_) {
@@ -103,16 +104,16 @@ class Acceptor::Guest final : public FdHandler {
                                 << hello_.from << " but does not know the job's secret");
       return;
     }
-    const bool welcome = acceptor_.owner_.may_enter(hello_);
+    const bool welcome = acceptor_.owner_.may_connect(hello_);
     if (!send_message(fd_.get(), Welcome{welcome ? Welcome::kWelcome : Welcome::kNotNow})) return;
     if (!welcome) return;
     acceptor_.loop_.unwatch(fd_.get());
-    acceptor_.owner_.entered(hello_, std::move(fd_));
+    acceptor_.owner_.on_connected(hello_, std::move(fd_));
   }
 
   Acceptor& acceptor_;
   FileDescriptor fd_;
-  const Clock::time_point came_ = Clock::now();
+  const Clock::time_point accepted_at_ = Clock::now();
   EventLoop::TimerId timer_ = 0;
   MessageReader reader_;
   bool has_hello_ = false;
@@ -121,68 +122,69 @@ class Acceptor::Guest final : public FdHandler {
   Proof proof_;
 };
 
-Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
                    AcceptorOwner& owner)
     : loop_(loop),
       credentials_(credentials),
       shortage_(shortage),
       owner_(owner),
-      most_guests_(most_guests()) {}
+      max_pending_(max_pending()) {}
 
 Acceptor::~Acceptor() { close(); }
 
 Status Acceptor::listen(Endpoint& where) {
   Result<FileDescriptor> fd = listen_at(where);
   if (!fd.is_ok()) return fd.status();
-  doors_.push_back(std::make_unique<Door>(*this, where, std::move(fd).value()));
+  sockets_.push_back(std::make_unique<ListeningSocket>(*this, where, std::move(fd).value()));
   return Status::ok();
 }
 
 void Acceptor::stop_listening_unless(const std::function<bool(const Endpoint&)>& is_expected) {
-  std::erase_if(doors_, [&](const auto& door) { return !is_expected(door->where()); });
+  std::erase_if(sockets_, [&](const auto& socket) { return !is_expected(socket->where()); });
 }
 
 void Acceptor::start() {
-  for (auto& door : doors_) door->open();
+  for (auto& socket : sockets_) socket->open();
 }
 
 void Acceptor::close() {
-  doors_.clear();
-  guests_.clear();
+  sockets_.clear();
+  pending_.clear();
 }
 
-void Acceptor::let_in(Door& door) {
+void Acceptor::accept_connections(ListeningSocket& socket) {
   for (;;) {
-    if (guests_.size() >= most_guests_ && !make_room()) return door.pause(kPauseInACrowd);
-    FileDescriptor fd(accept4(door.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (pending_.size() >= max_pending_ && !drop_oldest()) return socket.pause(kPauseWhenFull);
+    FileDescriptor fd(accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
-      shortage_.over();
-      guests_.push_back(std::make_unique<Guest>(*this, std::move(fd)));
+      shortage_.succeeded();
+      pending_.push_back(std::make_unique<PendingConnection>(*this, std::move(fd)));
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     const int error = errno;
-    if (!Shortage::is_one(error)) return;
-    if (make_room()) continue;
-    if (shortage_.felt(error)) {
+    if (!ResourceShortage::is_shortage(error)) return;
+    if (drop_oldest()) continue;
+    if (shortage_.failed(error)) {
       PERSEUS_LOG(kWarning,
                   "cannot accept a connection for want of file descriptors or memory; raise the "
                   "limit on open files (ulimit -n)");
     }
-    return door.pause(kPauseWithoutDescriptors);
+    return socket.pause(kPauseWithoutDescriptors);
   }
 }
 
-bool Acceptor::make_room() {
-  if (guests_.empty() || Clock::now() - guests_.front()->came() < kPatienceInACrowd) {
+bool Acceptor::drop_oldest() {
+  if (pending_.empty() || Clock::now() - pending_.front()->accepted_at() < kPatienceWhenFull) {
     return false;
   }
-  guests_.pop_front();
+  pending_.pop_front();
   return true;
 }
 
-void Acceptor::forget(Guest* guest) {
-  guests_.remove_if([&](const std::unique_ptr<Guest>& g) { return g.get() == guest; });
+void Acceptor::forget(PendingConnection* connection) {
+  pending_.remove_if(
+      [&](const std::unique_ptr<PendingConnection>& g) { return g.get() == connection; });
 }
 
 }  // namespace perseus

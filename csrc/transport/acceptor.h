@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
-#include "transport/shortage.h"
+#include "transport/resource_shortage.h"
 
 namespace perseus {
 
@@ -27,9 +27,9 @@ struct Credentials {
 class AcceptorOwner {
  public:
   // Whether the authenticated rank may have what it asks for; tells the other side.
-  virtual bool may_enter(const Hello& hello) = 0;
+  virtual bool may_connect(const Hello& hello) = 0;
   // It has been told that it may; the connection is the owner's.
-  virtual void entered(const Hello& hello, FileDescriptor fd) = 0;
+  virtual void on_connected(const Hello& hello, FileDescriptor fd) = 0;
 
  protected:
   ~AcceptorOwner() = default;
@@ -37,7 +37,7 @@ class AcceptorOwner {
 
 class Acceptor {
  public:
-  Acceptor(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+  Acceptor(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
            AcceptorOwner& owner);
   ~Acceptor();
 
@@ -49,20 +49,20 @@ class Acceptor {
   void close();
 
  private:
-  class Door;
-  class Guest;
-  void let_in(Door& door);
+  class ListeningSocket;
+  class PendingConnection;
+  void accept_connections(ListeningSocket& socket);
   // Sends away who has been here longest, if that is long enough for those of the job.
-  bool make_room();
-  void forget(Guest* guest);
+  bool drop_oldest();
+  void forget(PendingConnection* connection);
 
   EventLoop& loop_;
   const Credentials& credentials_;
-  Shortage& shortage_;
+  ResourceShortage& shortage_;
   AcceptorOwner& owner_;
-  std::vector<std::unique_ptr<Door>> doors_;
-  const size_t most_guests_;
-  std::list<std::unique_ptr<Guest>> guests_;  // oldest first
+  std::vector<std::unique_ptr<ListeningSocket>> sockets_;
+  const size_t max_pending_;
+  std::list<std::unique_ptr<PendingConnection>> pending_;  // oldest first
 };
 
 }  // namespace perseus

@@ -23,7 +23,7 @@ constexpr int kMaxRefusedRounds = 5;
 
 }  // namespace
 
-Dialer::Dialer(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+Dialer::Dialer(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
                std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
                Clock::time_point deadline, Done done)
     : loop_(loop),
@@ -38,11 +38,11 @@ Dialer::Dialer(EventLoop& loop, const Credentials& credentials, Shortage& shorta
   hello_.from = credentials.rank;
 }
 
-Dialer::~Dialer() { hang_up(); }
+Dialer::~Dialer() { close_connection(); }
 
 void Dialer::start() { try_endpoint(); }
 
-void Dialer::hang_up() {
+void Dialer::close_connection() {
   loop_.cancel_timer(timer_);
   if (fd_) loop_.unwatch(fd_.get());
   fd_.reset();
@@ -50,7 +50,7 @@ void Dialer::hang_up() {
 }
 
 void Dialer::finish(Result<FileDescriptor> result) {
-  hang_up();
+  close_connection();
   Done done = std::move(done_);
   done(std::move(result));
 }
@@ -66,11 +66,11 @@ void Dialer::try_endpoint() {
   fd_ = FileDescriptor(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) {
     const int error = errno;
-    if (Shortage::is_one(error)) shortage_.felt(error);
+    if (ResourceShortage::is_shortage(error)) shortage_.failed(error);
     next_endpoint(std::strerror(error), false);
     return;
   }
-  shortage_.over();
+  shortage_.succeeded();
   if (!sources_.empty() && sources_[current_].length != 0) {
     const Endpoint& from = sources_[current_];
     if (bind(fd_.get(), from.get(), from.length) != 0) {
@@ -85,10 +85,10 @@ void Dialer::try_endpoint() {
   }
   step_ = Step::kConnecting;
   loop_.watch(fd_.get(), EPOLLOUT, this);
-  be_patient_until(now + kConnecting);
+  set_step_deadline(now + kConnecting);
 }
 
-void Dialer::be_patient_until(Clock::time_point end) {
+void Dialer::set_step_deadline(Clock::time_point end) {
   loop_.cancel_timer(timer_);
   timer_ = loop_.call_at(std::min(end, deadline_), [this] { next_endpoint("no answer", false); });
 }
@@ -112,7 +112,7 @@ void Dialer::connected() {
     return;
   }
   step_ = Step::kChallenged;
-  be_patient_until(Clock::now() + kAnswering);
+  set_step_deadline(Clock::now() + kAnswering);
   loop_.watch(fd_.get(), EPOLLIN, this);
 }
 
@@ -142,7 +142,7 @@ void Dialer::on_ready(uint32_t) {
     step_ = Step::kWaitingForWelcome;
     // With the proof in hand it may take the connection for good at any moment. To try another then
     // would break its link.
-    be_patient_until(deadline_);
+    set_step_deadline(deadline_);
     if (!send_message(fd_.get(), proof)) next_endpoint("closed during the handshake", true);
     return;
   }
@@ -158,7 +158,7 @@ void Dialer::next_endpoint(const std::string& why, bool refused) {
   if (current_ == 0) errors_.clear();
   errors_ += (errors_.empty() ? "" : "; ") + endpoints_[current_].to_string() + ": " + why;
   all_refused_ = all_refused_ && refused;
-  hang_up();
+  close_connection();
   if (++current_ < endpoints_.size()) {
     try_endpoint();
     return;

@@ -11,7 +11,7 @@
 #include "transport/acceptor.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
-#include "transport/shortage.h"
+#include "transport/resource_shortage.h"
 
 namespace perseus {
 
@@ -22,7 +22,7 @@ class Dialer final : public FdHandler {
 
   // `endpoints` is not empty. `sources`: addresses to connect from, one for each endpoint (length
   // 0: any), or none at all. Job, nonce and rank of `hello` are filled in.
-  Dialer(EventLoop& loop, const Credentials& credentials, Shortage& shortage,
+  Dialer(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
          std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
          Clock::time_point deadline, Done done);
   ~Dialer();
@@ -34,16 +34,16 @@ class Dialer final : public FdHandler {
   void on_ready(uint32_t epoll_events) override;
   void try_endpoint();
   // How long the present step may take before the next endpoint is tried.
-  void be_patient_until(Clock::time_point end);
+  void set_step_deadline(Clock::time_point end);
   void connected();
   // This endpoint won't do; `refused`: something answered, so trying on for long is no use.
   void next_endpoint(const std::string& why, bool refused);
-  void hang_up();
+  void close_connection();
   void finish(Result<FileDescriptor> result);
 
   EventLoop& loop_;
   const Credentials& credentials_;
-  Shortage& shortage_;
+  ResourceShortage& shortage_;
   const std::vector<Endpoint> endpoints_, sources_;
   Hello hello_;
   const Clock::time_point deadline_;

@@ -43,7 +43,7 @@ class FramedLink::Port final : public FramePort {
   bool awaits_data() const override {
     // Once leaving has begun, on either side, the peer's goodbye is still to come.
     return carries_data && !goodbye_received &&
-           (!link_.inbox_.is_empty() || link_.state_ == State::kClosing || link_.is_being_left());
+           (!link_.inbox_.is_empty() || link_.state_ == State::kClosing || link_.has_any_goodbye());
   }
   uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
   void failed(const Status& why) override { link_.channel_failed(*this, why); }
@@ -65,7 +65,7 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       peer_name_(std::move(peer_name)),
       is_local_(is_local),
       control_channels_(control_channels),
-      place_(environment.precedence.join(*this)),
+      place_(environment.priorities.add(*this)),
       sends_(environment.loop),
       inbox_(environment.loop, environment.buffers) {
   for (int i = 0; i < control_channels; ++i) {
@@ -76,7 +76,7 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
   }
 }
 
-FramedLink::~FramedLink() { environment_.precedence.leave(place_); }
+FramedLink::~FramedLink() { environment_.priorities.remove(place_); }
 
 FramePort& FramedLink::port(int index) { return *ports_[index]; }
 
@@ -87,34 +87,34 @@ void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
   port.channel = std::move(channel);
   ++attached_;
   port.channel->start();
-  tell_urgency();
+  report_priority();
   if (!is_over()) port.channel->kick();
 }
 
 void FramedLink::start_send(Transfer& transfer) {
   if (is_over() || state_ == State::kClosing) {
     transfer.finish(environment_.loop,
-                    is_over() ? over_ : Status::aborted("this rank is shutting down"));
+                    is_over() ? end_status_ : Status::aborted("this rank is shutting down"));
     return;
   }
   sends_.push(transfer);
-  tell_urgency();
-  want();
+  report_priority();
+  request_connection();
   kick_data();
 }
 
 void FramedLink::start_receive(Transfer& transfer) {
   if (is_over()) {
-    inbox_.post_last(transfer, over_);
+    inbox_.post_last(transfer, end_status_);
   } else {
     inbox_.post(transfer);
-    want();
+    request_connection();
   }
 }
 
-void FramedLink::want() {
-  if (std::exchange(wanted_, true) || is_over()) return;
-  environment_.observer.link_wanted(peer());
+void FramedLink::request_connection() {
+  if (std::exchange(connection_requested_, true) || is_over()) return;
+  environment_.observer.connection_needed(peer());
 }
 
 void FramedLink::send_control(std::span<const std::byte> message) {
@@ -133,7 +133,7 @@ void FramedLink::send_control(std::span<const std::byte> message) {
   control.length = static_cast<uint32_t>(message.size());
   if (!message.empty()) std::memcpy(control.data.data(), message.data(), message.size());
   controls_.push_back(std::move(control));
-  want();
+  request_connection();
   if (ports_[0]->channel) ports_[0]->channel->kick();
 }
 
@@ -144,7 +144,7 @@ void FramedLink::kick_data() {
   }
 }
 
-void FramedLink::look_again() { kick_data(); }
+void FramedLink::on_lower_priority() { kick_data(); }
 
 std::span<const std::unique_ptr<FramedLink::Port>> FramedLink::streams() const {
   const std::span all(ports_);
@@ -158,7 +158,7 @@ bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (port.carries_control && next_control(frame, room)) return true;
   if (may_carry_data(port) && sends_.next(frame, room)) {
     port.last_priority = frame.transfer->priority;
-    tell_urgency();
+    report_priority();
     return true;
   }
   if (state_ != State::kClosing) return false;
@@ -172,8 +172,8 @@ bool FramedLink::may_carry_data(const Port& port) {
   if (!port.carries_data || sends_.empty()) return false;
   const int last = streams().back()->index;
   if (port.index > last || (port.is_express && !is_overtaking())) return false;
-  if (port.index == last || sends_.priority() >= environment_.precedence.highest()) return true;
-  environment_.precedence.has_yielded(place_);
+  if (port.index == last || sends_.priority() >= environment_.priorities.highest()) return true;
+  environment_.priorities.notify_when_lower(place_);
   return false;
 }
 
@@ -182,10 +182,10 @@ bool FramedLink::is_overtaking() const {
                              [&](auto& port) { return port->last_priority < sends_.priority(); });
 }
 
-void FramedLink::tell_urgency() {
+void FramedLink::report_priority() {
   if (control_channels_ == 1) return;
   const bool sending = is_connected() && !is_over() && !sends_.empty();
-  environment_.precedence.set(place_, sending ? sends_.priority() : Precedence::kNone);
+  environment_.priorities.set(place_, sending ? sends_.priority() : LinkPriorities::kNone);
 }
 
 bool FramedLink::next_control(Frame& frame, uint64_t room) {
@@ -292,7 +292,7 @@ Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* d
   return Status::ok();
 }
 
-bool FramedLink::is_being_left() const {
+bool FramedLink::has_any_goodbye() const {
   return std::any_of(ports_.begin(), ports_.end(), [](auto& p) { return p->goodbye_received; });
 }
 
@@ -323,7 +323,7 @@ void FramedLink::close() {
     environment_.observer.link_closed(peer());
     return;
   }
-  if (!wanted_) {
+  if (!connection_requested_) {
     // Nobody is there to say goodbye to.
     end(State::kClosed, Status::aborted("this rank has shut down"));
     environment_.observer.link_closed(peer());
@@ -351,12 +351,12 @@ void FramedLink::abort(const Status& why) {
 void FramedLink::fail(const Status& why) {
   if (is_over()) return;
   const bool was_closing = state_ == State::kClosing;
-  const bool is_own_want = why.code() == StatusCode::kOutOfMemory;
+  const bool is_own_shortage = why.code() == StatusCode::kOutOfMemory;
   const Status status =
-      is_own_want ? Status::without(environment_.rank, environment_.rank_name +
-                                                           " cannot keep a connection to " +
-                                                           peer_name_ + ": " + why.message())
-                  : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
+      is_own_shortage ? Status::without(environment_.rank, environment_.rank_name +
+                                                               " cannot keep a connection to " +
+                                                               peer_name_ + ": " + why.message())
+                      : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
   end(State::kFailed, status);
   // Who is leaving anyway has no use for the news.
   if (was_closing) {
@@ -368,12 +368,12 @@ void FramedLink::fail(const Status& why) {
 
 void FramedLink::end(State state, const Status& why) {
   state_ = state;
-  over_ = why;
+  end_status_ = why;
   for (auto& port : ports_) {
     if (port->channel) port->channel->close();
   }
   sends_.clear(why);
-  tell_urgency();
+  report_priority();
   controls_.clear();
   control_head_ = control_next_ = 0;
   if (state == State::kLeft) {

@@ -27,7 +27,7 @@
 #include "transport/channel.h"
 #include "transport/inbox.h"
 #include "transport/link.h"
-#include "transport/precedence.h"
+#include "transport/link_priorities.h"
 #include "transport/send_queue.h"
 
 namespace perseus {
@@ -50,7 +50,7 @@ struct TrafficCounters {
 class LinkObserver {
  public:
   // Something is to be moved, for the first time: connect.
-  virtual void link_wanted(int peer) = 0;
+  virtual void connection_needed(int peer) = 0;
   virtual void link_control(int peer, std::span<const std::byte> message) = 0;
   virtual void link_lost(int peer, const Status& why) = 0;
   virtual void link_closed(int peer) = 0;
@@ -70,10 +70,10 @@ struct LinkEnvironment {
   int streams = INT_MAX;  // that carry data, of those that a link has
   int rank = -1;          // this one
   std::string rank_name = "this rank";
-  Precedence precedence{loop};  // among links of several channels
+  LinkPriorities priorities{loop};  // among links of several channels
 };
 
-class FramedLink final : public Link, private PrecededLink {
+class FramedLink final : public Link, private PriorityListener {
  public:
   // peer_name: "rank 3 on host7". control_channels: channels 0 to n - 1, of which 0 carries the
   // control messages and, without a data channel of its own behind them, all carry data, but
@@ -98,10 +98,10 @@ class FramedLink final : public Link, private PrecededLink {
   bool has_left() const { return state_ == State::kLeft; }
 
   // Asks the observer to connect, the first time.
-  void want();
-  bool is_wanted() const { return wanted_; }
+  void request_connection();
+  bool is_connection_requested() const { return connection_requested_; }
   // The peer connects by itself.
-  void set_wanted() { wanted_ = true; }
+  void mark_connection_requested() { connection_requested_ = true; }
 
   void send_control(std::span<const std::byte> message);
   // Sends what is queued, then goodbye; link_closed follows, at once if the link is over.
@@ -122,7 +122,7 @@ class FramedLink final : public Link, private PrecededLink {
 
   void start_send(Transfer& transfer) override;
   void start_receive(Transfer& transfer) override;
-  void look_again() override;
+  void on_lower_priority() override;
 
   bool next(Port& port, Frame& frame, uint64_t room);
   bool next_control(Frame& frame, uint64_t room);
@@ -133,13 +133,13 @@ class FramedLink final : public Link, private PrecededLink {
   // Whether what goes next would overtake something on another channel.
   bool is_overtaking() const;
   // Tells the other links how urgent the next message is.
-  void tell_urgency();
+  void report_priority();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
   Status check(const Port& port, const FrameHeader& header) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
   // The peer has said goodbye on some channel.
-  bool is_being_left() const;
+  bool has_any_goodbye() const;
   void goodbye_arrived(Port& port);
   void channel_failed(Port& port, const Status& why);
   // Has the channels look for data.
@@ -152,11 +152,11 @@ class FramedLink final : public Link, private PrecededLink {
   const std::string peer_name_;
   const bool is_local_;
   const int control_channels_;
-  bool wanted_ = false;
+  bool connection_requested_ = false;
   State state_ = State::kOpen;
-  Status over_;  // what transfers end with once the link is over
+  Status end_status_;  // what transfers end with once the link is over
   int attached_ = 0;
-  const size_t place_;  // in the precedence
+  const size_t place_;  // in the priorities
   std::vector<std::unique_ptr<Port>> ports_;
 
   SendQueue sends_;

@@ -25,7 +25,7 @@ struct Hello {
   enum Purpose : uint16_t {
     kTcpChannel = 1,
     kShmChannel = 2,
-    kKnock = 3,  // the higher of two ranks asks the lower one to connect
+    kConnectRequest = 3,  // the higher of two ranks asks the lower one to connect
   };
 
   uint64_t magic = kMagic;

@@ -27,7 +27,7 @@ void Inbox::post(Transfer& transfer) {
   }
   message.posted = &transfer;
   if (!message.begun) return;
-  meet(message);
+  match_size(message);
   while (message.posted != nullptr && message.first_held != IncomingMessage::kNone) {
     const HeldFrame& frame = held_[message.first_held];
     Status status = apply(transfer, frame.offset, frame.length, frame.data);
@@ -53,7 +53,7 @@ void Inbox::post_last(Transfer& transfer, const Status& why) {
   }
 }
 
-void Inbox::meet(IncomingMessage& message) {
+void Inbox::match_size(IncomingMessage& message) {
   Transfer* transfer = message.posted;
   if (transfer == nullptr || transfer->bytes == message.size) return;
   message.posted = nullptr;
@@ -67,7 +67,7 @@ Status Inbox::arrived(const FrameHeader& header, const std::byte* data, Lease le
   if (!message.begun) {
     message.begun = true;
     message.size = header.size;
-    meet(message);
+    match_size(message);
   }
   if (message.size != header.size || header.length > message.size - message.claimed) {
     return Status::internal("frames of one message contradict each other");

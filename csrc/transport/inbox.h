@@ -51,7 +51,7 @@ class Inbox {
   };
 
   // Fixes the message's size with its first frame, or when the receive meets frames.
-  void meet(IncomingMessage& message);
+  void match_size(IncomingMessage& message);
   Status apply(Transfer& transfer, uint64_t offset, uint32_t length, const std::byte* data);
   Status hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data,
               Lease lease);

@@ -23,12 +23,12 @@ struct Tag {
 };
 
 // Has what is kept for a SharedPayload.
-class SharedPayloadKeeper {
+class SharedPayloadStore {
  public:
   virtual void release(uint32_t place) = 0;
 
  protected:
-  ~SharedPayloadKeeper() = default;
+  ~SharedPayloadStore() = default;
 };
 
 // The same bytes on their way to several peers. A channel that can show one copy to all of them
@@ -37,26 +37,26 @@ class SharedPayload {
  public:
   explicit SharedPayload(int sends) : sends_left_(sends) {}
   SharedPayload(const SharedPayload&) = delete;
-  ~SharedPayload() { let_go(); }
+  ~SharedPayload() { release(); }
 
-  bool is_kept() const { return keeper_ != nullptr; }
+  bool is_stored() const { return store_ != nullptr; }
   uint32_t place() const { return place_; }
-  bool has_more() const { return sends_left_ > 1; }
-  void keep(SharedPayloadKeeper& keeper, uint32_t place) {
-    keeper_ = &keeper;
+  bool has_more_sends() const { return sends_left_ > 1; }
+  void store(SharedPayloadStore& store, uint32_t place) {
+    store_ = &store;
     place_ = place;
   }
   // A peer has been told.
-  void count_one() {
-    if (--sends_left_ == 0) let_go();
+  void note_sent() {
+    if (--sends_left_ == 0) release();
   }
 
  private:
-  void let_go() {
-    if (SharedPayloadKeeper* keeper = std::exchange(keeper_, nullptr)) keeper->release(place_);
+  void release() {
+    if (SharedPayloadStore* store = std::exchange(store_, nullptr)) store->release(place_);
   }
 
-  SharedPayloadKeeper* keeper_ = nullptr;
+  SharedPayloadStore* store_ = nullptr;
   uint32_t place_ = 0;
   int sends_left_;
 };

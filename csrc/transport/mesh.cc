@@ -65,7 +65,7 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
                    static_cast<int>(settings.streams)},
       // Before others take this rank for dead, or this one them.
       shortage_(std::chrono::milliseconds(std::min(start_timeout_, peer_timeout_)) / 2,
-                [this](int error) { shortage_lasts(error); }) {}
+                [this](int error) { on_lasting_shortage(error); }) {}
 
 MeshImpl::~MeshImpl() {
   loop_.cancel_timer(linger_timer_);
@@ -170,9 +170,9 @@ FramedLink& MeshImpl::framed_link(int peer) {
   return peers_[peer].link != nullptr ? *peers_[peer].link : make_link(peer);
 }
 
-void MeshImpl::link_wanted(int peer) {
+void MeshImpl::connection_needed(int peer) {
   begin_connecting(peer);
-  if (topology_.rank > peer && control_channels(peer) == 1) knock(peer);
+  if (topology_.rank > peer && control_channels(peer) == 1) ask_to_connect(peer);
 }
 
 FramedLink& MeshImpl::make_link(int peer) {
@@ -189,7 +189,7 @@ FramedLink& MeshImpl::make_link(int peer) {
 
 void MeshImpl::begin_connecting(int peer) {
   FramedLink& link = *peers_[peer].link;
-  link.set_wanted();
+  link.mark_connection_requested();
   // Covers the lower rank's dialers too, which give up a little earlier with more to say.
   peers_[peer].connect_timer =
       loop_.call_at(Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
@@ -236,9 +236,9 @@ void MeshImpl::dial_channel(int peer, int index) {
   });
 }
 
-void MeshImpl::knock(int peer) {
+void MeshImpl::ask_to_connect(int peer) {
   Hello hello;
-  hello.purpose = Hello::kKnock;
+  hello.purpose = Hello::kConnectRequest;
   dial(peer, hello, [this, peer](Result<FileDescriptor> fd) {
     // Heard; the connection has served its purpose, and the lower rank makes those of the link.
     if (fd.is_ok() || peers_[peer].link->is_connected()) return;
@@ -304,27 +304,27 @@ void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
   if (link.is_connected()) loop_.cancel_timer(peers_[peer].connect_timer);
 }
 
-bool MeshImpl::may_enter(const Hello& hello) {
+bool MeshImpl::may_connect(const Hello& hello) {
   if (hello.from >= static_cast<uint32_t>(topology_.size)) return false;
   const int peer = static_cast<int>(hello.from);
   const FramedLink* link = peers_[peer].link.get();
   if (link == nullptr ? closing_ || !failed_.is_ok() : link->is_over()) return false;
-  if (hello.purpose == Hello::kKnock) return peer > topology_.rank;
+  if (hello.purpose == Hello::kConnectRequest) return peer > topology_.rank;
   const int purpose = uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
   return hello.purpose == purpose && hello.total == control_channels(peer) &&
          hello.index < hello.total && !dials(peer, hello.index) &&
          (link == nullptr || !link->has_channel(hello.index));
 }
 
-void MeshImpl::entered(const Hello& hello, FileDescriptor fd) {
+void MeshImpl::on_connected(const Hello& hello, FileDescriptor fd) {
   const int peer = static_cast<int>(hello.from);
-  if (hello.purpose == Hello::kKnock) {
-    framed_link(peer).want();
+  if (hello.purpose == Hello::kConnectRequest) {
+    framed_link(peer).request_connection();
     return;
   }
   FramedLink& link = framed_link(peer);
   if (link.is_over()) return;
-  if (!link.is_wanted()) begin_connecting(peer);
+  if (!link.is_connection_requested()) begin_connecting(peer);
   if (!link.is_over()) attach(peer, hello.index, std::move(fd));
 }
 
@@ -372,7 +372,7 @@ void MeshImpl::finish_closing_if_done() {
   for (const Peer& peer : peers_) {
     if (peer.link != nullptr && !peer.link->is_over()) return;
   }
-  later([this] { report_closed(); });
+  post_if_alive([this] { report_closed(); });
 }
 
 void MeshImpl::report_closed() {
@@ -385,12 +385,12 @@ void MeshImpl::report_closed() {
   closed();
 }
 
-void MeshImpl::shortage_lasts(int error) {
+void MeshImpl::on_lasting_shortage(int error) {
   const Status why = Status::without(
       topology_.rank, topology_.name(topology_.rank) +
                           " can neither make nor take connections: " + std::strerror(error) +
                           (error == EMFILE ? "; raise its limit on open files (ulimit -n)" : ""));
-  later([this, why] { listener_->on_rank_lost(why.peer(), why); });
+  post_if_alive([this, why] { listener_->on_rank_lost(why.peer(), why); });
 }
 
 void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
@@ -399,7 +399,7 @@ void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
 
 void MeshImpl::link_lost(int peer, const Status& why) {
   loop_.cancel_timer(peers_[peer].connect_timer);
-  later([this, why] { listener_->on_rank_lost(why.peer(), why); });
+  post_if_alive([this, why] { listener_->on_rank_lost(why.peer(), why); });
 }
 
 void MeshImpl::link_closed(int peer) {
@@ -407,7 +407,7 @@ void MeshImpl::link_closed(int peer) {
   finish_closing_if_done();
 }
 
-void MeshImpl::later(std::function<void()> function) {
+void MeshImpl::post_if_alive(std::function<void()> function) {
   loop_.post([alive = std::weak_ptr<bool>(alive_), function = std::move(function)] {
     if (!alive.expired()) function();
   });

@@ -19,8 +19,8 @@
 #include "transport/dialer.h"
 #include "transport/framed_link.h"
 #include "transport/mesh.h"
+#include "transport/resource_shortage.h"
 #include "transport/shm/outbox.h"
-#include "transport/shortage.h"
 #include "transport/tcp/interfaces.h"
 
 namespace perseus {
@@ -66,25 +66,25 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   // Whether this rank connects channel `index`, or the peer.
   bool dials(int peer, int index) const;
   void dial_channel(int peer, int index);
-  void knock(int peer);
+  void ask_to_connect(int peer);
   void dial(int peer, const Hello& hello, std::function<void(Result<FileDescriptor>)> done);
   std::vector<Endpoint> endpoints_of(int peer, int index) const;
   std::vector<Endpoint> sources_for(const std::vector<Endpoint>& endpoints) const;
   void attach(int peer, int index, FileDescriptor fd);
 
-  bool may_enter(const Hello& hello) override;
-  void entered(const Hello& hello, FileDescriptor fd) override;
+  bool may_connect(const Hello& hello) override;
+  void on_connected(const Hello& hello, FileDescriptor fd) override;
 
-  void link_wanted(int peer) override;
+  void connection_needed(int peer) override;
   void link_control(int peer, std::span<const std::byte> message) override;
   void link_lost(int peer, const Status& why) override;
   void link_closed(int peer) override;
-  void shortage_lasts(int error);
+  void on_lasting_shortage(int error);
   void finish_closing_if_done();
   void report_closed();
   // Runs in the loop's next turn, unless the mesh is gone by then: the listener may do anything,
   // and is called from nobody's middle.
-  void later(std::function<void()> function);
+  void post_if_alive(std::function<void()> function);
 
   EventLoop& loop_;
   MeshListener* listener_ = nullptr;  // once somebody listens, before the loop runs
@@ -104,7 +104,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   Outbox outbox_;
   LinkEnvironment environment_;
   std::unique_ptr<DataFabric> fabric_;
-  Shortage shortage_;
+  ResourceShortage shortage_;
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Peer> peers_;
 

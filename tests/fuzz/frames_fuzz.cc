@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kChunk = 4096;
 
 struct Observer final : LinkObserver {
-  void link_wanted(int) override {}
+  void connection_needed(int) override {}
   void link_control(int, std::span<const std::byte>) override {}
   void link_lost(int, const Status&) override {}
   void link_closed(int) override {}

@@ -306,7 +306,7 @@ bool Gpu::free(void* pointer) {
   const auto allocation = take_allocation(pointer);
   if (!allocation) return false;
   const CurrentContext current(*allocation->gpu);
-  const OutsideOfCaptures outside(allocation->gpu->driver_);
+  const RelaxedCaptureMode outside(allocation->gpu->driver_);
   allocation->gpu->driver_.free(reinterpret_cast<CuPointer>(pointer));
   return true;
 }
@@ -316,7 +316,7 @@ bool Gpu::free_on_stream(void* pointer, CuStream stream) {
   if (!allocation) return false;
   Gpu& gpu = *allocation->gpu;
   const CurrentContext current(gpu);
-  const OutsideOfCaptures outside(gpu.driver_);
+  const RelaxedCaptureMode outside(gpu.driver_);
   Result<GpuEvent> last_use = GpuEvent();
   const bool is_kept = allocation->pooled > 0 && gpu.has_room_for(allocation->pooled);
   if (is_kept) last_use = gpu.record(stream);
@@ -340,7 +340,7 @@ Result<bool> Gpu::is_done(const GpuEvent& event) const {
   return cuda_status(driver_, result, "work on GPU " + std::to_string(ordinal_));
 }
 
-Status Gpu::order(CuStream stream, const GpuEvent& event) const {
+Status Gpu::make_stream_wait(CuStream stream, const GpuEvent& event) const {
   return cuda_status(driver_, driver_.stream_wait_event(stream, event.get(), 0),
                      "having a stream wait for a result");
 }

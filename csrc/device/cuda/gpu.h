@@ -35,13 +35,13 @@ class CurrentContext {
 };
 
 // What the calling thread does while this lives breaks no capture into a CUDA graph.
-class OutsideOfCaptures {
+class RelaxedCaptureMode {
  public:
-  explicit OutsideOfCaptures(const CudaDriver& driver) : driver_(driver) {
+  explicit RelaxedCaptureMode(const CudaDriver& driver) : driver_(driver) {
     driver_.exchange_capture_mode(&mode_);
   }
-  OutsideOfCaptures(const OutsideOfCaptures&) = delete;
-  ~OutsideOfCaptures() { driver_.exchange_capture_mode(&mode_); }
+  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+  ~RelaxedCaptureMode() { driver_.exchange_capture_mode(&mode_); }
 
  private:
   const CudaDriver& driver_;
@@ -157,7 +157,7 @@ class Gpu {
   // Whether all work that was recorded is done; an error of that or of earlier work.
   Result<bool> is_done(const GpuEvent& event) const;
   // Has the stream wait for the event.
-  Status order(CuStream stream, const GpuEvent& event) const;
+  Status make_stream_wait(CuStream stream, const GpuEvent& event) const;
   // Whether the stream is being captured into a CUDA graph.
   Result<bool> is_captured(CuStream stream) const;
   // Refused where it is: what happens in the engine is not the graph's.

@@ -13,32 +13,32 @@
 namespace perseus {
 namespace {
 
-// Between looks at what the GPU has done: soon after there was something, ever later while there is
-// nothing, so that a long step of the framework's costs no processor.
+// Between polls for completed work: short after some has completed, then growing, so that a long
+// step of the framework costs no processor time.
 constexpr std::chrono::microseconds kShortestPause{5};
 constexpr std::chrono::microseconds kLongestPause{200};
-// Between looks for what has gone wrong.
-constexpr std::chrono::milliseconds kFailurePause{5};
-// For so long what is abandoned may come to its end, so that no memory is touched after it has been
+// Between checks for errors.
+constexpr std::chrono::milliseconds kHealthInterval{5};
+// How long abandoned work is given to end, so that the GPU does not touch memory after it has been
 // given back.
-constexpr std::chrono::seconds kGrace{2};
+constexpr std::chrono::seconds kAbortGrace{2};
 
 }  // namespace
 
-void GpuJobs::push(GpuJob* job) {
-  job->next_ = nullptr;
-  (first_ == nullptr ? first_ : last_->next_) = job;
-  last_ = job;
+void GpuWorkQueue::push(GpuWorkItem* item) {
+  item->next_ = nullptr;
+  (first_ == nullptr ? first_ : last_->next_) = item;
+  last_ = item;
 }
 
-GpuJob* GpuJobs::pop() {
-  GpuJob* job = first_;
-  if (job != nullptr) first_ = job->next_;
-  return job;
+GpuWorkItem* GpuWorkQueue::pop() {
+  GpuWorkItem* item = first_;
+  if (item != nullptr) first_ = item->next_;
+  return item;
 }
 
-void GpuJobs::take_all(GpuJobs& other) {
-  while (GpuJob* job = other.pop()) push(job);
+void GpuWorkQueue::take_all(GpuWorkQueue& other) {
+  while (GpuWorkItem* item = other.pop()) push(item);
 }
 
 GpuThread::~GpuThread() {
@@ -46,7 +46,7 @@ GpuThread::~GpuThread() {
     std::lock_guard lock(mutex_);
     is_ending_ = true;
   }
-  news_.notify_one();
+  changed_.notify_one();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -54,20 +54,20 @@ Status GpuThread::start() {
   return start_thread(thread_, "a GPU", [this] { run(); });
 }
 
-void GpuThread::add(GpuJob& job) {
+void GpuThread::add(GpuWorkItem& item) {
   {
     std::lock_guard lock(mutex_);
-    queue_.push(&job);
+    queue_.push(&item);
   }
-  news_.notify_one();
+  changed_.notify_one();
 }
 
-void GpuThread::retire(std::unique_ptr<GpuDependent> dependent) {
+void GpuThread::retire(std::unique_ptr<AbortableCommunicators> communicators) {
   {
     std::lock_guard lock(mutex_);
-    retired_.push_back(std::move(dependent));
+    retired_.push_back(std::move(communicators));
   }
-  news_.notify_one();
+  changed_.notify_one();
 }
 
 void GpuThread::abandon(const Status& why) {
@@ -75,10 +75,10 @@ void GpuThread::abandon(const Status& why) {
     std::lock_guard lock(mutex_);
     if (why_abandoned_.is_ok()) why_abandoned_ = why;
   }
-  news_.notify_one();
+  changed_.notify_one();
 }
 
-Status GpuThread::given_up() const {
+Status GpuThread::stop_reason() const {
   if (!failure_.is_ok()) return failure_;
   std::lock_guard lock(mutex_);
   return why_abandoned_;
@@ -87,9 +87,9 @@ Status GpuThread::given_up() const {
 void GpuThread::run() {
   pthread_setname_np(pthread_self(), "perseus-gpu");
   const CurrentContext current(gpu_);
-  const OutsideOfCaptures outside(gpu_.driver());
+  const RelaxedCaptureMode outside(gpu_.driver());
   std::chrono::microseconds pause = kShortestPause;
-  GpuJobs taken;
+  GpuWorkQueue taken;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -98,52 +98,52 @@ void GpuThread::run() {
                (!why_abandoned_.is_ok() && !are_aborted_);
       };
       if (watched_.empty()) {
-        news_.wait(lock, has_news);
+        changed_.wait(lock, has_news);
       } else {
-        news_.wait_for(lock, pause, has_news);
+        changed_.wait_for(lock, pause, has_news);
       }
       taken.take_all(queue_);
       if (taken.empty() && watched_.empty() && is_ending_ && retired_.empty()) return;
     }
-    const bool has_jobs = !taken.empty();
-    GpuJobs failed;
-    while (GpuJob* job = taken.pop()) {
-      job->status_ = current.status().is_ok() ? given_up() : current.status();
-      if (job->status_.is_ok()) {
-        launch(*job);
+    const bool has_items = !taken.empty();
+    GpuWorkQueue failed;
+    while (GpuWorkItem* item = taken.pop()) {
+      item->status_ = current.status().is_ok() ? stop_reason() : current.status();
+      if (item->status_.is_ok()) {
+        launch(*item);
       } else {
-        failed.push(job);
+        failed.push(item);
       }
     }
     if (!failed.empty()) owner_.finished(failed);
-    look_for_failures();
-    pause = look() || has_jobs ? kShortestPause : std::min(2 * pause, kLongestPause);
+    check_health();
+    pause = collect_finished() || has_items ? kShortestPause : std::min(2 * pause, kLongestPause);
     end_retired();
   }
 }
 
-void GpuThread::look_for_failures() {
-  if (!given_up().is_ok()) return abort_dependents();
-  if (watched_.empty() || dependents_.empty() || !failure_.is_ok()) return;
+void GpuThread::check_health() {
+  if (!stop_reason().is_ok()) return abort_communicators();
+  if (watched_.empty() || communicators_.empty() || !failure_.is_ok()) return;
   const auto now = Clock::now();
-  if (now - looked_at_ < kFailurePause) return;
-  looked_at_ = now;
-  for (GpuDependent* dependent : dependents_) {
-    failure_ = dependent->health();
-    if (!failure_.is_ok()) return abort_dependents();
+  if (now - checked_at_ < kHealthInterval) return;
+  checked_at_ = now;
+  for (AbortableCommunicators* communicators : communicators_) {
+    failure_ = communicators->health();
+    if (!failure_.is_ok()) return abort_communicators();
   }
   if (now - watched_.front()->launched_at_ < patience_) return;
   failure_ = Status::timed_out("a collective on GPU " + std::to_string(gpu_.ordinal()) +
                                " has not ended within " + std::to_string(patience_.count()) +
                                " s (PERSEUS_NCCL_TIMEOUT)");
-  abort_dependents();
+  abort_communicators();
 }
 
-void GpuThread::abort_dependents() {
+void GpuThread::abort_communicators() {
   if (std::exchange(are_aborted_, true)) return;
   std::vector<std::function<void()>> aborts;
-  for (GpuDependent* dependent : dependents_)
-    std::ranges::move(dependent->aborts(), std::back_inserter(aborts));
+  for (AbortableCommunicators* communicators : communicators_)
+    std::ranges::move(communicators->aborts(), std::back_inserter(aborts));
   std::vector<std::thread> threads(aborts.size());
   for (size_t i = 0; i < aborts.size(); ++i) {
     const auto abort = [this, &run = aborts[i]] {
@@ -159,54 +159,55 @@ void GpuThread::abort_dependents() {
 }
 
 void GpuThread::end_retired() {
-  std::vector<std::unique_ptr<GpuDependent>> ending;
+  std::vector<std::unique_ptr<AbortableCommunicators>> ending;
   {
     std::lock_guard lock(mutex_);
     ending.swap(retired_);
   }
-  for (const auto& dependent : ending) std::erase(dependents_, dependent.get());
+  for (const auto& communicators : ending) std::erase(communicators_, communicators.get());
 }
 
-// Of a launch that fails a part may be queued, and so is waited for. Nothing is launched after it:
-// the other ranks, which have launched theirs, would take what comes next for it.
-void GpuThread::launch(GpuJob& job) {
+// A launch that fails may have queued a part of its work, so it is waited for as well. Nothing is
+// launched after it: the other ranks, which have launched theirs, would take the next launch for
+// it.
+void GpuThread::launch(GpuWorkItem& item) {
   auto event = gpu_.take_event();
-  job.status_ = event.is_ok() ? job.launch(job.stream_) : event.status();
-  if (event.is_ok() && job.stream_ != nullptr) {
+  item.status_ = event.is_ok() ? item.launch(item.stream_) : event.status();
+  if (event.is_ok() && item.stream_ != nullptr) {
     const Status recorded =
-        cuda_status(gpu_.driver(), gpu_.driver().record_event(event.value().get(), job.stream_),
+        cuda_status(gpu_.driver(), gpu_.driver().record_event(event.value().get(), item.stream_),
                     "recording an event");
     if (recorded.is_ok()) {
-      job.done_ = std::move(event).value();
+      item.done_ = std::move(event).value();
     } else {
-      job.has_no_end_ = true;
-      if (job.status_.is_ok()) job.status_ = recorded;
+      item.is_untracked_ = true;
+      if (item.status_.is_ok()) item.status_ = recorded;
     }
   }
-  job.launched_at_ = Clock::now();
-  if (!job.status_.is_ok()) {
-    if (failure_.is_ok()) failure_ = job.status_;
-  } else if (job.done_) {
-    job.launched();
+  item.launched_at_ = Clock::now();
+  if (!item.status_.is_ok()) {
+    if (failure_.is_ok()) failure_ = item.status_;
+  } else if (item.done_) {
+    item.launched();
   }
-  watched_.push_back(&job);
+  watched_.push_back(&item);
 }
 
-bool GpuThread::look() {
-  const Status why = given_up();
-  const bool has_grace = Clock::now() - aborted_at_ < kGrace;
-  GpuJobs done;
-  std::erase_if(watched_, [&](GpuJob* job) {
+bool GpuThread::collect_finished() {
+  const Status why = stop_reason();
+  const bool is_in_grace = Clock::now() - aborted_at_ < kAbortGrace;
+  GpuWorkQueue done;
+  std::erase_if(watched_, [&](GpuWorkItem* item) {
     Result<bool> is_done = true;
-    if (job->done_) is_done = gpu_.is_done(job->done_);
-    const bool is_under_way = job->has_no_end_ || (is_done.is_ok() && !is_done.value());
-    if (is_under_way && (why.is_ok() || has_grace)) return false;
-    if (job->status_.is_ok()) {
-      // What comes to its end once dependents are aborted has no result.
+    if (item->done_) is_done = gpu_.is_done(item->done_);
+    const bool is_under_way = item->is_untracked_ || (is_done.is_ok() && !is_done.value());
+    if (is_under_way && (why.is_ok() || is_in_grace)) return false;
+    if (item->status_.is_ok()) {
+      // Work that ends after its communicators were aborted has no valid result.
       const bool is_void = is_under_way || are_aborted_;
-      job->status_ = !is_done.is_ok() ? is_done.status() : is_void ? why : Status::ok();
+      item->status_ = !is_done.is_ok() ? is_done.status() : is_void ? why : Status::ok();
     }
-    done.push(job);
+    done.push(item);
     return true;
   });
   if (done.empty()) return false;
@@ -232,25 +233,25 @@ void GpuThreads::abandon(const Status& why) {
   for (const auto& [gpu, thread] : threads_) thread->abandon(why);
 }
 
-void GpuThreads::finished(GpuJobs& jobs) {
+void GpuThreads::finished(GpuWorkQueue& items) {
   {
     std::lock_guard lock(mutex_);
-    finished_.take_all(jobs);
+    finished_.take_all(items);
   }
   loop_.wake();
 }
 
 bool GpuThreads::poll() {
-  GpuJobs jobs;
+  GpuWorkQueue items;
   {
     std::lock_guard lock(mutex_);
-    jobs.take_all(finished_);
+    items.take_all(finished_);
   }
-  if (jobs.empty()) return false;
-  while (GpuJob* job = jobs.pop()) {
-    job->is_back_ = true;
-    // The waiter's frame, with the job in it, may be gone once it has been resumed.
-    if (job->waiter_ != nullptr) job->waiter_.resume();
+  if (items.empty()) return false;
+  while (GpuWorkItem* item = items.pop()) {
+    item->is_finished_ = true;
+    // Resuming the waiter may destroy its frame, and the item in it.
+    if (item->waiter_ != nullptr) item->waiter_.resume();
   }
   return true;
 }

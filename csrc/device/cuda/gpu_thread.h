@@ -1,9 +1,9 @@
-// The thread that speaks to one GPU for an engine: it queues work on the GPU's streams, in the
-// order in which it was given, and sees when work is done. The engine's own thread never waits for
-// the driver, nor for the GPU: a Task awaits a GpuWork and is resumed on the loop's thread.
+// The thread that talks to one GPU for an engine: it queues work on the GPU's streams, in the order
+// in which the work was added, and polls for its completion. The engine's own thread never waits
+// for the driver or the GPU: a Task awaits an AwaitableGpuWork and is resumed on the loop's thread.
 //
-//   loop's thread:  co_await GpuWork ------------------------------> resumed
-//   GPU's thread:        launch -> stream ... event seen to be done -^
+//   loop's thread:  co_await AwaitableGpuWork ------------------------> resumed
+//   GPU's thread:        launch -> stream ... event seen complete --------^
 #pragma once
 
 #include <chrono>
@@ -26,93 +26,94 @@ namespace perseus {
 
 class GpuThreads;
 
-// What a GPU's thread looks after beside its work, and ends when that is abandoned: a communicator,
-// whose collectives can fail, or wait for ever, on the GPU. GPU's thread.
-class GpuDependent {
+// Communicators that a GPU's thread monitors, and aborts when its work is abandoned: their
+// collectives can fail on the GPU, or wait there for ever. GPU's thread.
+class AbortableCommunicators {
  public:
-  virtual ~GpuDependent() = default;  // an end in order, which may wait for a moment
-  // What has gone wrong since it was begun.
+  // Ends them in order, which may take a moment.
+  virtual ~AbortableCommunicators() = default;
+  // The first error since they were created, or ok.
   virtual Status health() = 0;
-  // What ends all that waits on the GPU, whose results are void then: to be called side by side,
-  // as one may wait for the others' work.
+  // Functions that end everything that waits on the GPU, after which its results are void. Must be
+  // called concurrently, since one may wait for the work of the others.
   virtual std::vector<std::function<void()>> aborts() = 0;
 };
 
-// A piece of work for a GPU's thread. Lives in the frame of the Task that awaits it.
-class GpuJob {
+// One piece of work for a GPU's thread. Lives in the frame of the Task that awaits it.
+class GpuWorkItem {
  public:
-  // Queues the work, on `stream` or so that this waits for it; it may put another stream there.
-  // GPU's thread, in its context.
+  // Queues the work on `stream`, or so that the stream waits for it; may set `stream` to another
+  // one. GPU's thread, in its context.
   virtual Status launch(CuStream& stream) = 0;
-  // It has been queued, and done_ is when it will be done. GPU's thread.
+  // The work has been queued; `done_` is the event of its end. GPU's thread.
   virtual void launched() {}
 
  protected:
-  // A null `stream`: nothing is queued, so that the job is done when it has been launched.
-  explicit GpuJob(CuStream stream) : stream_(stream) {}
-  ~GpuJob() = default;
+  // With a null `stream` nothing is queued: the item is done once it has been launched.
+  explicit GpuWorkItem(CuStream stream) : stream_(stream) {}
+  ~GpuWorkItem() = default;
 
-  // The loop's thread, before the work is added and after it has come back.
+  // Used by the loop's thread before the work is added and after it is finished.
   Status status_;
   std::coroutine_handle<> waiter_;  // null while nobody awaits it
-  bool is_back_ = false;
+  bool is_finished_ = false;
   GpuEvent done_;
 
  private:
-  bool has_no_end_ = false;  // what it has queued has no event: nobody sees it end
-  friend class GpuJobs;
+  bool is_untracked_ = false;  // its end cannot be seen, since no event could be recorded
+  friend class GpuWorkQueue;
   friend class GpuThread;
   friend class GpuThreads;
   CuStream stream_;
   Clock::time_point launched_at_;
-  GpuJob* next_ = nullptr;
+  GpuWorkItem* next_ = nullptr;
 };
 
-// Jobs in the order of arrival.
-class GpuJobs {
+// Work items, first in, first out.
+class GpuWorkQueue {
  public:
   bool empty() const { return first_ == nullptr; }
-  void push(GpuJob* job);
-  GpuJob* pop();  // null: none
-  void take_all(GpuJobs& other);
+  void push(GpuWorkItem* item);
+  GpuWorkItem* pop();  // null: none
+  void take_all(GpuWorkQueue& other);
 
  private:
-  GpuJob* first_ = nullptr;
-  GpuJob* last_ = nullptr;
+  GpuWorkItem* first_ = nullptr;
+  GpuWorkItem* last_ = nullptr;
 };
 
 class GpuThread {
  public:
-  // patience: how long work may take that a dependent is a part of.
+  // patience: how long work may take while there are communicators.
   GpuThread(Gpu& gpu, GpuThreads& owner, std::chrono::seconds patience)
       : gpu_(gpu), owner_(owner), patience_(patience) {}
   GpuThread(const GpuThread&) = delete;
-  ~GpuThread();  // all jobs must have come back
+  ~GpuThread();  // all items must be finished
 
   Status start();
   Gpu& gpu() const { return gpu_; }
 
   // Loop's thread.
-  void add(GpuJob& job);
-  // What is under way comes back with `why` though the GPU may still be at it, as does all that is
-  // added from now on. What it works on must outlive it: see GpuBuffer.
+  void add(GpuWorkItem& item);
+  // Finishes all work under way with `why`, though the GPU may still be at it, and all that is
+  // added from now on. The memory that the GPU works on must outlive that work: see GpuBuffer.
   void abandon(const Status& why);
-  // Ends it, later. Loop's thread.
-  void retire(std::unique_ptr<GpuDependent> dependent);
+  // Destroys the communicators on the GPU's thread, later. Loop's thread.
+  void retire(std::unique_ptr<AbortableCommunicators> communicators);
 
   // GPU's thread.
-  void look_after(GpuDependent& dependent) { dependents_.push_back(&dependent); }
-  // Whether to give up what takes long here; then work fails with this.
-  Status given_up() const;
+  void monitor(AbortableCommunicators& communicators) { communicators_.push_back(&communicators); }
+  // Not ok once anything that takes long here must be given up; work then fails with this status.
+  Status stop_reason() const;
 
  private:
   void run();
-  void launch(GpuJob& job);
-  // Gives back what is done; whether there was any.
-  bool look();
-  // Of dependents, and of what has taken too long.
-  void look_for_failures();
-  void abort_dependents();
+  void launch(GpuWorkItem& item);
+  // Hands finished items back; returns whether there were any.
+  bool collect_finished();
+  // Looks for errors of communicators and for work that has taken too long.
+  void check_health();
+  void abort_communicators();
   void end_retired();
 
   Gpu& gpu_;
@@ -121,23 +122,23 @@ class GpuThread {
   std::thread thread_;
 
   mutable std::mutex mutex_;
-  std::condition_variable news_;
-  GpuJobs queue_;
+  std::condition_variable changed_;
+  GpuWorkQueue queue_;
   Status why_abandoned_;
   bool is_ending_ = false;
-  std::vector<std::unique_ptr<GpuDependent>> retired_;
+  std::vector<std::unique_ptr<AbortableCommunicators>> retired_;
 
   // GPU's thread.
-  std::vector<GpuJob*> watched_;  // launched, and not seen to be done
-  std::vector<GpuDependent*> dependents_;
-  Status failure_;  // of a dependent, or of what was to be launched
+  std::vector<GpuWorkItem*> watched_;  // launched, and not yet seen complete
+  std::vector<AbortableCommunicators*> communicators_;
+  Status failure_;  // of communicators, or of a launch
   bool are_aborted_ = false;
   Clock::time_point aborted_at_;
-  Clock::time_point looked_at_;
+  Clock::time_point checked_at_;
 };
 
-// The GPU threads of an engine, each started with the first work for its GPU. Loop's thread, but
-// for `finished`.
+// The GPU threads of an engine. Each is started by the first work for its GPU. Loop's thread,
+// except for `finished`.
 class GpuThreads final : Poller {
  public:
   GpuThreads(EventLoop& loop, std::chrono::seconds patience) : loop_(loop), patience_(patience) {}
@@ -148,7 +149,7 @@ class GpuThreads final : Poller {
   void abandon(const Status& why);
 
   // GPU's thread.
-  void finished(GpuJobs& jobs);
+  void finished(GpuWorkQueue& items);
 
  private:
   bool poll() override;
@@ -161,35 +162,40 @@ class GpuThreads final : Poller {
   Status why_abandoned_;
 
   std::mutex mutex_;
-  GpuJobs finished_;
+  GpuWorkQueue finished_;
 };
 
-// To be awaited by a Task; ends when the work that `launch`, which may take the stream as GpuJob's
-// does, has queued is done. What is begun before it is awaited must be awaited all the same.
-//
-// `told(event)` is called on the GPU's thread when the work has been queued without an error: the
-// event is its end.
-struct TellNobody {
+struct NoCallback {
   void operator()(const GpuEvent&) const {}
 };
-template <typename Launch, typename Told = TellNobody>
-class GpuWork final : GpuJob {
+
+// A Task awaits this; it is ready when the work that `launch` has queued is done. `launch` may take
+// the stream, as GpuWorkItem::launch does. Work that is begun before it is awaited must still be
+// awaited.
+//
+// `on_launched(event)` is called on the GPU's thread when the work has been queued without an
+// error; the event marks its end.
+template <typename Launch, typename OnLaunched = NoCallback>
+class AwaitableGpuWork final : GpuWorkItem {
  public:
-  GpuWork(GpuThread& thread, CuStream stream, Launch launch, Told told = {})
-      : GpuJob(stream), thread_(thread), launch_(std::move(launch)), told_(std::move(told)) {}
-  GpuWork(const GpuWork&) = delete;
+  AwaitableGpuWork(GpuThread& thread, CuStream stream, Launch launch, OnLaunched on_launched = {})
+      : GpuWorkItem(stream),
+        thread_(thread),
+        launch_(std::move(launch)),
+        on_launched_(std::move(on_launched)) {}
+  AwaitableGpuWork(const AwaitableGpuWork&) = delete;
 
   void begin() {
     has_begun_ = true;
     thread_.add(*this);
   }
-  bool await_ready() const noexcept { return is_back_; }
+  bool await_ready() const noexcept { return is_finished_; }
   void await_suspend(std::coroutine_handle<> waiter) {
     waiter_ = waiter;
     if (!has_begun_) begin();
   }
   Status await_resume() { return std::move(status_); }
-  // Of the work that was queued, which may be under way where it was abandoned.
+  // The event of the work's end. Work that was abandoned may still be under way.
   GpuEvent take_event() { return std::move(done_); }
 
  private:
@@ -201,11 +207,11 @@ class GpuWork final : GpuJob {
     }
   }
 
-  void launched() override { told_(done_); }
+  void launched() override { on_launched_(done_); }
 
   GpuThread& thread_;
   Launch launch_;
-  Told told_;
+  OnLaunched on_launched_;
   bool has_begun_ = false;
 };
 

@@ -11,7 +11,7 @@ CuPointer address(const void* pointer) { return reinterpret_cast<CuPointer>(poin
 }  // namespace
 
 Status LaneCalls::move(std::span<const Move> moves, DataType dtype, double factor,
-                       const Search& search) const {
+                       const NonFiniteSearch& search) const {
   const MoveKernels* const kernels = gpu_.kernels();
   if (kernels != nullptr && (moves.size() > 1 || factor != 1.0 || search.words != nullptr)) {
     return kernels->launch(moves, dtype, dtype, factor, search, stream());
@@ -26,7 +26,7 @@ Status LaneCalls::move(std::span<const Move> moves, DataType dtype, double facto
 }
 
 Status LaneCalls::unpack(std::byte* buffer, uint64_t elements, std::span<const Move> moves,
-                         DataType dtype, double factor, const Search& search) const {
+                         DataType dtype, double factor, const NonFiniteSearch& search) const {
   if (search.words == nullptr || factor == 1.0) return move(moves, dtype, factor, search);
   // A kernel looks at what it reads.
   const Move in_place{buffer, buffer, elements, 0};

@@ -29,11 +29,11 @@ class LaneCalls {
   // Values times `factor`. By a kernel or, where there is none, one copy each: only a kernel can
   // multiply and search.
   Status move(std::span<const Move> moves, DataType dtype, double factor,
-              const Search& search) const;
+              const NonFiniteSearch& search) const;
   // What lies in `buffer`, times `factor`, to where it belongs; what is searched is what comes of
   // it.
   Status unpack(std::byte* buffer, uint64_t elements, std::span<const Move> moves, DataType dtype,
-                double factor, const Search& search) const;
+                double factor, const NonFiniteSearch& search) const;
 
   // Sums of floating types are of values times `factor`, which is taken in that type.
   Status all_reduce(const void* source, void* target, uint64_t elements, DataType dtype,

@@ -23,7 +23,7 @@ std::string kernel_name(DataType from, DataType to) {
 class Launcher {
  public:
   Launcher(const CudaDriver& driver, CuFunction kernel, uint32_t from_size, uint32_t to_size,
-           double factor, const Search& search, CuStream stream)
+           double factor, const NonFiniteSearch& search, CuStream stream)
       : driver_(driver),
         kernel_(kernel),
         from_size_(from_size),
@@ -120,7 +120,7 @@ Status MoveKernels::find_all(CuModule module) {
 }
 
 Status MoveKernels::launch(std::span<const Move> moves, DataType from, DataType to, double factor,
-                           const Search& search, CuStream stream) const {
+                           const NonFiniteSearch& search, CuStream stream) const {
   if (!can_move(from, to)) {
     return Status::invalid_argument("cannot convert " + std::string(to_string(from)) + " to " +
                                     std::string(to_string(to)) + " on the GPU");
@@ -132,7 +132,7 @@ Status MoveKernels::launch(std::span<const Move> moves, DataType from, DataType 
   const auto to_size = static_cast<uint32_t>(size_of(to));
   const uint32_t bytes_of_copied = is_copy ? from_size : 1;
   Launcher launcher(driver_, kernel, is_copy ? 1 : from_size, is_copy ? 1 : to_size, factor,
-                    is_searched ? search : Search{}, stream);
+                    is_searched ? search : NonFiniteSearch{}, stream);
   for (const Move& move : moves) {
     if (is_copy && move.source == move.target) continue;
     PERSEUS_RETURN_IF_ERROR(launcher.add(move.source, move.target,

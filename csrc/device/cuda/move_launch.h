@@ -21,7 +21,7 @@ struct Move {
 };
 
 // For NaN and infinity.
-struct Search {
+struct NonFiniteSearch {
   // A word for each index of the moves, in memory that the GPU reaches, each kNothingFound or what
   // earlier launches found; see found_word. Null: not searched.
   unsigned long long* words = nullptr;
@@ -42,7 +42,7 @@ class MoveKernels {
   // types may differ between floating types only. Of types that have no NaN nothing is searched.
   // Allocates nothing. `moves` is not needed any more when it returns.
   Status launch(std::span<const Move> moves, DataType from, DataType to, double factor,
-                const Search& search, CuStream stream) const;
+                const NonFiniteSearch& search, CuStream stream) const;
 
  private:
   explicit MoveKernels(const CudaDriver& driver) : driver_(driver) {}

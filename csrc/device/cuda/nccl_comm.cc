@@ -102,7 +102,7 @@ Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view wh
     NcclResult result = kNcclSuccess;
     PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), nccl().async_error(comm_, &result), what));
     if (result != kNcclInProgress) return outcome(result, what, until);
-    PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
+    PERSEUS_RETURN_IF_ERROR(setup_.thread.stop_reason());
     const auto now = Clock::now();
     if (now - begin < kSoon) {
       std::this_thread::yield();
@@ -121,7 +121,7 @@ Status NcclComm::wait_until_settled(Clock::time_point until, std::string_view wh
 NcclComm::~NcclComm() {
   constexpr std::string_view kWhat = "ending NCCL";
   if (comm_ == nullptr) return;
-  if (setup_.thread.given_up().is_ok()) {
+  if (setup_.thread.stop_reason().is_ok()) {
     for (void* registered : registered_) nccl().deregister_buffer(comm_, registered);
     if (nccl_status(nccl(), nccl().finalize(comm_), kWhat).is_ok() &&
         wait_until_settled(Clock::now() + kFarewell, kWhat).is_ok()) {
@@ -157,7 +157,7 @@ Status NcclComm::outcome(NcclResult result, std::string_view what, Clock::time_p
   if (result == kNcclRemoteError) {
     until = std::min(until, Clock::now() + kNewsOfOthers);
     while (Clock::now() < until) {
-      PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
+      PERSEUS_RETURN_IF_ERROR(setup_.thread.stop_reason());
       std::this_thread::sleep_for(kPause);
     }
   }

@@ -60,7 +60,7 @@ Result<std::unique_ptr<NcclLane>> NcclLane::make(const NcclSetup& setup, Options
   // Before what computes: the next step waits for it.
   const CuResult made = driver.create_stream(&lane->stream_, kCuStreamNonBlocking, kCuMostUrgent);
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver, made, "making a stream for NCCL"));
-  setup.thread.look_after(*lane);
+  setup.thread.monitor(*lane);
   return lane;
 }
 
@@ -122,7 +122,7 @@ Status NcclLane::wait_until_idle(Clock::time_point until, bool gives_up) const {
     const auto is_done = gpu.is_done(event.value());
     PERSEUS_RETURN_IF_ERROR(is_done.status());
     if (is_done.value()) return {};
-    if (gives_up) PERSEUS_RETURN_IF_ERROR(setup_.thread.given_up());
+    if (gives_up) PERSEUS_RETURN_IF_ERROR(setup_.thread.stop_reason());
     if (Clock::now() > until) return Status::timed_out("work on the GPU has not ended in time");
     std::this_thread::sleep_for(kIdlePause);
   }

@@ -41,7 +41,7 @@ class LaneMemory {
   std::vector<Block> blocks_;
 };
 
-class NcclLane final : public GpuDependent {
+class NcclLane final : public AbortableCommunicators {
  public:
   struct Options {
     bool registers_memory;

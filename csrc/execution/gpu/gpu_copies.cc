@@ -50,7 +50,7 @@ Status wait_until_ready(const Gpu& gpu, std::span<const CuEvent> ready, CuStream
 }
 
 Task take_pinned(GpuThread& thread, uint64_t bytes, GpuBuffer& pinned) {
-  GpuWork work(thread, nullptr, [&]() -> Status {
+  AwaitableGpuWork work(thread, nullptr, [&]() -> Status {
     auto taken = thread.gpu().take_buffer(GpuBuffer::Kind::kPinned, bytes);
     if (taken.is_ok()) pinned = std::move(taken).value();
     return taken.status();
@@ -62,7 +62,7 @@ Task take_pinned(GpuThread& thread, uint64_t bytes, GpuBuffer& pinned) {
 Task copy_down(GpuThread& thread, GpuCopies copies, GpuBuffer& pinned) {
   Gpu& gpu = thread.gpu();
   const CuStream stream = gpu.download_stream();
-  GpuWork work(thread, stream, [&] {
+  AwaitableGpuWork work(thread, stream, [&] {
     return queue(gpu, copies, stream, [&](const Move& move, size_t bytes) {
       return gpu.driver().copy_to_host(move.target, reinterpret_cast<CuPointer>(move.source), bytes,
                                        stream);
@@ -83,7 +83,7 @@ Task copy_up(GpuThread& thread, GpuCopies copies, GpuBuffer& pinned) {
   if (copies.factor != 1.0 && !takes_kernel(gpu, copies)) {
     scale_here(copies, [](const Move& move) { return move.source; });
   }
-  GpuWork work(thread, stream, [&] {
+  AwaitableGpuWork work(thread, stream, [&] {
     return queue(gpu, copies, stream, [&](const Move& move, size_t bytes) {
       return gpu.driver().copy_to_device(reinterpret_cast<CuPointer>(move.target), move.source,
                                          bytes, stream);

@@ -21,8 +21,8 @@ unsigned long long* GpuSearch::words(FiniteCheck::Side side) const {
   return side == FiniteCheck::kInput ? first : first + inputs_;
 }
 
-Search GpuSearch::of(FiniteCheck::Side side) const {
-  return is_on_ ? Search{words(side), puts_zeros_} : Search{};
+NonFiniteSearch GpuSearch::of(FiniteCheck::Side side) const {
+  return is_on_ ? NonFiniteSearch{words(side), puts_zeros_} : NonFiniteSearch{};
 }
 
 std::optional<GpuSearch::Finding> GpuSearch::found(FiniteCheck::Side side, size_t index) const {

@@ -28,7 +28,7 @@ class GpuSearch {
   // GPU's thread, before anything is launched.
   Status prepare(Gpu& gpu);
   // For MoveKernels::launch.
-  Search of(FiniteCheck::Side side) const;
+  NonFiniteSearch of(FiniteCheck::Side side) const;
 
   // The kernels may be at it until then.
   void note_use(GpuEvent until) { words_.note_use(std::move(until)); }

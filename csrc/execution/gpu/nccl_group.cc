@@ -121,7 +121,7 @@ Task NcclGroup::swap_ids(CollectiveOptions options) {
   Ids mine;
   Status made;
   if (bytes_of[group.index] > 0) {
-    GpuWork making(thread_, nullptr, [&]() -> Status {
+    AwaitableGpuWork making(thread_, nullptr, [&]() -> Status {
       for (int lane = 0; lane < lanes(); ++lane) {
         const NcclResult result = setup_.nccl.unique_id(&mine.by_lane[lane]);
         PERSEUS_RETURN_IF_ERROR(nccl_status(setup_.nccl, result, "beginning with NCCL"));

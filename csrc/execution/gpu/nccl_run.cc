@@ -64,7 +64,7 @@ auto on_lane(ShardRun& run, const GpuLaunches& launches, std::span<const CuEvent
     PERSEUS_RETURN_IF_ERROR(wait_until_ready(nccl.gpu(), ready, stream));
     return queue(calls);
   };
-  return GpuWork(nccl.thread(), nullptr, launch, [&run, is_last](const GpuEvent& until) {
+  return AwaitableGpuWork(nccl.thread(), nullptr, launch, [&run, is_last](const GpuEvent& until) {
     if (!is_last) return;
     for_each_operation(
         run.shard, [&](uint32_t index) { run.batch->operations[index]->shard_launched(until); });
@@ -142,8 +142,8 @@ class Pieces {
   }
 
  private:
-  Search search(FiniteCheck::Side side) const {
-    return search_ != nullptr ? search_->of(side) : Search{};
+  NonFiniteSearch search(FiniteCheck::Side side) const {
+    return search_ != nullptr ? search_->of(side) : NonFiniteSearch{};
   }
 
   const ShardRun& run_;
@@ -361,7 +361,7 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& la
 
 // Memory for results whose sizes are known by now.
 Task allocate_results(NcclGroup& nccl, Operation& operation, std::span<const uint64_t> bytes_of) {
-  GpuWork work(nccl.thread(), nullptr, [&]() -> Status {
+  AwaitableGpuWork work(nccl.thread(), nullptr, [&]() -> Status {
     for (size_t t = 0; t < operation.tensors.size(); ++t) {
       PERSEUS_RETURN_IF_ERROR(allocate_output(operation.tensors[t], bytes_of[t], nccl.gpu()));
     }

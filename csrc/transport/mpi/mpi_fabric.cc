@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kWindow = 4;
 constexpr int kArrivalsPerTurn = 16;
 constexpr std::chrono::milliseconds kPatience{2};
-constexpr std::chrono::milliseconds kNap{1};
+constexpr std::chrono::milliseconds kSleep{1};
 // How long the end waits for messages under way, goodbyes among them.
 constexpr std::chrono::seconds kLastWait{1};
 
@@ -47,7 +47,7 @@ MpiFabric::MpiFabric(EventLoop& loop, const MpiBootstrap& bootstrap, uint64_t ma
 
 MpiFabric::~MpiFabric() {
   loop_.remove_poller(this);
-  if (napping_) loop_.cancel_timer(nap_);
+  if (is_sleeping_) loop_.cancel_timer(sleep_timer_);
   end_with_peers();
   abandon_what_is_left();
 }
@@ -62,7 +62,7 @@ void MpiFabric::end_with_peers() {
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = peers_[rank];
     peer.closed = true;
-    Flight end;
+    PendingMessage end;
     if (is_unclean(peer) &&
         mpi_.begin_send(comm_, launched_[rank], tag_, nullptr, 0, end.request).is_ok()) {
       peer.sends.push_back(std::move(end));
@@ -74,10 +74,10 @@ void MpiFabric::end_with_peers() {
            });
   };
   const Clock::time_point deadline = Clock::now() + kLastWait;
-  MpiPause pause;
+  MpiBackoff backoff;
   while (is_unfinished() && Clock::now() < deadline) {
     poll();
-    pause.rest();
+    backoff.pause();
   }
 }
 
@@ -85,9 +85,9 @@ void MpiFabric::abandon_what_is_left() {
   if (!is_busy()) return;
   PERSEUS_LOG(kInfo, "MPI still holds messages of peers that are gone; their memory is left to it");
   for (Peer& peer : peers_) {
-    for (auto* flights : {&peer.sends, &peer.receives}) {
+    for (auto* messages : {&peer.sends, &peer.receives}) {
       // On purpose never freed, nor the pool that they came from.
-      if (!flights->empty()) new std::deque<Flight>(std::move(*flights));
+      if (!messages->empty()) new std::deque<PendingMessage>(std::move(*messages));
     }
   }
   (void)buffers_.release();
@@ -111,21 +111,21 @@ void MpiFabric::send_all(int peer) {
   Peer& to = peers_[peer];
   while (to.channel != nullptr && to.sends.size() < kWindow) {
     FramePort& port = to.channel->port();
-    Flight flight;
-    flight.memory = buffers_->take(kPayloadOffset + max_payload_);
-    if (!flight.memory) return fail(peer, Status::out_of_memory("no memory for a frame to send"));
+    PendingMessage message;
+    message.memory = buffers_->take(kPayloadOffset + max_payload_);
+    if (!message.memory) return fail(peer, Status::out_of_memory("no memory for a frame to send"));
     Frame frame;
     if (!port.next(frame, max_payload_)) return;
-    std::byte* start = flight.memory.data() + kHeaderOffset;
+    std::byte* start = message.memory.data() + kHeaderOffset;
     std::memcpy(start, &frame.header, sizeof(frame.header));
     if (frame.header.length != 0) {
       std::memcpy(start + sizeof(frame.header), frame.data, frame.header.length);
     }
-    flight.bytes = sizeof(frame.header) + frame.header.length;
+    message.bytes = sizeof(frame.header) + frame.header.length;
     const Status status =
-        mpi_.begin_send(comm_, launched_[peer], tag_, start, flight.bytes, flight.request);
+        mpi_.begin_send(comm_, launched_[peer], tag_, start, message.bytes, message.request);
     if (!status.is_ok()) return fail(peer, status);
-    to.sends.push_back(std::move(flight));
+    to.sends.push_back(std::move(message));
     to.said_goodbye |= frame.header.kind() == FrameHeader::kGoodbye;
     port.sent(frame);
   }
@@ -135,7 +135,7 @@ bool MpiFabric::poll() {
   bool moved = progress_sends();
   moved |= match_arrivals();
   moved |= progress_receives();
-  if (moved) patient_until_ = Clock::now() + kPatience;
+  if (moved) poll_until_ = Clock::now() + kPatience;
   return moved;
 }
 
@@ -143,7 +143,7 @@ bool MpiFabric::poll() {
 bool MpiFabric::progress_sends() {
   bool moved = false;
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
-    std::deque<Flight>& sends = peers_[peer].sends;
+    std::deque<PendingMessage>& sends = peers_[peer].sends;
     bool retired = false;
     while (!sends.empty() && is_done(sends.front())) {
       sends.pop_front();
@@ -158,7 +158,7 @@ bool MpiFabric::progress_sends() {
 bool MpiFabric::match_arrivals() {
   for (int matched = 0; matched < kArrivalsPerTurn; ++matched) {
     bool found = false;
-    MpiArrival arrival;
+    MpiMatchedMessage arrival;
     const Status status = mpi_.match(comm_, Mpi::kAnySource, tag_, found, arrival);
     if (!status.is_ok()) fail_all(status);
     if (!status.is_ok() || !found) return matched > 0;
@@ -169,7 +169,7 @@ bool MpiFabric::match_arrivals() {
   return true;
 }
 
-Status MpiFabric::receive(int peer, MpiArrival& arrival) {
+Status MpiFabric::receive(int peer, MpiMatchedMessage& arrival) {
   const bool is_end = arrival.bytes == 0;
   const bool is_frame =
       arrival.bytes >= sizeof(FrameHeader) && arrival.bytes <= sizeof(FrameHeader) + max_payload_;
@@ -177,57 +177,57 @@ Status MpiFabric::receive(int peer, MpiArrival& arrival) {
     return Status::internal("an MPI message of " + std::to_string(arrival.bytes) +
                             " bytes is no frame");
   }
-  Flight flight;
-  flight.bytes = arrival.bytes;
-  flight.memory = buffers_->take(kHeaderOffset + arrival.bytes);
-  if (!flight.memory) return Status::out_of_memory("no memory for a frame that arrives");
+  PendingMessage message;
+  message.bytes = arrival.bytes;
+  message.memory = buffers_->take(kHeaderOffset + arrival.bytes);
+  if (!message.memory) return Status::out_of_memory("no memory for a frame that arrives");
   PERSEUS_RETURN_IF_ERROR(
-      mpi_.begin_receive(arrival, flight.memory.data() + kHeaderOffset, flight.request));
-  peers_[peer].receives.push_back(std::move(flight));
+      mpi_.begin_receive(arrival, message.memory.data() + kHeaderOffset, message.request));
+  peers_[peer].receives.push_back(std::move(message));
   return Status::ok();
 }
 
 bool MpiFabric::progress_receives() {
   bool moved = false;
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
-    std::deque<Flight>& receives = peers_[peer].receives;
+    std::deque<PendingMessage>& receives = peers_[peer].receives;
     while (!receives.empty() && is_done(receives.front())) {
       // One that came before its link was made waits for it.
       if (peers_[peer].channel == nullptr && !peers_[peer].closed) break;
-      const Flight flight = std::move(receives.front());
+      const PendingMessage message = std::move(receives.front());
       receives.pop_front();
-      deliver(static_cast<int>(peer), flight);
+      deliver(static_cast<int>(peer), message);
       moved = true;
     }
   }
   return moved;
 }
 
-void MpiFabric::deliver(int peer, const Flight& flight) {
+void MpiFabric::deliver(int peer, const PendingMessage& message) {
   Peer& from = peers_[peer];
-  if (flight.bytes == 0) {
+  if (message.bytes == 0) {
     from.ended = true;
     return;
   }
-  const std::byte* start = flight.memory.data() + kHeaderOffset;
+  const std::byte* start = message.memory.data() + kHeaderOffset;
   FrameHeader header;
   std::memcpy(&header, start, sizeof(header));
   // Heard even by a channel that is closed: then nothing more is to be waited for at the end.
   from.heard_goodbye |= header.kind() == FrameHeader::kGoodbye;
   if (from.channel == nullptr) return;
-  if (header.length != flight.bytes - sizeof(header)) {
+  if (header.length != message.bytes - sizeof(header)) {
     fail(peer, Status::internal("a frame's length is not that of its MPI message"));
     return;
   }
   from.channel->port().arrived(header, start + sizeof(header), {});
 }
 
-bool MpiFabric::is_done(Flight& flight) {
-  if (flight.done) return true;
-  const Status status = mpi_.test(flight.request, flight.done);
-  if (status.is_ok()) return flight.done;
+bool MpiFabric::is_done(PendingMessage& message) {
+  if (message.done) return true;
+  const Status status = mpi_.test(message.request, message.done);
+  if (status.is_ok()) return message.done;
   // The request went with the error.
-  flight.done = true;
+  message.done = true;
   fail_all(status);
   return true;
 }
@@ -245,17 +245,17 @@ bool MpiFabric::is_busy() const {
 bool MpiFabric::prepare_to_sleep() {
   const bool busy = is_busy();
   const Clock::time_point now = Clock::now();
-  if (busy && !was_busy_) patient_until_ = now + kPatience;
+  if (busy && !was_busy_) poll_until_ = now + kPatience;
   was_busy_ = busy;
   if (!busy) return true;
-  if (now < patient_until_) {
+  if (now < poll_until_) {
     // The peer may be waiting for this very processor.
     std::this_thread::yield();
     return false;
   }
-  if (!napping_) {
-    napping_ = true;
-    nap_ = loop_.call_at(now + kNap, [this] { napping_ = false; });
+  if (!is_sleeping_) {
+    is_sleeping_ = true;
+    sleep_timer_ = loop_.call_at(now + kSleep, [this] { is_sleeping_ = false; });
   }
   return true;
 }

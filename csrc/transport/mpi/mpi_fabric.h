@@ -3,7 +3,7 @@
 // whatever happens to a peer or a link, MPI never holds on to a buffer of the engine's.
 //
 // MPI has nothing to sleep on. The loop is kept awake while frames are under way or awaited, for
-// kPatience at a time; then it looks once in kNap, so that waiting for a straggler costs little.
+// kPatience at a time; then it looks once in kSleep, so that waiting for a straggler costs little.
 // With nothing under way or awaited it sleeps.
 #pragma once
 
@@ -35,7 +35,7 @@ class MpiFabric final : public DataFabric, private Poller {
   friend class MpiChannel;
 
   // A message that MPI is sending or receiving.
-  struct Flight {
+  struct PendingMessage {
     Buffer memory;
     size_t bytes = 0;  // header and payload
     MpiRequest request;
@@ -48,7 +48,7 @@ class MpiFabric final : public DataFabric, private Poller {
     // All that either side had to say has been sent and heard.
     bool said_goodbye = false, heard_goodbye = false;
     bool ended = false;  // the peer's fabric sends nothing more
-    std::deque<Flight> sends, receives;
+    std::deque<PendingMessage> sends, receives;
   };
 
   // For channels.
@@ -63,9 +63,9 @@ class MpiFabric final : public DataFabric, private Poller {
   bool progress_sends();
   bool match_arrivals();
   bool progress_receives();
-  void deliver(int peer, const Flight& flight);
-  bool is_done(Flight& flight);
-  Status receive(int peer, MpiArrival& arrival);
+  void deliver(int peer, const PendingMessage& message);
+  bool is_done(PendingMessage& message);
+  Status receive(int peer, MpiMatchedMessage& arrival);
   bool is_busy() const;
   void fail(int peer, const Status& why);
   void fail_all(const Status& why);
@@ -82,9 +82,9 @@ class MpiFabric final : public DataFabric, private Poller {
   std::unique_ptr<BufferPool> buffers_;
   std::vector<Peer> peers_;
   bool was_busy_ = false;
-  bool napping_ = false;
-  Clock::time_point patient_until_;
-  EventLoop::TimerId nap_ = 0;
+  bool is_sleeping_ = false;
+  Clock::time_point poll_until_;
+  EventLoop::TimerId sleep_timer_ = 0;
 };
 
 // The fabric of PERSEUS_TRANSPORT=mpi; collective over all ranks of `bootstrap`. kUnsupported, on

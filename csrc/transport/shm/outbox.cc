@@ -13,7 +13,7 @@ constexpr size_t kPage = 4096;
 
 // Of the free slots those used last are used in turn, so many on a host: enough that a slot has
 // left its reader's own cache when it is written again, few enough that all stay in the shared one.
-constexpr uint32_t kRotatedOfHost = 16;
+constexpr uint32_t kRotatedSlotsPerHost = 16;
 
 OutboxControl* control_of(const SharedMemory& memory) {
   return reinterpret_cast<OutboxControl*>(memory.data());
@@ -42,22 +42,22 @@ Status Outbox::open_for_peer() {
   if (!memory.is_ok()) return memory.status();
   memory_ = std::move(memory).value();
   control_ = control_of(memory_);
-  std::iota(by_use_.begin(), by_use_.end(), uint8_t{0});
+  std::iota(slots_by_recency_.begin(), slots_by_recency_.end(), uint8_t{0});
   return Status::ok();
 }
 
 std::optional<uint32_t> Outbox::take() {
   uint8_t* taken = nullptr;
   uint32_t free = 0;
-  const uint32_t rotated = std::max<uint32_t>(kRotatedOfHost / (peers_ + 1), 1);
-  for (uint8_t& place : by_use_) {
+  const uint32_t rotated = std::max<uint32_t>(kRotatedSlotsPerHost / (peers_ + 1), 1);
+  for (uint8_t& place : slots_by_recency_) {
     if (control_->readers[place].load(std::memory_order_acquire) != 0) continue;
     taken = &place;
     if (++free == rotated) break;
   }
   if (taken == nullptr) return {};
   const uint32_t slot = *taken;
-  std::rotate(by_use_.begin(), taken, taken + 1);
+  std::rotate(slots_by_recency_.begin(), taken, taken + 1);
   return slot;
 }
 
@@ -65,10 +65,10 @@ uint32_t Outbox::put(const Frame& frame) {
   SharedPayload* shared = frame.transfer == nullptr ? nullptr : frame.transfer->shared;
   // A part of a message is of no use to the others, whose parts may be cut elsewhere.
   if (frame.header.length != frame.header.size) shared = nullptr;
-  if (shared != nullptr && shared->is_kept()) {
+  if (shared != nullptr && shared->is_stored()) {
     const uint32_t place = shared->place();
     control_->readers[slot_at(place)].fetch_add(1, std::memory_order_relaxed);
-    shared->count_one();
+    shared->note_sent();
     return place;
   }
   const std::optional<uint32_t> slot = take();
@@ -76,10 +76,10 @@ uint32_t Outbox::put(const Frame& frame) {
   const size_t begin = begin_of(*slot) + offset_for(frame.data);
   std::memcpy(memory_.data() + begin, frame.data, frame.header.length);
   const auto place = static_cast<uint32_t>(begin / kLine);
-  const bool is_kept = shared != nullptr && shared->has_more();
-  control_->readers[*slot].store(is_kept ? 2 : 1, std::memory_order_relaxed);
-  if (is_kept) shared->keep(*this, place);
-  if (shared != nullptr) shared->count_one();
+  const bool is_stored = shared != nullptr && shared->has_more_sends();
+  control_->readers[*slot].store(is_stored ? 2 : 1, std::memory_order_relaxed);
+  if (is_stored) shared->store(*this, place);
+  if (shared != nullptr) shared->note_sent();
   return place;
 }
 

@@ -32,7 +32,7 @@ constexpr size_t kOutboxSlotBytes = kMaxRingFrame + 4096;
 constexpr size_t kOutboxBytes = kOutboxControlBytes + kOutboxSlots * kOutboxSlotBytes;
 
 // The writer's side. Loop thread.
-class Outbox final : private SharedPayloadKeeper {
+class Outbox final : private SharedPayloadStore {
  public:
   // One more rank is going to read. All but this may be called only after it succeeded.
   Status open_for_peer();
@@ -50,7 +50,7 @@ class Outbox final : private SharedPayloadKeeper {
   SharedMemory memory_;
   OutboxControl* control_ = nullptr;
   uint32_t peers_ = 0;
-  std::array<uint8_t, kOutboxSlots> by_use_{};  // slots, the last used first
+  std::array<uint8_t, kOutboxSlots> slots_by_recency_{};  // slots, the last used first
 };
 
 // A peer's outbox. Loop thread.

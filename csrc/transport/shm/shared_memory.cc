@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-Status cannot_be_had() {
+Status no_shared_memory() {
   return Status::out_of_memory(std::string("shared memory cannot be had: ") + std::strerror(errno));
 }
 
@@ -33,7 +33,7 @@ Result<SharedMemory> SharedMemory::create(size_t bytes) {
   FileDescriptor fd(memfd_create("perseus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    return cannot_be_had();
+    return no_shared_memory();
   }
   return map(std::move(fd), bytes);
 }
@@ -46,7 +46,7 @@ Result<SharedMemory> SharedMemory::map(FileDescriptor fd, size_t bytes) {
   }
   SharedMemory memory;
   memory.data_ = map_shared(fd.get(), bytes);
-  if (memory.data_ == nullptr) return cannot_be_had();
+  if (memory.data_ == nullptr) return no_shared_memory();
   memory.bytes_ = bytes;
   memory.fd_ = std::move(fd);
   return memory;

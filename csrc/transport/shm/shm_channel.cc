@@ -66,11 +66,11 @@ ShmChannel::~ShmChannel() { close(); }
 void ShmChannel::start() {
   loop_.watch(socket_.get(), EPOLLIN, this);
   if (!is_initiator_) return;
-  if (Status status = offer_memory(); !status.is_ok()) give_up(status);
+  if (Status status = offer_memory(); !status.is_ok()) fail_and_tell_peer(status);
 }
 
 // The peer would else take this rank for dead.
-void ShmChannel::give_up(const Status& why) {
+void ShmChannel::fail_and_tell_peer(const Status& why) {
   const std::string text = '\0' + why.message();
   [[maybe_unused]] const ssize_t sent = send(
       socket_.get(), text.data(), std::min(text.size(), kMostBytes), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -136,7 +136,7 @@ void ShmChannel::receive_descriptors() {
     for (int i = 0; i < count; ++i) received[i] = FileDescriptor(fds[i]);
   }
   if (n > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
-    give_up(Status::out_of_memory(
+    fail_and_tell_peer(Status::out_of_memory(
         "shared memory cannot be taken in for want of file descriptors; raise the limit on open "
         "files (ulimit -n)"));
     return;
@@ -151,7 +151,7 @@ void ShmChannel::receive_descriptors() {
   peer_doorbell_ = std::move(received[1]);
   if (status.is_ok() && !is_initiator_) status = accept_memory(std::move(received[2]));
   if (!status.is_ok()) {
-    give_up(status);
+    fail_and_tell_peer(status);
     return;
   }
   state_ = State::kOpen;

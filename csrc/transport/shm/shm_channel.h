@@ -34,7 +34,7 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
  private:
   enum class State { kOpening, kOpen, kClosed };
 
-  void give_up(const Status& why);
+  void fail_and_tell_peer(const Status& why);
   Status offer_memory();
   void receive_descriptors();
   Status accept_memory(FileDescriptor rings);

@@ -42,7 +42,7 @@ TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, 
       port_(port),
       fd_(std::move(fd)),
       is_express_(is_express),
-      unsent_(is_express ? kExpressUnsent : kFirstUnsent),
+      unsent_limit_(is_express ? kExpressUnsent : kFirstUnsent),
       stage_(buffers.take(kStageBytes)),
       scratch_(buffers.take(port.max_length())) {
   set_options(silence);
@@ -56,7 +56,7 @@ TcpChannel::~TcpChannel() { close(); }
 void TcpChannel::set_options(std::chrono::seconds silence) {
   const int seconds = 2 * static_cast<int>(silence.count());
   set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_));
+  set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_limit_));
   // Data on the way is covered by the user time-out, silence by the probes.
   set_option(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   // From Linux 6.15 on; before, it calls again after as long as the cut has lasted.
@@ -103,11 +103,11 @@ void TcpChannel::kick() {
 }
 
 // A connection slower than the others takes less at a time, so that little waits for it.
-void TcpChannel::look_at_rate() {
+void TcpChannel::adjust_unsent_limit() {
   if (is_express_) return;
   const Clock::time_point now = Clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + kRateInterval;
+  if (now < next_adjustment_) return;
+  next_adjustment_ = now + kRateInterval;
   tcp_info info{};
   socklen_t size = sizeof info;
   if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
@@ -117,9 +117,9 @@ void TcpChannel::look_at_rate() {
   const uint64_t fitting = std::clamp<uint64_t>(
       info.tcpi_delivery_rate * kUnsentTime.count() / 1000, kLeastUnsent, kMostUnsent);
   // Rates vary; a system call for every little change would not pay.
-  if (fitting < unsent_ * 3 / 4 || fitting > unsent_ * 3 / 2) {
-    unsent_ = fitting / 64 * 64;
-    set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_));
+  if (fitting < unsent_limit_ * 3 / 4 || fitting > unsent_limit_ * 3 / 2) {
+    unsent_limit_ = fitting / 64 * 64;
+    set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_limit_));
   }
 }
 
@@ -134,8 +134,8 @@ void TcpChannel::flush() {
 bool TcpChannel::refill() {
   if (first_ != count_) return true;
   first_ = count_ = 0;
-  look_at_rate();
-  const uint64_t room = std::min(port_.max_length(), unsent_);
+  adjust_unsent_limit();
+  const uint64_t room = std::min(port_.max_length(), unsent_limit_);
   uint64_t bytes = 0;
   while (count_ < kMaxBatch && bytes < kBatchBytes && port_.next(batch_[count_], room)) {
     bytes += batch_[count_++].header.length;

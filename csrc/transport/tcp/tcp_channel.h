@@ -39,7 +39,7 @@ class TcpChannel final : public Channel, private FdHandler {
   void set_options(std::chrono::seconds silence);
   void on_ready(uint32_t epoll_events) override;
 
-  void look_at_rate();
+  void adjust_unsent_limit();
   // Sends until there is nothing more or the socket is full.
   void flush();
   bool refill();
@@ -68,8 +68,8 @@ class TcpChannel final : public Channel, private FdHandler {
   std::array<Frame, kMaxBatch> batch_;
   size_t first_ = 0, count_ = 0;
   size_t written_ = 0;
-  uint64_t unsent_;  // that may wait in the kernel, and go with one frame
-  Clock::time_point next_look_{};
+  uint64_t unsent_limit_;  // that may wait in the kernel, and go with one frame
+  Clock::time_point next_adjustment_{};
 
   // Receiving: [stage_begin_, stage_end_) of the stage is unread. With a header taken out, its
   // payload is on the way to payload_, where payload_got_ bytes have come.

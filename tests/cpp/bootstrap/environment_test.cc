@@ -150,16 +150,16 @@ TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
     const auto result = read(one_host);
     ASSERT_TRUE(result.is_ok()) << result.status().message();
     EXPECT_EQ(result.value().rendezvous[0].host, "127.0.0.1");
-    EXPECT_TRUE(result.value().secret_is_a_name);
+    EXPECT_TRUE(result.value().needs_local_secret);
     const auto given =
         read(with(one_host, {{"PERSEUS_SECRET", "00ff"}, {"PERSEUS_MASTER_PORT", "7"}}));
     EXPECT_EQ(given.value().secret, std::string("\0\xff", 2));
-    EXPECT_FALSE(given.value().secret_is_a_name);
+    EXPECT_FALSE(given.value().needs_local_secret);
   }
   for (const Variables& hosts : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "1"}}),
                                  with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}})}) {
     EXPECT_NE(read(hosts).value().rendezvous[0].host, "127.0.0.1");
-    EXPECT_FALSE(read(hosts).value().secret_is_a_name);
+    EXPECT_FALSE(read(hosts).value().needs_local_secret);
   }
 }
 

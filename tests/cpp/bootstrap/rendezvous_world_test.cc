@@ -56,7 +56,7 @@ class Survivors : public testing::Test {
     EXPECT_NE(told->error.message().find(text), std::string::npos) << told->error.message();
   }
 
-  Launched launched_{2, {"a", "b", "b"}, {}};
+  LaunchedRanks launched_{2, {"a", "b", "b"}, {}};
   std::array<FakeMember, 3> members_;
   World world_{hello(0), launched_};
 };

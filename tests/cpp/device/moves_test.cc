@@ -81,7 +81,7 @@ class Moves : public testing::Test {
   }
 
   void run(const std::vector<Move>& moves, DataType from, DataType to, double factor,
-           const Search& search = {}) {
+           const NonFiniteSearch& search = {}) {
     const Status status = kernels->launch(moves, from, to, factor, search, nullptr);
     ASSERT_TRUE(status.is_ok()) << status.message();
   }

@@ -86,7 +86,7 @@ class DialerTest : public testing::Test {
 
   EventLoop loop_{std::chrono::microseconds(0)};
   Credentials credentials_{"a secret", {}, 0};
-  Shortage shortage_{seconds(60), [](int) {}};
+  ResourceShortage shortage_{seconds(60), [](int) {}};
 };
 
 // It may have taken the connection long before it comes to say so.

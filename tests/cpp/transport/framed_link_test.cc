@@ -44,7 +44,7 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   void link_control(int, std::span<const std::byte> message) override {
     controls.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
   }
-  void link_wanted(int) override {}
+  void connection_needed(int) override {}
   void link_lost(int, const Status& why) override { lost.push_back(why); }
   void link_closed(int) override { ++closed; }
 

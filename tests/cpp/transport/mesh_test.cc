@@ -200,7 +200,7 @@ void be_a_stranger(const Endpoint& endpoint, const AddressCard& card) {
   hello.job = card.nonce;
   hello.from = 1;
   hello.to = 0;
-  hello.purpose = Hello::kKnock;
+  hello.purpose = Hello::kConnectRequest;
   EXPECT_EQ(write(impostor.get(), &hello, sizeof hello), static_cast<ssize_t>(sizeof hello));
   Challenge challenge;
   EXPECT_EQ(recv(impostor.get(), &challenge, sizeof challenge, MSG_WAITALL),

@@ -95,7 +95,8 @@ class Packing {
   void launch(const std::vector<Move>& moves, DataType to, double factor, bool is_searched) const {
     auto* const found = reinterpret_cast<unsigned long long*>(found_.data());
     require(machine_.kernels().launch(moves, DataType::kFloat32, to, factor,
-                                      Search{is_searched ? found : nullptr}, machine_.stream()));
+                                      NonFiniteSearch{is_searched ? found : nullptr},
+                                      machine_.stream()));
   }
   void copy(void* target, const void* source, size_t bytes) const {
     machine_.check(machine_.driver().copy_on_device(reinterpret_cast<CuPointer>(target),

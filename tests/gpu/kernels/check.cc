@@ -114,7 +114,7 @@ class Check {
   }
 
   void launch(const std::vector<Move>& moves, const Pair& pair, double factor,
-              const Search& search = {}) {
+              const NonFiniteSearch& search = {}) {
     require(
         machine_.kernels().launch(moves, pair.from, pair.to, factor, search, machine_.stream()));
     machine_.synchronize();

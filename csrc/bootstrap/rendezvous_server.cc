@@ -11,11 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <list>
-#include <map>
-#include <mutex>
-#include <set>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "base/event_loop.h"
@@ -23,7 +19,7 @@
 #include "base/secret.h"
 #include "base/start_thread.h"
 #include "bootstrap/rendezvous_protocol.h"
-#include "bootstrap/rendezvous_world.h"
+#include "bootstrap/rendezvous_world_table.h"
 #include "bootstrap/socket.h"
 #include "observe/log.h"
 
@@ -32,28 +28,28 @@ namespace {
 
 using namespace rendezvous;
 
-// A client proves that it knows the secret within this time or is dropped.
+// A client that does not prove within this time that it knows the secret is dropped.
 constexpr std::chrono::seconds kAuthenticationTime{5};
-// Beyond, the stranger that has been here longest makes room for the newest.
-constexpr size_t kMostStrangers = 256;
-// When descriptors run out, accepting rests for this long.
+// With this many, the oldest unauthenticated client is dropped for each new one.
+constexpr size_t kMaxUnauthenticated = 256;
+// After descriptors have run out, accepting pauses for this long.
 constexpr std::chrono::milliseconds kAcceptPause{100};
-// Strangers that are warned of; a scanner shall not fill the log.
-constexpr int kMostWarnings = 8;
+// Bounds the warnings about clients, so that a port scanner cannot fill the log.
+constexpr int kMaxWarnings = 8;
 
 }  // namespace
 
-// Everything but the constructor and stop() runs on the service's own thread.
+// Runs on a thread of its own, except for the functions that are said to be for any thread.
 class RendezvousServer::Service final : private FdHandler {
  public:
-  // At least one listener, all at one port.
+  // `listeners`: at least one, all at one port.
   Service(std::vector<Socket> listeners, int size, std::string secret, LaunchedRanks launched)
       : listeners_(std::move(listeners)),
         port_(listeners_[0].local_port()),
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
         loop_(std::chrono::microseconds(0)),
-        launched_(std::move(launched)) {}
+        worlds_(loop_, size_, std::move(launched)) {}
 
   Status start() {
     PERSEUS_RETURN_IF_ERROR(loop_.status());
@@ -69,48 +65,22 @@ class RendezvousServer::Service final : private FdHandler {
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as the next one.
-  std::vector<int> left_out() const {
-    std::lock_guard lock(left_out_mutex_);
-    return {left_out_.begin(), left_out_.end()};
-  }
+  // Any thread, as is note_ended.
+  std::vector<int> left_out() const { return worlds_.left_out(); }
 
   void note_ended(uint32_t rank, std::string how) {
-    loop_.post([this, rank, how = std::move(how)]() mutable {
-      launched_.ended.try_emplace(rank, std::move(how));
-      for (auto& [key, place] : worlds_) {
-        place.world.note_ended();
-        settle(place);
-      }
-    });
+    loop_.post(
+        [this, rank, how = std::move(how)]() mutable { worlds_.note_ended(rank, std::move(how)); });
   }
 
  private:
   class Connection;
   using Connections = std::list<std::unique_ptr<Connection>>;
-  // Who is to meet: whether survivors, launched ranks.
-  using Circle = std::pair<bool, std::vector<uint32_t>>;
-  // And which of their worlds: its generation, and how many meetings have timed out before it.
-  using WorldKey = std::tuple<Circle, uint32_t, uint32_t>;
-  struct MeetingPlace {
-    MeetingPlace(const Hello& first, const LaunchedRanks& launched) : world(first, launched) {}
-    World world;
-    EventLoop::TimerId timer = 0;  // 0: none is set
-    Clock::time_point began;
-  };
-  using Worlds = std::map<WorldKey, MeetingPlace>;
 
   void on_ready(uint32_t) override;
   void watch_listeners();
-  // False if descriptors have run out.
+  // Returns false if descriptors have run out.
   bool accept_all(const Socket& listener);
-  Status check(const Hello& hello) const;
-  Status admit(const Hello& hello, Connection* connection, Worlds::iterator& world);
-  void contribute(Worlds::iterator world, uint32_t rank, Contribution contribution);
-  void leave(Worlds::iterator world, uint32_t rank);
-  // The round may have ended.
-  void settle(MeetingPlace& place);
-  void time_out(Worlds::iterator world);
   void drop(Connections::iterator connection);
   void warn(const std::string& text);
 
@@ -119,19 +89,9 @@ class RendezvousServer::Service final : private FdHandler {
   const uint32_t size_;
   const std::string secret_;
   EventLoop loop_;
-  Connections strangers_;  // oldest first
+  Connections unauthenticated_;  // oldest first
   Connections members_;
-  LaunchedRanks launched_;
-  // By circle, and there by launched rank: meetings that timed out before all had come. To a rank
-  // each was a generation, but others may not have been there.
-  struct TimedOut {
-    uint32_t meetings = 0;
-    std::map<uint32_t, uint32_t> of_rank;
-  };
-  std::map<Circle, TimedOut> timed_out_;
-  mutable std::mutex left_out_mutex_;
-  std::set<int> left_out_;  // launched ranks
-  Worlds worlds_;
+  WorldTable worlds_;
   int warnings_ = 0;
   std::thread thread_;
 };
@@ -152,11 +112,11 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     send(std::string(kMagic) + challenge_);
   }
 
-  // Leaves its world and the loop; the owner then destroys it.
+  // Leaves the world and the loop; the owner then destroys the connection.
   void end() {
     service_.loop_.cancel_timer(deadline_);
     service_.loop_.unwatch(socket_.fd());
-    if (state_ == State::kMember) service_.leave(world_, rank_);
+    if (state_ == State::kMember) service_.worlds_.leave(world_, rank_);
   }
 
   bool is_member() const { return state_ == State::kMember; }
@@ -169,9 +129,9 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
   }
 
  private:
-  enum class State { kStranger, kMember, kRefused };
+  enum class State { kUnauthenticated, kMember, kRefused };
 
-  // False when the connection has ended or broken the protocol.
+  // Returns false when the connection has ended or the client has broken the protocol.
   bool read_available() {
     char bytes[16384];
     while (true) {
@@ -211,7 +171,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
           "rendezvous address that of this job"));
       return true;
     }
-    const Status admitted = service_.admit(hello, this, world_);
+    const Status admitted = service_.worlds_.join(hello, this, world_);
     if (!admitted.is_ok()) {
       refuse(admitted);
       return true;
@@ -219,7 +179,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     state_ = State::kMember;
     rank_ = hello.rank;
     service_.loop_.cancel_timer(deadline_);
-    service_.members_.splice(service_.members_.end(), service_.strangers_, self_);
+    service_.members_.splice(service_.members_.end(), service_.unauthenticated_, self_);
     send(frame(encode_welcome(server_mac(service_.secret_, challenge_, hello.challenge))));
     return true;
   }
@@ -227,7 +187,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
   bool on_contribution(const std::string& payload) {
     Contribution contribution;
     if (!decode(payload, contribution)) return false;
-    service_.contribute(world_, rank_, std::move(contribution));
+    service_.worlds_.contribute(world_, rank_, std::move(contribution));
     return true;
   }
 
@@ -245,8 +205,8 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     flush();
   }
 
-  // A broken connection is not dropped here, where a world may be telling all its members
-  // something, but when the loop reports it.
+  // Does not drop a broken connection, since a world may be sending to all its members now. That
+  // happens when the loop reports it.
   void flush() {
     while (!outgoing_.empty()) {
       const std::string& front = outgoing_.front();
@@ -271,9 +231,9 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
   const std::string where_;
   const std::string challenge_;
   Connections::iterator self_;
-  State state_ = State::kStranger;
+  State state_ = State::kUnauthenticated;
   EventLoop::TimerId deadline_ = 0;
-  Worlds::iterator world_;
+  WorldTable::Handle world_;
   uint32_t rank_ = 0;
   std::string incoming_;
   std::deque<std::string> outgoing_;
@@ -301,99 +261,25 @@ bool RendezvousServer::Service::accept_all(const Socket& listener) {
     }
     if (!socket) {
       if (errno == EAGAIN) return true;
-      continue;  // this one connection failed before it was accepted
+      continue;  // this connection failed before it was accepted
     }
     const int on = 1;
     setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    if (strangers_.size() >= kMostStrangers) drop(strangers_.begin());
-    strangers_.push_back(std::make_unique<Connection>(*this, std::move(socket)));
-    strangers_.back()->begin(std::prev(strangers_.end()));
+    if (unauthenticated_.size() >= kMaxUnauthenticated) drop(unauthenticated_.begin());
+    unauthenticated_.push_back(std::make_unique<Connection>(*this, std::move(socket)));
+    unauthenticated_.back()->begin(std::prev(unauthenticated_.end()));
   }
-}
-
-Status RendezvousServer::Service::check(const Hello& hello) const {
-  const std::string sizes = "rank " + std::to_string(hello.rank) + " of " +
-                            std::to_string(hello.size) + " in a job of " + std::to_string(size_);
-  const bool whole = hello.ranks.empty();
-  if (hello.survivors && !whole) {
-    return Status::invalid_argument("survivors are those of all ranks, not of some");
-  }
-  if (hello.rank >= hello.size ||
-      (whole ? hello.size != size_ : hello.ranks.size() != hello.size)) {
-    return Status::invalid_argument("the rendezvous has no place for " + sizes +
-                                    "; PERSEUS_SIZE must be the same for all ranks");
-  }
-  for (const uint32_t launched : hello.ranks) {
-    if (launched >= size_) {
-      return Status::invalid_argument("rank " + std::to_string(launched) +
-                                      " was asked for in a job of " + std::to_string(size_));
-    }
-  }
-  return Status::ok();
-}
-
-Status RendezvousServer::Service::admit(const Hello& hello, Connection* connection,
-                                        Worlds::iterator& world) {
-  PERSEUS_RETURN_IF_ERROR(check(hello));
-  const Circle circle(hello.survivors, hello.ranks);
-  TimedOut& before = timed_out_[circle];
-  const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
-  const WorldKey key(circle, hello.generation - before.of_rank[launched], before.meetings);
-  world = worlds_.try_emplace(key, hello, launched_).first;
-  return world->second.world.join(hello, connection);
-}
-
-void RendezvousServer::Service::contribute(Worlds::iterator world, uint32_t rank,
-                                           Contribution contribution) {
-  MeetingPlace& place = world->second;
-  if (!place.world.is_waiting()) place.began = Clock::now();
-  const Clock::time_point deadline =
-      Clock::now() + std::chrono::milliseconds(contribution.time_out_ms);
-  place.world.contribute(rank, std::move(contribution));
-  // The first rank's time-out counts: it started first, and all end together.
-  if (place.world.is_waiting() && place.timer == 0) {
-    place.timer = loop_.call_at(deadline, [this, world] { time_out(world); });
-  }
-  settle(place);
-}
-
-void RendezvousServer::Service::settle(MeetingPlace& place) {
-  if (!place.world.is_waiting() && place.timer != 0) {
-    loop_.cancel_timer(std::exchange(place.timer, 0));
-  }
-}
-
-void RendezvousServer::Service::time_out(Worlds::iterator world) {
-  MeetingPlace& place = world->second;
-  place.timer = 0;
-  const std::chrono::duration<double> waited = Clock::now() - place.began;
-  const std::vector<uint32_t> left_out = place.world.time_out(waited.count());
-  if (!place.world.has_met()) {
-    TimedOut& timed_out = timed_out_[std::get<Circle>(world->first)];
-    timed_out.meetings += 1;
-    for (const uint32_t rank : place.world.members()) timed_out.of_rank[rank] += 1;
-  }
-  std::lock_guard lock(left_out_mutex_);
-  left_out_.insert(left_out.begin(), left_out.end());
-}
-
-void RendezvousServer::Service::leave(Worlds::iterator world, uint32_t rank) {
-  MeetingPlace& place = world->second;
-  place.world.leave(rank);
-  settle(place);
-  // The record ends with its last member, so that a world may meet again.
-  if (place.world.is_empty()) worlds_.erase(world);
 }
 
 void RendezvousServer::Service::drop(Connections::iterator connection) {
-  Connections& list = (*connection)->is_member() ? members_ : strangers_;
+  Connections& list = (*connection)->is_member() ? members_ : unauthenticated_;
   (*connection)->end();
   list.erase(connection);
 }
 
 void RendezvousServer::Service::warn(const std::string& text) {
-  if (warnings_++ < kMostWarnings) PERSEUS_LOG(kWarning, "rendezvous: " << text);
+  if (warnings_++ < kMaxWarnings) PERSEUS_LOG(kWarning, "rendezvous: " << text);
 }
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
@@ -404,8 +290,9 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
                                     std::to_string(size));
   }
   if (least < 1 || least > size) {
-    return Status::invalid_argument("of " + std::to_string(size) + " ranks, " +
-                                    std::to_string(least) + " cannot be the least that go on");
+    return Status::invalid_argument("a job of " + std::to_string(size) +
+                                    " ranks cannot need at least " + std::to_string(least) +
+                                    " of them to go on");
   }
   if (!hosts.empty() && hosts.size() != static_cast<size_t>(size)) {
     return Status::invalid_argument("a rendezvous of " + std::to_string(size) +

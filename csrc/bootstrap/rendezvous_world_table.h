@@ -1,0 +1,75 @@
+// All worlds of one rendezvous server, with the timers that bound how long each waits for its
+// ranks. Server's thread, except where said.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/event_loop.h"
+#include "base/status.h"
+#include "bootstrap/rendezvous_protocol.h"
+#include "bootstrap/rendezvous_world.h"
+
+namespace perseus::rendezvous {
+
+class WorldTable {
+ private:
+  // Which ranks are to meet: the survivors or all, and the launched ranks (empty: all).
+  using Membership = std::pair<bool, std::vector<uint32_t>>;
+  // With that, which of their worlds: its generation, and how many meetings timed out before it.
+  using Key = std::tuple<Membership, uint32_t, uint32_t>;
+  struct Entry {
+    Entry(const Hello& first, const LaunchedRanks& launched) : world(first, launched) {}
+    World world;
+    EventLoop::TimerId timer = 0;  // 0: not set
+    Clock::time_point began;       // of the current round
+  };
+  using Entries = std::map<Key, Entry>;
+
+ public:
+  // A world in the table; valid until its last member leaves.
+  using Handle = Entries::iterator;
+
+  // `size`: how many ranks were launched.
+  WorldTable(EventLoop& loop, uint32_t size, LaunchedRanks launched)
+      : loop_(loop), size_(size), launched_(std::move(launched)) {}
+
+  // Lets the member join the world that its hello describes, or says why not.
+  Status join(const Hello& hello, World::Member* member, Handle& world);
+  void contribute(Handle world, uint32_t rank, Contribution contribution);
+  void leave(Handle world, uint32_t rank);
+
+  // The process of this launched rank has ended; `how` is for errors.
+  void note_ended(uint32_t rank, std::string how);
+  // The launched ranks that survivors have gone on without, since they did not come in time. Any
+  // thread.
+  std::vector<int> left_out() const;
+
+ private:
+  Status check(const Hello& hello) const;
+  // Stops the timer if no round is waiting for ranks.
+  void update_timer(Entry& entry);
+  void time_out(Handle world);
+
+  EventLoop& loop_;
+  const uint32_t size_;
+  LaunchedRanks launched_;
+  Entries entries_;
+  // Meetings that timed out before all had come, by membership. Each of them was a generation to
+  // the ranks that took part, but not to the others: so they are counted by launched rank, too.
+  struct TimedOut {
+    uint32_t meetings = 0;
+    std::map<uint32_t, uint32_t> by_rank;
+  };
+  std::map<Membership, TimedOut> timed_out_;
+  mutable std::mutex left_out_mutex_;
+  std::set<int> left_out_;  // launched ranks
+};
+
+}  // namespace perseus::rendezvous

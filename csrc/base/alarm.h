@@ -1,4 +1,5 @@
-// A timer of which its owner needs one at a time, and which dies with the owner. Loop thread.
+// A timer that its owner sets for one time at a time, and that is cancelled on destruction. Loop
+// thread.
 #pragma once
 
 #include "base/event_loop.h"
@@ -12,7 +13,7 @@ class Alarm {
   ~Alarm() { cancel(); }
 
   bool is_set() const { return timer_ != 0; }
-  // In place of what was set before. When `action` is called, nothing is set any more.
+  // Replaces an earlier time. The alarm is not set any more when `action` is called.
   template <typename Action>
   void set(Clock::time_point when, Action action) {
     cancel();

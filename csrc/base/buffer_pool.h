@@ -1,5 +1,5 @@
-// Scratch memory for the engine's steady path: blocks by power-of-two size, kept when given back,
-// so that a training step allocates nothing after its first. Aligned to 64 bytes.
+// Scratch memory for the engine's steady path. Blocks have power-of-two sizes and are reused, so
+// that no training step after the first allocates. Aligned to 64 bytes.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace perseus {
 
 class BufferPool;
 
-// Owns one block; gives it back on destruction.
+// Owns one block, and returns it to the pool on destruction.
 class Buffer {
  public:
   Buffer() = default;
@@ -45,7 +45,7 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   ~BufferPool();
 
-  // At least `bytes` bytes of unset memory; an empty Buffer when there is none to be had.
+  // At least `bytes` bytes of uninitialised memory, or an empty Buffer if memory has run out.
   Buffer take(size_t bytes);
 
  private:

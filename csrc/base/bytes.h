@@ -1,5 +1,6 @@
-// Reading and writing of the engine's own messages. Little-endian, as every machine we run on. The
-// reader never passes its end: after a short read it is `failed` and gives zeros.
+// Reads and writes the engine's own messages. Little-endian, as is every machine that Perseus runs
+// on. The reader never goes beyond the message's end: after a short read it has failed() and
+// returns zeros.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,7 @@ class ByteWriter {
     put_bytes(text.data(), text.size());
   }
 
-  // Keeps the memory for the next message.
+  // Keeps its memory for the next message.
   void clear() { bytes_.clear(); }
   std::span<const std::byte> bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
@@ -49,7 +50,7 @@ class ByteReader {
     if (const std::byte* from = take(sizeof value)) std::memcpy(&value, from, sizeof value);
     return value;
   }
-  // Leaves `data` alone if there are not so many.
+  // Leaves `data` unchanged if fewer bytes are left.
   void get_bytes(void* data, size_t size) {
     if (const std::byte* from = take(size)) std::memcpy(data, from, size);
   }
@@ -58,8 +59,8 @@ class ByteReader {
     const std::byte* from = take(size);
     return from ? std::string(reinterpret_cast<const char*>(from), size) : std::string();
   }
-  // `count` items of `item_size` bytes follow; false (and failed) if they cannot. To be asked
-  // before reserving memory for a count that a peer sent.
+  // Returns whether `count` items of `item_size` bytes can follow; if not, the reader has failed.
+  // Check this before reserving memory for a count that a peer sent.
   bool can_hold(uint64_t count, size_t item_size) {
     if (count <= remaining() / item_size) return true;
     failed_ = true;

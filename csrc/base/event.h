@@ -1,5 +1,5 @@
-// A switch that threads can wait for, with a time-out: a futex, so that waiting burns no
-// CPU and setting costs a system call only if somebody waits.
+// A flag that threads can wait for, with a time-out. It is a futex: waiting uses no CPU, and
+// setting costs a system call only if a thread waits.
 #pragma once
 
 #include <linux/futex.h>
@@ -28,18 +28,20 @@ class Event {
     if (set_silently()) wake();
   }
 
-  // Sets it, but for waking who sleeps until it is; whether somebody may.
+  // Sets the flag without waking sleeping threads; returns whether there may be any.
   bool set_silently() { return state_.exchange(kSet, std::memory_order_acq_rel) == kWaitedFor; }
   void wake() { syscall(SYS_futex, address(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
-  // Clears it, for who alone waits for it; whether it was set. What led to that has been seen then.
+  // Clears the flag, and returns whether it was set. For the only thread that waits for it; all
+  // that happened before the flag was set is then visible to it.
   bool take() { return state_.exchange(kClear, std::memory_order_acq_rel) == kSet; }
 
-  // For another use, by the one who owns it alone.
+  // Clears the flag for another use. No other thread may use it now.
   void clear() { state_.store(kClear, std::memory_order_relaxed); }
 
-  // Whether it was set before the time-out; none waits without bound. For the first `spin` of it
-  // the thread does not sleep but yields its processor, again and again: see yield_until_set.
+  // Returns whether the flag was set before the time-out; without one, waits until it is. During
+  // the first `spin` of that time the thread does not sleep but yields its processor repeatedly:
+  // see yield_until_set.
   bool wait(std::optional<std::chrono::nanoseconds> time_out = {},
             std::chrono::nanoseconds spin = std::chrono::nanoseconds(0)) {
     if (is_set()) return true;
@@ -65,9 +67,9 @@ class Event {
   }
 
  private:
-  // Waking a thread that sleeps costs the one that sets the event a system call, and then the
-  // scheduler puts it wherever there seems to be room, often behind a thread that polls. A thread
-  // that yields stays in its place and costs nobody more than a switch.
+  // Waking a sleeping thread costs the thread that sets the event a system call, and the scheduler
+  // then places the woken thread where there seems to be room, often behind a thread that polls. A
+  // thread that yields stays where it is and costs no more than a switch.
   void yield_until_set(std::chrono::steady_clock::time_point until) const {
     thread_local AdaptiveYield yields;
     for (auto now = std::chrono::steady_clock::now();

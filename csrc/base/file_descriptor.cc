@@ -9,8 +9,8 @@
 namespace perseus {
 namespace {
 
-// One bit for each descriptor that is ours. Between fork and exec only what is async-signal-safe
-// may run, so this is plain memory. Descriptors beyond the table are merely inherited.
+// One bit for each descriptor that this process owns. It is plain memory because only
+// async-signal-safe code may run between fork and exec. Descriptors beyond the table are inherited.
 constexpr int kTracked = 1 << 20;
 std::atomic<uint64_t> owned[kTracked / 64];
 
@@ -30,8 +30,8 @@ void track(int fd) {
   if (fd < kTracked) owned[fd / 64].fetch_or(bit_of(fd), std::memory_order_relaxed);
 }
 
-// False if it has been closed already, because this is a forked child: its number may by now be
-// somebody else's.
+// Returns false if the descriptor has been closed already because this is a forked child. Its
+// number may by now belong to another file.
 bool untrack(int fd) {
   if (fd >= kTracked) return true;
   const uint64_t before = owned[fd / 64].fetch_and(~bit_of(fd), std::memory_order_relaxed);

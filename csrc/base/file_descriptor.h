@@ -1,5 +1,5 @@
-// Owns a file descriptor, and keeps it out of forked children: a data loader's worker that holds a
-// copy of a connection would keep it alive after its parent's death, and the peers in the dark.
+// Owns a file descriptor, and closes it in forked children: a data loader's worker that held a copy
+// of a connection would keep it open after its parent's death, and the peers would not notice.
 // One thread at a time.
 #pragma once
 

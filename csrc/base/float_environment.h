@@ -1,5 +1,5 @@
-// How floating-point numbers are added: a caller's thread may flush what is subnormal to zero, or
-// round its own way, and what the engine reduces must not depend on whose thread does it.
+// A caller's thread may flush subnormal numbers to zero or have its own rounding mode. The engine's
+// results must not depend on which thread computes them, so it sets both to the standard's default.
 #pragma once
 
 #if defined(__SSE2__)
@@ -10,11 +10,11 @@
 
 namespace perseus {
 
-// The standard's for the calling thread, while this lives.
+// Gives the calling thread the default floating-point environment while this exists.
 class DefaultFloatEnvironment {
  public:
 #if defined(__SSE2__)
-  // Compilers use the x87 for long double alone, which no tensor has.
+  // The x87 unit keeps its settings: compilers use it for long double alone, which no tensor has.
   DefaultFloatEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
   ~DefaultFloatEnvironment() { _mm_setcsr(before_); }
 #else

@@ -1,4 +1,4 @@
-// The addresses that this host's network interfaces have.
+// The addresses of this host's network interfaces.
 #pragma once
 
 #include <sys/socket.h>
@@ -14,19 +14,19 @@ namespace perseus {
 struct InterfaceAddress {
   std::string interface;
   sockaddr_storage address{};  // IPv4 or IPv6
-  sockaddr_storage netmask{};  // of no family if unknown
+  sockaddr_storage netmask{};  // family AF_UNSPEC if unknown
 };
 
 struct Interfaces {
-  std::set<std::string> names;  // of all that there are
-  // Of those that are up, but for IPv6 link-local ones: they mean nothing without the name of an
-  // interface on the other side.
+  std::set<std::string> names;  // all interfaces, up or not
+  // Of interfaces that are up. Without IPv6 link-local addresses, which mean nothing to another
+  // host unless it knows through which of its own interfaces to go.
   std::vector<InterfaceAddress> addresses;
 
   static Result<Interfaces> list();
 };
 
-// Of an address of this family, in bytes.
+// The size in bytes of an address of this family.
 socklen_t address_length(sa_family_t family);
 
 }  // namespace perseus

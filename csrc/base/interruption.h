@@ -1,5 +1,5 @@
-// How a thread cuts short a blocking call of its own: for Ctrl-C while the ranks meet, say, which
-// only the caller's language can see. Each thread has its own.
+// Lets a thread interrupt its own blocking calls: on Ctrl-C while the ranks meet, for example,
+// which only the caller's language can see. Each thread has its own check.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,11 @@
 
 namespace perseus {
 
-// Blocking calls ask about that often.
+// About how often blocking calls check.
 inline constexpr std::chrono::milliseconds kInterruptionCheck{50};
 
-// Asked by blocking calls of this thread from now on; null: nothing is asked. Once it has said yes
-// the call ends soon, with interrupted_status().
+// Blocking calls of this thread call `check` from now on (null: no check). Once it has returned
+// nonzero, the call soon ends with interrupted_status().
 using InterruptionCheck = int (*)(void* user);
 void set_interruption_check(InterruptionCheck check, void* user);
 

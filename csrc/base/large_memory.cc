@@ -28,7 +28,7 @@ void prefer_huge_pages(void* memory, size_t bytes) {
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) / page * page;
-  // A kernel that has none, or not for us, loses us nothing but time.
+  // An error is harmless: without huge pages this only takes longer.
   madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 

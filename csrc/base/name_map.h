@@ -1,5 +1,5 @@
-// A hash map by name for the steady path, where names come and go but not new ones: what is taken
-// out leaves its place, with the memory of its name, to whatever comes next. One thread.
+// A hash map by name for the steady path, where the same names come and go. An extracted node, with
+// the memory of its name, is reused for the next insertion. One thread.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class NameMap {
   using Map = std::unordered_map<std::string, Value>;
 
  public:
-  // The name must not be there.
+  // The name must not be in the map.
   void insert(const std::string& name, Value value) {
     if (spare_.empty()) {
       map_.emplace(name, std::move(value));
@@ -27,7 +27,7 @@ class NameMap {
     map_.insert(std::move(place));
   }
 
-  // Takes out the value under the name: Value() if there is none.
+  // Removes and returns the value under the name; Value() if there is none.
   Value extract(const std::string& name) {
     const auto found = map_.find(name);
     return found == map_.end() ? Value() : extract(found);

@@ -1,4 +1,4 @@
-// Ranks in error texts.
+// Texts that name ranks, for errors.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace perseus {
 // "a", "a, b and c"; beyond sixteen "a, b, ... and 984 more".
 std::string enumerate(const std::vector<std::string>& names);
 
-// "rank 3", "ranks 2, 5 and 7", "ranks 0, 1, ... and 984 more": a list of a thousand helps nobody.
+// "rank 3", "ranks 2, 5 and 7", "ranks 0, 1, ... and 984 more".
 std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace perseus

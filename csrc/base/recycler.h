@@ -1,5 +1,5 @@
-// Objects for the steady path, where nothing may allocate: what its last owner lets go of is kept,
-// with the memory of its strings and vectors, for whoever asks next. Any thread.
+// Shared objects for the steady path, where nothing may allocate. When the last owner releases an
+// object, it is kept for the next take(), with the memory of its strings and vectors. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace perseus {
 
-// T is default-constructible, and T::recycle() lets go of all that it holds but memory.
+// T is default-constructible, and T::recycle() releases everything that it holds except memory.
 template <typename T>
 class Recycler {
  public:
   Recycler() = default;
-  Recycler(const Recycler&) = delete;  // objects that are out know where they belong
+  Recycler(const Recycler&) = delete;  // objects in use refer to their recycler
 
   // A new object, or one that has been recycled.
   std::shared_ptr<T> take() {
@@ -24,20 +24,21 @@ class Recycler {
         &place->object, [](T* object) { object->recycle(); }, ControlBlock<T>(*this, *place));
   }
 
-  // Around a fork, so that a child can take and give back.
+  // Called around a fork, so that the child can use the recycler.
   void before_fork() { mutex_.lock(); }
   void after_fork() { mutex_.unlock(); }
 
  private:
-  // What a shared_ptr keeps beside its object: two counts, a deleter and an allocator.
+  // Room for shared_ptr's control block: two counts, a deleter and an allocator.
   static constexpr size_t kControlBytes = 64;
   struct Place {
     T object;
     alignas(std::max_align_t) std::byte control[kControlBytes];
   };
 
-  // Gives shared_ptr the memory beside the object. That it gives it back is its last act: nothing
-  // refers to the object any more, not even weakly.
+  // The allocator of that control block: gives shared_ptr the memory beside the object.
+  // Deallocation is shared_ptr's last act; then nothing refers to the object any more, not even a
+  // weak_ptr.
   template <typename U>
   struct ControlBlock {
     using value_type = U;
@@ -76,7 +77,7 @@ class Recycler {
   }
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Place>> places_;  // all there are
+  std::vector<std::unique_ptr<Place>> places_;  // all, free or in use
   std::vector<Place*> free_;
 };
 

@@ -1,4 +1,4 @@
-// How a reduction is handed from the kernels that compute it to the links that apply it.
+// A reduction, as kernels provide it and links apply it.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace perseus {
 
-// How arriving elements are folded into what the receiver already has, piece by piece as they
-// arrive, so that a received message is never stored and read again.
+// Reduces arriving elements into an accumulator piece by piece as they arrive, so that a received
+// message is never stored and read again.
 struct Reduction {
   // accumulator[i] = accumulator[i] op arriving[i]
   void (*kernel)(void* accumulator, const void* arriving, size_t elements) = nullptr;

@@ -26,7 +26,7 @@ std::string random_bytes(size_t count) {
     if (n > 0) {
       filled += n;
     } else if (errno != EINTR) {
-      // A guessable secret would be worse than none of the job.
+      // Better that the job ends than that it runs with a secret that can be guessed.
       std::perror("perseus: getrandom");
       std::abort();
     }

@@ -1,4 +1,4 @@
-// The job's secret: bytes that every connection between ranks must prove that it knows.
+// The job's secret. Both ends of every connection between ranks must prove that they know it.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace perseus {
 
 inline constexpr size_t kSecretBytes = 32;
 
-// From the kernel's random number generator.
+// Random bytes from the kernel's generator.
 std::string random_bytes(size_t count);
 
 std::string to_hex(std::string_view bytes);

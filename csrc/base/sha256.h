@@ -10,13 +10,13 @@ namespace perseus {
 
 using Sha256Digest = std::array<uint8_t, 32>;
 
-// A digest of bytes given piece by piece. One thread at a time.
+// Computes a digest incrementally. One thread at a time.
 class Sha256 {
  public:
   static constexpr size_t kBlockBytes = 64;
 
   void update(std::string_view bytes);
-  // The digest of all that was given. Call once.
+  // Returns the digest of all updates. Call once.
   Sha256Digest finish();
 
  private:

@@ -1,4 +1,4 @@
-// The extents of a tensor's dimensions. As many as tensors usually have need no memory beside it.
+// The extents of a tensor's dimensions. Up to kFew of them are stored in the object itself.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class Shape {
 
   size_t size_ = 0;
   std::array<int64_t, kFew> few_{};
-  std::vector<int64_t> many_;  // all of them, when there are more
+  std::vector<int64_t> many_;  // all extents, if there are more than kFew
 };
 
 }  // namespace perseus

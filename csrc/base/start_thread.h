@@ -1,4 +1,4 @@
-// Threads where there may be no room for one: a limit on processes, or no memory for a stack.
+// Starts a thread, or says why none can be started: a limit on processes, or no memory for a stack.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace perseus {
 
-// `what`: "the engine", for the error.
+// `what` names the thread's purpose in the error: "the engine".
 template <typename Body>
 Status start_thread(std::thread& thread, const char* what, Body&& body) {
   try {
     thread = std::thread(std::forward<Body>(body));
   } catch (const std::system_error& error) {
-    return Status::out_of_memory(std::string("no thread for ") + what +
-                                 " could be started: " + error.what() +
+    return Status::out_of_memory(std::string("cannot start a thread for ") + what + ": " +
+                                 error.what() +
                                  "; raise the limit on processes (ulimit -u, or pids.max of its "
                                  "cgroup) or on memory");
   }

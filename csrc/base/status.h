@@ -1,5 +1,5 @@
-// Errors as values. The engine throws nothing across a thread or the C ABI: what can fail returns a
-// Status, or a Result<T> that holds a T or the Status that took its place.
+// Errors as values. The engine throws nothing across a thread or the C ABI: a function that can
+// fail returns a Status, or a Result<T>, which holds a T or an error.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ enum class StatusCode : int {
 };
 
 std::string_view to_string(StatusCode code);
-// The code of an error that another rank told by number; kInternal for a number that is none.
+// The code for an error number that another rank has sent; kInternal if there is no such code.
 StatusCode error_code(uint32_t number);
 
-// Cheap to copy: an ok Status is one null pointer, an error is shared and immutable.
-// Thread-safe as a value: copies may be read from any thread.
+// Cheap to copy: an ok Status is one null pointer, and an error is shared and immutable. Copies may
+// be read from any thread.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -48,7 +48,7 @@ class [[nodiscard]] Status {
     return {StatusCode::kNotInitialized, std::move(m)};
   }
   static Status aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
-  // What needs the rank `peer` cannot go on: it is lost, or has left.
+  // Operations that need the rank `peer` cannot go on, since it is lost or has left.
   static Status without(int peer, std::string m) {
     return {StatusCode::kAborted, std::move(m), peer};
   }
@@ -64,7 +64,7 @@ class [[nodiscard]] Status {
   bool is_ok() const { return error_ == nullptr; }
   StatusCode code() const { return error_ ? error_->code : StatusCode::kOk; }
   const std::string& message() const;
-  // The rank that it blames for the failure, or -1.
+  // The rank to blame for the failure, or -1.
   int peer() const { return error_ ? error_->peer : -1; }
 
  private:

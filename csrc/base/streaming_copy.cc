@@ -32,7 +32,7 @@ void streaming_copy(void* target, const void* source, size_t bytes) {
       _mm_stream_si128(out + quarter, quarters[quarter]);
   }
   std::memcpy(to, from, bytes - head - lines * kLine);
-  // Streaming stores are not ordered by what publishes the result.
+  // Streaming stores are not ordered by the store that later publishes the result.
   _mm_sfence();
 }
 

@@ -1,13 +1,14 @@
-// Copying past the caches.
+// A copy that bypasses the caches.
 #pragma once
 
 #include <cstddef>
 
 namespace perseus {
 
-// As std::memcpy, but does not read the lines of `target` into the cache before it overwrites them,
-// and does not keep them there. For what is written long before it is used: memory then moves two
-// times instead of three. Complete for other threads that synchronise with this one afterwards.
+// Like std::memcpy, but neither reads the lines of `target` into the cache before overwriting them
+// nor keeps them there. For data that is written long before it is used: it then crosses the memory
+// bus twice instead of three times. Other threads that synchronise with this one afterwards see the
+// whole copy.
 void streaming_copy(void* target, const void* source, size_t bytes);
 
 }  // namespace perseus

@@ -1,10 +1,11 @@
-// Coroutines for what takes several messages: a collective reads top to bottom like blocking code,
-// and one thread runs hundreds of them side by side.
+// Coroutines for operations that take several messages: a collective reads from top to bottom like
+// blocking code, and one thread runs hundreds of them concurrently.
 //
-// Rules. A Task runs on the event loop's thread only. It starts when it is awaited or given to
-// start(). It always ends in a Status. Whatever it has begun (a Transfer, a Task) it must await
-// before it returns, in error as well: the memory under an unfinished transfer is in its frame.
-// Frames come from a pool, the loop's or else the thread's, so the steady path allocates nothing.
+// Rules. A Task runs on the event loop's thread only. It starts when it is awaited or when start()
+// is called. It always ends with a Status. It must await everything that it has begun (a Transfer,
+// a Task) before it returns, even with an error, since the memory of an unfinished transfer is in
+// its frame. Frames come from a pool, the loop's or else the thread's, so the steady path allocates
+// nothing.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 
 namespace perseus {
 
-// Memory of coroutine frames that are free, by size class. One thread at a time.
+// Free memory for coroutine frames, by size class. One thread at a time.
 class FramePool {
  public:
   FramePool() = default;
@@ -29,8 +30,9 @@ class FramePool {
   void* take(size_t bytes);
   void give_back(void* frame, size_t bytes);
 
-  // The calling thread's: its own, but while it runs a loop, whose frames stay with the loop.
+  // The pool that the calling thread uses: the loop's while it runs a loop, else its own.
   static FramePool& current();
+  // Makes the calling thread use `pool` while this exists.
   class Use {
    public:
     explicit Use(FramePool& pool);
@@ -49,7 +51,7 @@ class FramePool {
   std::array<FreeFrame*, kClasses> free_{};
 };
 
-// Told the outcome of a task that nobody awaits.
+// Is told the outcome of a task that no coroutine awaits.
 class TaskObserver {
  public:
   virtual void task_finished(const Status& status) = 0;
@@ -95,7 +97,7 @@ class [[nodiscard]] Task {
     FinalAwaiter final_suspend() noexcept { return {}; }
 
     void return_value(Status value) { status = std::move(value); }
-    // Engine code throws only when memory runs out in the standard library.
+    // Engine code throws only when the standard library runs out of memory.
     void unhandled_exception() noexcept {
       status = Status(StatusCode::kOutOfMemory, "out of memory in a collective");
     }
@@ -110,8 +112,8 @@ class [[nodiscard]] Task {
     if (handle_) handle_.destroy();
   }
 
-  // Runs until its first wait, then on its own; frees itself at its end, after which `observer`
-  // (may be null) is told the outcome.
+  // Runs until its first wait, and from then on by itself. At its end it frees itself and tells
+  // `observer` (may be null) the outcome.
   void start(TaskObserver* observer) && {
     Handle handle = std::exchange(handle_, nullptr);
     handle.promise().detached = true;
@@ -136,8 +138,8 @@ class [[nodiscard]] Task {
   Handle handle_;
 };
 
-// What may have been done at once, and else is a Task to be awaited: without a frame where nothing
-// has to be waited for.
+// Either the Status of something that was done at once, or a Task to be awaited. Needs no frame
+// where there is nothing to wait for.
 class [[nodiscard]] MaybeTask {
  public:
   MaybeTask(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by intent
@@ -156,7 +158,7 @@ class [[nodiscard]] MaybeTask {
   std::optional<Task::Awaiter> awaiter_;
 };
 
-// Runs the tasks side by side; ends when all have, with the first error if there was one:
+// Runs the tasks concurrently. Ends when all of them have, with the first error if there was one:
 //   co_await AllTasks(tasks);
 class AllTasks : private TaskObserver {
  public:
@@ -165,7 +167,7 @@ class AllTasks : private TaskObserver {
 
   bool await_ready() const noexcept { return tasks_.empty(); }
   bool await_suspend(std::coroutine_handle<> caller) {
-    // The extra one keeps the caller from being resumed while tasks are still being started.
+    // One more than there are, so that the caller is not resumed while tasks are being started.
     unfinished_ = tasks_.size() + 1;
     for (Task& task : tasks_) std::move(task).start(this);
     if (--unfinished_ == 0) return false;
@@ -188,7 +190,8 @@ class AllTasks : private TaskObserver {
 
 }  // namespace perseus
 
-// Inside a Task: ends it with the error, if there is one. Use only when nothing begun is unawaited.
+// Inside a Task: ends it with the error, if there is one. Use only while nothing that was begun is
+// unawaited.
 #define PERSEUS_CO_RETURN_IF_ERROR(expression)                                         \
   do {                                                                                 \
     if (::perseus::Status status_ = (expression); !status_.is_ok()) co_return status_; \

@@ -24,7 +24,7 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kDataTypeCount = 11;
 
-// The numbers are Horovod's, so that scripts which compare with them keep working.
+// The numbers are Horovod's, so that scripts that compare with them keep working.
 enum class ReduceOp : uint8_t {
   kAverage = 0,
   kSum = 1,

@@ -1,5 +1,5 @@
-// The binary interface of the MPI-5 standard (chapter 20): handles are pointers, those of
-// predefined objects small integers in disguise.
+// The binary interface of the MPI-5 standard (chapter 20): handles are pointers, and those of
+// predefined objects are small integers cast to pointers.
 #include "mpi/mpi_binding.h"
 
 namespace perseus {

@@ -1,7 +1,6 @@
-// The one implementation of Mpi, over an `Interface` that says what a binary interface's types and
-// constants are:
+// The only implementation of Mpi, a template over a type that describes a binary interface:
 //   Comm, Datatype, Request, Message, Errhandler   handle types
-//   Status                                         laid out as the library lays it out
+//   Status                                         with the library's layout
 //   kThreadLevels                                  MPI_THREAD_SINGLE ... MULTIPLE
 //   kAnySource
 //   world, byte, errors_return                     predefined handles, set by
@@ -48,7 +47,7 @@ struct MpiFunctions {
   int (*Get_count)(const Status*, Datatype, int*);
   int (*Test)(Request*, int*, Status*);
 
-  // False when one is missing, which `missing` then names.
+  // Returns false if a function is missing, which `missing` then names.
   bool resolve(void* library, std::string& missing) {
     return find(library, "MPI_Initialized", Initialized, missing) &&
            find(library, "MPI_Finalized", Finalized, missing) &&
@@ -92,7 +91,7 @@ class MpiBinding final : public Mpi {
     std::array<char, 8192> text{};
     int length = 0;
     functions_.Get_library_version(text.data(), &length);
-    // MPICH's goes on with how it was configured.
+    // MPICH's text continues with how it was configured.
     const std::string all = text.data();
     return all.substr(0, all.find_first_of(",\n")) + " (" + path_ + ")";
   }
@@ -115,7 +114,7 @@ class MpiBinding final : public Mpi {
   MpiThreadLevel thread_level() const override {
     int provided = 0;
     functions_.Query_thread(&provided);
-    // The standard orders the levels, whatever their numbers.
+    // The standard orders the levels, whatever their numbers are.
     int level = 0;
     while (level < 3 && provided >= I::kThreadLevels[level + 1]) ++level;
     return static_cast<MpiThreadLevel>(level);
@@ -139,8 +138,8 @@ class MpiBinding final : public Mpi {
     return size;
   }
   Status begin_duplicate(MpiComm comm, MpiComm* out, MpiRequest& request) override {
-    // The library writes a handle of its own width, and on a little-endian machine MpiComm holds
-    // either at its beginning.
+    // The library writes a handle of its own width. On a little-endian machine it lies at the
+    // beginning of MpiComm, whichever width that is.
     static_assert(sizeof(typename I::Comm) <= sizeof(out->bits));
     out->bits = 0;
     typename I::Request native;
@@ -236,7 +235,8 @@ class MpiBinding final : public Mpi {
   }
   static Status check_count(size_t bytes) {
     if (bytes <= INT_MAX) return Status::ok();
-    return Status::invalid_argument("an MPI message of " + std::to_string(bytes) + " bytes");
+    return Status::invalid_argument("an MPI message cannot have " + std::to_string(bytes) +
+                                    " bytes");
   }
 
   const std::string path_;

@@ -22,8 +22,8 @@ std::string path_of(void* library) {
   return map->l_name;
 }
 
-// Tells the interfaces apart. Symbols alone do not: those of MPI-5 are in all, and dlsym looks into
-// what a library depends on as well.
+// Recognises a library's interface. Symbols alone do not tell: all libraries have those of MPI-5,
+// and dlsym also searches the libraries that a library depends on.
 std::unique_ptr<Mpi> bind(void* library, std::string& why_not) {
   std::string path = path_of(library);
   const std::string_view name = std::string_view(path).substr(path.rfind('/') + 1);
@@ -44,13 +44,13 @@ std::unique_ptr<Mpi> bind(void* library, std::string& why_not) {
   return mpi;
 }
 
-// An MPI that somebody has initialised comes before one that was only loaded.
+// Prefers a library whose MPI is initialised to one that was only loaded.
 std::unique_ptr<Mpi> find_in_process(std::string& why_not) {
   std::vector<void*> libraries;
   for (const char* name : {kOpenMpi, kMpich, kStandard}) {
     if (void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) libraries.push_back(library);
   }
-  // One of another name, or linked into the program.
+  // A library of another name, or one linked into the program.
   Dl_info info;
   void* symbol = dlsym(RTLD_DEFAULT, "MPI_Init_thread");
   if (libraries.empty() && symbol != nullptr && dladdr(symbol, &info) != 0) {
@@ -69,7 +69,7 @@ std::unique_ptr<Mpi> find_in_process(std::string& why_not) {
 }
 
 std::unique_ptr<Mpi> open(const std::string& path, std::string& why_not) {
-  // Global, since the plugins of an Open MPI older than 5 look for its symbols there.
+  // RTLD_GLOBAL, since the plugins of Open MPI before version 5 need its symbols.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     why_not += std::string(dlerror()) + "; ";
@@ -85,7 +85,7 @@ std::string launcher_path() {
   return length > 0 ? std::string(path, length) : "";
 }
 
-// "/usr/lib" for "/usr/bin/mpirun".
+// "/usr/bin/../lib" for "/usr/bin/mpirun".
 std::string lib_beside(const std::string& program) {
   const size_t slash = program.rfind('/');
   return slash == std::string::npos ? "" : program.substr(0, slash) + "/../lib";
@@ -115,7 +115,7 @@ std::vector<std::string> mpi_library_candidates(
        {"MPI_HOME", "OPAL_PREFIX", "I_MPI_ROOT", "VIRTUAL_ENV", "CONDA_PREFIX"}) {
     if (get(prefix) != nullptr) folders.push_back(std::string(get(prefix)) + "/lib");
   }
-  // A process started by one kind of MPI and speaking to the other would be alone in its world.
+  // A process that used another kind of MPI than its launcher would be alone in its world.
   const bool pmi = get("PMI_RANK") != nullptr && get("OMPI_COMM_WORLD_RANK") == nullptr;
   const std::vector<const char*> names =
       pmi ? std::vector{kMpich, kStandard, kOpenMpi} : std::vector{kOpenMpi, kStandard, kMpich};
@@ -132,7 +132,7 @@ std::vector<std::string> mpi_library_candidates(
 
 Result<Mpi*> load_mpi(const std::string& path) {
   static std::mutex mutex;
-  // Never freed: MPI is finalised when the process exits.
+  // Never freed, since MPI is finalised when the process exits.
   static Mpi* loaded = nullptr;
   std::lock_guard lock(mutex);
   if (loaded != nullptr) return loaded;

@@ -18,14 +18,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kMaxPause{1000};
 
-// What outlives init and shutdown. Guarded by `mutex`.
+// State that outlives init and shutdown. Guarded by `mutex`.
 struct State {
   std::mutex mutex;
   MpiProcess process;
   bool duplicating = false;
   bool ready = false;
   MpiRequest duplication;
-  // Not guarded: of the thread that ends the process.
+  // Not guarded: read by the thread that ends the process.
   pid_t initialized_by = 0;
 };
 
@@ -45,8 +45,8 @@ void finalize_at_exit() {
 Status initialize(State& s, Mpi& mpi) {
   if (mpi.is_finalized()) {
     return Status::unsupported(
-        "MPI has been finalised in this process, which ends its use for good; "
-        "initialise Perseus before, and shut it down before MPI_Finalize");
+        "MPI has been finalised in this process and cannot be used any more; "
+        "initialise Perseus earlier, and shut it down before MPI_Finalize");
   }
   if (!mpi.is_initialized()) {
     PERSEUS_RETURN_IF_ERROR(mpi.initialize(MpiThreadLevel::kMultiple));

@@ -1,6 +1,6 @@
-// The tags that Perseus uses on its communicator. Each generation has its own, so that what a
-// failed one left behind is not taken for the next's; 32767 is the largest tag that every MPI
-// takes.
+// The tags that Perseus uses on its communicator. Each generation has its own, so that messages
+// that a failed generation left behind are not taken for those of the next. 32767 is the largest
+// tag that every MPI accepts.
 #pragma once
 
 namespace perseus {

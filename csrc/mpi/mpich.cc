@@ -1,5 +1,5 @@
-// MPICH's binary interface, which the members of its ABI initiative share (MPICH >= 3.1, Intel MPI
-// >= 5, MVAPICH2, Cray MPT >= 7): handles are integers with fixed values.
+// MPICH's binary interface, shared by the members of its ABI initiative (MPICH >= 3.1, Intel MPI >=
+// 5, MVAPICH2, Cray MPT >= 7): handles are integers with fixed values.
 #include "mpi/mpi_binding.h"
 
 namespace perseus {

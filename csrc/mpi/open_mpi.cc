@@ -1,5 +1,5 @@
-// Open MPI's binary interface, stable since 1.7 in what is used here: handles point at structures
-// that the library exports, and constants are addresses of predefined ones.
+// Open MPI's binary interface, of which the part used here is stable since 1.7: handles point to
+// structures, and predefined handles are addresses of structures that the library exports.
 #include <dlfcn.h>
 #include <sys/auxv.h>
 
@@ -8,8 +8,8 @@
 namespace perseus {
 namespace {
 
-// Of an executable that is linked with the library the linker makes a copy of each object that it
-// names (a copy relocation), and that copy is then everybody's. Null if it has none.
+// In an executable that is linked with the library, the linker makes a copy of each object that the
+// executable names (a copy relocation), and all code then uses that copy. Null if there is none.
 void* find_in_executable(const char* name) {
   void* symbol = dlsym(RTLD_DEFAULT, name);
   Dl_info of_symbol{};

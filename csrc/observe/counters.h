@@ -1,4 +1,4 @@
-// What this process has done so far, as numbers. Any thread: counting is one relaxed addition.
+// Counts of what this process has done so far. Any thread: counting is one relaxed addition.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace perseus {
 
-// name, what it counts. Bytes are those of the user's elements unless said otherwise.
+// COUNTER(name, meaning). Bytes are those of the user's elements unless said otherwise.
 #define PERSEUS_COUNTERS(COUNTER)                                                     \
   COUNTER(registrations, "names registered")                                          \
   COUNTER(operations_submitted, "operations handed over")                             \
@@ -43,7 +43,7 @@ struct Counters {
 #undef PERSEUS_DECLARE_COUNTER
 };
 
-// Every counter in the order above.
+// Visits every counter in the order above.
 void visit_counters(
     const Counters& counters,
     const std::function<void(const char* name, const char* meaning, uint64_t value)>& visit);

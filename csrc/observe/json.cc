@@ -5,7 +5,8 @@
 namespace perseus {
 namespace {
 
-// Bytes of the well-formed UTF-8 sequence at the start of `text` (Unicode 15, table 3-7), or 0.
+// The length in bytes of the well-formed UTF-8 sequence at the start of `text` (Unicode 15, table
+// 3-7), or 0.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const auto in = [&](size_t i, int low, int high) {

@@ -1,4 +1,4 @@
-// Text inside JSON.
+// Writes JSON strings.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace perseus {
 
-// Appends `text` between quotes, escaped. Bytes that are not UTF-8, which JSON must be, become
+// Appends `text` in quotes, escaped. Bytes that are not valid UTF-8, as JSON requires, become
 // U+FFFD. Any thread.
 void append_json_string(std::string& out, std::string_view text);
 

@@ -61,8 +61,8 @@ void write_log(LogLevel level, const std::string& text) {
   line += ": ";
   line += text;
   line += '\n';
-  // One write a line: the kernel keeps those of other threads, and of other ranks that share the
-  // terminal or pipe, from coming in between. An error here has nobody to be told to.
+  // One write call for a line, so that lines of other threads, and of other ranks that share the
+  // terminal or pipe, do not come in between. An error here cannot be reported to anybody.
   const char* rest = line.data();
   size_t left = line.size();
   while (left > 0) {

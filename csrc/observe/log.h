@@ -1,5 +1,5 @@
-// Log lines to standard error: "[time] perseus rank 3 WARNING: text". Any thread; a line is written
-// whole. Cheap when the level is off: arguments of PERSEUS_LOG are not evaluated.
+// Writes log lines to standard error: "[time] perseus rank 3 WARNING: text". Any thread; lines do
+// not mix. Cheap when the level is off: the arguments of PERSEUS_LOG are not evaluated then.
 #pragma once
 
 #include <sstream>
@@ -9,7 +9,7 @@
 
 namespace perseus {
 
-// level: least severe that is shown. rank < 0 leaves the rank out.
+// level: the least severe level to show. With rank < 0 lines show no rank.
 void configure_log(LogLevel level, bool hide_time, int rank);
 bool log_enabled(LogLevel level);
 void write_log(LogLevel level, const std::string& text);

@@ -18,14 +18,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Events wait this long for company, so that the writer wakes ten times a second at most.
+// How long events are gathered, so that the writer wakes at most ten times a second.
 constexpr std::chrono::milliseconds kGatherTime(100);
-// So many bytes of events are company enough.
+// With this many bytes of events the writer is woken at once.
 constexpr size_t kFullBatch = size_t{1} << 18;
-// A disk that is slower than the events must not take the job's memory.
+// Bounds the memory used when the disk is slower than the events.
 constexpr size_t kMostPending = size_t{1} << 26;
 
-// An event in the queue: this, then the texts' bytes.
+// The head of an event in the queue; the bytes of its texts follow.
 struct QueuedEvent {
   int64_t time_ns;
   int32_t lane;
@@ -64,16 +64,16 @@ void add_all(const std::vector<char>& queue, TimelineFile& file) {
 }  // namespace
 
 struct Timeline::Impl {
-  // Any thread, under control_mutex.
+  // Any thread that holds control_mutex.
   void end();
-  // The writer's.
+  // The writer's thread.
   void write_until_stopped(TimelineFile& file, std::atomic<bool>& enabled);
 
   std::mutex control_mutex;  // held through start and stop
   std::thread writer;        // joinable from start to stop
   std::unique_ptr<TimelineFile> file;
 
-  std::mutex mutex;  // held for a moment; guards what follows
+  std::mutex mutex;  // held only briefly; guards the members below
   std::condition_variable news;
   std::vector<char> pending;
   Clock::time_point opened;
@@ -100,7 +100,7 @@ Status Timeline::start(const std::string& path, bool mark_cycles) {
     impl_->accepting = true;
   }
   marks_cycles_.store(mark_cycles, std::memory_order_relaxed);
-  // Before the writer, which takes it back when it cannot write.
+  // Before the writer starts, since it disables the timeline again if it cannot write.
   enabled_.store(true, std::memory_order_relaxed);
   const Status started = start_thread(impl_->writer, "writing the timeline", [this] {
     impl_->write_until_stopped(*impl_->file, enabled_);
@@ -138,7 +138,7 @@ void Timeline::record(Phase phase, std::string_view tensor, std::string_view act
       ++impl_->lost;
       return;
     }
-    // Under the lock, so that times only grow in the file.
+    // Under the lock, so that times never decrease in the file.
     const auto now = std::chrono::nanoseconds(Clock::now() - impl_->opened).count();
     enqueue(impl_->pending, {static_cast<char>(phase), now, lane, tensor, activity, args});
     const size_t after = impl_->pending.size();
@@ -149,7 +149,7 @@ void Timeline::record(Phase phase, std::string_view tensor, std::string_view act
 
 void Timeline::Impl::write_until_stopped(TimelineFile& file, std::atomic<bool>& enabled) {
   pthread_setname_np(pthread_self(), "perseus-trace");
-  std::vector<char> batch;  // changes places with `pending`, so that neither allocates for long
+  std::vector<char> batch;  // swapped with `pending`, so that soon neither allocates
   Status status;
   bool stopping = false;
   while (!stopping && status.is_ok()) {
@@ -175,8 +175,9 @@ void Timeline::Impl::write_until_stopped(TimelineFile& file, std::atomic<bool>& 
     PERSEUS_LOG(kWarning, status.message() << "; the timeline ends here");
   }
   if (lost > 0) {
-    PERSEUS_LOG(kWarning, "the timeline lacks " << lost << " events, which came faster than its "
-                                                << "disk takes them");
+    PERSEUS_LOG(kWarning, "the timeline lacks " << lost
+                                                << " events, which came faster than its disk could "
+                                                   "write them");
   }
 }
 

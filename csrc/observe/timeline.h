@@ -1,7 +1,7 @@
-// Chrome-trace timeline (chrome://tracing, Perfetto), with Horovod's vocabulary: one row
-// ("process") a tensor, NEGOTIATE_ALLREDUCE while ranks agree, then ALLREDUCE with QUEUE, PACK,
-// each stream's shards and UNPACK inside. A thread of its own writes the file, asleep when there is
-// nothing.
+// A timeline in Chrome's trace format (chrome://tracing, Perfetto), with Horovod's vocabulary: one
+// row ("process") for each tensor, with NEGOTIATE_ALLREDUCE while ranks agree, then ALLREDUCE,
+// which contains QUEUE, PACK, each stream's shards and UNPACK. A thread of its own writes the file,
+// and sleeps when there is nothing to write.
 #pragma once
 
 #include <atomic>
@@ -14,33 +14,35 @@
 
 namespace perseus {
 
-// Any thread. Every call is one relaxed load and a branch while no file is open.
+// Any thread. While no file is open, every call is one relaxed load and a branch.
 class Timeline {
  public:
   Timeline();
   ~Timeline();
   Timeline(const Timeline&) = delete;
 
-  // Opens the file, emptying it; one that is being written already is ended first. A path that
-  // cannot be written is kInvalidArgument, and leaves things as they were.
+  // Opens and empties the file, after ending one that is being written already. Returns
+  // kInvalidArgument, and changes nothing, if the path cannot be written.
   Status start(const std::string& path, bool mark_cycles);
-  // Writes what is pending and closes; the file is valid JSON. (It is also valid, but for the
-  // closing bracket, which viewers do not need, when the process dies: what is older than a
-  // moment is in the file.)
+  // Writes what is pending and closes the file, which is then valid JSON. (If the process dies, the
+  // file holds all events except those of the last moments, and lacks only the closing bracket,
+  // which viewers do not need.)
   void stop();
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
 
-  // Nested activities of one tensor. `lane` < 0 is the tensor's own row, else a row for that stream
-  // of the tensor. `args` is JSON object text or empty: {"dtype": "float32", "shape": "[3, 4]"}.
+  // Activities of one tensor, which may nest. With `lane` < 0 they go to the tensor's own row, else
+  // to the tensor's row for that stream. `args` is the text of a JSON object, or empty:
+  // {"dtype": "float32", "shape": "[3, 4]"}.
   void begin(std::string_view tensor, std::string_view activity, int lane = -1,
              std::string_view args = {}) {
     if (enabled()) record(Phase::kBegin, tensor, activity, lane, args);
   }
-  // An end without a beginning in this file, as after a start in mid-operation, is left out.
+  // Leaves out an end without a beginning in this file, as after a start in the middle of an
+  // operation.
   void end(std::string_view tensor, int lane = -1) {
     if (enabled()) record(Phase::kEnd, tensor, {}, lane, {});
   }
-  // A moment, on the tensor's row; tensor empty: on a row of all ("CYCLE_START").
+  // An instant event on the tensor's row or, with no tensor, on the common row ("CYCLE_START").
   void instant(std::string_view tensor, std::string_view what) {
     if (enabled()) record(Phase::kInstant, tensor, what, -1, {});
   }

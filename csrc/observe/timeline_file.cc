@@ -28,10 +28,10 @@ Status TimelineFile::open(const std::string& path) {
 }
 
 Status TimelineFile::begin() {
-  // Pipes and terminals cannot be emptied, and need not be.
+  // Pipes and terminals cannot be truncated, and need not be.
   if (ftruncate(fd_, 0) != 0 && errno != EINVAL) return failed("emptied");
   text_ = "[";
-  // Row 0 is everybody's. Horovod's readers look for the start in its arguments.
+  // Row 0 is common to all tensors. Horovod's readers look for the start time in its arguments.
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
   const auto start = std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count();
   begin_record();
@@ -40,7 +40,7 @@ Status TimelineFile::begin() {
   return flush();
 }
 
-// The comma goes before a record, so that the file lacks only its bracket at any moment.
+// The comma goes before a record, so that at any moment the file lacks only its closing bracket.
 void TimelineFile::begin_record() {
   text_ += empty_ ? "\n" : ",\n";
   empty_ = false;
@@ -94,7 +94,7 @@ void TimelineFile::add(const TimelineEvent& event) {
     text_ += R"(,"name":)";
     append_json_string(text_, event.activity);
   }
-  // A moment of nobody's is drawn across all rows, a tensor's on its own.
+  // An instant without a tensor is drawn across all rows, a tensor's on its own row.
   if (event.phase == 'i') text_ += event.tensor.empty() ? R"(,"s":"g")" : R"(,"s":"p")";
   if (!event.args.empty()) {
     text_ += R"(,"args":)";

@@ -1,4 +1,4 @@
-// The file of a timeline: events in, Chrome-trace JSON out.
+// The file of a timeline: takes events and writes JSON in Chrome's trace format.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace perseus {
 
 struct TimelineEvent {
-  char phase;       // of the trace format: 'B' begins, 'E' ends, 'i' is a moment
+  char phase;       // as in the trace format: 'B' begins, 'E' ends, 'i' is an instant
   int64_t time_ns;  // since the file was opened
   int lane;         // < 0: the tensor's own row
   std::string_view tensor, activity, args;
@@ -29,14 +29,14 @@ class TimelineFile {
   Status open(const std::string& path);
   // Empties the file and writes its head.
   Status begin();
-  // Turns the event into text, which flush() writes.
+  // Converts the event to text, which flush() writes.
   void add(const TimelineEvent& event);
   Status flush();
-  // Ends the JSON array and closes.
+  // Ends the JSON array and closes the file.
   Status finish();
 
  private:
-  // What is known of one tensor in this file.
+  // The state of one tensor in this file.
   struct Row {
     int pid;
     std::vector<int> depth;  // of nested activities, by thread id: lane + 1
@@ -55,7 +55,7 @@ class TimelineFile {
   std::string path_;
   std::string text_;
   int fd_ = -1;
-  bool empty_ = true;  // no record yet, so none that needs a comma after it
+  bool empty_ = true;  // no record yet, so the next one needs no comma before it
 };
 
 }  // namespace perseus

@@ -12,9 +12,10 @@
 namespace perseus {
 namespace {
 
-// From the port of torchrun's own store to that of the rendezvous. torchrun may have taken a port
-// that was free: Linux then gives the next one to connections, and this one hardly ever. Should it
-// be taken all the same, there are more, each as far on.
+// The distance from the port of torchrun's own store to that of the rendezvous. If torchrun has
+// taken a free port, Linux is likely to give the next one to a connection, but hardly ever the one
+// after it. If that is taken all the same, more ports are tried at the same distance from each
+// other.
 constexpr int kPortStep = 2;
 constexpr int kPortsTried = 4;
 
@@ -22,7 +23,7 @@ using Get = std::function<const char*(const char*)>;
 
 constexpr int kMostRanks = 1 << 24;
 
-// Launchers that leave rank and size behind. A null size: only MPI itself knows it.
+// The variables by which MPI launchers tell rank and size. Null size: only MPI itself knows it.
 struct MpiVariables {
   const char* rank;
   const char* size;
@@ -32,7 +33,7 @@ constexpr MpiVariables kMpiVariables[] = {
     {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},    // MVAPICH
     {"PMI_RANK", "PMI_SIZE"},                          // MPICH, Intel MPI, Slurm's pmi2
     {"PALS_RANKID", nullptr},                          // Cray
-    {"PMIX_RANK", nullptr},                            // whatever else speaks PMIx
+    {"PMIX_RANK", nullptr},                            // other launchers that use PMIx
 };
 
 bool is_set(const Get& get, const char* name) {
@@ -83,9 +84,10 @@ Status read_secret(const Get& get, std::string& out) {
   return Status::ok();
 }
 
-// A secret for launchers that hand out none: what the ranks know alike, and a stranger may guess.
-// On one host it only names the secret that rank 0 will make. Between hosts it keeps jobs apart
-// that meet by mistake; PERSEUS_SECRET is to be set where strangers can reach the hosts.
+// Derives a secret, for launchers that hand out none, from variables that are the same on all
+// ranks. Others could guess it. On one host it only names the secret that rank 0 will make. Between
+// hosts it keeps jobs apart that meet by mistake; where others can reach the hosts, users must set
+// PERSEUS_SECRET.
 Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> names,
                              bool one_host, LaunchEnvironment& out) {
   if (is_set(get, "PERSEUS_SECRET")) return read_secret(get, out.secret);
@@ -105,7 +107,7 @@ Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> 
 Result<LaunchEnvironment> read_perseus(const Get& get) {
   LaunchEnvironment out;
   const bool meets = is_set(get, "PERSEUS_RENDEZVOUS");
-  // Scripts that start their ranks themselves may know Horovod's names only.
+  // Scripts that start their ranks themselves may set only Horovod's names.
   const bool horovod = meets && !is_set(get, "PERSEUS_RANK") && !is_set(get, "PERSEUS_SIZE") &&
                        is_set(get, "HOROVOD_RANK");
   if (meets && !horovod && !is_set(get, "PERSEUS_RANK")) {
@@ -132,8 +134,7 @@ Result<LaunchEnvironment> read_perseus(const Get& get) {
   return out;
 }
 
-// Whoever serves at a rendezvous of our own choosing; `host` and `ports` where nothing else is
-// said.
+// Where rank 0 serves the rendezvous: at `host` and `ports`, unless the environment says otherwise.
 Status read_master(const Get& get, std::string host, std::vector<int> ports,
                    std::vector<HostPort>& out) {
   if (is_set(get, "PERSEUS_MASTER_ADDR")) host = get("PERSEUS_MASTER_ADDR");
@@ -146,7 +147,7 @@ Status read_master(const Get& get, std::string host, std::vector<int> ports,
   return Status::ok();
 }
 
-// On one host nothing needs to be heard outside.
+// If all ranks are on one host, other hosts need not reach the rendezvous.
 constexpr const char* kThisHost = "127.0.0.1";
 
 Result<LaunchEnvironment> read_torchrun(const Get& get) {
@@ -161,10 +162,10 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   std::vector<int> ports;
   if (!is_set(get, "PERSEUS_MASTER_PORT")) {
     if (!is_set(get, "MASTER_PORT")) return missing("MASTER_PORT", because);
-    Result<int> of_store = read_int(get, "MASTER_PORT", 1, 65535 - kPortStep);
-    if (!of_store.is_ok()) return of_store.status();
+    Result<int> store_port = read_int(get, "MASTER_PORT", 1, 65535 - kPortStep);
+    if (!store_port.is_ok()) return store_port.status();
     for (int i = 1; i <= kPortsTried; ++i) {
-      const int port = of_store.value() + i * kPortStep;
+      const int port = store_port.value() + i * kPortStep;
       if (port <= 65535) ports.push_back(port);
     }
   }
@@ -172,13 +173,13 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
                         get("LOCAL_WORLD_SIZE") == std::string_view(get("WORLD_SIZE"));
   PERSEUS_RETURN_IF_ERROR(
       read_master(get, one_host ? kThisHost : get("MASTER_ADDR"), ports, out.rendezvous));
-  // The restart count keeps what is left of a failed attempt out of the next.
+  // With the restart count, ranks left over from a failed attempt cannot join the next one.
   PERSEUS_RETURN_IF_ERROR(
       read_or_derive_secret(get,
                             {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR",
                              "MASTER_PORT", "WORLD_SIZE"},
                             one_host, out));
-  // Jobs that were given one secret may try each other's ports.
+  // Jobs with the same secret may try each other's ports, so the port is made part of the secret.
   if (out.rendezvous.size() > 1) {
     const Sha256Digest of_job =
         hmac_sha256(out.secret, "MASTER_PORT=" + std::string(get("MASTER_PORT")));
@@ -189,7 +190,7 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
 
 Result<LaunchEnvironment> read_srun(const Get& get) {
   LaunchEnvironment out;
-  // The step's own number of tasks, if it differs from the job's.
+  // The step's number of tasks, which may differ from the job's.
   const char* size_name =
       is_set(get, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   PERSEUS_RETURN_IF_ERROR(read_rank_and_size(get, "SLURM_PROCID", size_name, out));
@@ -207,7 +208,7 @@ Result<LaunchEnvironment> read_srun(const Get& get) {
   PERSEUS_RETURN_IF_ERROR(read_or_derive_secret(
       get, {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_JOB_UID", "SLURM_CLUSTER_NAME"}, one_host,
       out));
-  // Below the range from which systems give out ports, so that nobody holds it by chance.
+  // Below the range from which systems assign ports, so that it is not taken by chance.
   constexpr int kFirstPort = 15000;
   constexpr int kPorts = 16000;
   const std::string step = is_set(get, "SLURM_STEP_ID") ? get("SLURM_STEP_ID") : "0";
@@ -218,7 +219,7 @@ Result<LaunchEnvironment> read_srun(const Get& get) {
   return out;
 }
 
-// Nothing when no MPI launcher has left its variables.
+// Returns nothing if no MPI launcher has set its variables.
 Result<std::optional<LaunchEnvironment>> read_mpi(const Get& get) {
   for (const MpiVariables& variables : kMpiVariables) {
     if (!is_set(get, variables.rank)) continue;
@@ -247,14 +248,14 @@ Result<LaunchEnvironment> read_launch_environment(const Get& get,
       is_set(get, "PERSEUS_RENDEZVOUS")) {
     return read_perseus(get);
   }
-  // A batch script has SLURM_PROCID too; only what srun starts belongs to a step.
+  // A batch script has SLURM_PROCID too; only processes that srun starts belong to a step.
   const bool srun = is_set(get, "SLURM_PROCID") && is_set(get, "SLURM_STEP_NODELIST");
   Result<std::optional<LaunchEnvironment>> mpi = read_mpi(get);
   if (!mpi.is_ok()) return mpi.status();
   if (std::optional<LaunchEnvironment>& found = mpi.value()) {
     if (found->kind != LaunchEnvironment::Kind::kMpi) return *found;
-    // srun leaves PMI's variables whether or not there is an MPI, and one that there is may not
-    // speak that PMI. Under mpirun, though, Slurm's are those of mpirun's own daemons.
+    // srun sets PMI's variables whether or not there is an MPI library, and the library may not use
+    // that PMI. Under mpirun, though, Slurm's variables are those of mpirun's own daemons.
     if (srun && found->source != "OMPI_COMM_WORLD_RANK") {
       Result<LaunchEnvironment> by_slurm = read_srun(get);
       if (by_slurm.is_ok() && by_slurm.value().rank == found->rank &&
@@ -263,7 +264,7 @@ Result<LaunchEnvironment> read_launch_environment(const Get& get,
       }
     }
     if (found->without_mpi != nullptr && !mpi_library_found()) return *found->without_mpi;
-    return *found;  // if there is no library, creating it says which were looked for
+    return *found;  // if there is no library, loading it fails and says what was tried
   }
   if (is_set(get, "RANK") && is_set(get, "WORLD_SIZE")) return read_torchrun(get);
   if (srun) return read_srun(get);

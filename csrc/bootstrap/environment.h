@@ -1,4 +1,4 @@
-// How this process was launched, read from its environment.
+// Reads from the environment how this process was launched.
 #pragma once
 
 #include <functional>
@@ -15,37 +15,39 @@ struct LaunchEnvironment {
   enum class Kind {
     kSingle,      // not launched with others
     kRendezvous,  // the ranks meet at `rendezvous`
-    kMpi,         // MPI knows the rest
+    kMpi,         // MPI tells the rest
   };
 
   Kind kind = Kind::kSingle;
-  // What set the ranks, for error texts: "PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", ...
+  // The variable that set the rank, for errors: "PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", ...
   std::string source;
   int rank = 0;
   int size = 1;
-  // Rank 0 may serve at any of them, and does so at the first that is free. Else there is one.
+  // Where the rendezvous is served. If rank 0 serves it, there may be several places, of which it
+  // takes the first that is free; otherwise there is one.
   std::vector<HostPort> rendezvous;
   std::string secret;  // bytes
-  // Strangers can guess `secret`, but all ranks are on this host and can agree on a better one.
+  // Others could guess `secret`. But all ranks are on this host and can agree on a better one, for
+  // which `secret` is the name: see local_secret.h.
   bool needs_local_secret = false;
-  // The launcher lets the others go on when a process fails: they meet without it.
+  // The launcher lets the other ranks go on when a process fails; they then meet without it.
   bool survivors = false;
-  // No launcher serves the rendezvous: rank 0 does.
+  // Rank 0 serves the rendezvous, not the launcher.
   bool rank_0_serves = false;
-  bool serves = false;  // this process does
-  // Of kMpi: how the ranks meet if MPI proves not to know of them. Null if nothing else tells.
+  bool serves = false;  // this process serves it
+  // For kMpi: how the ranks meet if MPI turns out not to know them. Null if nothing else tells.
   std::shared_ptr<const LaunchEnvironment> without_mpi;
 };
 
-// `get` gives a variable's value or null. `mpi_library_found` is asked only when an MPI launcher
-// has left its variables. A malformed or missing variable is kInvalidArgument, by name.
+// `get` returns a variable's value or null. `mpi_library_found` is called only if an MPI launcher
+// has set its variables. A malformed or missing variable is kInvalidArgument, with its name.
 Result<LaunchEnvironment> read_launch_environment(
     const std::function<const char*(const char*)>& get,
     const std::function<bool()>& mpi_library_found);
 
-// This process's place in the world that `ranks` (empty: all) makes of a job of `size`: its
-// position in the list, or -1 if it is left out. kInvalidArgument for a rank out of range or
-// repeated.
+// Returns the place of launched rank `rank` in the world of `ranks` (empty: all): its position in
+// the list, or -1 if it is not in it. `size` is the number of launched ranks. kInvalidArgument if a
+// rank is out of range or repeated.
 Result<int> place_in_world(const std::vector<int>& ranks, int rank, int size);
 
 }  // namespace perseus

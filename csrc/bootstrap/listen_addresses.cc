@@ -22,7 +22,7 @@ std::string text_of(const sockaddr* address) {
   return host;
 }
 
-// As far as the system tells.
+// Empty if the system does not tell.
 std::vector<OwnAddress> own_addresses() {
   std::vector<OwnAddress> own;
   const Result<Interfaces> found = Interfaces::list();
@@ -37,7 +37,7 @@ bool is_loopback(const std::string& address) {
   return address == "::1" || address.starts_with("127.");
 }
 
-// Empty if the name is not known (yet). `flags` are getaddrinfo's.
+// Empty if the name cannot be resolved (yet). `flags` are getaddrinfo's.
 std::vector<std::string> resolve(const std::string& host, int flags = 0) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -71,11 +71,11 @@ std::vector<std::string> listen_addresses(const std::string& told, const std::st
   }
   std::vector<std::string> chosen;
   for (const OwnAddress& address : own) {
-    // Two interfaces may have one address.
+    // Two interfaces may have the same address.
     const bool is_new = std::ranges::find(chosen, address.text) == chosen.end();
     if (is_new && is_named(address.interface, interfaces)) chosen.push_back(address.text);
   }
-  // An interface that is not there is for the transports to complain of, on every rank.
+  // If an interface does not exist, the transports report it, on every rank.
   if (chosen.empty()) return {""};
   std::vector<std::string> here = resolve(told);
   std::erase_if(here, [&](const std::string& address) { return !is_own(address); });

@@ -1,4 +1,4 @@
-// On which of this host's addresses rank 0 serves the rendezvous.
+// Chooses the addresses of this host on which rank 0 serves the rendezvous.
 #pragma once
 
 #include <string>
@@ -6,12 +6,13 @@
 
 namespace perseus {
 
-// `told` is where the other ranks are told to come: a name or an address. `interfaces` are names
-// separated by commas, or empty. An empty string among the addresses is every interface.
+// `told` is the name or address that the other ranks were given. `interfaces` are names separated
+// by commas, or empty. An empty string in the result means every interface.
 //
-// Loopback serves this host alone. An address of ours is what all others come to. A name may stand
-// for another address elsewhere, often for loopback here: with named interfaces it adds to theirs
-// what it stands for here, for the ranks of this host; without, every interface is listened on.
+// If `told` is loopback or an address of this host, the result is that address. A name may stand
+// for other addresses on other hosts, and often for loopback on this one. If `interfaces` are
+// given, the result is their addresses and, for the ranks of this host, those that the name stands
+// for here; otherwise it is every interface.
 std::vector<std::string> listen_addresses(const std::string& told, const std::string& interfaces);
 
 }  // namespace perseus

@@ -17,7 +17,7 @@
 namespace perseus {
 namespace {
 
-// A name in Linux's abstract namespace (unix(7)): it ends with the socket, and leaves no file.
+// A name in Linux's abstract namespace (unix(7)): it disappears with the socket and leaves no file.
 struct Address {
   explicit Address(const std::string& name) {
     const std::string path = '\0' + ("perseus-" + name).substr(0, sizeof(un.sun_path) - 1);
@@ -35,7 +35,7 @@ Socket open_socket(int flags) {
   return Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
 }
 
-// The user at the other end when the connection was made.
+// Returns whether the process that connected, or listens, runs as this user.
 bool is_of_our_user(const Socket& socket) {
   ucred other{};
   socklen_t size = sizeof(other);
@@ -48,10 +48,10 @@ void serve(Socket listener, const std::string& secret) {
     const Socket caller(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!caller) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      // Out of descriptors, say. Callers try again.
+      // For example, out of descriptors. Callers try again.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     } else if (is_of_our_user(caller)) {
-      // So few bytes fit into any socket's buffer, whole.
+      // So few bytes always fit into the socket's buffer as a whole.
       send(caller.fd(), secret.data(), secret.size(), MSG_NOSIGNAL);
     }
   }

@@ -28,15 +28,16 @@ Result<std::unique_ptr<Bootstrap>> single(const Mpi* mpi = nullptr) {
   return std::unique_ptr<Bootstrap>(std::make_unique<SingleBootstrap>(mpi));
 }
 
-// Serves the rendezvous from this process until it exits: ranks that init again come back to it.
+// Serves the rendezvous from this process until it exits, since ranks that call init again return
+// to it.
 Status ensure_rendezvous_served(const LaunchEnvironment& launch, const std::string& interfaces) {
   static std::mutex mutex;
-  // By the port that comes first.
+  // By the first port of `launch`.
   static auto* servers = new std::map<uint16_t, std::unique_ptr<RendezvousServer>>;
   std::lock_guard lock(mutex);
   std::unique_ptr<RendezvousServer>& server = (*servers)[launch.rendezvous[0].port];
   if (server != nullptr) return Status::ok();
-  Status failure;  // at the first
+  Status failure;  // at the first place
   for (const HostPort& where : launch.rendezvous) {
     Result<std::unique_ptr<RendezvousServer>> started = RendezvousServer::start(
         listen_addresses(where.host, interfaces), where.port, launch.size, launch.secret);
@@ -54,7 +55,7 @@ Status ensure_rendezvous_served(const LaunchEnvironment& launch, const std::stri
                                     "ranks");
 }
 
-// The secret that goes by the name of `launch.secret` among the ranks of this host.
+// The secret that the ranks of this host share under the name `launch.secret`.
 Result<std::string> local_secret(const LaunchEnvironment& launch, Clock::time_point deadline) {
   static std::mutex mutex;
   static auto* known = new std::map<std::string, std::string>;

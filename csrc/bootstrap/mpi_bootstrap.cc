@@ -15,7 +15,7 @@ namespace {
 
 using namespace rendezvous;
 
-// The first rank answers a little before the others stop listening.
+// The first rank answers a little before the other ranks' time-out.
 std::chrono::milliseconds less_margin(std::chrono::milliseconds time_out) {
   return time_out - std::min<std::chrono::milliseconds>(time_out / 10, std::chrono::seconds(1));
 }
@@ -64,7 +64,7 @@ Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& min
   return all;
 }
 
-// The first rank's side.
+// On the first rank.
 Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
                                                       Clock::time_point deadline) {
   std::vector<std::string> all(launched_.size());
@@ -95,7 +95,7 @@ Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
       all[rank] = std::move(contribution.bytes);
       there[rank] = true;
       --missing;
-      // The time-out of whoever came first counts: all end together.
+      // The earliest time-out among the ranks counts, so that all end together.
       deadline =
           std::min(deadline, Clock::now() + std::chrono::milliseconds(contribution.time_out_ms));
     } else if (Clock::now() >= deadline) {
@@ -108,7 +108,7 @@ Result<std::vector<std::string>> MpiBootstrap::gather(const std::string& mine,
       backoff.pause();
     }
   }
-  // The answer gets time of its own: those who wait are at the other end.
+  // The answer gets some time of its own, since the other ranks are waiting for it.
   const Clock::time_point told = std::max(deadline, Clock::now() + std::chrono::seconds(1));
   if (!status.is_ok()) {
     (void)answer_all(encode_error(Answer::kFailed, status), told);  // `status` is what counts
@@ -127,7 +127,7 @@ Status MpiBootstrap::answer_all(const std::string& answer, Clock::time_point dea
   return first;
 }
 
-// The other ranks' side.
+// On the other ranks.
 Result<std::vector<std::string>> MpiBootstrap::contribute(const std::string& mine,
                                                           std::chrono::milliseconds time_out) {
   const Clock::time_point deadline = Clock::now() + time_out;
@@ -145,13 +145,13 @@ Result<std::vector<std::string>> MpiBootstrap::contribute(const std::string& min
       std::string bytes;
       PERSEUS_RETURN_IF_ERROR(receive(arrival, bytes, deadline));
       Decoded answer;
-      if (!decode(bytes, answer)) return Status::internal("the first rank's answer makes no sense");
+      if (!decode(bytes, answer)) return Status::internal("the first rank sent a malformed answer");
       if (answer.kind != Answer::kGathered) return answer.error;
       return std::move(answer.gathered);
     }
     if (Clock::now() >= deadline) {
       return Status::timed_out("rank " + std::to_string(launched_[0]) +
-                               ", through which the ranks meet, never came");
+                               ", through which the ranks meet, did not answer");
     }
     backoff.pause();
   }
@@ -163,7 +163,7 @@ Status MpiBootstrap::send(int to, const std::string& bytes, Clock::time_point de
   PERSEUS_RETURN_IF_ERROR(
       process_.mpi->begin_send(process_.comm, to, tag_, copy->data(), copy->size(), request));
   Status status = wait_for(*process_.mpi, request, deadline);
-  // MPI may read it until the process ends.
+  // Not freed, since MPI may read it until the process ends.
   if (!status.is_ok()) (void)copy.release();
   if (status.code() == StatusCode::kTimedOut) {
     return Status::timed_out("rank " + std::to_string(to) + " does not receive");

@@ -1,5 +1,5 @@
-// Ranks launched by MPI swap their addresses by MPI messages: the world's first rank gathers and
-// tells, so that it can also tell who is missing.
+// Ranks launched by MPI exchange their addresses by MPI messages. The world's first rank gathers
+// and distributes them, so it knows which ranks are missing.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace perseus {
 
-// The thread that calls init.
+// Used by the thread that calls init.
 class MpiBootstrap : public Bootstrap {
  public:
   // `ranks`: the launched ranks that form the world, in rank order; empty: all. This process must
@@ -29,7 +29,7 @@ class MpiBootstrap : public Bootstrap {
                                               std::chrono::milliseconds time_out) override;
   const Mpi* mpi() const override { return process_.mpi; }
 
-  // For moving data by MPI.
+  // For the transport that moves data by MPI.
   const MpiProcess& process() const { return process_; }
   // The rank in process().comm of each rank of the world.
   const std::vector<int>& launched() const { return launched_; }

@@ -16,9 +16,10 @@ using Clock = Socket::Clock;
 
 constexpr std::chrono::milliseconds kFirstRetry{20};
 constexpr std::chrono::milliseconds kSlowestRetry{500};
-// A server that accepts and then says nothing is another service, or was dropped on the way.
+// A server that accepts a connection and sends nothing for this long is another service, or the
+// connection was lost.
 constexpr std::chrono::seconds kHandshakeTime{5};
-// For each of several places where the server may be.
+// For connecting to each of several places where the server may be.
 constexpr std::chrono::seconds kConnectTime{5};
 
 std::string describe(const HostPort& server) { return "the rendezvous at " + to_string(server); }
@@ -32,7 +33,7 @@ std::string describe(const RendezvousBootstrap::Options& options) {
   return text;
 }
 
-// The connection to the server has failed.
+// The error for a connection to the server that has failed.
 Status connection_lost(const RendezvousBootstrap::Options& options, const Status& status) {
   if (status.code() != StatusCode::kAborted || !options.rank_0_serves) {
     return Status(status.code(), describe(options) + ": " + status.message());
@@ -46,11 +47,11 @@ Result<Decoded> receive_answer(Socket& socket, size_t most, Clock::time_point de
   PERSEUS_RETURN_IF_ERROR(
       socket.receive_exactly(reinterpret_cast<char*>(head), sizeof(head), deadline));
   const uint32_t bytes = head[0] | head[1] << 8 | head[2] << 16 | uint32_t{head[3]} << 24;
-  if (bytes > most) return Status::internal("it sent a message of a length that makes no sense");
+  if (bytes > most) return Status::internal("it sent a message of an impossible length");
   std::string payload(bytes, '\0');
   PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(payload.data(), bytes, deadline));
   Decoded decoded;
-  if (!decode(payload, decoded)) return Status::internal("it sent a message that makes no sense");
+  if (!decode(payload, decoded)) return Status::internal("it sent a malformed message");
   return decoded;
 }
 
@@ -65,13 +66,13 @@ Hello hello_of(const RendezvousBootstrap::Options& options) {
   return hello;
 }
 
-// A stranger has a place for good, and may swallow what comes there; the job's own server may be at
-// another.
+// With several places, another service may hold one of them for good and swallow what is sent
+// there, while the job's own server is at another.
 bool has_single_server(const RendezvousBootstrap::Options& options) {
   return options.servers.size() == 1;
 }
 
-// `final` is set when trying again, or elsewhere, would be of no use.
+// Sets `final` if trying again, or at another place, would be of no use.
 Status authenticate(Socket& socket, const RendezvousBootstrap::Options& options,
                     Clock::time_point deadline, bool& final) {
   char greeting[kGreetingBytes];
@@ -101,7 +102,7 @@ Status authenticate(Socket& socket, const RendezvousBootstrap::Options& options,
   return Status::ok();
 }
 
-// A connection to the job's own server, if that is at `server`.
+// Connects to the job's own server, if that is at `server`.
 Result<Socket> connect_and_authenticate(const HostPort& server,
                                         const RendezvousBootstrap::Options& options,
                                         Clock::time_point deadline, bool& final) {
@@ -120,7 +121,7 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
   const Clock::time_point deadline = Clock::now() + options.time_out;
   auto pause = kFirstRetry;
   while (true) {
-    Status failure;  // of the first server, where it is meant to be
+    Status failure;  // at the first place, where the server should be
     for (const HostPort& server : options.servers) {
       bool final = false;
       Result<Socket> socket = connect_and_authenticate(server, options, deadline, final);
@@ -171,7 +172,7 @@ Result<std::vector<std::string>> RendezvousBootstrap::all_gather(
                                     " bytes to the rendezvous, not " + std::to_string(mine.size()));
   }
   const Clock::time_point deadline = Clock::now() + time_out;
-  // The server answers a little earlier, so that its account of who is missing comes in time.
+  // The server answers a little earlier, so that its list of missing ranks comes in time.
   const auto margin = std::min<std::chrono::milliseconds>(time_out / 10, std::chrono::seconds(1));
   Contribution contribution;
   contribution.round = round_++;
@@ -187,8 +188,9 @@ Result<std::vector<std::string>> RendezvousBootstrap::all_gather(
       decoded.gathered.size() == static_cast<size_t>(options_.size)) {
     return std::move(decoded.gathered);
   }
-  const Status status =
-      decoded.kind == Answer::kFailed ? decoded.error : Status::internal("it answered out of turn");
+  const Status status = decoded.kind == Answer::kFailed
+                            ? decoded.error
+                            : Status::internal("it sent an unexpected answer");
   return failure_ = Status(status.code(), describe(options_) + ": " + status.message());
 }
 

@@ -1,4 +1,4 @@
-// The ranks' side of the rendezvous: one connection to its server.
+// A rank's side of the rendezvous: one connection to the server.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,20 @@ namespace perseus {
 class RendezvousBootstrap : public Bootstrap {
  public:
   struct Options {
-    // The job's is at one of them. At least one.
+    // At least one; the job's own server is at one of them.
     std::vector<HostPort> servers;
     std::string secret;  // bytes
     int rank = 0;        // in the world
     int size = 1;        // of the world
     // The launched ranks that form the world, in rank order; empty: all.
     std::vector<int> ranks;
-    // Of all, those that have not ended: rank and size above are as launched, and change.
+    // The world is of those of all launched ranks that have not ended. `rank` and `size` are then
+    // as launched, and change once the survivors are known.
     bool survivors = false;
-    // Else the launcher does. For error texts.
+    // Otherwise the launcher does. For error texts.
     bool rank_0_serves = false;
     int generation = 0;
-    // For connecting, which is tried until it ends: the server may start after its clients.
+    // How long connecting is retried, since the server may start after its clients.
     std::chrono::milliseconds time_out{30000};
   };
   static Result<std::unique_ptr<Bootstrap>> create(Options options);
@@ -45,13 +46,13 @@ class RendezvousBootstrap : public Bootstrap {
   RendezvousBootstrap(const Options& options, Socket socket)
       : options_(options), socket_(std::move(socket)) {}
 
-  // Makes the world that of the ranks that come.
+  // Makes the world that of the ranks that have come.
   Status find_survivors(std::chrono::milliseconds time_out);
 
   Options options_;
   Socket socket_;
   uint32_t round_ = 0;
-  Status failure_;  // of an earlier round: the connection is of no more use
+  Status failure_;  // of an earlier round, after which the connection cannot be used
 };
 
 }  // namespace perseus

@@ -11,7 +11,7 @@ void put_u32(std::string& out, uint32_t value) {
   for (int shift = 0; shift < 32; shift += 8) out += static_cast<char>(value >> shift);
 }
 
-// Takes fields off the front; `good` turns false, and stays so, when there is not enough.
+// Takes fields off the front. `good` becomes false for good when too few bytes are left.
 struct Reader {
   std::string_view rest;
   bool good = true;

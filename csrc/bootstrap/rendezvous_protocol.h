@@ -1,21 +1,24 @@
-// What a rank and the rendezvous server say to each other, over one TCP connection for each
+// The protocol between a rank and the rendezvous server, over one TCP connection for each
 // generation of a world:
 //
 //   server  Greeting   magic and a random challenge
-//   client  Hello      its own challenge, who it is, and the HMAC over both challenges and that
+//   client  Hello      its own challenge, its rank and world, and an HMAC over the server's
+//   challenge
+//                      and all of that
 //   server  Welcome    its HMAC over both challenges, so that the client knows the server too; or
-//           Refusal    why not
-//   then as often as wanted, in step on all ranks:
+//           Refusal    the reason
+//   then any number of rounds, in step on all ranks:
 //   client  Contribution
-//   server  Gathered   everybody's, in rank order; or
+//   server  Gathered   the contributions of all ranks, in rank order; or
 //           Failure    the same for every rank of the world that is still there
 //
-// A world of survivors has a first round to find out who they are: each says that it is here, and
-// once all others are known to have ended, the server gives what every rank has said, nothing for
-// those. From then on the world is that of the ranks that have come.
+// A world of survivors has an additional first round that finds out which ranks survive. Each sends
+// a contribution; once all other ranks are known to have ended, the server answers with the
+// contributions by launched rank, empty for those that have ended. From then on the world consists
+// of the ranks that have come.
 //
-// The greeting has a fixed size; everything else is a frame: its length in four bytes (integers are
-// little-endian), then that many bytes. Both ends bound what they accept.
+// The greeting has a fixed size. Everything else is a frame: a length in four bytes (integers are
+// little-endian), then that many bytes. Both ends limit the length that they accept.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +37,7 @@ inline constexpr size_t kMacBytes = 32;
 inline constexpr size_t kMaxContributionBytes = 1 << 20;
 inline constexpr size_t kMaxTextBytes = 1 << 16;
 
-// Who a client is.
+// Which rank of which world a client is.
 struct Hello {
   std::string challenge;
   uint32_t generation = 0;
@@ -42,7 +45,7 @@ struct Hello {
   uint32_t size = 0;  // of the world
   // The launched ranks that form the world, in rank order; empty: all.
   std::vector<uint32_t> ranks;
-  // Of all ranks, those that have not ended.
+  // The world is of those of all ranks that have not ended.
   bool survivors = false;
 };
 
@@ -79,7 +82,7 @@ std::string encode_gathered(const std::vector<std::string>& contributions);
 // kRefused or kFailed.
 std::string encode_error(Answer answer, const Status& why);
 
-// What a frame from the server holds; `kind` says which fields are set.
+// A decoded frame from the server; `kind` says which fields are set.
 struct Decoded {
   Answer kind = Answer::kFailed;
   std::string mac;

@@ -1,7 +1,8 @@
-// Where the ranks of a job meet: serves their all-gathers, for any number of worlds and
-// generations, on a thread of its own that sleeps while nobody speaks. Only who knows the job's
-// secret is heard; strangers cost a bounded number of descriptors for a bounded time. (The secret
-// keeps strangers out; it does not protect from somebody who can change the traffic of others.)
+// The server through which the ranks of a job meet: serves their all-gathers, for any number of
+// worlds and generations, on a thread of its own that sleeps while no client sends. It acts only on
+// clients that prove that they know the job's secret; others cost a bounded number of descriptors
+// for a bounded time. (The secret keeps other programs out. It does not protect against an attacker
+// who can modify the traffic.)
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ namespace perseus {
 // Any thread.
 class RendezvousServer {
  public:
-  // Serves a job of `size` ranks on all of `addresses` (an empty one: every interface) and `port`
-  // (0: any free one). `secret` is the job's, as bytes. So many survivors as `least` go on without
-  // the others. `hosts`: of each rank, for errors, or none.
+  // Serves a job of `size` ranks on all of `addresses` (an empty string: every interface) at `port`
+  // (0: any free port). `secret` is the job's, as bytes. At least `least` survivors may go on
+  // without the other ranks. `hosts` are the ranks' hosts, for errors, or empty.
   static Result<std::unique_ptr<RendezvousServer>> start(const std::vector<std::string>& addresses,
                                                          uint16_t port, int size,
                                                          const std::string& secret, int least = 1,
@@ -30,15 +31,15 @@ class RendezvousServer {
                                                          std::vector<std::string> hosts = {}) {
     return start(std::vector{address}, port, size, secret, least, std::move(hosts));
   }
-  // Stops; clients that still wait see the connection close.
+  // Stops the server; clients that still wait see their connections close.
   ~RendezvousServer();
 
   uint16_t port() const;
 
-  // The process of this launched rank has ended: survivors need not wait for it, and all others
-  // need not either. `how` goes into errors: "exited with code 1".
+  // The process of this launched rank has ended, so no world waits for it any more. `how` goes into
+  // errors: "exited with code 1".
   void note_ended(int rank, std::string how);
-  // Launched ranks without which survivors have gone on, for they did not come in time.
+  // The launched ranks that survivors have gone on without, since they did not come in time.
   std::vector<int> left_out() const;
 
  private:

@@ -46,7 +46,7 @@ void World::leave(uint32_t rank) {
   const std::string where = members_[rank]->where();
   members_[rank] = nullptr;
   if (is_finding_survivors()) {
-    // It has ended, or will come again with the next generation. Nobody has counted on it yet.
+    // It has ended, or will come again with the next generation. No rank depends on it yet.
     if (contributions_[rank]) --contributed_;
     contributions_[rank].reset();
     return end_round_if_all_are_here();
@@ -122,7 +122,7 @@ void World::end_round() {
   ++round_;
   const std::string gathered = encode_gathered(all);
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    // Who is too late hears of it when it contributes.
+    // A rank that comes too late is told when it contributes.
     if (members_[rank] != nullptr && is_included_[rank]) members_[rank]->tell(gathered);
   }
 }
@@ -134,7 +134,7 @@ void World::note_ended() {
     const auto ended = launched_.ended.find(launched(rank));
     if (is_missing && ended != launched_.ended.end()) {
       return fail(Status::aborted(name({rank}) + " " + ended->second +
-                                  ", and the ranks cannot meet without"));
+                                  ", and the ranks cannot meet without it"));
     }
   }
   end_round_if_all_are_here();

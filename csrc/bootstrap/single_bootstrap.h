@@ -1,4 +1,4 @@
-// A world of one.
+// The bootstrap of a world of one.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace perseus {
 
 class SingleBootstrap : public Bootstrap {
  public:
-  // `mpi`: where MPI launched this process among others, whose world it is not in.
+  // `mpi`: if MPI launched this process, together with others that are not in its world.
   explicit SingleBootstrap(const Mpi* mpi = nullptr) : mpi_(mpi) {}
 
   int rank() const override { return 0; }

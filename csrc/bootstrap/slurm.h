@@ -1,4 +1,4 @@
-// What Slurm's variables say, where they need reading.
+// Parses Slurm's variables.
 #pragma once
 
 #include <string>

@@ -33,7 +33,7 @@ Result<AddressList> resolve(const std::string& host, uint16_t port, int flags,
   const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
                                 &hints, &found);
   if (error != 0) {
-    // A name server that does not answer now (EAI_AGAIN) may do so in a moment.
+    // A name server that does not answer (EAI_AGAIN) may do so later.
     if (final != nullptr && (error == EAI_NONAME || error == EAI_NODATA)) *final = true;
     return Status::unreachable("the host name '" + host +
                                "' cannot be resolved: " + gai_strerror(error));
@@ -50,12 +50,12 @@ void set_option(const Socket& socket, int level, int name, int value) {
   setsockopt(socket.fd(), level, name, &value, sizeof(value));
 }
 
-// 0, or the errno of what failed.
+// Returns 0, or an errno.
 int try_listen(const addrinfo& address, Socket& out) {
   Socket socket = open_for(address);
   if (!socket) return errno;
   set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-  // One socket on [::] hears IPv4 as well.
+  // A socket on [::] accepts IPv4 as well.
   if (address.ai_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) return errno;
   if (::listen(socket.fd(), SOMAXCONN) != 0) return errno;
@@ -94,7 +94,7 @@ Result<Socket> Socket::listen(const std::string& address, uint16_t port) {
   if (!list.is_ok()) return list.status();
   Socket socket;
   int error = 0;
-  // Of "every interface" IPv6 comes first, since it includes IPv4 and not the other way round.
+  // For every interface, IPv6 comes first, since it includes IPv4 but not the other way round.
   for (const int family : {AF_INET6, AF_INET}) {
     for (const addrinfo* a = list.value().get(); a != nullptr; a = a->ai_next) {
       if (a->ai_family != family) continue;
@@ -114,7 +114,7 @@ Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline
   if (!list.is_ok()) return list.status();
   int error = EADDRNOTAVAIL;
   for (const addrinfo* a = list.value().get(); a != nullptr; a = a->ai_next) {
-    // A share of the time for each address: the first may be one that swallows packets.
+    // Each address gets a share of the time, since packets to the first may be dropped silently.
     const Clock::time_point now = Clock::now();
     Socket socket = open_for(*a);
     error =
@@ -156,7 +156,7 @@ std::string Socket::peer_name() const {
     return "?";
   }
   std::string_view name = host;
-  // An IPv4 peer of a socket that hears both.
+  // An IPv4 peer of a socket that accepts both.
   if (name.starts_with("::ffff:")) name.remove_prefix(7);
   return (name.find(':') == name.npos ? std::string(name) : "[" + std::string(name) + "]") + ":" +
          port;

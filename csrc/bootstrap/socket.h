@@ -1,4 +1,4 @@
-// A TCP socket and the few things the rendezvous does with it. IPv4 and IPv6.
+// A TCP socket, for the rendezvous. IPv4 and IPv6.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ struct addrinfo;
 
 namespace perseus {
 
-// Where a rendezvous is served.
+// The place at which a rendezvous is served.
 struct HostPort {
   std::string host;
   uint16_t port = 0;
@@ -31,26 +31,27 @@ class Socket {
   Socket() = default;
   explicit Socket(int fd) : fd_(fd) {}
 
-  // Listens without blocking; `address` empty means every interface, `port` 0 any free one.
+  // Listens; the socket does not block. An empty `address` means every interface, `port` 0 any free
+  // port.
   static Result<Socket> listen(const std::string& address, uint16_t port);
-  // One attempt, to each address that the host's name stands for in turn. `final` (may be null) is
-  // set if there is no such name: trying again is of no use.
+  // Tries each address that the host's name stands for once. Sets `final` (may be null) if there is
+  // no such name, so that trying again is of no use.
   static Result<Socket> connect(const HostPort& where, Clock::time_point deadline,
                                 bool* final = nullptr);
 
   int fd() const { return fd_.get(); }
   explicit operator bool() const { return static_cast<bool>(fd_); }
   uint16_t local_port() const;
-  // "10.0.0.1:4711", or "?" once the connection is gone.
+  // "10.0.0.1:4711", or "?" if the connection is gone.
   std::string peer_name() const;
 
-  // These wait, for sockets that do not block. kTimedOut at the deadline; kAborted when the other
-  // end has closed or reset the connection.
+  // These wait until the deadline, then return kTimedOut. kAborted if the other end has closed or
+  // reset the connection.
   Status send_all(std::string_view bytes, Clock::time_point deadline);
   Status receive_exactly(char* bytes, size_t count, Clock::time_point deadline);
 
  private:
-  // 0, or the errno of what failed.
+  // Returns 0, or an errno.
   int connect_to(const addrinfo& address, Clock::time_point deadline);
   Status wait_for(short poll_events, Clock::time_point deadline);
 

@@ -12,13 +12,14 @@ namespace perseus {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
-// Who belongs to the job has proved it by then; where room is short, others must go.
+// A rank of the job has proved itself by then. When there are too many pending connections, those
+// that are older are dropped.
 constexpr auto kPatienceWhenFull = std::chrono::milliseconds(100);
 constexpr size_t kMaxPending = 4096;
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(10);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
-// Strangers must leave the script the descriptors that it needs.
+// Leaves most descriptors to the script.
 size_t max_pending() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -39,8 +40,8 @@ class Acceptor::ListeningSocket final : public FdHandler {
   void open() { acceptor_.loop_.watch(fd_.get(), EPOLLIN, this); }
   void on_ready(uint32_t) override { acceptor_.accept_connections(*this); }
 
-  // Without a descriptor or a place to spare the socket stays readable; looking again at once would
-  // spin.
+  // While there is no descriptor or place for a connection the socket stays readable, so watching it
+  // would make the loop spin.
   void pause(Clock::duration pause) {
     acceptor_.loop_.unwatch(fd_.get());
     pause_ = acceptor_.loop_.call_at(Clock::now() + pause, [this] { open(); });
@@ -55,7 +56,7 @@ class Acceptor::ListeningSocket final : public FdHandler {
   EventLoop::TimerId pause_ = 0;
 };
 
-// One connection that has yet to prove itself.
+// A connection that has not proved itself yet.
 class Acceptor::PendingConnection final : public FdHandler {
  public:
   PendingConnection(Acceptor& acceptor, FileDescriptor fd)
@@ -167,8 +168,8 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
     if (drop_oldest()) continue;
     if (shortage_.failed(error)) {
       PERSEUS_LOG(kWarning,
-                  "cannot accept a connection for want of file descriptors or memory; raise the "
-                  "limit on open files (ulimit -n)");
+                  "cannot accept a connection: no file descriptors or memory left; raise the limit on "
+                  "open files (ulimit -n)");
     }
     return socket.pause(kPauseWithoutDescriptors);
   }

@@ -1,6 +1,6 @@
-// Listens on all of this rank's endpoints and admits those connections that prove to belong to the
-// job. Strangers get five seconds, never more than a bounded number of them at once, and disturb
-// nobody. Loop thread.
+// Listens on all of this rank's endpoints and admits connections that prove to belong to the job.
+// A connection has five seconds to do so, and the number of those pending is bounded, so that other
+// programs cannot disturb the job. Loop thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace perseus {
 
-// What both sides of a handshake know about this rank.
+// What this rank uses in every handshake.
 struct Credentials {
   std::string secret;
   Nonce job{};
@@ -26,9 +26,9 @@ struct Credentials {
 
 class AcceptorOwner {
  public:
-  // Whether the authenticated rank may have what it asks for; tells the other side.
+  // Returns whether the authenticated rank may have what it asks for. The acceptor then tells it.
   virtual bool may_connect(const Hello& hello) = 0;
-  // It has been told that it may; the connection is the owner's.
+  // The rank has been told that it may; the owner now has the connection.
   virtual void on_connected(const Hello& hello, FileDescriptor fd) = 0;
 
  protected:
@@ -41,9 +41,9 @@ class Acceptor {
            AcceptorOwner& owner);
   ~Acceptor();
 
-  // Begins to listen at once; connections are taken in from start() on.
+  // Begins to listen. Connections are accepted from start() on.
   Status listen(Endpoint& where);
-  // Listens no more where nobody is expected.
+  // Stops listening at endpoints where no rank is expected to connect.
   void stop_listening_unless(const std::function<bool(const Endpoint&)>& is_expected);
   void start();
   void close();
@@ -52,7 +52,7 @@ class Acceptor {
   class ListeningSocket;
   class PendingConnection;
   void accept_connections(ListeningSocket& socket);
-  // Sends away who has been here longest, if that is long enough for those of the job.
+  // Drops the oldest pending connection, if a rank of the job would have proved itself by now.
   bool drop_oldest();
   void forget(PendingConnection* connection);
 

@@ -42,8 +42,8 @@ std::string machine() {
   return boot_id + " " + network;
 }
 
-// Whatever decides order, fusion, sharding, streams or the format on the wire. What explains that
-// others differ comes first: the first that differs is told.
+// The settings that decide order, fusion, sharding, streams or the format on the wire. Only the first
+// that differs is reported, so a setting that makes others differ comes before them.
 std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Settings& settings) {
   static constexpr std::string_view kNames[] = {"PERSEUS_TRANSPORT",
                                                 "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
@@ -72,7 +72,7 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
   for (const std::string_view name : kNames) {
     const SettingRow& row = *std::ranges::find(rows, name, &SettingRow::name);
     agreed.emplace_back(row.name, row.value);
-    // What nobody has set may be tuned: then all must do so.
+    // A setting that nobody has set may be tuned, which all ranks must then do.
     const bool is_tuned = !settings.disable_stream_tuning &&
                           std::ranges::find(kTunedSettings, row.name) != std::end(kTunedSettings);
     if (is_tuned && !settings.is_given(row.name)) agreed.back().second += " (not set)";

@@ -1,5 +1,5 @@
-// What every rank tells all others about itself before there is any link: who and where it is, how
-// it can be reached, and the settings that must be the same everywhere.
+// What every rank tells all others about itself before there are links: on which host it is, how it
+// can be reached, and its values of the settings that must be the same everywhere.
 #pragma once
 
 #include <string>
@@ -16,15 +16,15 @@ namespace perseus {
 struct Settings;
 
 struct AddressCard {
-  Status error;           // why this rank cannot take part, if it cannot
+  Status error;           // not ok if this rank cannot take part
   std::string host_name;  // the machine's, or PERSEUS_HOSTNAME, which makes hosts of one machine
-  std::string machine;    // boot id and network namespace: ranks with the same can share memory
-  Nonce nonce{};          // rank 0's names the job
+  std::string machine;    // boot id and network namespace; ranks with equal ones can share memory
+  Nonce nonce{};          // rank 0's identifies the job
   std::vector<Endpoint> tcp;
   std::string unix_name;
   std::vector<std::pair<std::string, std::string>> agreed;  // settings that all must share
 
-  // Who and where; no endpoints yet.
+  // Without endpoints.
   static AddressCard of_this_process(const Settings& settings);
   std::string pack() const;
   static Result<AddressCard> unpack(const std::string& packed);
@@ -34,8 +34,8 @@ struct AddressCard {
   }
 };
 
-// All ranks' cards from what the bootstrap gathered; the same error on every rank if one cannot
-// take part, runs another version or has other settings than rank 0.
+// Returns all ranks' cards from what the bootstrap has gathered, or the same error on every rank if
+// one cannot take part, runs another version, or has other settings than rank 0.
 Result<std::vector<AddressCard>> unpack_cards(const std::vector<std::string>& packed);
 
 Topology make_topology(int rank, const std::vector<AddressCard>& cards);

@@ -12,13 +12,14 @@
 namespace perseus {
 namespace {
 
-// An address that swallows packets costs this long before the next one is tried,
+// How long to wait for a connection, if packets to the address are dropped silently.
 constexpr auto kConnecting = std::chrono::seconds(3);
-// and one where somebody else listens, who keeps silent. A rank may be slow to answer: its machine
-// has other work, or has been stopped for a while.
+// How long to wait for an answer, if another program listens there and stays silent. A rank may be
+// slow to answer, since its machine may have other work or be suspended for a while.
 constexpr auto kAnswering = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::milliseconds(50);
-// All ranks listened before they told their addresses: who refuses so often has shut down.
+// All ranks listened before they gave their addresses, so a rank that refuses this often has shut
+// down.
 constexpr int kMaxRefusedRounds = 5;
 
 }  // namespace
@@ -126,22 +127,22 @@ void Dialer::on_ready(uint32_t) {
   if (outcome == MessageReader::Outcome::kPartial) return;
   if (outcome == MessageReader::Outcome::kClosed) {
     next_endpoint(
-        "closed during the handshake: it belongs to another job or rank, or its secret "
-        "is another",
+        "closed during the handshake: it belongs to another job or rank, or has another "
+        "secret",
         true);
     return;
   }
   if (step_ == Step::kChallenged) {
     if (!is_proof(challenge_.mac, credentials_.secret, Role::kAcceptor, hello_, challenge_.nonce)) {
-      // It is whom we want, since it answered for this job and rank: no other address will help.
+      // It is the right rank, since it answered for this job and rank. No other address will help.
       finish(Status::unreachable(endpoints_[current_].to_string() +
                                  ": it does not know the job's secret"));
       return;
     }
     const Proof proof{prove(credentials_.secret, Role::kInitiator, hello_, challenge_.nonce)};
     step_ = Step::kWaitingForWelcome;
-    // With the proof in hand it may take the connection for good at any moment. To try another then
-    // would break its link.
+    // Once it has the proof, the peer may adopt the connection at any moment. Trying another endpoint
+    // then would break its link.
     set_step_deadline(deadline_);
     if (!send_message(fd_.get(), proof)) next_endpoint("closed during the handshake", true);
     return;

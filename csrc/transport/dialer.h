@@ -1,4 +1,4 @@
-// Makes one connection to a rank: tries its endpoints in turn, proves itself, and gives up with an
+// Makes one connection to a rank: tries its endpoints in turn, authenticates, or gives up with an
 // error that names them. Loop thread.
 #pragma once
 
@@ -17,11 +17,11 @@ namespace perseus {
 
 class Dialer final : public FdHandler {
  public:
-  // Called once, with the connection or why there is none. It may destroy the dialer.
+  // Called once, with the connection or an error. It may destroy the dialer.
   using Done = std::function<void(Result<FileDescriptor>)>;
 
-  // `endpoints` is not empty. `sources`: addresses to connect from, one for each endpoint (length
-  // 0: any), or none at all. Job, nonce and rank of `hello` are filled in.
+  // `endpoints` must not be empty. `sources` are addresses to connect from, one for each endpoint (of
+  // length 0: any), or none at all. Fills in the job, nonce and rank of `hello`.
   Dialer(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
          std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
          Clock::time_point deadline, Done done);
@@ -33,10 +33,10 @@ class Dialer final : public FdHandler {
 
   void on_ready(uint32_t epoll_events) override;
   void try_endpoint();
-  // How long the present step may take before the next endpoint is tried.
+  // Tries the next endpoint if the current step is not done by then.
   void set_step_deadline(Clock::time_point end);
   void connected();
-  // This endpoint won't do; `refused`: something answered, so trying on for long is no use.
+  // This endpoint failed. `refused`: it answered, so that retrying for long is of no use.
   void next_endpoint(const std::string& why, bool refused);
   void close_connection();
   void finish(Result<FileDescriptor> result);
@@ -55,7 +55,7 @@ class Dialer final : public FdHandler {
   size_t current_ = 0;
   bool all_refused_ = true;  // in this round
   int refused_rounds_ = 0;
-  std::string errors_;  // of this round, or of the last if it has just begun
+  std::string errors_;  // of this round, or of the last one if this has just begun
   MessageReader reader_;
   Challenge challenge_;
   Welcome welcome_;

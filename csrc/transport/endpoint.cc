@@ -29,7 +29,7 @@ Endpoint Endpoint::unix_name(std::string_view name) {
   Endpoint endpoint;
   auto& address = reinterpret_cast<sockaddr_un&>(endpoint.address);
   address.sun_family = AF_UNIX;
-  // A leading zero byte makes it abstract: no file to be left behind.
+  // A leading zero byte makes the name abstract, so that no file is left behind.
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   endpoint.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return endpoint;

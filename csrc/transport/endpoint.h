@@ -1,4 +1,4 @@
-// Where a connection can be made to: an IPv4 or IPv6 address and port, or an abstract Unix name.
+// An address to connect to: an IPv4 or IPv6 address and port, or an abstract Unix name.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,17 +23,17 @@ struct Endpoint {
   bool is_loopback() const;
   uint16_t port() const;
   void set_port(uint16_t port);
-  // Of IP endpoints; ports apart.
+  // Compares IP addresses without ports.
   bool same_address(const Endpoint& other) const;
   // "10.0.0.1:4711", "[fd00::1]:4711" or "unix:name".
   std::string to_string() const;
 
-  // As carried in an address card.
+  // The form in an address card.
   std::string pack() const;
   static Result<Endpoint> unpack(std::string_view packed);
 };
 
-// A non-blocking stream socket listening at `where`; its port is filled in if it was 0.
+// Opens a non-blocking stream socket that listens at `where`, whose port is filled in if it was 0.
 Result<FileDescriptor> listen_at(Endpoint& where);
 
 }  // namespace perseus

@@ -41,7 +41,7 @@ class FramedLink::Port final : public FramePort {
     return !link_.is_over();
   }
   bool awaits_data() const override {
-    // Once leaving has begun, on either side, the peer's goodbye is still to come.
+    // Once either side has begun to leave, the peer's goodbye is still to come.
     return carries_data && !goodbye_received &&
            (!link_.inbox_.is_empty() || link_.state_ == State::kClosing || link_.has_any_goodbye());
   }
@@ -51,7 +51,7 @@ class FramedLink::Port final : public FramePort {
   const int index;
   const bool carries_control, carries_data, is_express;
   std::unique_ptr<Channel> channel;
-  int32_t last_priority = INT32_MAX;  // of the data it has taken
+  int32_t last_priority = INT32_MAX;  // of the last data that the channel has taken
   bool goodbye_handed = false, goodbye_sent = false, goodbye_received = false;
 
  private:
@@ -237,10 +237,10 @@ Status FramedLink::check(const Port& port, const FrameHeader& header) const {
   const bool bounded = header.length <= environment_.chunk_bytes && header.offset <= header.size &&
                        header.length <= header.size - header.offset &&
                        (kind != FrameHeader::kControl || header.size <= kMaxControlBytes);
-  // A frame without bytes belongs to a message without any, or it would make no progress.
+  // Only an empty message has a frame without bytes; any other such frame would make no progress.
   const bool moves = header.length != 0 || header.size == 0;
   if (known && bounded && moves) return Status::ok();
-  return Status::internal("a malformed frame came (kind " + std::to_string(kind) + ", length " +
+  return Status::internal("received a malformed frame (kind " + std::to_string(kind) + ", length " +
                           std::to_string(header.length) + ", offset " +
                           std::to_string(header.offset) + " of " + std::to_string(header.size) +
                           ")");
@@ -269,7 +269,7 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
 Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* data) {
   TrafficCounters& counters = environment_.counters;
   if (header.offset != control_got_) {
-    return Status::internal("parts of a control message came out of order");
+    return Status::internal("parts of a control message arrived out of order");
   }
   if (header.length != header.size) {
     if (header.offset == 0) control_in_ = environment_.buffers.take(header.size);
@@ -285,7 +285,7 @@ Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* d
   }
   add(counters.control_messages_received, 1);
   add(counters.control_bytes_received, header.size);
-  // Kept until the observer has returned, even if it fails the link meanwhile.
+  // Keeps the message until the observer has returned, even if that fails the link.
   const Buffer whole = std::move(control_in_);
   control_in_ = Buffer();
   environment_.observer.link_control(peer(), {data, header.size});
@@ -311,7 +311,8 @@ void FramedLink::goodbye_arrived(Port& port) {
 void FramedLink::channel_failed(Port& port, const Status& why) {
   if (is_over()) return;
   if (port.goodbye_received && state_ == State::kOpen) {
-    // The peer's last word on this channel is in; the others' are on their way or will fail too.
+    // The peer has said goodbye on this channel; on the others the goodbye is on its way, or they
+    // will fail too.
     port.channel->close();
     return;
   }
@@ -324,7 +325,7 @@ void FramedLink::close() {
     return;
   }
   if (!connection_requested_) {
-    // Nobody is there to say goodbye to.
+    // Not connected, so there is nobody to say goodbye to.
     end(State::kClosed, Status::aborted("this rank has shut down"));
     environment_.observer.link_closed(peer());
     return;
@@ -358,7 +359,7 @@ void FramedLink::fail(const Status& why) {
                                                                peer_name_ + ": " + why.message())
                       : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
   end(State::kFailed, status);
-  // Who is leaving anyway has no use for the news.
+  // A rank that is leaving anyway need not hear of it.
   if (was_closing) {
     environment_.observer.link_closed(peer());
   } else {

@@ -1,14 +1,15 @@
-// The one implementation of Link: messages cut into frames, pulled by whichever of the link's
-// channels is free. Control messages go before all data, on channel 0 only, so they stay in order.
+// The only implementation of Link: cuts messages into frames, which whichever of the link's channels
+// is free pulls. Control messages go before all data, and on channel 0 only, so they stay in order.
 //
-// Of several channels, channel 0 is the express: beside control it carries only data more urgent
-// than what the others have taken, which waits in their kernel's queues and cannot be overtaken
-// there. And a link yields to those with more urgent data: it keeps to one stream meanwhile. It
-// does not stop, for the others may not fill the network card, or may be stuck.
+// If there are several channels, channel 0 is the express channel: apart from control messages it
+// carries only data that is more urgent than what the other channels have taken. That data waits in
+// the kernel's queues and cannot be overtaken there. A link also holds back for other links with more
+// urgent data: it then uses one stream only. It does not stop, since the other links may not fill the
+// network card, or may be stuck.
 //
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
-//   any        -> failed                      the connection broke, or never came about
+//   any        -> failed                      the connection broke, or could not be made
 //
 // Loop thread.
 #pragma once
@@ -45,11 +46,11 @@ struct TrafficCounters {
   }
 };
 
-// What a link tells the mesh. All but link_control come at the end of a change of state and may
-// come from within a call to the link.
+// What a link tells the mesh. All but link_control come at the end of a state change, and may come
+// from within a call to the link.
 class LinkObserver {
  public:
-  // Something is to be moved, for the first time: connect.
+  // There is something to move for the first time: connect.
   virtual void connection_needed(int peer) = 0;
   virtual void link_control(int peer, std::span<const std::byte> message) = 0;
   virtual void link_lost(int peer, const Status& why) = 0;
@@ -59,56 +60,58 @@ class LinkObserver {
   ~LinkObserver() = default;
 };
 
-// What all links of a mesh share.
+// Shared by all links of a mesh.
 struct LinkEnvironment {
   EventLoop& loop;
   BufferPool& buffers;
   LinkObserver& observer;
   TrafficCounters& counters;
-  uint64_t chunk_bytes;   // of the largest frame that may come
+  uint64_t chunk_bytes;   // of the largest frame that may arrive
   uint64_t frame_bytes;   // of the largest frame that is sent; at most chunk_bytes
-  int streams = INT_MAX;  // that carry data, of those that a link has
-  int rank = -1;          // this one
+  int streams = INT_MAX;  // how many of a link's channels carry data
+  int rank = -1;          // this rank
   std::string rank_name = "this rank";
   LinkPriorities priorities{loop};  // among links of several channels
 };
 
 class FramedLink final : public Link, private PriorityListener {
  public:
-  // peer_name: "rank 3 on host7". control_channels: channels 0 to n - 1, of which 0 carries the
-  // control messages and, without a data channel of its own behind them, all carry data, but
-  // channel 0 only what is urgent if there are others.
+  // peer_name: "rank 3 on host7". control_channels: the number of channels, of which channel 0
+  // carries control messages. Unless there is a data channel after them, all of them carry data too,
+  // channel 0 only urgent data if there are others.
   FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
              int control_channels, bool has_data_channel);
   ~FramedLink() override;
 
   bool is_local() const override { return is_local_; }
 
-  // The port that channel `index` is made with; then the channel itself, which is started.
+  // The port for channel `index`.
   FramePort& port(int index);
   bool is_express(int index) const { return index == 0 && control_channels_ > 1; }
   int data_channel_index() const { return control_channels_; }
+  // Adds the channel and starts it.
   void attach(int index, std::unique_ptr<Channel> channel);
   bool has_channel(int index) const;
-  // All channels are there.
+  // Returns whether all channels are attached.
   bool is_connected() const { return attached_ == static_cast<int>(ports_.size()); }
-  // Nothing can be sent or received any more.
+  // Returns whether nothing can be sent or received any more.
   bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
-  // The peer has said goodbye.
+  // Returns whether the peer has said goodbye.
   bool has_left() const { return state_ == State::kLeft; }
 
-  // Asks the observer to connect, the first time.
+  // Asks the observer to connect, at the first call.
   void request_connection();
   bool is_connection_requested() const { return connection_requested_; }
-  // The peer connects by itself.
+  // The peer has begun to connect, so this rank need not ask for it.
   void mark_connection_requested() { connection_requested_ = true; }
 
   void send_control(std::span<const std::byte> message);
-  // Sends what is queued, then goodbye; link_closed follows, at once if the link is over.
+  // Sends what is queued, then goodbye. link_closed follows, at once if the link is over.
   void close();
-  // Ends all transfers with kAborted, naming the peer and `why`, and tells the observer.
+  // Ends all transfers with kAborted, with an error that names the peer and `why`, and tells the
+  // observer.
   void fail(const Status& why);
-  // This rank gives up: ends all transfers with `why` itself, and tells nobody.
+  // Ends all transfers with `why` as it is, since this rank gives up. Does not tell the observer.
   void abort(const Status& why);
 
  private:
@@ -126,26 +129,26 @@ class FramedLink final : public Link, private PriorityListener {
 
   bool next(Port& port, Frame& frame, uint64_t room);
   bool next_control(Frame& frame, uint64_t room);
-  // The channels that carry data, but for the express.
+  // The channels that carry data, without the express channel.
   std::span<const std::unique_ptr<Port>> streams() const;
-  // Whether the next data may go by this port.
+  // Returns whether the next data may go to this port.
   bool may_carry_data(const Port& port);
-  // Whether what goes next would overtake something on another channel.
+  // Returns whether the next data is more urgent than data that another channel has taken.
   bool is_overtaking() const;
-  // Tells the other links how urgent the next message is.
+  // Tells the other links the priority of the next message.
   void report_priority();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
   Status check(const Port& port, const FrameHeader& header) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
-  // The peer has said goodbye on some channel.
+  // Returns whether the peer has said goodbye on any channel.
   bool has_any_goodbye() const;
   void goodbye_arrived(Port& port);
   void channel_failed(Port& port, const Status& why);
-  // Has the channels look for data.
+  // Makes the channels look for data to send.
   void kick_data();
   void finish_closing_if_done();
-  // Closes the channels and ends all that is outstanding with `why`.
+  // Closes the channels and ends all outstanding transfers with `why`.
   void end(State state, const Status& why);
 
   LinkEnvironment& environment_;
@@ -156,16 +159,17 @@ class FramedLink final : public Link, private PriorityListener {
   State state_ = State::kOpen;
   Status end_status_;  // what transfers end with once the link is over
   int attached_ = 0;
-  const size_t place_;  // in the priorities
+  const size_t place_;  // in environment_.priorities
   std::vector<std::unique_ptr<Port>> ports_;
 
   SendQueue sends_;
   Inbox inbox_;
 
-  // Control messages not yet sent: [control_head_, end), those before control_next_ handed out.
+  // Control messages not yet sent: [control_head_, end). Channels have taken those before
+  // control_next_.
   std::vector<ControlMessage> controls_;
   size_t control_head_ = 0, control_next_ = 0;
-  // A control message of several frames, as far as it has come.
+  // A control message of several frames, as far as it has arrived.
   Buffer control_in_;
   uint64_t control_got_ = 0;
 };

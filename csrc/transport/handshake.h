@@ -1,11 +1,11 @@
 // The first four messages on every connection between ranks, over TCP and Unix sockets alike. Each
-// side proves that it knows the job's secret by an HMAC over both sides' fresh nonces and over what
-// is being asked for; until then nothing else that it sends is acted on.
+// side proves that it knows the job's secret by an HMAC over both sides' fresh nonces and over the
+// request. Until then the other side acts on nothing else that it sends.
 //
-//   initiator -> Hello       who I am, whom I want, what for, my nonce
-//   acceptor  -> Challenge   my nonce, my proof
-//   initiator -> Proof       my proof
-//   acceptor  -> Welcome     go ahead, or no
+//   initiator -> Hello       its rank, the rank it wants, the purpose, its nonce
+//   acceptor  -> Challenge   its nonce and its proof
+//   initiator -> Proof       its proof
+//   acceptor  -> Welcome     accepted or not
 #pragma once
 
 #include <array>
@@ -29,12 +29,12 @@ struct Hello {
   };
 
   uint64_t magic = kMagic;
-  Nonce job{};  // of this world; keeps connections of another init or job apart
+  Nonce job{};  // identifies this world, as opposed to that of another init or job
   Nonce nonce{};
   uint32_t from = 0, to = 0;
   uint16_t purpose = 0;
   uint16_t index = 0;  // which of the link's channels
-  uint16_t total = 0;  // how many it has
+  uint16_t total = 0;  // how many channels the link has
   uint16_t reserved = 0;
 };
 static_assert(sizeof(Hello) == 56 && std::is_trivially_copyable_v<Hello>);
@@ -47,19 +47,19 @@ struct Proof {
   Mac mac{};
 };
 struct Welcome {
-  enum Verdict : uint32_t { kWelcome = 1, kNotNow = 2 };  // kNotNow: that link is over here
+  enum Verdict : uint32_t { kWelcome = 1, kNotNow = 2 };  // kNotNow: the link has ended here
   uint32_t verdict = 0;
 };
 
 enum class Role : char { kInitiator = 'i', kAcceptor = 'a' };
 
-// What `role` sends to prove itself.
+// The proof that `role` sends.
 Mac prove(const std::string& secret, Role role, const Hello& hello, const Nonce& challenge);
 bool is_proof(const Mac& mac, const std::string& secret, Role role, const Hello& hello,
               const Nonce& challenge);
 
-// Reads one fixed-size message from a non-blocking socket, and not a byte more, since what follows
-// belongs to somebody else.
+// Reads one message of fixed size from a non-blocking socket, and not a byte more, since what follows
+// is for other code.
 class MessageReader {
  public:
   enum class Outcome { kComplete, kPartial, kClosed };
@@ -75,7 +75,8 @@ class MessageReader {
   size_t got_ = 0;
 };
 
-// Sends a message whole; false if that fails. So short a message always fits into an empty buffer.
+// Sends a whole message; returns whether that succeeded. These messages are so short that they always
+// fit into an empty socket buffer.
 bool send_bytes(int fd, const void* message, size_t size);
 template <typename T>
 bool send_message(int fd, const T& message) {

@@ -10,7 +10,7 @@ namespace perseus {
 namespace {
 
 Status size_mismatch(uint64_t expected, uint64_t size) {
-  return Status::internal("a message of " + std::to_string(size) + " bytes came where " +
+  return Status::internal("a message of " + std::to_string(size) + " bytes arrived where " +
                           std::to_string(expected) + " were expected");
 }
 
@@ -138,7 +138,7 @@ Status Inbox::hold(IncomingMessage& message, const FrameHeader& header, const st
   Buffer copy;
   if (!lease) {
     copy = buffers_.take(header.length);
-    if (!copy) return Status::out_of_memory("no memory to keep a frame that came early");
+    if (!copy) return Status::out_of_memory("no memory to keep a frame that arrived early");
     if (header.length != 0) std::memcpy(copy.data(), data, header.length);
     data = copy.data();
   }

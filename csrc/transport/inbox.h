@@ -1,5 +1,5 @@
-// The receiving half of a link: brings frames and posted receives together, whichever comes first.
-// Frames of a message may come in any order. Loop thread.
+// The receiving half of a link: matches frames with posted receives, whichever comes first. The frames
+// of a message may arrive in any order. Loop thread.
 #pragma once
 
 #include <cstddef>
@@ -18,29 +18,29 @@ class Inbox {
  public:
   Inbox(EventLoop& loop, BufferPool& buffers) : loop_(loop), buffers_(buffers) {}
 
-  // Nothing is awaited, and nothing has come that waits for its receive.
+  // Returns whether there is neither a posted receive nor a message that waits for its receive.
   bool is_empty() const { return messages_.size() == 0; }
 
-  // Awaits transfer.tag; takes what has arrived of it already.
+  // Posts a receive for transfer.tag, and takes the frames of it that have arrived already.
   void post(Transfer& transfer);
-  // As post, for a link that gets no more frames: what is not complete ends with `why`.
+  // Like post, for a link that gets no more frames: a message that is not complete ends with `why`.
   void post_last(Transfer& transfer, const Status& why);
 
-  // A frame of data whose header lies within the message (offset + length <= size). An error means
-  // that the peer broke the protocol. `held` tells whether it had to be kept: where it is under a
-  // lease, else in a copy.
+  // Takes a data frame, whose header must lie within the message (offset + length <= size). An error
+  // means that the peer broke the protocol. `held` tells whether the frame had to be kept: in place
+  // under its lease, else as a copy.
   Status arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held);
-  // Where the frame may be read to directly, or null; then landed() once it has been.
+  // Returns where the frame may be read to directly, or null. Call landed() once it has been.
   std::byte* target(const FrameHeader& header);
   void landed(const FrameHeader& header);
 
-  // Ends every posted receive with `why`; frames that were kept stay, for post_last.
+  // Ends every posted receive with `why`. Frames that were kept stay, for post_last.
   void fail_posted(const Status& why);
-  // The same, and forgets all frames.
+  // The same, and drops all frames.
   void clear(const Status& why);
 
  private:
-  // A frame nobody awaited when it came.
+  // A frame that arrived before its receive was posted.
   struct HeldFrame {
     uint64_t offset = 0;
     uint32_t length = 0;
@@ -50,12 +50,13 @@ class Inbox {
     Buffer copy;
   };
 
-  // Fixes the message's size with its first frame, or when the receive meets frames.
+  // Checks that a posted receive and the arriving message have the same size; if not, ends the
+  // receive with an error and discards the message.
   void match_size(IncomingMessage& message);
   Status apply(Transfer& transfer, uint64_t offset, uint32_t length, const std::byte* data);
   Status hold(IncomingMessage& message, const FrameHeader& header, const std::byte* data,
               Lease lease);
-  // Takes the first frame that is kept of the message off its list, and forgets its bytes.
+  // Drops the first frame that is held for the message.
   void drop_first_held(IncomingMessage& message);
   void drop_held(IncomingMessage& message);
   void finish_if_complete(IncomingMessage& message);

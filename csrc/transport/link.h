@@ -1,5 +1,5 @@
-// A link moves tagged messages between this rank and one other, in any order, and reports death.
-// It knows nothing of collectives. Everything here runs on the event loop's thread.
+// A link moves tagged messages between this rank and one other, in any order, and reports the death of
+// that rank. It knows nothing of collectives. Everything here runs on the event loop's thread.
 #pragma once
 
 #include <coroutine>
@@ -13,7 +13,7 @@
 
 namespace perseus {
 
-// Names one message between two ranks. Both ends must use the same; a tag may be used again once
+// Identifies one message between two ranks; both ends must use the same tag. A tag may be reused once
 // its message has been received.
 struct Tag {
   uint64_t operation = 0;  // process set and sequence number of the operation
@@ -22,7 +22,7 @@ struct Tag {
   bool operator==(const Tag&) const = default;
 };
 
-// Has what is kept for a SharedPayload.
+// Stores the bytes of a SharedPayload.
 class SharedPayloadStore {
  public:
   virtual void release(uint32_t place) = 0;
@@ -31,8 +31,8 @@ class SharedPayloadStore {
   ~SharedPayloadStore() = default;
 };
 
-// The same bytes on their way to several peers. A channel that can show one copy to all of them
-// keeps that here until the last has been told of it. Must outlive the transfers.
+// Bytes that are sent to several peers. If a channel can share one copy with all of them, that copy is
+// stored until the last send. Must outlive the transfers.
 class SharedPayload {
  public:
   explicit SharedPayload(int sends) : sends_left_(sends) {}
@@ -46,7 +46,7 @@ class SharedPayload {
     store_ = &store;
     place_ = place;
   }
-  // A peer has been told.
+  // The payload has been sent to one more peer.
   void note_sent() {
     if (--sends_left_ == 0) release();
   }
@@ -61,9 +61,9 @@ class SharedPayload {
   int sends_left_;
 };
 
-// One message on its way out or awaited. Lives in the frame of the coroutine that started it and
-// must stay where it is until done; `co_await transfer` gives its Status. The memory it points at
-// belongs to the link until then.
+// A message that is being sent or received. Lives in the frame of the coroutine that started it, and
+// must not move until it is done; `co_await transfer` returns its Status. Until then the memory that
+// it points to belongs to the link.
 class Transfer {
  public:
   Transfer() = default;
@@ -75,20 +75,20 @@ class Transfer {
   void await_suspend(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
   Status await_resume() { return std::move(status_); }
 
-  // For links: what is being moved and how far it has got.
+  // For links: what to move, and the progress so far.
   Tag tag;
   int32_t priority = 0;
   const std::byte* source = nullptr;     // sends
-  SharedPayload* shared = nullptr;       // sends: of bytes that others get too, or null
+  SharedPayload* shared = nullptr;       // sends: if other peers get the same bytes, else null
   std::byte* target = nullptr;           // receives: where bytes go, or the accumulator
-  const Reduction* reduction = nullptr;  // receives: null copies
-  bool streaming = false;                // receives: more is under way than caches hold
+  const Reduction* reduction = nullptr;  // receives: null to copy
+  bool streaming = false;                // receives: the data need not stay in the caches
   uint64_t bytes = 0;                    // of the message on the wire
-  uint64_t handed = 0;                   // links' own count: bytes of a send given to channels
-  uint64_t moved = 0;                    // links' own count: bytes sent or received
-  Transfer* next = nullptr;              // links' own list
+  uint64_t handed = 0;                   // sends: bytes given to channels so far
+  uint64_t moved = 0;                    // bytes sent or received so far
+  Transfer* next = nullptr;              // in a list of the link's
 
-  // For links: ends the transfer and resumes who awaits it in the loop's next turn.
+  // For links: ends the transfer, and resumes the coroutine that awaits it in the loop's next turn.
   void finish(EventLoop& loop, Status status) {
     status_ = std::move(status);
     done_ = true;
@@ -105,14 +105,14 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Rank at the other end.
+  // The rank at the other end.
   int peer() const { return peer_; }
-  // Whether both ends are on one host and share memory.
+  // Returns whether both ends are on one host and share memory.
   virtual bool is_local() const = 0;
 
-  // Starts sending `bytes` from `data` under `tag`. Among messages waiting on this link, the one
-  // with the higher priority goes first, from the next chunk on; equal ones in order of starting.
-  // `shared`, if not null, joins sends of the same bytes on several links.
+  // Starts to send `bytes` bytes from `data` under `tag`. Among the messages that wait on this link,
+  // the one with the highest priority goes first, from the next chunk on; equal ones go in the order
+  // of these calls. A `shared` that is not null joins sends of the same bytes on several links.
   void send(Transfer& transfer, Tag tag, const void* data, uint64_t bytes, int32_t priority,
             SharedPayload* shared = nullptr) {
     transfer.tag = tag;
@@ -122,10 +122,10 @@ class Link {
     transfer.priority = priority;
     start_send(transfer);
   }
-  // Awaits the message `tag` of exactly `bytes` bytes into `target`. With a reduction, each
-  // arriving element is folded into the accumulator at `target` instead of being stored; the
-  // Reduction must outlive the transfer. A message of another size ends it with kInternal. With
-  // `streaming`, what is stored need not stay in the caches.
+  // Starts to receive the message `tag`, of exactly `bytes` bytes, into `target`. With a reduction,
+  // each arriving element is reduced into the accumulator at `target` instead of being stored; the
+  // Reduction must outlive the transfer. A message of another size ends the transfer with kInternal.
+  // Set `streaming` if more data is under way than the caches hold, so that it need not stay there.
   void receive(Transfer& transfer, Tag tag, void* target, uint64_t bytes,
                const Reduction* reduction = nullptr, bool streaming = false) {
     transfer.tag = tag;

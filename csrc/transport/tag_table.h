@@ -1,5 +1,5 @@
-// Messages under way to this rank on one link, by tag: an open-addressed hash table with linear
-// probing that only ever grows, so the steady path allocates nothing. Loop thread.
+// The messages under way to this rank on one link, by tag: an open-addressed hash table with linear
+// probing. It never shrinks, so the steady path allocates nothing. Loop thread.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace perseus {
 
-// A message that is awaited, or has begun to arrive, or both.
+// A message that has a posted receive, or has begun to arrive, or both.
 struct IncomingMessage {
   static constexpr uint32_t kNone = ~0u;
 
@@ -23,7 +23,7 @@ struct IncomingMessage {
   uint32_t first_held = kNone;  // frames that came before the receive was posted
   uint32_t last_held = kNone;
   bool begun = false;
-  bool discarded = false;  // the receive ended in error: what still comes is dropped
+  bool discarded = false;  // the receive ended in error; frames that still arrive are dropped
   bool used = false;
 };
 
@@ -38,7 +38,7 @@ class TagTable {
     }
   }
 
-  // The reference holds until the next call that inserts or erases.
+  // The reference is valid until the next call that inserts or erases.
   IncomingMessage& find_or_insert(const Tag& tag) {
     if ((count_ + 1) * 2 > slots_.size()) grow();
     size_t i = home(tag);
@@ -53,7 +53,7 @@ class TagTable {
     return slots_[i];
   }
 
-  // Closes the gap by moving back what follows, so that no tombstones pile up.
+  // Closes the gap by moving later entries back, so that no tombstones accumulate.
   void erase(IncomingMessage& message) {
     size_t gap = static_cast<size_t>(&message - slots_.data());
     --count_;
@@ -66,7 +66,7 @@ class TagTable {
     slots_[gap].used = false;
   }
 
-  // Calls `visit(message)` for each; it may not insert or erase.
+  // Calls `visit(message)` for each message; it must not insert or erase.
   template <typename Visit>
   void for_each(Visit visit) {
     for (IncomingMessage& message : slots_) {

@@ -1,4 +1,4 @@
-// Which rank is on which host.
+// The hosts of all ranks.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace perseus {
 
-// The hosts of all ranks. Host numbers count hosts in the order of their lowest rank.
+// Hosts are numbered in the order of their lowest rank.
 struct Topology {
   int rank = 0;
   int size = 1;
   std::vector<int> host_of;  // host number of each rank
   std::vector<std::string> host_names;
-  std::vector<int> launched;  // what the launcher calls each rank
+  std::vector<int> launched;  // the number that the launcher gave to each rank
 
   // For messages: "rank 3 on host7", or "rank 3 (launched as rank 4) on host7".
   std::string name(int of_rank) const;

@@ -1,4 +1,4 @@
-// One link's share of the MPI fabric, which does the work. Loop thread.
+// One link's channel over MPI; the fabric does the work. Loop thread.
 #pragma once
 
 #include "transport/channel.h"

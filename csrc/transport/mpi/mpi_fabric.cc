@@ -14,16 +14,16 @@
 namespace perseus {
 namespace {
 
-// Frames to one peer that MPI has and has not finished with: enough to keep it busy, few enough for
-// an urgent message to overtake.
+// How many frames to one peer MPI may have under way: enough to keep it busy, few enough that an
+// urgent message can overtake.
 constexpr size_t kWindow = 4;
 constexpr int kArrivalsPerTurn = 16;
 constexpr std::chrono::milliseconds kPatience{2};
 constexpr std::chrono::milliseconds kSleep{1};
-// How long the end waits for messages under way, goodbyes among them.
+// How long the destructor waits for messages under way, including goodbyes.
 constexpr std::chrono::seconds kLastWait{1};
 
-// Where a frame lies in its memory: the payload aligned as buffers are, the header just before it.
+// A frame's place in its memory: the payload is aligned as buffers are, and follows the header.
 constexpr size_t kPayloadOffset = 64;
 constexpr size_t kHeaderOffset = kPayloadOffset - sizeof(FrameHeader);
 
@@ -52,9 +52,9 @@ MpiFabric::~MpiFabric() {
   abandon_what_is_left();
 }
 
-// Where a link did not end with goodbyes, either side may have messages under way that the other
-// never received. Each tells the other by a message of no bytes that nothing follows, and drops
-// what comes before that: then MPI has finished with all of them.
+// If a link did not end with goodbyes, each side may have messages under way that the other has not
+// received. So each sends an empty message to say that nothing follows, and drops what arrives before
+// that of the other side. Then MPI has finished with all of them.
 void MpiFabric::end_with_peers() {
   const auto is_unclean = [](const Peer& peer) {
     return peer.opened && !(peer.said_goodbye && peer.heard_goodbye);
@@ -86,7 +86,7 @@ void MpiFabric::abandon_what_is_left() {
   PERSEUS_LOG(kInfo, "MPI still holds messages of peers that are gone; their memory is left to it");
   for (Peer& peer : peers_) {
     for (auto* messages : {&peer.sends, &peer.receives}) {
-      // On purpose never freed, nor the pool that they came from.
+      // Never freed, on purpose, and neither is the pool that they came from.
       if (!messages->empty()) new std::deque<PendingMessage>(std::move(*messages));
     }
   }
@@ -139,7 +139,7 @@ bool MpiFabric::poll() {
   return moved;
 }
 
-// These walk over all peers, which for the most part have nothing: cheaper than one call to MPI.
+// These iterate over all peers, most of which have nothing: that is cheaper than one call to MPI.
 bool MpiFabric::progress_sends() {
   bool moved = false;
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
@@ -175,7 +175,7 @@ Status MpiFabric::receive(int peer, MpiMatchedMessage& arrival) {
       arrival.bytes >= sizeof(FrameHeader) && arrival.bytes <= sizeof(FrameHeader) + max_payload_;
   if (peer < 0 || !(is_frame || is_end)) {
     return Status::internal("an MPI message of " + std::to_string(arrival.bytes) +
-                            " bytes is no frame");
+                            " bytes is not a frame");
   }
   PendingMessage message;
   message.bytes = arrival.bytes;
@@ -192,7 +192,7 @@ bool MpiFabric::progress_receives() {
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
     std::deque<PendingMessage>& receives = peers_[peer].receives;
     while (!receives.empty() && is_done(receives.front())) {
-      // One that came before its link was made waits for it.
+      // A frame that arrived before its link was made waits for the link.
       if (peers_[peer].channel == nullptr && !peers_[peer].closed) break;
       const PendingMessage message = std::move(receives.front());
       receives.pop_front();
@@ -212,7 +212,7 @@ void MpiFabric::deliver(int peer, const PendingMessage& message) {
   const std::byte* start = message.memory.data() + kHeaderOffset;
   FrameHeader header;
   std::memcpy(&header, start, sizeof(header));
-  // Heard even by a channel that is closed: then nothing more is to be waited for at the end.
+  // Noted even if the channel is closed, so that the destructor need not wait for more.
   from.heard_goodbye |= header.kind() == FrameHeader::kGoodbye;
   if (from.channel == nullptr) return;
   if (header.length != message.bytes - sizeof(header)) {
@@ -226,7 +226,7 @@ bool MpiFabric::is_done(PendingMessage& message) {
   if (message.done) return true;
   const Status status = mpi_.test(message.request, message.done);
   if (status.is_ok()) return message.done;
-  // The request went with the error.
+  // After an error the request no longer exists.
   message.done = true;
   fail_all(status);
   return true;
@@ -281,7 +281,7 @@ Result<std::unique_ptr<DataFabric>> make_mpi_fabric(EventLoop& loop, const Setti
   const MpiThreadLevel needed =
       process.initialized_here ? MpiThreadLevel::kSerialized : MpiThreadLevel::kMultiple;
   const bool usable = process.mpi->thread_level() >= needed;
-  // Asked of all, so that all end alike.
+  // All ranks exchange this, so that they all return the same error.
   Result<std::vector<std::string>> all =
       bootstrap.all_gather(usable ? "yes" : "no", std::chrono::seconds(settings.start_timeout));
   if (!all.is_ok()) return all.status();

@@ -1,10 +1,10 @@
-// Frames as MPI messages, one each, over the communicator that the bootstrap made. A frame is
-// copied into memory of the fabric's own before it is sent, and received into such memory: so
-// whatever happens to a peer or a link, MPI never holds on to a buffer of the engine's.
+// Sends each frame as one MPI message, over the communicator that the bootstrap made. A frame is
+// copied into memory of the fabric before it is sent, and is received into such memory. So whatever
+// happens to a peer or a link, MPI never uses a buffer of the engine.
 //
-// MPI has nothing to sleep on. The loop is kept awake while frames are under way or awaited, for
-// kPatience at a time; then it looks once in kSleep, so that waiting for a straggler costs little.
-// With nothing under way or awaited it sleeps.
+// A thread cannot sleep until MPI makes progress. So while frames are under way or awaited, the loop
+// polls: all the time until nothing has moved for kPatience, then once every kSleep, so that waiting
+// for a straggler costs little. With nothing under way or awaited it sleeps.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +43,9 @@ class MpiFabric final : public DataFabric, private Poller {
   };
   struct Peer {
     MpiChannel* channel = nullptr;
-    bool opened = false;  // the channel was made; it may be gone again
-    bool closed = false;  // what still comes is dropped
-    // All that either side had to say has been sent and heard.
+    bool opened = false;  // there has been a channel; it may be closed by now
+    bool closed = false;  // frames that still arrive are dropped
+    // The last frame each way has been sent or received.
     bool said_goodbye = false, heard_goodbye = false;
     bool ended = false;  // the peer's fabric sends nothing more
     std::deque<PendingMessage> sends, receives;
@@ -78,7 +78,7 @@ class MpiFabric final : public DataFabric, private Poller {
   const int tag_;
   const uint64_t max_payload_;
   const std::vector<int> launched_;  // rank in comm_ by rank in the world
-  std::vector<int> world_rank_;      // and back; -1: not of this world
+  std::vector<int> world_rank_;      // the inverse; -1: not in this world
   std::unique_ptr<BufferPool> buffers_;
   std::vector<Peer> peers_;
   bool was_busy_ = false;

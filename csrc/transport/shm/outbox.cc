@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
 
-// Of the free slots those used last are used in turn, so many on a host: enough that a slot has
-// left its reader's own cache when it is written again, few enough that all stay in the shared one.
+// The most recently used free slots are used in turn, this many on a host: enough that a slot has left
+// its reader's own cache when it is written again, few enough that all stay in the shared cache.
 constexpr uint32_t kRotatedSlotsPerHost = 16;
 
 OutboxControl* control_of(const SharedMemory& memory) {
@@ -25,10 +25,10 @@ uint32_t slot_at(uint32_t place) {
   return static_cast<uint32_t>((place * kLine - kOutboxControlBytes) / kOutboxSlotBytes);
 }
 
-// Where in a slot the payload goes. A processor takes a load for dependent on an earlier store if
-// their addresses are alike in the lower 12 bits, so a copy should not write just behind what it is
-// about to read: half a page lies between, here and, since ranks' buffers are mostly laid out
-// alike, where the payload is copied to.
+// The payload's offset in a slot. A processor assumes that a load depends on an earlier store if the
+// lower 12 bits of their addresses are equal, so a copy should not write just behind the address that
+// it is about to read. Half a page lies between the two here, and also when the reader copies the
+// payload, since ranks' buffers are mostly laid out alike.
 size_t offset_for(const std::byte* source) {
   return (reinterpret_cast<uintptr_t>(source) + kPage / 2) % kPage / kLine * kLine;
 }
@@ -63,7 +63,7 @@ std::optional<uint32_t> Outbox::take() {
 
 uint32_t Outbox::put(const Frame& frame) {
   SharedPayload* shared = frame.transfer == nullptr ? nullptr : frame.transfer->shared;
-  // A part of a message is of no use to the others, whose parts may be cut elsewhere.
+  // A part of a message cannot be shared, since messages to other peers may be cut elsewhere.
   if (frame.header.length != frame.header.size) shared = nullptr;
   if (shared != nullptr && shared->is_stored()) {
     const uint32_t place = shared->place();

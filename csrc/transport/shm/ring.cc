@@ -19,8 +19,8 @@ constexpr uint64_t slot_bytes(uint64_t length, uint32_t where) {
   return kRingSlotHeader + (where == kInline ? (length + 63) / 64 * 64 : 0);
 }
 
-// A frame starts here or, if a largest one would reach over the end, at the beginning. Both sides
-// work this out alike, so the gap needs no mark.
+// A frame starts at `position` or, if the largest frame would not fit before the ring's end, at its
+// beginning. Both sides compute this alike, so the gap needs no mark.
 constexpr uint64_t place_from(uint64_t position) {
   const uint64_t left = kRingBytes - position % kRingBytes;
   return left < kLargestSlot ? position + left : position;
@@ -47,8 +47,8 @@ bool RingProducer::commit(std::byte* place, const Frame& frame, uint32_t where) 
     std::memcpy(place + kRingSlotHeader, frame.data, frame.header.length);
   }
   produced_ = place_from(produced_) + slot_bytes(frame.header.length, where);
-  // Sequentially consistent with the consumer's wish for a bell and its last look: one of the two
-  // sees the other's store.
+  // Sequentially consistent with the consumer's request for a doorbell and its last check, so one of
+  // the two sides sees the other's store.
   control_->produced.store(produced_, std::memory_order_seq_cst);
   return control_->consumer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
          control_->consumer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;

@@ -1,4 +1,4 @@
-// Memory without a name that two processes share: it travels as a file descriptor, and is gone with
+// Memory without a name that two processes share. It is passed on as a file descriptor, and freed with
 // the last process that has it.
 #pragma once
 
@@ -25,10 +25,10 @@ class SharedMemory {
   }
   ~SharedMemory();
 
-  // Zeroed.
+  // The memory is zeroed.
   static Result<SharedMemory> create(size_t bytes);
-  // What another process has created; an error if it is not of that size, or could be made smaller
-  // under our feet.
+  // Maps memory that another process has created. An error if its size differs, or if it could be
+  // made smaller later.
   static Result<SharedMemory> map(FileDescriptor fd, size_t bytes);
 
   std::byte* data() const { return data_; }

@@ -19,10 +19,11 @@ static_assert(2 * sizeof(RingControl) <= kControlBytes);
 
 constexpr int kFramesPerTurn = 16;
 
-// A shorter payload is cheaper to copy than to look up in another place.
+// A shorter payload is cheaper to copy into the ring than to look up elsewhere.
 constexpr uint32_t kOutboxPayload = 8 << 10;
 
-// What is sent while a channel opens: how many descriptors come along, and if none do, why.
+// A message while the channel opens: a byte with the number of descriptors that come along and, if
+// there are none, the reason.
 constexpr int kMaxDescriptors = 3;
 constexpr size_t kMostBytes = 256;
 union DescriptorSpace {
@@ -69,7 +70,7 @@ void ShmChannel::start() {
   if (Status status = offer_memory(); !status.is_ok()) fail_and_tell_peer(status);
 }
 
-// The peer would else take this rank for dead.
+// Tells the peer why, since it would otherwise take this rank for dead.
 void ShmChannel::fail_and_tell_peer(const Status& why) {
   const std::string text = '\0' + why.message();
   [[maybe_unused]] const ssize_t sent = send(
@@ -137,8 +138,8 @@ void ShmChannel::receive_descriptors() {
   }
   if (n > 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
     fail_and_tell_peer(Status::out_of_memory(
-        "shared memory cannot be taken in for want of file descriptors; raise the limit on open "
-        "files (ulimit -n)"));
+        "no file descriptors left to receive shared memory; raise the limit on open files "
+        "(ulimit -n)"));
     return;
   }
   if (count != (is_initiator_ ? 2 : 3)) {
@@ -164,8 +165,8 @@ void ShmChannel::on_ready(uint32_t) {
     receive_descriptors();
     return;
   }
-  // Nothing is sent here once open, so this is the end. What the peer left in the ring still
-  // counts.
+  // Nothing is sent over the socket once the channel is open, so this is its end. Frames that the
+  // peer left in the ring still count.
   while (state_ == State::kOpen && drain(kFramesPerTurn)) {
   }
   if (state_ == State::kOpen) port_.failed(Status::aborted("its process has ended"));
@@ -173,7 +174,7 @@ void ShmChannel::on_ready(uint32_t) {
 
 void ShmChannel::ring_peer() {
   const uint64_t one = 1;
-  // Fails only if the peer's bell is ringing already, or the peer is gone.
+  // Fails only if the doorbell is ringing already or the peer is gone.
   [[maybe_unused]] ssize_t n = write(peer_doorbell_.get(), &one, sizeof one);
 }
 
@@ -206,8 +207,8 @@ bool ShmChannel::drain(int most) {
 bool ShmChannel::fill() {
   bool moved = false;
   Frame frame;
-  // A peer that empties the ring as fast as it fills must not keep us here: something more urgent
-  // may be on its way to the queue.
+  // Bounded, since a peer that empties the ring as fast as it fills must not keep the loop here:
+  // something more urgent may come.
   has_more_ = true;
   for (int frames = 0; frames < kFramesPerTurn && state_ == State::kOpen; ++frames) {
     std::byte* place = out_.reserve();

@@ -1,10 +1,10 @@
-// Frames through two rings in memory that two processes of one host share, and payloads through
-// their outboxes. The memory has no name: it travels as file descriptors over an authenticated Unix
+// Moves frames through two rings in memory that two processes of one host share, and payloads through
+// their outboxes. The memory has no name: it is passed as file descriptors over an authenticated Unix
 // socket, together with each side's doorbell, so nothing is left behind however a process ends. The
-// socket stays open, and its end tells at once that the peer has gone. Loop thread.
+// socket stays open, and its end tells at once that the peer is gone. Loop thread.
 //
-// Opening: the initiator sends its outbox, its doorbell and the rings, the acceptor answers with
-// its outbox and doorbell.
+// To open the channel, the initiator sends its outbox, its doorbell and the rings, and the acceptor
+// answers with its outbox and doorbell.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +46,8 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   bool prepare_to_sleep() override;
   void awake() override;
 
-  bool drain(int most);  // true if anything came
-  bool fill();           // true if anything went
+  bool drain(int most);  // returns whether any frame arrived
+  bool fill();           // returns whether any frame was sent
 
   EventLoop& loop_;
   Outbox& outbox_;
@@ -56,7 +56,7 @@ class ShmChannel final : public Channel, private FdHandler, private Poller {
   State state_ = State::kOpening;
   FileDescriptor socket_;
   FileDescriptor peer_doorbell_;
-  // Until destruction: a caller up the stack, or whoever has a lease, may be reading from it.
+  // Kept until destruction, since a caller up the stack or the holder of a lease may be reading it.
   SharedMemory memory_;
   OutboxReader peer_outbox_;
   RingProducer out_;

@@ -14,23 +14,23 @@ namespace perseus {
 namespace {
 
 // TCP_RTO_MAX_MS, which older headers lack.
-constexpr int kMostRetransmissionPause = 44;
+constexpr int kTcpRtoMaxMs = 44;
 
-// What may wait unsent in the kernel, where nothing can overtake it and no other connection can
-// take it over: as much as the connection delivers in this time, so that it never runs dry.
+// Unsent data in the kernel cannot be overtaken, nor taken over by another connection. So only as much
+// may wait there as the connection delivers in this time, which is enough that it never runs dry.
 constexpr std::chrono::milliseconds kUnsentTime{5};
 constexpr uint64_t kFirstUnsent = 256 << 10;
 constexpr uint64_t kLeastUnsent = 16 << 10;
 constexpr uint64_t kMostUnsent = 1 << 20;
 constexpr uint64_t kExpressUnsent = 32 << 10;
-// How often the connection's rate is looked at.
+// How often the connection's rate is measured.
 constexpr std::chrono::milliseconds kRateInterval{10};
-// Then others have a turn.
+// After this many, others have a turn.
 constexpr int kReadsPerTurn = 16;
 constexpr int kWritesPerTurn = 4;
 
 void set_option(int fd, int level, int name, int value) {
-  // Best effort: a connection works without any of these.
+  // Errors are ignored: a connection works without any of these options.
   setsockopt(fd, level, name, &value, sizeof value);
 }
 
@@ -50,17 +50,18 @@ TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, 
 
 TcpChannel::~TcpChannel() { close(); }
 
-// A rank that is silent is for those who wait for it to find. The kernel has longer, for one
-// connection that stands still among others; and it calls again soon enough after a cut that the
-// rank has been heard before its time is over.
+// A rank that is silent is found by the ranks that wait for it. The kernel's time-outs are longer, and
+// find a single connection that stands still among others. Retransmissions are frequent enough that,
+// after an interruption of the network, the rank is heard before its time is over.
 void TcpChannel::set_options(std::chrono::seconds silence) {
   const int seconds = 2 * static_cast<int>(silence.count());
   set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_limit_));
-  // Data on the way is covered by the user time-out, silence by the probes.
+  // The user time-out covers unacknowledged data, and the keep-alive probes cover silence.
   set_option(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
-  // From Linux 6.15 on; before, it calls again after as long as the cut has lasted.
-  set_option(fd_.get(), IPPROTO_TCP, kMostRetransmissionPause,
+  // From Linux 6.15 on. Before that, the next retransmission comes after as long again as the
+  // interruption has lasted.
+  set_option(fd_.get(), IPPROTO_TCP, kTcpRtoMaxMs,
              std::clamp(seconds * 1000 / 16, 1000, 120'000));
   set_option(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, std::clamp(seconds / 3, 1, 32767));
@@ -102,7 +103,7 @@ void TcpChannel::kick() {
   if (!wants_write_) flush();
 }
 
-// A connection slower than the others takes less at a time, so that little waits for it.
+// A connection that is slower than the others takes less at a time, so that little waits for it.
 void TcpChannel::adjust_unsent_limit() {
   if (is_express_) return;
   const Clock::time_point now = Clock::now();
@@ -112,11 +113,11 @@ void TcpChannel::adjust_unsent_limit() {
   socklen_t size = sizeof info;
   if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
   if (size < offsetof(tcp_info, tcpi_delivery_rate) + sizeof info.tcpi_delivery_rate) return;
-  // Measured while there was too little to send, a rate says nothing of what would go.
+  // A rate that was measured while there was too little to send does not show what is possible.
   if (info.tcpi_delivery_rate == 0 || info.tcpi_delivery_rate_app_limited != 0) return;
   const uint64_t fitting = std::clamp<uint64_t>(
       info.tcpi_delivery_rate * kUnsentTime.count() / 1000, kLeastUnsent, kMostUnsent);
-  // Rates vary; a system call for every little change would not pay.
+  // Rates vary, and small changes are not worth a system call.
   if (fitting < unsent_limit_ * 3 / 4 || fitting > unsent_limit_ * 3 / 2) {
     unsent_limit_ = fitting / 64 * 64;
     set_option(fd_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_limit_));
@@ -169,7 +170,7 @@ bool TcpChannel::write_batch() {
   if (errno == EAGAIN || errno == EWOULDBLOCK) {
     want_write(true);
   } else if (errno == EPIPE || errno == ECONNRESET) {
-    // What the peer sent before it closed, perhaps its goodbye, may still be unread: let the
+    // Data that the peer sent before it closed, perhaps its goodbye, may still be unread. So let the
     // reading side find the end.
     while (open_ && read_some()) {
     }
@@ -201,8 +202,8 @@ void TcpChannel::want_write(bool want) {
 // Receiving.
 
 bool TcpChannel::read_some() {
-  // The rest of a payload goes to its place, what follows into the stage. Until the payload is
-  // whole the stage is empty.
+  // The rest of a payload goes to its target, and what follows goes into the stage. Until the payload
+  // is complete, the stage is empty.
   const size_t missing = has_header_ ? header_.length - payload_got_ : 0;
   if (missing == 0 && stage_begin_ != 0) {
     std::memmove(stage_.data(), stage_.data() + stage_begin_, stage_end_ - stage_begin_);
@@ -231,7 +232,7 @@ bool TcpChannel::read_some() {
   stage_end_ += got - into_payload;
   if (has_header_ && payload_got_ == header_.length && !finish_payload()) return false;
   if (!consume_stage()) return false;
-  // A short read has emptied the socket; asking once more would only be told so.
+  // A short read has emptied the socket, so another read would only return EAGAIN.
   return got == missing + room;
 }
 
@@ -252,7 +253,7 @@ bool TcpChannel::begin_payload() {
   direct_ = payload_ != nullptr;
   if (!direct_) {
     const bool aligned = reinterpret_cast<uintptr_t>(staged) % alignof(uint64_t) == 0;
-    // Malformed headers too: the port turns them down without a look at the bytes.
+    // Malformed headers too: the port rejects them without looking at the bytes.
     if (header_.length > port_.max_length() || (available >= header_.length && aligned)) {
       if (!port_.arrived(header_, staged, {})) return false;
       stage_begin_ += header_.length;

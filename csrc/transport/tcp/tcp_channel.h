@@ -1,5 +1,5 @@
-// Frames over one TCP connection. Small frames are gathered into one system call; the payload of a
-// large one is read straight to where it belongs. Loop thread.
+// Moves frames over one TCP connection. Small frames are gathered into one system call, and the payload
+// of a large frame is read straight to its target. Loop thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -19,8 +19,8 @@ namespace perseus {
 
 class TcpChannel final : public Channel, private FdHandler {
  public:
-  // `fd` is connected and authenticated. A peer that acknowledges nothing for `silence` is given
-  // up. An express channel keeps as little as possible in the kernel, be it at the cost of speed.
+  // `fd` is connected and authenticated. A peer that acknowledges nothing for about twice `silence`
+  // is given up. An express channel keeps as little as possible in the kernel, at the cost of speed.
   TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
              std::chrono::seconds silence, bool is_express = false);
   ~TcpChannel() override;
@@ -31,7 +31,7 @@ class TcpChannel final : public Channel, private FdHandler {
   void close() override;
 
  private:
-  // Frames under way to the kernel at once. Few and short, so that what is urgent need not wait.
+  // Bounds on the frames written at once: few and short, so that urgent data need not wait.
   static constexpr size_t kMaxBatch = 16;
   static constexpr uint64_t kBatchBytes = 32 << 10;
   static constexpr size_t kStageBytes = 32 << 10;
@@ -40,19 +40,19 @@ class TcpChannel final : public Channel, private FdHandler {
   void on_ready(uint32_t epoll_events) override;
 
   void adjust_unsent_limit();
-  // Sends until there is nothing more or the socket is full.
+  // Sends until there is nothing left to send or the socket is full.
   void flush();
   bool refill();
-  // Writes what goes; false when the socket is full or the channel over.
+  // Writes as much of the batch as it can; returns false if the socket is full or the channel closed.
   bool write_batch();
   void retire_sent(size_t bytes);
   void want_write(bool want);
 
-  // Reads once; false when there is no more to be had now or the channel is over.
+  // Reads once; returns false if there is no more to read now or the channel is closed.
   bool read_some();
-  // Takes frames out of the stage; false when the channel is over.
+  // Takes frames out of the stage; returns false if the channel is closed.
   bool consume_stage();
-  // Finds where the payload of header_ goes, and puts there what the stage has of it.
+  // Finds the target of header_'s payload, and moves there the bytes that the stage has of it.
   bool begin_payload();
   bool finish_payload();
   void broken(const char* what, int error);
@@ -68,15 +68,15 @@ class TcpChannel final : public Channel, private FdHandler {
   std::array<Frame, kMaxBatch> batch_;
   size_t first_ = 0, count_ = 0;
   size_t written_ = 0;
-  uint64_t unsent_limit_;  // that may wait in the kernel, and go with one frame
+  uint64_t unsent_limit_;  // bytes that may wait unsent in the kernel; also the largest frame
   Clock::time_point next_adjustment_{};
 
-  // Receiving: [stage_begin_, stage_end_) of the stage is unread. With a header taken out, its
-  // payload is on the way to payload_, where payload_got_ bytes have come.
+  // Receiving: [stage_begin_, stage_end_) of the stage is unread. After a header has been taken out,
+  // its payload is read to payload_, which has payload_got_ bytes of it so far.
   Buffer stage_;
   size_t stage_begin_ = 0, stage_end_ = 0;
   bool has_header_ = false;
-  bool direct_ = false;  // payload_ is the message's own memory
+  bool direct_ = false;  // payload_ is the receive's own memory
   FrameHeader header_;
   Buffer scratch_;
   std::byte* payload_ = nullptr;

@@ -1,4 +1,4 @@
-// Which of the compiled variants of the kernels runs. Inside the room, and for its tests.
+// Chooses which of the compiled variants of the kernels runs. For device/cpu and its tests.
 #pragma once
 
 #include <cstddef>
@@ -48,9 +48,9 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
 
-// What this processor can run, the plainest first.
+// The instruction sets that this processor can run, the simplest first.
 std::vector<std::string_view> available_instruction_sets();
-// For tests: makes later calls use the variant of that name; false if it can't run here.
+// For tests: makes later calls use the variant of that name. Returns false if it cannot run here.
 bool select_instruction_set(std::string_view name);
 
 }  // namespace perseus

@@ -16,7 +16,7 @@ namespace perseus {
 namespace {
 
 #if defined(__x86_64__)
-// clang++ 14 does not know it by name.
+// clang++ 14's __builtin_cpu_supports does not know this feature.
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -67,7 +67,7 @@ KernelOp kernel_op(ReduceOp op) {
     case ReduceOp::kSum: return kKernelSum;
     case ReduceOp::kAdasum: break;
   }
-  assert(false && "Adasum is no element-wise reduction");
+  assert(false && "Adasum is not an element-wise reduction");
   return kKernelSum;
 }
 

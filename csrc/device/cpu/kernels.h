@@ -1,6 +1,6 @@
-// Element-wise work on CPU memory: reduce, scale, cast, look for NaN. The widest instructions that
-// the processor has (AVX-512, AVX2 + F16C, or plain C++) are chosen once at run time. Pure
-// functions; any thread. Pointers need no alignment beyond the element's.
+// Element-wise operations on CPU memory: reduce, scale, convert, search for NaN. The widest
+// instruction set that the processor has (AVX-512, AVX2 + F16C, or plain C++) is chosen once at run
+// time. Pure functions; any thread. Pointers need no alignment beyond the element's.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ namespace perseus {
 // accumulator op= arriving, both of `type` (16-bit floats: computed in float32, rounded to `type`).
 // bool: sum and max are "or", product and min are "and". Integers wrap.
 Reduction reduction(DataType type, ReduceOp op);
-// The same with 16-bit floats accumulated as float32; for all other types as reduction().
+// The same, but accumulates 16-bit floats as float32; for other types equal to reduction().
 Reduction wide_reduction(DataType type, ReduceOp op);
 // The type that wide_reduction accumulates in: float32 for float16 and bfloat16, else `type`.
 DataType accumulator_type(DataType type);
 
-// target[i] = from `from` to `to`, nearest even; overflow gives infinity; NaN stays NaN.
-// Between floating types only, or from a type to itself (a copy).
+// Converts each element, rounding to nearest even. Overflow gives infinity; NaN stays NaN. Only
+// between floating types, or from a type to itself (a copy).
 void convert(void* target, DataType to, const void* source, DataType from, size_t elements);
 
 // target[i] = source[i] * factor. Horovod's arithmetic: integers in float64, truncated toward zero;
@@ -29,20 +29,20 @@ void convert(void* target, DataType to, const void* source, DataType from, size_
 // factor is 0. source may equal target. A factor of 1 copies.
 void scale(void* target, const void* source, size_t elements, DataType type, double factor);
 
-// scale and convert in one pass: target[i] = to(source[i] * factor), with one rounding. Between
-// floating types, or as scale().
+// Scales and converts in one pass: target[i] = to(source[i] * factor), rounded once. Only between
+// floating types, or from a type to itself, as scale().
 void scale_convert(void* target, DataType to, const void* source, DataType from, size_t elements,
                    double factor);
 
-// The element that changes nothing in a reduction with op, repeated (zeros for sums and Adasum;
-// the type's largest for min; ...).
+// Fills the target with the identity of the reduction (0 for sums and Adasum, the type's largest
+// value for min, ...).
 void fill_identity(void* target, size_t elements, DataType type, ReduceOp op);
 
-// Index of the first NaN or infinity, or `elements` if there is none (always, for integers).
+// Returns the index of the first NaN or infinity, or `elements` if there is none (as for integers).
 size_t find_non_finite(const void* data, size_t elements, DataType type);
-// memcpy, for tensors that come from memory, or go there: faster than the C library's.
+// Like memcpy. Faster than the C library's for tensors that are not in the cache.
 void copy_tensor(void* target, const void* source, size_t elements, DataType type);
-// The same; whether all of it is finite (integers are).
+// The same; returns whether all elements are finite (integers are).
 bool copy_finite(void* target, const void* source, size_t elements, DataType type);
 
 // For float32 and float64, computed in float64. products[0..2] += the sums of a[i] * b[i],
@@ -52,7 +52,7 @@ void add_products(const void* a, const void* b, size_t elements, DataType type, 
 void combine(void* a, const void* b, size_t elements, DataType type, double factor_a,
              double factor_b);
 
-// What was chosen: "avx512", "avx2" or "generic".
+// The instruction set that was chosen: "avx512", "avx2" or "generic".
 std::string_view instruction_set();
 
 }  // namespace perseus

@@ -17,7 +17,7 @@ struct Segment {
   size_t elements = 0;
 };
 
-// Where the first NaN or infinity of what was read lies.
+// Where the first NaN or infinity among the elements read is.
 struct PackResult {
   bool is_finite = true;
   size_t segment = 0;  // index into the segments

@@ -1,4 +1,4 @@
-// Errors of CUDA's driver as Status values.
+// Converts errors of the CUDA driver to Status values.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace perseus {
 
-// `what` was being done, as "loading the kernels". Out of memory becomes kOutOfMemory, every other
-// error kInternal; success is ok. Any thread.
+// `what` says what was being done: "loading the kernels". An out-of-memory error becomes
+// kOutOfMemory, every other error kInternal. Any thread.
 Status cuda_status(const CudaDriver& driver, CuResult result, std::string_view what);
 
 }  // namespace perseus

@@ -1,6 +1,6 @@
-// The functions of CUDA's driver library that Perseus calls, as one table, so that a test can put a
-// stand-in behind it. Declared here, with the numbers of the driver's binary interface, since
-// nothing of CUDA is needed to build. NVIDIA's "CUDA Driver API" says what each does.
+// The functions of the CUDA driver library that Perseus calls, as one table, so that a test can
+// substitute a stand-in. They are declared here, with the numbers of the driver's binary interface,
+// so that CUDA is not needed to build. NVIDIA's "CUDA Driver API" documents each function.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ inline constexpr int kCuPointerDeviceOrdinal = 9;
 inline constexpr unsigned kCuMemoryTypeDevice = 2;
 // CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING, CU_MEMHOSTALLOC_PORTABLE
 inline constexpr unsigned kCuStreamNonBlocking = 1;
-// A stream's priority: the driver takes the nearest that the GPU has.
+// A stream's priority; the driver uses the nearest one that the GPU has.
 inline constexpr int kCuMostUrgent = -100;
 inline constexpr unsigned kCuEventDisableTiming = 2;
 inline constexpr unsigned kCuHostPortable = 1;
@@ -81,7 +81,7 @@ inline constexpr int kCuCaptureRelaxed = 2;
      unsigned block_y, unsigned block_z, unsigned shared_bytes, CuStream stream,                  \
      void** parameters, void** extra))
 
-// Any thread; what a context is needed for uses the calling thread's current one.
+// Any thread. Functions that need a context use the calling thread's current one.
 struct CudaDriver {
 #define PERSEUS_MEMBER(member, name, parameters) CuResult(*member) parameters = nullptr;
   PERSEUS_CUDA_DRIVER_FUNCTIONS(PERSEUS_MEMBER)

@@ -13,20 +13,21 @@
 namespace perseus {
 namespace {
 
-// To pin a page takes about as long as to pin a few.
+// Pinning one page takes about as long as pinning a few.
 constexpr size_t kLeastPinned = 64 << 10;
 constexpr size_t kLeastOnGpu = 512;
-// Larger results are allocated and freed each by itself: the pool, by powers of two, may take twice
-// what is needed.
+// Larger results are allocated and freed individually, since the pool's power-of-two sizes could
+// waste up to half of their memory.
 constexpr size_t kLargestPooled = 64 << 20;
-// What results may leave in the pool, unused, that frameworks could need.
+// How much idle memory results may leave in the pool, since frameworks may need it.
 constexpr size_t kMostIdle = 256 << 20;
 
-// Of the process. Never destroyed, as threads of the host program may have tensors to the very end.
+// One for the process. Never destroyed, since threads of the host program may have tensors until it
+// exits.
 struct Registry {
   struct Allocation {
     Gpu* gpu;
-    size_t pooled;  // its bytes; 0: it is too large for the pool
+    size_t pooled;  // capacity in bytes; 0: too large for the pool
   };
   std::mutex mutex;
   std::map<int, Gpu*> gpus;                     // by ordinal
@@ -41,7 +42,7 @@ Registry& registry() {
 
 std::string allocating(size_t bytes) { return "allocating " + std::to_string(bytes) + " bytes"; }
 
-// Forgets what allocate gave; nothing for any other pointer.
+// Removes and returns the record of memory from allocate; nothing for any other pointer.
 std::optional<Registry::Allocation> take_allocation(const void* pointer) {
   Registry& all = registry();
   if (!all.has_allocated.load(std::memory_order_acquire)) return std::nullopt;
@@ -51,7 +52,7 @@ std::optional<Registry::Allocation> take_allocation(const void* pointer) {
   return node.mapped();
 }
 
-// Of the GPU on which the memory is; -1 if it is on none.
+// The ordinal of the GPU that the memory is on; -1 if it is on none.
 int ordinal_of(const CudaDriver& driver, const void* pointer) {
   const auto address = reinterpret_cast<CuPointer>(pointer);
   unsigned type = 0;
@@ -165,10 +166,10 @@ Status Gpu::check_memory(const void* pointer, size_t bytes, size_t element_bytes
     return Status::invalid_argument("its memory on the GPU ends before its " +
                                     std::to_string(bytes) + " bytes do");
   }
-  // A GPU cannot read such, and what has tried can no longer use the GPU.
+  // A GPU cannot read unaligned elements, and a context that has tried cannot be used any more.
   if (reinterpret_cast<uintptr_t>(begin) % element_bytes == 0) return {};
   return Status::invalid_argument("its memory does not begin at a multiple of " +
-                                  std::to_string(element_bytes) + " bytes, an element's length");
+                                  std::to_string(element_bytes) + " bytes, the size of an element");
 }
 
 Result<GpuEvent> Gpu::take_event() {
@@ -184,7 +185,7 @@ Result<GpuEvent> Gpu::take_event() {
   CuEvent event = nullptr;
   const CuResult made = driver_.create_event(&event, kCuEventDisableTiming);
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, made, "making an event"));
-  // Lives as long as the GPU: for ever.
+  // Never freed, as the GPU itself.
   return GpuEvent(new GpuEvent::Place{this, event, 1});
 }
 
@@ -306,7 +307,7 @@ bool Gpu::free(void* pointer) {
   const auto allocation = take_allocation(pointer);
   if (!allocation) return false;
   const CurrentContext current(*allocation->gpu);
-  const RelaxedCaptureMode outside(allocation->gpu->driver_);
+  const RelaxedCaptureMode relaxed(allocation->gpu->driver_);
   allocation->gpu->driver_.free(reinterpret_cast<CuPointer>(pointer));
   return true;
 }
@@ -316,7 +317,7 @@ bool Gpu::free_on_stream(void* pointer, CuStream stream) {
   if (!allocation) return false;
   Gpu& gpu = *allocation->gpu;
   const CurrentContext current(gpu);
-  const RelaxedCaptureMode outside(gpu.driver_);
+  const RelaxedCaptureMode relaxed(gpu.driver_);
   Result<GpuEvent> last_use = GpuEvent();
   const bool is_kept = allocation->pooled > 0 && gpu.has_room_for(allocation->pooled);
   if (is_kept) last_use = gpu.record(stream);
@@ -342,7 +343,7 @@ Result<bool> Gpu::is_done(const GpuEvent& event) const {
 
 Status Gpu::make_stream_wait(CuStream stream, const GpuEvent& event) const {
   return cuda_status(driver_, driver_.stream_wait_event(stream, event.get(), 0),
-                     "having a stream wait for a result");
+                     "making a stream wait for a result");
 }
 
 Result<bool> Gpu::is_captured(CuStream stream) const {
@@ -357,8 +358,9 @@ Result<GpuEvent> Gpu::record(CuStream stream) {
   PERSEUS_RETURN_IF_ERROR(captured.status());
   if (captured.value()) {
     return Status::invalid_argument(
-        "its stream is being captured into a CUDA graph, which cannot hold what ranks agree on "
-        "anew in each step; submit it outside of the capture");
+        "its stream is being captured into a CUDA graph, which cannot contain operations that "
+        "ranks "
+        "agree on in each step; submit it outside the capture");
   }
   auto event = take_event();
   if (!event.is_ok()) return event;

@@ -1,5 +1,5 @@
-// A GPU of this process, and what is kept of it for the life of the process: its primary context,
-// which frameworks work in too, streams, events, pinned host memory, kernels. Any thread.
+// A GPU of this process, with the resources that are kept for the life of the process: its primary
+// context, which frameworks use too, streams, events, pinned host memory and kernels. Any thread.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ namespace perseus {
 
 class Gpu;
 
-// Makes the GPU's context the calling thread's while this lives.
+// Makes the GPU's context the calling thread's current one while this exists.
 class CurrentContext {
  public:
   explicit CurrentContext(const Gpu& gpu);
@@ -34,7 +34,8 @@ class CurrentContext {
   Status status_;
 };
 
-// What the calling thread does while this lives breaks no capture into a CUDA graph.
+// While this exists, CUDA calls of the calling thread do not invalidate a capture into a CUDA
+// graph.
 class RelaxedCaptureMode {
  public:
   explicit RelaxedCaptureMode(const CudaDriver& driver) : driver_(driver) {
@@ -48,7 +49,8 @@ class RelaxedCaptureMode {
   int mode_ = kCuCaptureRelaxed;
 };
 
-// An event of the GPU's pool, shared by its copies; goes back there with the last of them.
+// An event from the GPU's pool, shared by its copies and returned to the pool with the last of
+// them.
 class GpuEvent {
  public:
   GpuEvent() = default;
@@ -76,8 +78,8 @@ class GpuEvent {
   Place* place_ = nullptr;
 };
 
-// Memory of the GPU's pools: pinned memory of the host, to which the GPU and this process's threads
-// have access, or the GPU's own.
+// Memory from the GPU's pools: pinned host memory, which both the GPU and this process's threads
+// can access, or memory on the GPU.
 class GpuBuffer {
  public:
   enum class Kind { kPinned, kDevice };
@@ -97,12 +99,12 @@ class GpuBuffer {
     std::swap(uses_, other.uses_);
     return *this;
   }
-  // The memory waits in the pool until its uses are over.
+  // Returns the memory to the pool, which does not reuse it before its uses are over.
   ~GpuBuffer();
 
   explicit operator bool() const { return data_ != nullptr; }
   std::byte* data() const { return data_; }
-  // A GPU may touch the memory until then.
+  // The GPU may access the memory until this event.
   void note_use(GpuEvent until) {
     if (until) uses_.push_back(std::move(until));
   }
@@ -118,17 +120,18 @@ class GpuBuffer {
 
 class Gpu {
  public:
-  // GPU `ordinal` of this process, made at its first use. `folders`: see load_cuda.
+  // GPU `ordinal` of this process, opened at its first use. `folders`: see load_cuda.
   static Result<Gpu*> get(const std::string& folders, int ordinal);
-  // The GPU on which the memory is.
+  // The GPU that the memory is on.
   static Result<Gpu*> of_memory(const std::string& folders, const void* pointer);
-  // Frees what allocate gave, which waits for all that the GPU has to do; false, and nothing is
-  // done, for any other pointer.
+  // Frees memory from allocate, which waits for all work on the GPU. Does nothing and returns false
+  // for any other pointer.
   static bool free(void* pointer);
-  // The same without a wait, of memory that only the stream's work of now still uses: it goes to
-  // the pool, from which allocate takes it when that work is done.
+  // The same without waiting, for memory that only work queued on the stream so far still uses.
+  // Returns it to the pool, from which allocate takes it once that work is done.
   static bool free_on_stream(void* pointer, CuStream stream);
-  // CUDA does not survive a fork: the child begins anew, and the driver tells it that it cannot.
+  // CUDA does not survive a fork. The child starts without GPUs, and the driver returns an error if
+  // it uses CUDA.
   static void before_fork();
   static void after_fork_in_parent();
   static void after_fork_in_child();
@@ -138,29 +141,30 @@ class Gpu {
   const std::string& name() const { return name_; }
   // The same for all processes that see this GPU.
   const CuUuid& uuid() const { return uuid_; }
-  // Null where the kernels are missing, in this build or for this GPU: see why_no_kernels.
+  // Null if the kernels are missing in this build or for this GPU: see why_no_kernels.
   const MoveKernels* kernels() const { return kernels_.get(); }
   const std::string& why_no_kernels() const { return why_no_kernels_; }
-  // What comes from the GPU to the host, and what goes there.
+  // For copies from the GPU to the host, and to the GPU.
   CuStream download_stream() const { return download_; }
   CuStream upload_stream() const { return upload_; }
 
-  // Why the memory, of at least one byte, cannot be used as that of a tensor on this GPU, whose
-  // elements are so long; ok if it can.
+  // Returns ok if the memory, of at least one byte, can be that of a tensor on this GPU with
+  // elements of `element_bytes`, else the reason why not.
   Status check_memory(const void* pointer, size_t bytes, size_t element_bytes) const;
 
-  // From here on in a CurrentContext.
+  // The functions below need a CurrentContext.
   Result<GpuEvent> take_event();
   Result<GpuBuffer> take_buffer(GpuBuffer::Kind kind, size_t bytes);
-  // Memory on the GPU, for a result: from the pool, unless it is large.
+  // Memory on the GPU for a result. Comes from the pool unless it is large.
   Result<std::byte*> allocate(size_t bytes);
-  // Whether all work that was recorded is done; an error of that or of earlier work.
+  // Returns whether the work before the event is done, or an error of that or earlier work.
   Result<bool> is_done(const GpuEvent& event) const;
-  // Has the stream wait for the event.
+  // Makes the stream wait for the event.
   Status make_stream_wait(CuStream stream, const GpuEvent& event) const;
-  // Whether the stream is being captured into a CUDA graph.
+  // Returns whether the stream is being captured into a CUDA graph.
   Result<bool> is_captured(CuStream stream) const;
-  // Refused where it is: what happens in the engine is not the graph's.
+  // Records an event on the stream. An error if the stream is being captured, since the engine's
+  // work cannot be part of a graph.
   Result<GpuEvent> record(CuStream stream);
 
  private:
@@ -172,13 +176,13 @@ class Gpu {
   Status open();
   void give_back(GpuEvent::Place* place);
   void give_back(GpuBuffer buffer);
-  // On the GPU; if that is full, what lies idle in the pool goes back first.
+  // Allocates on the GPU. If that fails, frees the pool's idle memory and tries again.
   Result<std::byte*> allocate_on_gpu(size_t bytes);
   Result<std::byte*> allocate_pinned(size_t bytes);
-  // Whether nothing uses it any more.
+  // Returns whether all uses of the buffer are over.
   bool is_idle(const GpuBuffer& buffer) const;
   void free_idle();
-  // Whether so much more may lie in the pool for results to come.
+  // Returns whether the pool may keep this much more idle memory for later results.
   bool has_room_for(size_t bytes);
 
   const CudaDriver& driver_;
@@ -193,7 +197,7 @@ class Gpu {
   std::mutex mutex_;
   std::vector<GpuEvent::Place*> free_events_;
   std::array<std::vector<GpuBuffer>, 48> free_buffers_[2];  // by kind and power of two
-  size_t idle_bytes_ = 0;                                   // of these, on the GPU
+  size_t idle_bytes_ = 0;                                   // of free buffers on the GPU
 };
 
 }  // namespace perseus

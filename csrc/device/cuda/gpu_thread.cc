@@ -87,7 +87,7 @@ Status GpuThread::stop_reason() const {
 void GpuThread::run() {
   pthread_setname_np(pthread_self(), "perseus-gpu");
   const CurrentContext current(gpu_);
-  const RelaxedCaptureMode outside(gpu_.driver());
+  const RelaxedCaptureMode relaxed(gpu_.driver());
   std::chrono::microseconds pause = kShortestPause;
   GpuWorkQueue taken;
   for (;;) {

@@ -1,7 +1,8 @@
 #include "device/cuda/kernels_image.h"
 
-// PERSEUS_KERNELS_IMAGE: the image's path, in quotes; not defined without nvcc. By the assembler,
-// since a compiler takes long over an array of so many bytes. The driver wants it aligned.
+// PERSEUS_KERNELS_IMAGE is the image's path, in quotes; it is not defined without nvcc. The
+// assembler includes the file, since a compiler is slow with such a large array. The driver wants
+// it aligned.
 #ifdef PERSEUS_KERNELS_IMAGE
 __asm__(
     ".pushsection .rodata.perseus_kernels_image, \"a\", @progbits\n"

@@ -1,5 +1,5 @@
-// The compiled kernels that lie within this library: what nvcc made of kernels.cu, for several
-// architectures.
+// The kernels of kernels.cu, compiled by nvcc for several architectures and embedded in this
+// library.
 #pragma once
 
 #include <cstddef>

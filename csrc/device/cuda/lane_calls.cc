@@ -28,7 +28,7 @@ Status LaneCalls::move(std::span<const Move> moves, DataType dtype, double facto
 Status LaneCalls::unpack(std::byte* buffer, uint64_t elements, std::span<const Move> moves,
                          DataType dtype, double factor, const NonFiniteSearch& search) const {
   if (search.words == nullptr || factor == 1.0) return move(moves, dtype, factor, search);
-  // A kernel looks at what it reads.
+  // A kernel searches the elements that it reads, so the products must be written first.
   const Move in_place{buffer, buffer, elements, 0};
   PERSEUS_RETURN_IF_ERROR(move({&in_place, 1}, dtype, factor, {}));
   return move(moves, dtype, 1.0, search);

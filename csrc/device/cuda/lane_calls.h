@@ -1,5 +1,6 @@
-// What one shard queues on one communicator of a lane: NCCL's collectives, and moves between memory
-// of the same GPU. GPU's thread, in its context; a call that returns ok has only been queued.
+// The calls by which a shard queues work on one communicator of a lane: NCCL's collectives, and
+// moves within the GPU's memory. GPU's thread, in its context. Work is only queued when a call
+// returns ok.
 #pragma once
 
 #include <cstddef>
@@ -17,25 +18,26 @@ class LaneCalls {
  public:
   LaneCalls(Gpu& gpu, NcclLane& lane, NcclComm& comm) : gpu_(gpu), lane_(lane), comm_(comm) {}
 
-  // The same for the communicator of this host's ranks, or that between hosts.
+  // The same for the communicator of this host's ranks, or for that between hosts.
   LaneCalls inside_host() const { return {gpu_, lane_, lane_.local()}; }
   LaneCalls between_hosts() const { return {gpu_, lane_, lane_.across()}; }
 
   Gpu& gpu() const { return gpu_; }
   CuStream stream() const { return lane_.stream(); }
-  // Memory for what this shard queues on the lane, which the next shard there will have as well.
+  // Memory for the work that this shard queues on the lane. The next shard on the lane gets the
+  // same memory.
   Result<std::byte*> take_memory(uint64_t bytes) const { return lane_.take_memory(bytes); }
 
-  // Values times `factor`. By a kernel or, where there is none, one copy each: only a kernel can
-  // multiply and search.
+  // Moves elements, multiplied by `factor`. Uses a kernel or, if there is none, one copy for each
+  // move; only a kernel can multiply and search.
   Status move(std::span<const Move> moves, DataType dtype, double factor,
               const NonFiniteSearch& search) const;
-  // What lies in `buffer`, times `factor`, to where it belongs; what is searched is what comes of
-  // it.
+  // Moves the elements of `buffer`, multiplied by `factor`, to their targets. The products are
+  // searched.
   Status unpack(std::byte* buffer, uint64_t elements, std::span<const Move> moves, DataType dtype,
                 double factor, const NonFiniteSearch& search) const;
 
-  // Sums of floating types are of values times `factor`, which is taken in that type.
+  // For sums of floating types, elements are multiplied by `factor`, converted to that type.
   Status all_reduce(const void* source, void* target, uint64_t elements, DataType dtype,
                     ReduceOp op, double factor) const;
   Status reduce_scatter(const void* source, void* target, uint64_t elements_of_each, DataType dtype,
@@ -45,7 +47,7 @@ class LaneCalls {
 
   const Nccl& table() const { return comm_.nccl(); }
   NcclHandle handle() const { return comm_.get(); }
-  // Several calls of the table as one; `calls` gives the first error among them.
+  // Groups several calls of the table into one; `calls` returns the first error among them.
   template <typename Calls>
   Status grouped(const char* what, Calls calls) const {
     PERSEUS_RETURN_IF_ERROR(nccl_status(table(), table().group_start(), what));
@@ -56,7 +58,7 @@ class LaneCalls {
   }
 
  private:
-  // Calls reduce(NCCL's number of the reduction).
+  // Calls `reduce` with NCCL's number for the reduction.
   template <typename Reduce>
   Status with_op(ReduceOp op, DataType dtype, double factor, Reduce reduce) const;
 

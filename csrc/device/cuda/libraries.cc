@@ -13,13 +13,13 @@
 namespace perseus {
 namespace {
 
-// The oldest NCCL whose communicators can be made without blocking, and split as we ask it to.
+// The oldest NCCL that can make communicators without blocking and split them as needed here.
 constexpr int kOldestNccl = 21800;
-// The oldest driver of which all functions of the table are known.
+// The oldest driver that has all functions of the table.
 constexpr int kOldestDriver = 11040;
 
 std::mutex g_mutex;
-std::vector<std::string> g_folders;  // of add_library_folders
+std::vector<std::string> g_folders;  // from add_library_folders
 
 std::vector<std::string> split_folders(const std::string& folders) {
   std::vector<std::string> found;
@@ -31,7 +31,7 @@ std::vector<std::string> split_folders(const std::string& folders) {
   return found;
 }
 
-// Where a library that is open lies.
+// The path of an open library.
 std::string path_of(void* library) {
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
@@ -39,10 +39,10 @@ std::string path_of(void* library) {
 }
 
 struct SearchPath {
-  std::vector<std::string> first, then;  // folders: before what is in the process, and after
+  std::vector<std::string> first, then;  // folders to search before the process, and after it
 
-  // Null if there is none; then `problem` says what the loader made of it, and where it was looked
-  // for.
+  // Returns null if no library can be opened; `problem` then has the loader's error and the places
+  // that were searched.
   void* open(const std::vector<const char*>& names, std::string& problem) const {
     for (const std::string& folder : first) {
       if (void* library = open_in(folder, names, problem)) return library;
@@ -67,7 +67,7 @@ struct SearchPath {
   }
 
  private:
-  // The first that is there and cannot be opened is a problem.
+  // The first file that exists but cannot be opened is reported as the problem.
   static void* open_in(const std::string& folder, const std::vector<const char*>& names,
                        std::string& problem) {
     for (const char* name : names) {
@@ -80,7 +80,7 @@ struct SearchPath {
   }
 };
 
-// Takes one function of a library; notes the first that is missing.
+// Looks up one function of a library; notes the first one that is missing.
 template <typename Function>
 void bind(void* library, const char* name, Function& function, std::string& problem) {
   function = reinterpret_cast<Function>(dlsym(library, name));
@@ -103,7 +103,7 @@ void bind_all(void* library, Nccl& nccl, std::string& problem) {
 #define PERSEUS_BIND(member, name, parameters) bind(library, #name, nccl.member, problem);
   PERSEUS_NCCL_FUNCTIONS(PERSEUS_BIND)
 #undef PERSEUS_BIND
-  std::string missing;  // what may be
+  std::string missing;  // ignored, since older versions lack these functions
 #define PERSEUS_BIND(member, since, name, parameters) bind(library, #name, nccl.member, missing);
   PERSEUS_NEWER_NCCL_FUNCTIONS(PERSEUS_BIND)
 #undef PERSEUS_BIND
@@ -126,7 +126,7 @@ std::string cuda_version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
-// Since 2.9 versions are numbered by ten thousands.
+// From 2.9 on, version numbers count in ten thousands: 22703 is 2.27.3.
 std::string nccl_version(int number) {
   const int unit = number < 10000 ? 1000 : 10000;
   return std::to_string(number / unit) + "." + std::to_string(number % unit / 100) + "." +
@@ -144,7 +144,7 @@ void check_versions(CudaLibraries& libraries) {
   }
   if (runtime.is_usable()) {
     if (runtime.functions.runtime_version(&runtime.version) != 0) runtime.version = 0;
-    // Minor versions of one major one work together.
+    // A driver works with all runtimes of its major version.
     if (driver.is_usable() && runtime.version / 1000 > driver.version / 1000) {
       runtime.problem = "the driver, of CUDA " + cuda_version(driver.version) +
                         ", is too old for it: install a newer driver, or a framework built for "
@@ -197,7 +197,7 @@ void add_library_folders(const std::string& folders) {
 
 const CudaLibraries& load_cuda(const std::string& folders) {
   std::lock_guard lock(g_mutex);
-  // Never destroyed: what is open stays open.
+  // Never destroyed: the libraries stay open.
   static const CudaLibraries* loaded = nullptr;
   if (loaded == nullptr) {
     loaded = new CudaLibraries(open_all(folders));

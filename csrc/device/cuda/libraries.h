@@ -1,6 +1,6 @@
-// CUDA's driver and runtime and NCCL, opened while the program runs: the ones that are in the
-// process already (the framework's own) first, then those of Python packages, then the system's.
-// Without them all else works; what was found, or why not, is told by describe_cuda.
+// CUDA's driver and runtime, and NCCL, opened at run time: preferably the ones that are already in
+// the process (the framework's own), then those of Python packages, then the system's. Without them
+// everything else works. describe_cuda says what was found, or why not.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ template <typename Functions>
 struct FoundLibrary {
   Functions functions;
   int version = 0;      // as the library numbers it
-  std::string path;     // empty: there is none
-  std::string problem;  // empty: it can be used
+  std::string path;     // empty: not found
+  std::string problem;  // empty: usable
 
   bool is_usable() const { return problem.empty(); }
 };
@@ -35,15 +35,15 @@ struct CudaLibraries {
   Result<const CudaDriver*> usable_driver() const;
 };
 
-// Folders in which they may lie, where neither the process nor the system's loader has them: of
-// Python packages. Before load_cuda. Any thread.
+// Adds folders of Python packages, which are searched if the process does not have the libraries.
+// Call before load_cuda. Any thread.
 void add_library_folders(const std::string& folders);
 
-// Opens them at the first call; later ones give the same. `folders`, separated by colons, are
-// looked through before all else: PERSEUS_CUDA_LIBRARY_PATH. Any thread.
+// Opens the libraries at the first call; later calls return the same. `folders`, separated by
+// colons, are searched before everything else (PERSEUS_CUDA_LIBRARY_PATH). Any thread.
 const CudaLibraries& load_cuda(const std::string& folders);
 
-// What was found, for people: a line for each library.
+// A readable line for each library that says what was found.
 std::vector<std::pair<std::string, std::string>> describe_cuda(const CudaLibraries& libraries);
 
 }  // namespace perseus

@@ -19,7 +19,7 @@ std::string kernel_name(DataType from, DataType to) {
   return name;
 }
 
-// Fills one table after the other, and launches each that is full.
+// Fills one table after another, and launches each that is full.
 class Launcher {
  public:
   Launcher(const CudaDriver& driver, CuFunction kernel, uint32_t from_size, uint32_t to_size,
@@ -43,7 +43,7 @@ class Launcher {
       if (table_.count == MoveTable::kCapacity || table_.blocks == kMostBlocks) {
         PERSEUS_RETURN_IF_ERROR(flush());
       }
-      // What was too long is the next table's first.
+      // The rest of a run that was too long is the first of the next table.
       if (table_.count == 0) table_.first_element = done;
       const uint64_t first = done;
       done +=

@@ -1,4 +1,4 @@
-// Queues the kernels that move elements on a GPU: the launching side of moves_kernels.inc.
+// Launches the kernels of moves_kernels.inc, which move elements on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -15,32 +15,31 @@ namespace perseus {
 // One run of elements.
 struct Move {
   const void* source;
-  void* target;  // may equal the source, if the types do; else they do not overlap
+  void* target;  // may equal the source if the types are equal; must not overlap it otherwise
   size_t elements;
-  uint32_t index;  // of its word where the sources are searched
+  uint32_t index;  // of its word in NonFiniteSearch::words
 };
 
-// For NaN and infinity.
+// A search for NaN and infinity in the sources.
 struct NonFiniteSearch {
-  // A word for each index of the moves, in memory that the GPU reaches, each kNothingFound or what
-  // earlier launches found; see found_word. Null: not searched.
+  // A word for each index of the moves, in memory that the GPU can access. Each is kNothingFound or
+  // what earlier launches have found: see found_word. Null: no search.
   unsigned long long* words = nullptr;
-  bool puts_zeros = false;  // in the targets, in place of what is found
+  bool puts_zeros = false;  // writes zeros to the targets in place of what is found
 };
 
-// The kernels of one context, loaded into it. Immutable: any thread on which that context is the
-// current one.
+// The kernels, loaded into one context. Immutable; any thread on which that context is current.
 class MoveKernels {
  public:
-  // Loads them into the calling thread's current context, which keeps them until it ends.
-  // image: kernels_image(). kUnsupported if it is empty.
+  // Loads `image`, which is kernels_image(), into the calling thread's current context, which keeps
+  // it. kUnsupported if the image is empty.
   static Result<std::unique_ptr<MoveKernels>> load(const CudaDriver& driver,
                                                    std::span<const std::byte> image);
 
-  // Queues on the stream: target[i] = to(source[i] * factor) for every move, as scale_convert of
-  // device/cpu/kernels.h has it; several launches where the moves do not fit into one table. The
-  // types may differ between floating types only. Of types that have no NaN nothing is searched.
-  // Allocates nothing. `moves` is not needed any more when it returns.
+  // Queues on the stream, for every move: target[i] = to(source[i] * factor), as scale_convert in
+  // device/cpu/kernels.h does. Launches several kernels if the moves do not fit into one table. The
+  // types may differ only if both are floating types. Types without NaN are not searched. Allocates
+  // nothing, and does not use `moves` after it returns.
   Status launch(std::span<const Move> moves, DataType from, DataType to, double factor,
                 const NonFiniteSearch& search, CuStream stream) const;
 

@@ -1,5 +1,5 @@
-// The functions of NCCL that Perseus calls, as one table; see driver.h. The numbers are those of
-// NCCL's binary interface. NVIDIA's "NCCL Documentation" says what each does.
+// The functions of NCCL that Perseus calls, as one table: see driver.h. The numbers are those of
+// NCCL's binary interface. NVIDIA's "NCCL Documentation" documents each function.
 #pragma once
 
 #include <climits>
@@ -16,7 +16,7 @@ struct NcclUniqueId {
 };
 
 inline constexpr NcclResult kNcclSuccess = 0;
-inline constexpr NcclResult kNcclRemoteError = 6;  // another rank's, or of the way to it
+inline constexpr NcclResult kNcclRemoteError = 6;  // of another rank, or of the network to it
 inline constexpr NcclResult kNcclInProgress = 7;
 
 // ncclDataType_t
@@ -33,11 +33,11 @@ inline constexpr int kNcclShrinkDefault = 0;
 // NCCL_CTA_POLICY_EFFICIENCY and NCCL_CTA_POLICY_ZERO
 inline constexpr int kNcclCtaEfficiency = 1, kNcclCtaZero = 2;
 
-// ncclConfig_t with the fields that versions have added one after the other, up to the last that is
-// of use here. NCCL takes the older layout of any, which `size` and `version` tell: see
+// ncclConfig_t, with the fields that versions have added one after another, up to the last one that
+// is used here. NCCL accepts older layouts, which it recognises by `size` and `version`: see
 // NcclConfig::of.
 struct NcclConfig {
-  static constexpr int kUndefined = INT_MIN;  // as NCCL's own initializer has it
+  static constexpr int kUndefined = INT_MIN;  // as in NCCL's own initializer
 
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -64,7 +64,7 @@ struct NcclConfig {
   int graph_stream_ordering = kUndefined;
   int launch_order_implicit = kUndefined;
 
-  // With the fields that this version of NCCL has.
+  // The layout for this version of NCCL.
   static NcclConfig of(int nccl_version);
 };
 
@@ -118,8 +118,8 @@ inline NcclConfig NcclConfig::of(int nccl_version) {
   X(split, ncclCommSplit,                                                                       \
     (NcclHandle comm, int color, int key, NcclHandle* made, NcclConfig* config))
 
-// X(member, the first version that has it, name in the library, parameters); likewise. Null where
-// the version found is older.
+// X(member, the first version that has it, name in the library, parameters); likewise. Null if the
+// version found is older.
 #define PERSEUS_NEWER_NCCL_FUNCTIONS(X)                                                         \
   X(allocate, 21900, ncclMemAlloc, (void** pointer, size_t bytes))                              \
   X(free, 21900, ncclMemFree, (void* pointer))                                                  \
@@ -131,7 +131,7 @@ inline NcclConfig NcclConfig::of(int nccl_version) {
   X(shrink, 22700, ncclCommShrink,                                                              \
     (NcclHandle comm, int* excluded, int count, NcclHandle* made, NcclConfig* config, int flags))
 
-// Calls for one communicator from one thread at a time.
+// One communicator may be used by one thread at a time.
 struct Nccl {
 #define PERSEUS_MEMBER(member, name, parameters) NcclResult(*member) parameters = nullptr;
   PERSEUS_NCCL_FUNCTIONS(PERSEUS_MEMBER)

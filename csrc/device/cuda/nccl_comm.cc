@@ -10,13 +10,13 @@
 namespace perseus {
 namespace {
 
-// NCCL mostly needs a few microseconds, for which no thread should sleep, or else has to wait for
-// other ranks.
+// NCCL mostly needs a few microseconds, for which a thread should not sleep, or else waits for
+// other ranks. So a thread yields for this long before it sleeps.
 constexpr std::chrono::microseconds kSoon{100};
 constexpr std::chrono::microseconds kPause{100};
-// Ranks that end in order do so at nearly the same time; who stays longer is not waited for.
+// Ranks that end in order do so at nearly the same time; later ones are not waited for.
 constexpr std::chrono::milliseconds kFarewell{500};
-// What another rank has to say of its failure comes within this.
+// The engine hears of another rank's failure within this time.
 constexpr std::chrono::seconds kNewsOfOthers{1};
 constexpr std::string_view kConnecting = "connecting with NCCL";
 
@@ -82,7 +82,7 @@ NcclComm::Made NcclComm::shrink(std::vector<int> excluded) {
   return finish_making(std::move(made), result);
 }
 
-// The new one is there only when the old one has settled.
+// The new communicator exists only after the call on the old one has ended.
 NcclComm::Made NcclComm::finish_making(std::unique_ptr<NcclComm> made, NcclResult result) {
   PERSEUS_RETURN_IF_ERROR(nccl_status(nccl(), result, kConnecting));
   Status status = wait_until_connected();
@@ -136,8 +136,8 @@ Status NcclComm::check() const {
   return comm_ != nullptr ? Status::ok() : Status::aborted("NCCL's communicator has been aborted");
 }
 
-// Without blocking, what is first to connect more is still about to be queued when the call
-// returns.
+// In non-blocking mode, a collective that must first open more connections is not queued yet when
+// the call returns.
 Status NcclComm::finish_call(NcclResult result, std::string_view what) {
   if (result != kNcclInProgress) return nccl_status(nccl(), result, what);
   return wait_until_settled(Clock::now() + setup_.patience, what);
@@ -148,7 +148,7 @@ Status NcclComm::register_buffer(void* buffer, size_t bytes) {
   void* registered = nullptr;
   const NcclResult result = nccl().register_buffer(comm_, buffer, bytes, &registered);
   PERSEUS_RETURN_IF_ERROR(finish_call(result, "registering memory with NCCL"));
-  // None where NCCL has no use for it.
+  // Null if NCCL has no use for the registration.
   if (registered != nullptr) registered_.push_back(registered);
   return {};
 }

@@ -1,4 +1,4 @@
-// A communicator of NCCL. All on the GPU's thread.
+// An NCCL communicator. GPU's thread.
 #pragma once
 
 #include <chrono>
@@ -16,68 +16,69 @@
 namespace perseus {
 
 Status nccl_status(const Nccl& nccl, NcclResult result, std::string_view what);
-// NCCL's number of the type; none if it does not reduce that.
+// NCCL's number for the type; none if NCCL does not reduce it.
 std::optional<int> nccl_type(DataType type);
-// NCCL's number of the reduction; none if it has no such.
+// NCCL's number for the reduction; none if NCCL does not have it.
 std::optional<int> nccl_op(ReduceOp op);
 
-// What communicators on one GPU's thread have in common.
+// Shared by the communicators on one GPU's thread.
 struct NcclSetup {
   const Nccl& nccl;
   GpuThread& thread;
   NcclConfig config;
-  // How long to wait for what other ranks have to do first.
+  // How long to wait for other ranks.
   std::chrono::seconds patience;
 };
 
 class NcclComm {
  public:
-  // Begins to connect; to be followed by wait_until_connected.
-  // ids: one or, where NCCL takes several, so many, each of a rank of its own; the same on all.
+  // Begins to connect; call wait_until_connected next. `ids`: one or, where NCCL accepts several,
+  // more, each made by a different rank; the same on all ranks.
   using Made = Result<std::unique_ptr<NcclComm>>;
   static Made begin(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index, int size);
-  // Likewise the two that follow: waits for the other ranks that call them alike, until the thread
-  // is to give up or the patience ends. After an error it is to be aborted with all others.
+  // This and the next two functions wait for the other ranks that call them, until the thread has a
+  // stop reason or the patience ends. After an error, all communicators must be aborted.
   Status wait_until_connected() const;
-  // Of this one's ranks, those that give the same color, in the order of their keys. All must call
-  // it, and nothing may be under way on it.
+  // Makes a communicator of the ranks that give the same color, in the order of their keys. All
+  // ranks of this one must call it, while no work is under way on it.
   Made split(int color, int key);
-  // Of all but the `excluded`, who do not call it; likewise.
+  // Likewise for all ranks but the `excluded`, which do not call it.
   Made shrink(std::vector<int> excluded);
 
   NcclComm(const NcclComm&) = delete;
   ~NcclComm();
 
-  // For calls of the table; not after an abort.
+  // To call the table's functions; not after an abort.
   const Nccl& nccl() const { return setup_.nccl; }
   NcclHandle get() const { return comm_; }
-  // Why no call may be made any more; ok while it may.
+  // Returns ok while calls may be made, else the reason why not.
   Status check() const;
-  // The end of a call on the communicator: it is queued to the stream only then.
+  // Waits for the end of a call on the communicator: only then has its work been queued on the
+  // stream.
   Status finish_call(NcclResult result, std::string_view what);
-  // Tells NCCL of memory that collectives will use often, so that it can do so without copies of
-  // its own. The memory must be there until the communicator has ended.
+  // Registers memory that collectives will use often, so that NCCL can use it without copies. The
+  // memory must outlive the communicator.
   Status register_buffer(void* buffer, size_t bytes);
 
-  // What has gone wrong since it was made.
+  // The first error since the communicator was made, or ok.
   Status health() const;
-  // Ends what waits on the GPU.
+  // Ends its collectives that wait on the GPU.
   void abort();
 
  private:
   explicit NcclComm(const NcclSetup& setup) : setup_(setup) {}
-  // The end of a call that makes `made` of this one.
+  // Waits for the end of a call that makes `made` from this communicator.
   Made finish_making(std::unique_ptr<NcclComm> made, NcclResult result);
-  // Waits until what was begun on the communicator has come to its end.
+  // Waits until the call that was begun on the communicator has ended.
   Status wait_until_settled(Clock::time_point until, std::string_view what) const;
-  // What NCCL says of it. Of another rank's failure it does not tell whose; the engine does, if it
-  // hears of it before `until`.
+  // Converts NCCL's result. If another rank has failed, NCCL does not say which; the engine does,
+  // if it hears of the failure before `until`.
   Status outcome(NcclResult result, std::string_view what, Clock::time_point until) const;
 
   const NcclSetup setup_;
   NcclHandle comm_ = nullptr;  // null once aborted
   std::vector<void*> registered_;
-  // Of this one's ranks, which NCCL may yet write to until this one has been aborted.
+  // Communicators made from this one that failed. NCCL may write to them until this one is aborted.
   std::vector<std::unique_ptr<NcclComm>> unfinished_;
 };
 

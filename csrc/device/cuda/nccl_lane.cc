@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::microseconds kIdlePause{100};
 constexpr size_t kLeastBlock = 2 << 20;  // the driver's own unit
-// What aborted collectives take to end.
+// How long aborted collectives may take to end.
 constexpr std::chrono::milliseconds kLastWork{500};
 
 }  // namespace
@@ -57,7 +57,7 @@ Result<std::byte*> LaneMemory::allocate(size_t bytes) {
 Result<std::unique_ptr<NcclLane>> NcclLane::make(const NcclSetup& setup, Options options) {
   std::unique_ptr<NcclLane> lane(new NcclLane(setup, options));
   const CudaDriver& driver = setup.thread.gpu().driver();
-  // Before what computes: the next step waits for it.
+  // Ahead of computation, since the next step waits for this stream.
   const CuResult made = driver.create_stream(&lane->stream_, kCuStreamNonBlocking, kCuMostUrgent);
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver, made, "making a stream for NCCL"));
   setup.thread.monitor(*lane);
@@ -66,7 +66,7 @@ Result<std::unique_ptr<NcclLane>> NcclLane::make(const NcclSetup& setup, Options
 
 NcclLane::~NcclLane() {
   if (stream_ == nullptr) return;
-  // The latest first, as they were made of the first.
+  // Destroys communicators before the one that they were made from.
   across_.reset();
   local_.reset();
   all_.reset();

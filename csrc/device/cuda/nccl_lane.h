@@ -1,5 +1,5 @@
-// One of a process set's lanes of NCCL: a stream, the communicators whose collectives run on it,
-// and memory in which tensors are laid end to end. All on the GPU's thread.
+// One of a process set's NCCL lanes: a stream, the communicators whose collectives run on it, and
+// memory in which tensors are packed. GPU's thread.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace perseus {
 
-// Memory for what is queued on one stream. As the work there goes one after the other, so it can
-// all have the same memory; and collectives always find it where NCCL knows it.
+// Memory for the work on one stream. Since that work runs in order, all of it can share the same
+// memory, which can stay registered with NCCL.
 class LaneMemory {
  public:
-  // `is_registered`: NCCL gives the memory, and is told of it.
+  // `is_registered`: NCCL allocates the memory, and it is registered with the communicators.
   LaneMemory(const NcclSetup& setup, bool is_registered)
       : setup_(setup), is_registered_(is_registered) {}
   LaneMemory(const LaneMemory&) = delete;
-  // What is queued must have ended.
+  // The work that uses the memory must have ended.
   ~LaneMemory();
 
-  // So many bytes, for what is queued from now on until the next call. `comms`: those of the lane.
+  // `bytes` bytes for the work that is queued until the next call. `comms`: those of the lane.
   Result<std::byte*> take(size_t bytes, std::span<NcclComm* const> comms);
-  // A GPU may still be at it: it is not given back.
+  // Leaks the memory, since the GPU may still use it.
   void leave() { blocks_.clear(); }
 
  private:
@@ -33,7 +33,8 @@ class LaneMemory {
 
   const NcclSetup setup_;
   const bool is_registered_;
-  // Each twice as large as the one before; work that was queued before uses the smaller ones.
+  // Each at least twice as large as the one before. Work that was queued earlier uses the smaller
+  // ones.
   struct Block {
     std::byte* data;
     size_t bytes;
@@ -46,23 +47,23 @@ class NcclLane final : public AbortableCommunicators {
   struct Options {
     bool registers_memory;
   };
-  // An empty one, to be connected.
+  // Makes a lane without communicators; connect it next.
   static Result<std::unique_ptr<NcclLane>> make(const NcclSetup& setup, Options options);
   ~NcclLane() override;
 
   // See NcclComm.
   Status connect(std::span<NcclUniqueId> ids, int index, int size);
-  // From the communicator of another set's lane, once what that has under way has ended.
+  // Makes the communicator from that of another process set's lane, once the work there has ended.
   Status shrink_from(NcclLane& other, std::vector<int> excluded);
-  // For collectives inside hosts and between them: those with the same number of the host, and
-  // those with the same position on theirs. Right after it has been connected.
+  // Makes communicators for collectives inside hosts and between them: of the ranks with the same
+  // host number, and of those with the same position on their hosts. Call right after connecting.
   Status split_by_host(int host, int position);
 
   CuStream stream() const { return stream_; }
   NcclComm& all() { return *all_; }
   NcclComm& local() { return *local_; }
   NcclComm& across() { return *across_; }
-  // Why nothing may be queued; ok while it may.
+  // Returns ok while work may be queued, else the reason why not.
   Status check() const;
   // See LaneMemory.
   Result<std::byte*> take_memory(size_t bytes) { return memory_.take(bytes, comms()); }
@@ -74,7 +75,8 @@ class NcclLane final : public AbortableCommunicators {
   NcclLane(const NcclSetup& setup, Options options)
       : setup_(setup), memory_(setup, options.registers_memory) {}
   std::vector<NcclComm*> comms() const;
-  // Waits until the stream has done what it has. gives_up: when the thread is to.
+  // Waits until the stream's work is done. `gives_up`: stops waiting when the thread has a stop
+  // reason.
   Status wait_until_idle(Clock::time_point until, bool gives_up) const;
 
   const NcclSetup setup_;

@@ -1,5 +1,6 @@
-// What Perseus asks of CUDA's runtime library, which frameworks and NCCL are built on: its version,
-// since one that is newer than the driver fails in their hands. All work goes by the driver.
+// The function of CUDA's runtime library that Perseus calls. Frameworks and NCCL are built on that
+// library, and fail if it is newer than the driver, so its version is checked. All work goes
+// through the driver.
 #pragma once
 
 namespace perseus {

@@ -40,8 +40,8 @@ class Acceptor::ListeningSocket final : public FdHandler {
   void open() { acceptor_.loop_.watch(fd_.get(), EPOLLIN, this); }
   void on_ready(uint32_t) override { acceptor_.accept_connections(*this); }
 
-  // While there is no descriptor or place for a connection the socket stays readable, so watching it
-  // would make the loop spin.
+  // While there is no descriptor or place for a connection the socket stays readable, so watching
+  // it would make the loop spin.
   void pause(Clock::duration pause) {
     acceptor_.loop_.unwatch(fd_.get());
     pause_ = acceptor_.loop_.call_at(Clock::now() + pause, [this] { open(); });
@@ -167,9 +167,10 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
     if (!ResourceShortage::is_shortage(error)) return;
     if (drop_oldest()) continue;
     if (shortage_.failed(error)) {
-      PERSEUS_LOG(kWarning,
-                  "cannot accept a connection: no file descriptors or memory left; raise the limit on "
-                  "open files (ulimit -n)");
+      PERSEUS_LOG(
+          kWarning,
+          "cannot accept a connection: no file descriptors or memory left; raise the limit on "
+          "open files (ulimit -n)");
     }
     return socket.pause(kPauseWithoutDescriptors);
   }

@@ -42,8 +42,8 @@ std::string machine() {
   return boot_id + " " + network;
 }
 
-// The settings that decide order, fusion, sharding, streams or the format on the wire. Only the first
-// that differs is reported, so a setting that makes others differ comes before them.
+// The settings that decide order, fusion, sharding, streams or the format on the wire. Only the
+// first that differs is reported, so a setting that makes others differ comes before them.
 std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Settings& settings) {
   static constexpr std::string_view kNames[] = {"PERSEUS_TRANSPORT",
                                                 "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",

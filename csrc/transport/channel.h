@@ -1,8 +1,8 @@
 // The interface between a link and the channels that carry its bytes. A link cuts messages into
 // frames; a channel (a ring in shared memory, one TCP connection, MPI) moves frames, in order,
 // between two ranks. A link may have several channels. Whichever is free pulls the next frame, so a
-// slow channel delays only the frame that it holds, and an urgent message overtakes a long one at the
-// next frame.
+// slow channel delays only the frame that it holds, and an urgent message overtakes a long one at
+// the next frame.
 //
 // Everything here runs on the event loop's thread.
 #pragma once
@@ -74,26 +74,27 @@ class Lease {
   uint32_t place_ = 0;
 };
 
-// A link's interface for one of its channels. After the channel has called failed(), or arrived() or
-// landed() has returned false, the channel has been closed and must not use the port any more.
+// A link's interface for one of its channels. After the channel has called failed(), or arrived()
+// or landed() has returned false, the channel has been closed and must not use the port any more.
 class FramePort {
  public:
   // Takes the next frame to send, of at most `room` payload bytes (a positive multiple of 64, since
   // frames hold whole elements). Returns false if there is none; Channel::kick tells when there may
   // be one.
   virtual bool next(Frame& frame, uint64_t room) = 0;
-  // The frame's bytes have been copied or handed to the kernel. Frames must be reported in the order
-  // in which they were taken.
+  // The frame's bytes have been copied or handed to the kernel. Frames must be reported in the
+  // order in which they were taken.
   virtual void sent(const Frame& frame) = 0;
 
   // There are two ways to hand over an arriving frame; a channel may choose for each frame.
-  // 1. The bytes are in memory, aligned to 8. They are copied or reduced to their target before this
+  // 1. The bytes are in memory, aligned to 8. They are copied or reduced to their target before
+  // this
   //    returns, or kept under the lease if there is one.
   virtual bool arrived(const FrameHeader& header, const std::byte* data, Lease lease) = 0;
   // 2. The bytes must still be read. target() says where to read header.length bytes to, and the
-  //    channel calls landed() when they are there. If target() returns null (for reductions, messages
-  //    without a receive yet, and malformed headers), the channel reads the bytes to its own memory
-  //    and calls arrived().
+  //    channel calls landed() when they are there. If target() returns null (for reductions,
+  //    messages without a receive yet, and malformed headers), the channel reads the bytes to its
+  //    own memory and calls arrived().
   virtual std::byte* target(const FrameHeader& header) = 0;
   virtual bool landed(const FrameHeader& header) = 0;
 
@@ -105,8 +106,8 @@ class FramePort {
   virtual uint64_t max_length() const = 0;
 
   // The channel has failed. `why` names only the cause; the link adds rank and host. The cause lies
-  // with the peer or, if `why` is kOutOfMemory, with this rank, which lacks memory or descriptors. A
-  // channel calls this at the end of the stream, too, which is no error after the peer's goodbye.
+  // with the peer or, if `why` is kOutOfMemory, with this rank, which lacks memory or descriptors.
+  // A channel calls this at the end of the stream, too, which is no error after the peer's goodbye.
   virtual void failed(const Status& why) = 0;
 
  protected:

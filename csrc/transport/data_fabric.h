@@ -9,8 +9,8 @@
 
 namespace perseus {
 
-// There is one for each mesh. Created before the loop runs, then used on the loop's thread; destroyed
-// after all of its channels.
+// There is one for each mesh. Created before the loop runs, then used on the loop's thread;
+// destroyed after all of its channels.
 class DataFabric {
  public:
   virtual ~DataFabric() = default;

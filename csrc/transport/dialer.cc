@@ -141,8 +141,8 @@ void Dialer::on_ready(uint32_t) {
     }
     const Proof proof{prove(credentials_.secret, Role::kInitiator, hello_, challenge_.nonce)};
     step_ = Step::kWaitingForWelcome;
-    // Once it has the proof, the peer may adopt the connection at any moment. Trying another endpoint
-    // then would break its link.
+    // Once it has the proof, the peer may adopt the connection at any moment. Trying another
+    // endpoint then would break its link.
     set_step_deadline(deadline_);
     if (!send_message(fd_.get(), proof)) next_endpoint("closed during the handshake", true);
     return;

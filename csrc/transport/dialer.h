@@ -20,8 +20,8 @@ class Dialer final : public FdHandler {
   // Called once, with the connection or an error. It may destroy the dialer.
   using Done = std::function<void(Result<FileDescriptor>)>;
 
-  // `endpoints` must not be empty. `sources` are addresses to connect from, one for each endpoint (of
-  // length 0: any), or none at all. Fills in the job, nonce and rank of `hello`.
+  // `endpoints` must not be empty. `sources` are addresses to connect from, one for each endpoint
+  // (of length 0: any), or none at all. Fills in the job, nonce and rank of `hello`.
   Dialer(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
          std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
          Clock::time_point deadline, Done done);

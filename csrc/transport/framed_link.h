@@ -1,11 +1,12 @@
-// The only implementation of Link: cuts messages into frames, which whichever of the link's channels
-// is free pulls. Control messages go before all data, and on channel 0 only, so they stay in order.
+// The only implementation of Link: cuts messages into frames, which whichever of the link's
+// channels is free pulls. Control messages go before all data, and on channel 0 only, so they stay
+// in order.
 //
 // If there are several channels, channel 0 is the express channel: apart from control messages it
 // carries only data that is more urgent than what the other channels have taken. That data waits in
-// the kernel's queues and cannot be overtaken there. A link also holds back for other links with more
-// urgent data: it then uses one stream only. It does not stop, since the other links may not fill the
-// network card, or may be stuck.
+// the kernel's queues and cannot be overtaken there. A link also holds back for other links with
+// more urgent data: it then uses one stream only. It does not stop, since the other links may not
+// fill the network card, or may be stuck.
 //
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
@@ -77,8 +78,8 @@ struct LinkEnvironment {
 class FramedLink final : public Link, private PriorityListener {
  public:
   // peer_name: "rank 3 on host7". control_channels: the number of channels, of which channel 0
-  // carries control messages. Unless there is a data channel after them, all of them carry data too,
-  // channel 0 only urgent data if there are others.
+  // carries control messages. Unless there is a data channel after them, all of them carry data
+  // too, channel 0 only urgent data if there are others.
   FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
              int control_channels, bool has_data_channel);
   ~FramedLink() override;

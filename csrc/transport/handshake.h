@@ -58,8 +58,8 @@ Mac prove(const std::string& secret, Role role, const Hello& hello, const Nonce&
 bool is_proof(const Mac& mac, const std::string& secret, Role role, const Hello& hello,
               const Nonce& challenge);
 
-// Reads one message of fixed size from a non-blocking socket, and not a byte more, since what follows
-// is for other code.
+// Reads one message of fixed size from a non-blocking socket, and not a byte more, since what
+// follows is for other code.
 class MessageReader {
  public:
   enum class Outcome { kComplete, kPartial, kClosed };
@@ -75,8 +75,8 @@ class MessageReader {
   size_t got_ = 0;
 };
 
-// Sends a whole message; returns whether that succeeded. These messages are so short that they always
-// fit into an empty socket buffer.
+// Sends a whole message; returns whether that succeeded. These messages are so short that they
+// always fit into an empty socket buffer.
 bool send_bytes(int fd, const void* message, size_t size);
 template <typename T>
 bool send_message(int fd, const T& message) {

@@ -1,5 +1,5 @@
-// The receiving half of a link: matches frames with posted receives, whichever comes first. The frames
-// of a message may arrive in any order. Loop thread.
+// The receiving half of a link: matches frames with posted receives, whichever comes first. The
+// frames of a message may arrive in any order. Loop thread.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ class Inbox {
   // Like post, for a link that gets no more frames: a message that is not complete ends with `why`.
   void post_last(Transfer& transfer, const Status& why);
 
-  // Takes a data frame, whose header must lie within the message (offset + length <= size). An error
-  // means that the peer broke the protocol. `held` tells whether the frame had to be kept: in place
-  // under its lease, else as a copy.
+  // Takes a data frame, whose header must lie within the message (offset + length <= size). An
+  // error means that the peer broke the protocol. `held` tells whether the frame had to be kept: in
+  // place under its lease, else as a copy.
   Status arrived(const FrameHeader& header, const std::byte* data, Lease lease, bool& held);
   // Returns where the frame may be read to directly, or null. Call landed() once it has been.
   std::byte* target(const FrameHeader& header);

@@ -1,5 +1,5 @@
-// A link moves tagged messages between this rank and one other, in any order, and reports the death of
-// that rank. It knows nothing of collectives. Everything here runs on the event loop's thread.
+// A link moves tagged messages between this rank and one other, in any order, and reports the death
+// of that rank. It knows nothing of collectives. Everything here runs on the event loop's thread.
 #pragma once
 
 #include <coroutine>
@@ -13,8 +13,8 @@
 
 namespace perseus {
 
-// Identifies one message between two ranks; both ends must use the same tag. A tag may be reused once
-// its message has been received.
+// Identifies one message between two ranks; both ends must use the same tag. A tag may be reused
+// once its message has been received.
 struct Tag {
   uint64_t operation = 0;  // process set and sequence number of the operation
   uint32_t shard = 0;
@@ -31,8 +31,8 @@ class SharedPayloadStore {
   ~SharedPayloadStore() = default;
 };
 
-// Bytes that are sent to several peers. If a channel can share one copy with all of them, that copy is
-// stored until the last send. Must outlive the transfers.
+// Bytes that are sent to several peers. If a channel can share one copy with all of them, that copy
+// is stored until the last send. Must outlive the transfers.
 class SharedPayload {
  public:
   explicit SharedPayload(int sends) : sends_left_(sends) {}
@@ -61,9 +61,9 @@ class SharedPayload {
   int sends_left_;
 };
 
-// A message that is being sent or received. Lives in the frame of the coroutine that started it, and
-// must not move until it is done; `co_await transfer` returns its Status. Until then the memory that
-// it points to belongs to the link.
+// A message that is being sent or received. Lives in the frame of the coroutine that started it,
+// and must not move until it is done; `co_await transfer` returns its Status. Until then the memory
+// that it points to belongs to the link.
 class Transfer {
  public:
   Transfer() = default;
@@ -110,9 +110,10 @@ class Link {
   // Returns whether both ends are on one host and share memory.
   virtual bool is_local() const = 0;
 
-  // Starts to send `bytes` bytes from `data` under `tag`. Among the messages that wait on this link,
-  // the one with the highest priority goes first, from the next chunk on; equal ones go in the order
-  // of these calls. A `shared` that is not null joins sends of the same bytes on several links.
+  // Starts to send `bytes` bytes from `data` under `tag`. Among the messages that wait on this
+  // link, the one with the highest priority goes first, from the next chunk on; equal ones go in
+  // the order of these calls. A `shared` that is not null joins sends of the same bytes on several
+  // links.
   void send(Transfer& transfer, Tag tag, const void* data, uint64_t bytes, int32_t priority,
             SharedPayload* shared = nullptr) {
     transfer.tag = tag;
@@ -124,8 +125,9 @@ class Link {
   }
   // Starts to receive the message `tag`, of exactly `bytes` bytes, into `target`. With a reduction,
   // each arriving element is reduced into the accumulator at `target` instead of being stored; the
-  // Reduction must outlive the transfer. A message of another size ends the transfer with kInternal.
-  // Set `streaming` if more data is under way than the caches hold, so that it need not stay there.
+  // Reduction must outlive the transfer. A message of another size ends the transfer with
+  // kInternal. Set `streaming` if more data is under way than the caches hold, so that it need not
+  // stay there.
   void receive(Transfer& transfer, Tag tag, void* target, uint64_t bytes,
                const Reduction* reduction = nullptr, bool streaming = false) {
     transfer.tag = tag;

@@ -19,7 +19,8 @@ class SendQueue {
   bool empty() const { return first_ == nullptr; }
   // The priority of the most urgent message; there must be one.
   int32_t priority() const { return first_->priority; }
-  // Takes the next frame of the most urgent message, of at most `room` bytes; false if there is none.
+  // Takes the next frame of the most urgent message, of at most `room` bytes; false if there is
+  // none.
   bool next(Frame& frame, uint64_t room);
   // A frame of next() has been sent; ends its transfer if it was the last frame.
   void sent(const Frame& frame);
@@ -30,8 +31,8 @@ class SendQueue {
   EventLoop& loop_;
   Transfer* first_ = nullptr;  // messages not yet taken whole, most urgent first
   Transfer* last_ = nullptr;
-  // Messages taken whole, of which channels still hold frames. There are few of them, so a plain list
-  // is enough.
+  // Messages taken whole, of which channels still hold frames. There are few of them, so a plain
+  // list is enough.
   Transfer* leaving_ = nullptr;
 };
 

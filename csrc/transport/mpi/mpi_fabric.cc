@@ -53,8 +53,8 @@ MpiFabric::~MpiFabric() {
 }
 
 // If a link did not end with goodbyes, each side may have messages under way that the other has not
-// received. So each sends an empty message to say that nothing follows, and drops what arrives before
-// that of the other side. Then MPI has finished with all of them.
+// received. So each sends an empty message to say that nothing follows, and drops what arrives
+// before that of the other side. Then MPI has finished with all of them.
 void MpiFabric::end_with_peers() {
   const auto is_unclean = [](const Peer& peer) {
     return peer.opened && !(peer.said_goodbye && peer.heard_goodbye);

@@ -2,9 +2,9 @@
 // copied into memory of the fabric before it is sent, and is received into such memory. So whatever
 // happens to a peer or a link, MPI never uses a buffer of the engine.
 //
-// A thread cannot sleep until MPI makes progress. So while frames are under way or awaited, the loop
-// polls: all the time until nothing has moved for kPatience, then once every kSleep, so that waiting
-// for a straggler costs little. With nothing under way or awaited it sleeps.
+// A thread cannot sleep until MPI makes progress. So while frames are under way or awaited, the
+// loop polls: all the time until nothing has moved for kPatience, then once every kSleep, so that
+// waiting for a straggler costs little. With nothing under way or awaited it sleeps.
 #pragma once
 
 #include <cstddef>

@@ -11,8 +11,9 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kPage = 4096;
 
-// The most recently used free slots are used in turn, this many on a host: enough that a slot has left
-// its reader's own cache when it is written again, few enough that all stay in the shared cache.
+// The most recently used free slots are used in turn, this many on a host: enough that a slot has
+// left its reader's own cache when it is written again, few enough that all stay in the shared
+// cache.
 constexpr uint32_t kRotatedSlotsPerHost = 16;
 
 OutboxControl* control_of(const SharedMemory& memory) {
@@ -25,10 +26,10 @@ uint32_t slot_at(uint32_t place) {
   return static_cast<uint32_t>((place * kLine - kOutboxControlBytes) / kOutboxSlotBytes);
 }
 
-// The payload's offset in a slot. A processor assumes that a load depends on an earlier store if the
-// lower 12 bits of their addresses are equal, so a copy should not write just behind the address that
-// it is about to read. Half a page lies between the two here, and also when the reader copies the
-// payload, since ranks' buffers are mostly laid out alike.
+// The payload's offset in a slot. A processor assumes that a load depends on an earlier store if
+// the lower 12 bits of their addresses are equal, so a copy should not write just behind the
+// address that it is about to read. Half a page lies between the two here, and also when the reader
+// copies the payload, since ranks' buffers are mostly laid out alike.
 size_t offset_for(const std::byte* source) {
   return (reinterpret_cast<uintptr_t>(source) + kPage / 2) % kPage / kLine * kLine;
 }

@@ -1,7 +1,7 @@
-// The memory into which a rank puts payloads for the ranks of its host, in slots that all of them may
-// read. The rings carry only a payload's place. So bytes for several peers are written once, and a
-// payload that a peer cannot use yet stays where it is instead of being copied. Recently used slots
-// are reused first, since they are likely to be in the cache.
+// The memory into which a rank puts payloads for the ranks of its host, in slots that all of them
+// may read. The rings carry only a payload's place. So bytes for several peers are written once,
+// and a payload that a peer cannot use yet stays where it is instead of being copied. Recently used
+// slots are reused first, since they are likely to be in the cache.
 #pragma once
 
 #include <array>
@@ -38,9 +38,9 @@ class Outbox final : private SharedPayloadStore {
   Status open_for_peer();
   int fd() const { return memory_.fd(); }
 
-  // Puts the frame's payload into a slot for one reader, and returns its place, in units of 64 bytes,
-  // or kInline if all slots are in use. A shared payload that is stored already for another peer is
-  // not copied again.
+  // Puts the frame's payload into a slot for one reader, and returns its place, in units of 64
+  // bytes, or kInline if all slots are in use. A shared payload that is stored already for another
+  // peer is not copied again.
   uint32_t put(const Frame& frame);
 
  private:
@@ -57,8 +57,8 @@ class Outbox final : private SharedPayloadStore {
 class OutboxReader final : private PayloadOwner {
  public:
   Status map(FileDescriptor fd);
-  // The payload at `place`, which may be read until its lease ends. Null if `length` bytes cannot be
-  // there.
+  // The payload at `place`, which may be read until its lease ends. Null if `length` bytes cannot
+  // be there.
   const std::byte* payload(uint32_t place, uint32_t length) const;
   Lease lease(uint32_t place) { return Lease(*this, place); }
 

@@ -47,8 +47,8 @@ bool RingProducer::commit(std::byte* place, const Frame& frame, uint32_t where) 
     std::memcpy(place + kRingSlotHeader, frame.data, frame.header.length);
   }
   produced_ = place_from(produced_) + slot_bytes(frame.header.length, where);
-  // Sequentially consistent with the consumer's request for a doorbell and its last check, so one of
-  // the two sides sees the other's store.
+  // Sequentially consistent with the consumer's request for a doorbell and its last check, so one
+  // of the two sides sees the other's store.
   control_->produced.store(produced_, std::memory_order_seq_cst);
   return control_->consumer_wants_bell.load(std::memory_order_seq_cst) != 0 &&
          control_->consumer_wants_bell.exchange(0, std::memory_order_relaxed) != 0;

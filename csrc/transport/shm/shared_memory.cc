@@ -15,7 +15,8 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Status no_shared_memory() {
-  return Status::out_of_memory(std::string("cannot create or map shared memory: ") + std::strerror(errno));
+  return Status::out_of_memory(std::string("cannot create or map shared memory: ") +
+                               std::strerror(errno));
 }
 
 std::byte* map_shared(int fd, size_t bytes) {

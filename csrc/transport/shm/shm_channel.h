@@ -1,7 +1,8 @@
-// Moves frames through two rings in memory that two processes of one host share, and payloads through
-// their outboxes. The memory has no name: it is passed as file descriptors over an authenticated Unix
-// socket, together with each side's doorbell, so nothing is left behind however a process ends. The
-// socket stays open, and its end tells at once that the peer is gone. Loop thread.
+// Moves frames through two rings in memory that two processes of one host share, and payloads
+// through their outboxes. The memory has no name: it is passed as file descriptors over an
+// authenticated Unix socket, together with each side's doorbell, so nothing is left behind however
+// a process ends. The socket stays open, and its end tells at once that the peer is gone. Loop
+// thread.
 //
 // To open the channel, the initiator sends its outbox, its doorbell and the rings, and the acceptor
 // answers with its outbox and doorbell.

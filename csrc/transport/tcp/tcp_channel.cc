@@ -16,8 +16,9 @@ namespace {
 // TCP_RTO_MAX_MS, which older headers lack.
 constexpr int kTcpRtoMaxMs = 44;
 
-// Unsent data in the kernel cannot be overtaken, nor taken over by another connection. So only as much
-// may wait there as the connection delivers in this time, which is enough that it never runs dry.
+// Unsent data in the kernel cannot be overtaken, nor taken over by another connection. So only as
+// much may wait there as the connection delivers in this time, which is enough that it never runs
+// dry.
 constexpr std::chrono::milliseconds kUnsentTime{5};
 constexpr uint64_t kFirstUnsent = 256 << 10;
 constexpr uint64_t kLeastUnsent = 16 << 10;
@@ -50,9 +51,9 @@ TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, 
 
 TcpChannel::~TcpChannel() { close(); }
 
-// A rank that is silent is found by the ranks that wait for it. The kernel's time-outs are longer, and
-// find a single connection that stands still among others. Retransmissions are frequent enough that,
-// after an interruption of the network, the rank is heard before its time is over.
+// A rank that is silent is found by the ranks that wait for it. The kernel's time-outs are longer,
+// and find a single connection that stands still among others. Retransmissions are frequent enough
+// that, after an interruption of the network, the rank is heard before its time is over.
 void TcpChannel::set_options(std::chrono::seconds silence) {
   const int seconds = 2 * static_cast<int>(silence.count());
   set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
@@ -61,8 +62,7 @@ void TcpChannel::set_options(std::chrono::seconds silence) {
   set_option(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   // From Linux 6.15 on. Before that, the next retransmission comes after as long again as the
   // interruption has lasted.
-  set_option(fd_.get(), IPPROTO_TCP, kTcpRtoMaxMs,
-             std::clamp(seconds * 1000 / 16, 1000, 120'000));
+  set_option(fd_.get(), IPPROTO_TCP, kTcpRtoMaxMs, std::clamp(seconds * 1000 / 16, 1000, 120'000));
   set_option(fd_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(fd_.get(), IPPROTO_TCP, TCP_KEEPIDLE, std::clamp(seconds / 3, 1, 32767));
   set_option(fd_.get(), IPPROTO_TCP, TCP_KEEPINTVL, std::clamp(seconds / 3, 1, 32767));
@@ -170,8 +170,8 @@ bool TcpChannel::write_batch() {
   if (errno == EAGAIN || errno == EWOULDBLOCK) {
     want_write(true);
   } else if (errno == EPIPE || errno == ECONNRESET) {
-    // Data that the peer sent before it closed, perhaps its goodbye, may still be unread. So let the
-    // reading side find the end.
+    // Data that the peer sent before it closed, perhaps its goodbye, may still be unread. So let
+    // the reading side find the end.
     while (open_ && read_some()) {
     }
     if (open_) broken("the connection was closed", 0);
@@ -202,8 +202,8 @@ void TcpChannel::want_write(bool want) {
 // Receiving.
 
 bool TcpChannel::read_some() {
-  // The rest of a payload goes to its target, and what follows goes into the stage. Until the payload
-  // is complete, the stage is empty.
+  // The rest of a payload goes to its target, and what follows goes into the stage. Until the
+  // payload is complete, the stage is empty.
   const size_t missing = has_header_ ? header_.length - payload_got_ : 0;
   if (missing == 0 && stage_begin_ != 0) {
     std::memmove(stage_.data(), stage_.data() + stage_begin_, stage_end_ - stage_begin_);

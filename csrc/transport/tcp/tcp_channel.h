@@ -1,5 +1,5 @@
-// Moves frames over one TCP connection. Small frames are gathered into one system call, and the payload
-// of a large frame is read straight to its target. Loop thread.
+// Moves frames over one TCP connection. Small frames are gathered into one system call, and the
+// payload of a large frame is read straight to its target. Loop thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -20,7 +20,8 @@ namespace perseus {
 class TcpChannel final : public Channel, private FdHandler {
  public:
   // `fd` is connected and authenticated. A peer that acknowledges nothing for about twice `silence`
-  // is given up. An express channel keeps as little as possible in the kernel, at the cost of speed.
+  // is given up. An express channel keeps as little as possible in the kernel, at the cost of
+  // speed.
   TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
              std::chrono::seconds silence, bool is_express = false);
   ~TcpChannel() override;
@@ -43,7 +44,8 @@ class TcpChannel final : public Channel, private FdHandler {
   // Sends until there is nothing left to send or the socket is full.
   void flush();
   bool refill();
-  // Writes as much of the batch as it can; returns false if the socket is full or the channel closed.
+  // Writes as much of the batch as it can; returns false if the socket is full or the channel
+  // closed.
   bool write_batch();
   void retire_sent(size_t bytes);
   void want_write(bool want);
@@ -71,8 +73,8 @@ class TcpChannel final : public Channel, private FdHandler {
   uint64_t unsent_limit_;  // bytes that may wait unsent in the kernel; also the largest frame
   Clock::time_point next_adjustment_{};
 
-  // Receiving: [stage_begin_, stage_end_) of the stage is unread. After a header has been taken out,
-  // its payload is read to payload_, which has payload_got_ bytes of it so far.
+  // Receiving: [stage_begin_, stage_end_) of the stage is unread. After a header has been taken
+  // out, its payload is read to payload_, which has payload_got_ bytes of it so far.
   Buffer stage_;
   size_t stage_begin_ = 0, stage_end_ = 0;
   bool has_header_ = false;

@@ -81,7 +81,7 @@ template <typename Message>
 void expect_refused_when_cut(const Message& message) {
   const std::vector<std::byte> whole = message.write();
   for (size_t size = 1; size < whole.size(); ++size) {
-    ByteReader reader(std::span(whole).first(size));
+    ByteReader reader(std::span<const std::byte>(whole).first(size));
     reader.get<ControlKind>();
     EXPECT_FALSE(Message::read(reader)) << size << " of " << whole.size() << " bytes";
   }

@@ -14,6 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 
 class ConflictRank final : public NameConflictHost {
+  EventLoop& loop_;  // first: the conflicts' alarm needs it
+
  public:
   ConflictRank(EventLoop& loop, int rank) : loop_(loop), rank_(rank) {}
 
@@ -86,7 +88,6 @@ class ConflictRank final : public NameConflictHost {
     ProcessSet& set_;
   };
 
-  EventLoop& loop_;
   const int rank_;
   std::map<int32_t, ProcessSetPtr> sets_;
 };

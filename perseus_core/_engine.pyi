@@ -1,7 +1,8 @@
-"""perseus.h for Python. Numbers are those of the header: addresses, dtypes, operations, statuses.
+"""perseus.h for Python, for the modules of perseus_core alone; adapters use perseus_core.engine.
 
-A call that fails raises what ``perseus_core.errors.from_status`` makes of its status. Memory given
-by address must stay valid until the operation is complete.
+Numbers are those of the header: addresses, dtypes, operations, statuses. A call that fails raises
+what ``perseus_core.errors.from_status`` makes of its status. Memory given by address must stay
+valid until the operation is complete.
 """
 
 from collections.abc import Callable, Sequence

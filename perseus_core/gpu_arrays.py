@@ -18,18 +18,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from perseus_core import _engine
 from perseus_core.arrays import ArrayLike, bfloat16, dtype_number
 from perseus_core.constants import DataType
+from perseus_core.engine import Operand, Place
 
-__all__ = ["CUDA", "GpuArray", "GpuPair", "Place", "is_on_gpu", "lone_input", "pairs"]
-
-#: Where the tensors of an operation are: device, its index and a stream or none, as in perseus.h.
-Place: TypeAlias = tuple[int, int, int]
+__all__ = ["CUDA", "GpuArray", "GpuPair", "is_on_gpu", "lone_input", "pairs"]
 
 #: PERSEUS_CUDA
 CUDA = 1
@@ -124,7 +122,7 @@ class GpuPair:
         if target.shape != source.shape or target.dtype != source.dtype:
             raise ValueError(f"out is {target}, the input {source}; they must be the same")
 
-    def described(self) -> tuple[int, int, tuple[int, ...], int]:
+    def described(self) -> Operand:
         output = 0 if self._target is None else self._target.address
         source = self._source
         return source.address, output, source.shape, source.dtype

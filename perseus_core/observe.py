@@ -12,6 +12,7 @@ __all__ = [
     "Setting",
     "check_build",
     "counters",
+    "extension_path",
     "gpu_support",
     "settings",
     "start_timeline",
@@ -73,6 +74,11 @@ def settings() -> list[Setting]:
 def check_build() -> dict[str, str]:
     """What could be found here: MPI, CUDA, NCCL, features of the CPU."""
     return dict(_engine.check_build())
+
+
+def extension_path() -> str:
+    """Returns the file of the extension module that holds the Python bindings of the engine."""
+    return str(_engine.__file__)
 
 
 def gpu_support() -> GpuSupport:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from perseus_core import _engine, callbacks, gpu_arrays, names
+from perseus_core import _engine, callbacks, gpu_arrays, names, opened_sets, refusals, submission
 from perseus_core.arguments import real_number, row_counts, whole_number
 from perseus_core.arrays import (
     Array,
@@ -35,6 +35,7 @@ from perseus_core.arrays import (
     is_plain,
 )
 from perseus_core.constants import WORLD, OperationKind, ReduceOp
+from perseus_core.engine import Operand
 from perseus_core.gpu_arrays import GpuPair
 from perseus_core.handle import Handle, T
 
@@ -115,10 +116,10 @@ def allreduce_async(
         complete = None if callback is None else _completion(handle, callback)
         process_set = whole_number("process_set", process_set)
     except Exception as error:
-        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, process_set, error)
+        refusals.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, process_set, error)
         raise
     handle.submitted(
-        names.submit(
+        submission.submit(
             OperationKind.ALLREDUCE,
             "allreduce",
             name,
@@ -166,7 +167,7 @@ def grouped_allreduce_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[list[Array]]:
-    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, process_set):
+    with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, process_set):
         pairs = _group(arrays)
         options = _reduction(op, prescale, postscale, priority)
     return _submit(
@@ -207,7 +208,7 @@ def broadcast_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    with names.refusing(OperationKind.BROADCAST, "broadcast", name, process_set):
+    with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, process_set):
         pair = _pair(array, out)
         root = whole_number("root", root)
         priority = whole_number("priority", priority)
@@ -237,7 +238,7 @@ def allgather_async(
     process_set: int = WORLD,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    with names.refusing(OperationKind.ALLGATHER, "allgather", name, process_set):
+    with refusals.refusing(OperationKind.ALLGATHER, "allgather", name, process_set):
         source = _input(array)
     return _submit(
         OperationKind.ALLGATHER,
@@ -276,7 +277,7 @@ def alltoall_async(
     process_set: int = WORLD,
     callback: Callback | None = None,
 ) -> Handle[tuple[Array, list[int]]]:
-    with names.refusing(OperationKind.ALLTOALL, "alltoall", name, process_set):
+    with refusals.refusing(OperationKind.ALLTOALL, "alltoall", name, process_set):
         source = _input(array)
         rows = None if splits is None else row_counts(splits)
 
@@ -333,7 +334,7 @@ def reducescatter_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
-    with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, process_set):
+    with refusals.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, process_set):
         process_set = whole_number("process_set", process_set)
         source = _input(array, lambda rows: _own_rows(rows, process_set))
         options = _reduction(op, prescale, postscale, priority)
@@ -386,7 +387,9 @@ def _own_sets() -> list[int]:
     return [
         number
         for number in _engine.process_sets()
-        if WORLD < number < _engine.FIRST_OPENED_SET and _engine.process_set_rank(number) >= 0
+        if number > WORLD
+        and not opened_sets.is_opened(number)
+        and _engine.process_set_rank(number) >= 0
     ]
 
 
@@ -432,7 +435,7 @@ class _Input:
     def __init__(self, array: ArrayLike) -> None:
         self.source = as_input(array)
 
-    def described(self) -> tuple[int, int, tuple[int, ...], int]:
+    def described(self) -> Operand:
         return _described(self.source)
 
     def finish(self, number: int) -> Array:
@@ -464,7 +467,7 @@ class _Pair:
             )
         self.target = self.wanted if is_plain(self.wanted) else _empty_like(self.source)
 
-    def described(self) -> tuple[int, int, tuple[int, ...], int]:
+    def described(self) -> Operand:
         return _described(self.source, self.target)
 
     def finish(self, number: int, index: int = 0) -> Array:
@@ -491,7 +494,7 @@ def _empty_like(array: Array) -> Array:
     return np.empty(array.shape, array.dtype)
 
 
-def _described(source: Array, target: Array | None = None) -> tuple[int, int, tuple[int, ...], int]:
+def _described(source: Array, target: Array | None = None) -> Operand:
     output = 0 if target is None else _engine.array_address(target)
     return _engine.array_address(source), output, source.shape, dtype_number(source.dtype)
 
@@ -513,10 +516,12 @@ def _submit(
         options["place"] = tensors[0].place
     handle = Handle(finish)
     if callback is not None:
-        with names.refusing(kind, prefix, name, process_set):
+        with refusals.refusing(kind, prefix, name, process_set):
             options["callback"] = _completion(handle, callback)
     handle.submitted(
-        names.submit(kind, prefix, name, process_set, keep, _engine.submit, described, **options)
+        submission.submit(
+            kind, prefix, name, process_set, keep, _engine.submit, described, **options
+        )
     )
     return handle
 

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+import perseus_core
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from perseus_core import _engine
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
@@ -115,6 +115,11 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
+def _ranks() -> int:
+    """Returns the number of ranks in the world; 0 when not initialized."""
+    return perseus_core.size() if perseus_core.is_initialized() else 0
+
+
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
     """`func(state, ...)`, begun again from the last commit whenever ranks are lost or join.
 
@@ -127,7 +132,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         skip_sync = needs_reset = False
-        losses_left = _engine.size()
+        losses_left = _ranks()
         while True:
             try:
                 if needs_reset:
@@ -135,7 +140,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                     state.on_reset()
                 if not skip_sync:
                     state.sync()
-                losses_left = max(1, _engine.size())
+                losses_left = max(1, _ranks())
                 return func(state, *args, **kwargs)
             except HorovodInternalError:
                 if losses_left <= 0:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 import perseus_core
 from perseus.common.process_sets import ProcessSet, set_id
-from perseus_core import OperationKind, names
+from perseus_core import OperationKind, refusals
 from perseus_core.arguments import plain_text, whole_number
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -27,12 +27,12 @@ def broadcast_object(obj: Any, root_rank: int, name: str | None, process_set: Pr
     """
     size_name, data_name = _names_of_parts(name)
     number = set_id(process_set)
-    with names.refusing(OperationKind.BROADCAST, "broadcast", size_name, number):
+    with refusals.refusing(OperationKind.BROADCAST, "broadcast", size_name, number):
         is_root = perseus_core.rank() == whole_number("root_rank", root_rank)
         payload = _pickled(obj) if is_root else _room_for(0)
     length = np.array([payload.size])
     perseus_core.broadcast(length, root_rank, name=size_name, process_set=number, out=length)
-    with names.refusing(OperationKind.BROADCAST, "broadcast", data_name, number):
+    with refusals.refusing(OperationKind.BROADCAST, "broadcast", data_name, number):
         if not is_root:
             payload = _room_for(int(length[0]))
     perseus_core.broadcast(payload, root_rank, name=data_name, process_set=number, out=payload)
@@ -43,7 +43,7 @@ def allgather_object(obj: Any, name: str | None, process_set: ProcessSet) -> lis
     """Copies of the ranks' objects, in the order of the ranks."""
     size_name, data_name = _names_of_parts(name)
     number = set_id(process_set)
-    with names.refusing(OperationKind.ALLGATHER, "allgather", size_name, number):
+    with refusals.refusing(OperationKind.ALLGATHER, "allgather", size_name, number):
         payload = _pickled(obj)
     length = np.array([payload.size])
     lengths = perseus_core.allgather(length, name=size_name, process_set=number)

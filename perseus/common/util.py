@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import perseus_core
 from perseus.common.exceptions import (
     HorovodVersionMismatchError,
     get_version_mismatch_message,
 )
 from perseus.common.process import basics as _basics
+from perseus_core.observe import extension_path
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def get_ext_suffix() -> str:
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
     """The engine's extension module: the same one for every framework."""
-    return str(perseus_core._engine.__file__)
+    return extension_path()
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:

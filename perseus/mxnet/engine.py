@@ -21,7 +21,7 @@ import perseus_core
 from perseus.common.callers import callers_level
 from perseus.common.exceptions import HorovodVersionMismatchError
 from perseus.mxnet import errors
-from perseus_core import OperationKind, ReduceOp, _engine, names
+from perseus_core import OperationKind, ReduceOp, refusals, submission
 from perseus_core.errors import AbortedError, NotInitializedError, settle
 from perseus_core.process import NOT_INITIALIZED
 
@@ -184,7 +184,7 @@ def submit(
             pending.append(Pending(outcome.value, inputs))
         return _ENGINES_OWN
 
-    names.submit(kind, prefix, name, process_set, None, send)
+    submission.submit(kind, prefix, name, process_set, None, send)
     if outputs is not None and pending:
         pending[0].wait_for_end()
         return None
@@ -197,16 +197,16 @@ _ENGINES_OWN = 0
 
 def refusing(
     kind: OperationKind, prefix: str, name: str | None, process_set: int
-) -> names.refusing:
-    """names.refusing, of which the other ranks are told after this rank's calls before it."""
-    return names.refusing(kind, prefix, name, process_set, _tell)
+) -> refusals.refusing:
+    """refusals.refusing, of which the other ranks are told after this rank's calls before it."""
+    return refusals.refusing(kind, prefix, name, process_set, _tell)
 
 
 def refusing_all(
     kind: OperationKind, prefix: str, of_names: Iterable[str], process_set: int
 ) -> contextlib.AbstractContextManager[None]:
     """refusing for a call that makes operations of several names."""
-    return names.refusing_all(kind, prefix, of_names, process_set, _tell)
+    return refusals.refusing_all(kind, prefix, of_names, process_set, _tell)
 
 
 def _tell(id: int, reason: str) -> None:
@@ -215,10 +215,10 @@ def _tell(id: int, reason: str) -> None:
 
 def require_member(process_set: int) -> None:
     """NotInitializedError before init; ValueError on a rank that is not in the set."""
-    if not _engine.is_initialized():
+    if not perseus_core.is_initialized():
         raise NotInitializedError(NOT_INITIALIZED)
-    if _engine.process_set_rank(process_set) < 0:
-        raise ValueError(f"rank {_engine.rank()} is not in process set {process_set}")
+    if perseus_core.process_set_rank(process_set) < 0:
+        raise ValueError(f"rank {perseus_core.rank()} is not in process set {process_set}")
 
 
 def checked(tensor: Any, argument: str = "tensor") -> NDArray:

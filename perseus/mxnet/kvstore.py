@@ -29,7 +29,7 @@ from perseus.common import reduce_ops
 from perseus.mxnet import engine
 from perseus.mxnet.engine import NDArray, checked, copy_to, empty_like
 from perseus.mxnet.horovod import mpi_ops
-from perseus_core import OperationKind, names
+from perseus_core import OperationKind, refusals
 from perseus_core.constants import WORLD
 
 __all__ = ["KVStore", "PerseusOp", "create"]
@@ -307,7 +307,7 @@ def _name(key: Key) -> str:
     return f"kvstore.{key}"
 
 
-def _refusing(kind: OperationKind, key: Key) -> names.refusing:
+def _refusing(kind: OperationKind, key: Key) -> refusals.refusing:
     """A worker's mistake is one of all for this key."""
     return engine.refusing(kind, kind.name.lower(), _name(key), WORLD)
 

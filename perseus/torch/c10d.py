@@ -36,7 +36,7 @@ import perseus_core
 from perseus.torch import c10d_sets
 from perseus.torch.c10d_work import Call, call_on, callback_threads, start
 from perseus.torch.horovod.tensors import take_result
-from perseus_core import OperationKind, ReduceOp, _engine, names
+from perseus_core import OperationKind, ReduceOp, opened_sets, refusals
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
 
@@ -121,10 +121,10 @@ class PerseusProcessGroup(dist.ProcessGroup):
         if self._owns_engine:
             perseus_core.shutdown()
             callback_threads.end_idle()
-        elif _engine.is_initialized():
+        elif perseus_core.is_initialized():
             self._pairs.close()
-            if self._set >= _engine.FIRST_OPENED_SET:
-                _engine.close_process_set(self._set)
+            if opened_sets.is_opened(self._set):
+                opened_sets.close_set(self._set)
 
     # ---- Reductions.
 
@@ -357,7 +357,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             buffer = _bytes_of(tensor)
             call = call_on([(buffer, buffer)], root=self._ranks[source])
         except Exception as error:
-            names.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
+            refusals.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
             raise
 
         def finish(_: list[int]) -> None:
@@ -374,7 +374,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         try:
             yield
         except Exception as error:
-            names.refuse_unnamed(kind, _prefix(kind), count, self._set, error)
+            refusals.refuse_unnamed(kind, _prefix(kind), count, self._set, error)
             raise
 
     def _start(

@@ -9,7 +9,7 @@ import numpy as np
 import torch.distributed as dist
 
 import perseus_core
-from perseus_core import ReduceOp, _engine, names
+from perseus_core import ReduceOp, opened_sets
 
 __all__ = ["Pairs", "begin", "open_set"]
 
@@ -49,10 +49,7 @@ def _next_number() -> int:
 def _open_numbered(number: int, ranks: list[int]) -> int:
     global _last_set
     _last_set = max(_last_set, number)
-    process_set = _engine.FIRST_OPENED_SET + number
-    _engine.open_process_set(process_set, ranks)
-    names.restart_set(process_set)
-    return process_set
+    return opened_sets.open_set(number, ranks)
 
 
 class Pairs:
@@ -80,7 +77,7 @@ class Pairs:
 
     def close(self) -> None:
         for process_set in self._opened:
-            _engine.close_process_set(process_set)
+            opened_sets.close_set(process_set)
 
     def _open(self, pair: tuple[int, int]) -> int:
         # Who comes first says the number.

@@ -14,8 +14,8 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from perseus.torch.c10d_threads import CallbackThreads
-from perseus.torch.horovod.tensors import described, place_of
-from perseus_core import OperationKind, _engine, callbacks, names
+from perseus.torch.horovod.tensors import described
+from perseus_core import OperationKind, callbacks, engine, refusals, submission
 from perseus_core.errors import from_status
 
 __all__ = ["Call", "PerseusWork", "call_on", "callback_threads", "start"]
@@ -80,7 +80,7 @@ class PerseusWork(Work):
         except Exception as error:
             self._error = error
         for handle in self._handles:
-            _engine.release(handle)
+            engine.release(handle)
         with self._lock:
             self._ended = True
             future = self._future
@@ -135,9 +135,9 @@ class PerseusWork(Work):
 
 @dataclass(frozen=True)
 class Call:
-    """What _engine.submit takes."""
+    """What engine.submit takes."""
 
-    tensors: list[tuple[int, int, tuple[int, ...], int]]
+    tensors: list[engine.Operand]
     options: dict[str, Any]
 
 
@@ -146,8 +146,7 @@ def call_on(pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], **options
 
     ValueError for what cannot be sent, or is not all on one device.
     """
-    tensors = [described(source, target) for source, target in pairs]
-    place = place_of([tensor for pair in pairs for tensor in pair if tensor is not None])
+    tensors, place = described([source for source, _ in pairs], [target for _, target in pairs])
     return Call(tensors, {**options, "place": place})
 
 
@@ -183,18 +182,18 @@ def start(
     for index, call in enumerate(calls):
         ended = functools.partial(work.ended, index)
         try:
-            names.submit(
+            submission.submit(
                 kind,
                 prefix,
                 None,
                 process_set,
                 None,  # the work has it, and the engine the callback
-                _engine.submit,
+                engine.submit,
                 call.tensors,
                 **call.options,
                 callback=ended,
             )
         except Exception as error:
-            names.refuse_unnamed(kind, prefix, len(calls) - index - 1, process_set, error)
+            refusals.refuse_unnamed(kind, prefix, len(calls) - index - 1, process_set, error)
             raise
     return work

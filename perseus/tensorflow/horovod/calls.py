@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.variable_names import own_name
-from perseus_core import OperationKind, names
+from perseus_core import OperationKind, refusals
 from perseus_core.arguments import real_number
 
 __all__ = [
@@ -64,7 +64,7 @@ def refusing(
     except Exception as error:
         number = getattr(process_set, "process_set_id", None)
         if tf.executing_eagerly() and number is not None:
-            names.refuse_whole(operation, name or kind, number, error)
+            refusals.refuse_whole(operation, name or kind, number, error)
         raise
 
 

@@ -13,15 +13,13 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce, grouped_allreduce
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
+    Operands,
     checked_list,
-    contiguous,
-    contiguous_list,
-    described,
-    place_of,
+    operand,
+    operands,
     take_result,
 )
-from perseus_core import OperationKind, _engine, names
-from perseus_core.gpu_arrays import Place
+from perseus_core import OperationKind, engine, refusals, submission
 
 
 @eager
@@ -32,9 +30,9 @@ def allgather_async(
 ) -> int:
     """Starts an allgather; gives a handle for poll and synchronize."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLGATHER, "allgather", name, set_number):
-        source = contiguous(tensor)
-    handle = _submit([source], "allgather", name, set_number, place_of([source]))
+    with refusals.refusing(OperationKind.ALLGATHER, "allgather", name, set_number):
+        sent = operand(tensor, "allocated")
+    handle = _submit(sent, "allgather", name, set_number)
     return handles.track(handle, None, take_result)
 
 
@@ -59,12 +57,12 @@ def grouped_allgather_async(
 ) -> int:
     """Starts allgathers that are agreed on, and complete, as one, under a single handle."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_number):
-        sources = contiguous_list(tensors)
-        place = place_of(sources)
-    handle = _submit(sources, "grouped_allgather", name, set_number, place)
+    with refusals.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_number):
+        sent = operands(tensors, "allocated")
+    handle = _submit(sent, "grouped_allgather", name, set_number)
+    count = len(sent.sources)
     return handles.track(
-        handle, None, lambda done: tuple(take_result(done, i) for i in range(len(sources)))
+        handle, None, lambda done: tuple(take_result(done, i) for i in range(count))
     )
 
 
@@ -75,28 +73,21 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
     """allgather of several tensors as one operation. Differentiable."""
-    with names.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_id(process_set)):
+    with refusals.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_id(process_set)):
         tensors = checked_list(tensors)
     return HorovodGroupedAllgather.apply(name, process_set, *tensors)
 
 
-def _submit(
-    sources: Sequence[torch.Tensor],
-    prefix: str,
-    name: str | None,
-    set_number: int,
-    place: Place | None,
-) -> int:
-    tensors = [described(source) for source in sources]
-    return names.submit(
+def _submit(sent: Operands, prefix: str, name: str | None, set_number: int) -> int:
+    return submission.submit(
         OperationKind.ALLGATHER,
         prefix,
         name,
         set_number,
-        sources,
-        _engine.submit,
-        tensors,
-        place=place,
+        sent.sources,
+        engine.submit,
+        sent.described,
+        place=sent.place,
     )
 
 

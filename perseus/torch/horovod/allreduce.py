@@ -24,21 +24,18 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
-    after_priority,
+    Operands,
+    allreduce_operand,
     checked,
     checked_list,
-    checked_target,
-    contiguous,
-    contiguous_list,
-    copied_back,
-    described,
-    empty_like,
     may_be_differentiated,
-    place_of,
+    operands,
 )
-from perseus_core import OperationKind, _engine, names
+from perseus_core import OperationKind, engine, refusals, submission
 from perseus_core.arguments import real_number
-from perseus_core.gpu_arrays import Place
+
+#: Horovod's calls have none to give.
+_PRIORITY = 0
 
 
 @eager
@@ -89,7 +86,7 @@ def allreduce(
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
         reduce = HorovodAllreduce.apply if may_be_differentiated(compressed) else _reduce
     except Exception as error:
-        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
+        refusals.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
     reduced = reduce(compressed, None, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
@@ -125,14 +122,12 @@ def grouped_allreduce_async(
 ) -> int:
     """Starts allreduces that are agreed on, and complete, as one, under a single handle."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
+    with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
         op = resolve_op(op, average)
         scales = checked_scales(prescale_factor, postscale_factor)
-        sources = contiguous_list(tensors)
-        outputs = [empty_like(source) for source in sources]
-        place = place_of(sources)
-    handle = _submit_group(sources, outputs, name, op, scales, set_number, place)
-    return handles.track(handle, outputs)
+        sent = operands(tensors, "new")
+    handle = _submit_group(sent, name, op, scales, set_number)
+    return handles.track(handle, sent.targets)
 
 
 @eager
@@ -147,17 +142,14 @@ def grouped_allreduce_async_(
 ) -> int:
     """Starts a group's allreduces in place."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
+    with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
         op = resolve_op(op, average)
         scales = checked_scales(prescale_factor, postscale_factor)
-        targets = checked_list(tensors)
-        buffers = [contiguous(checked_target(target)) for target in targets]
-        place = place_of(buffers)
-    handle = _submit_group(buffers, buffers, name, op, scales, set_number, place)
+        sent = operands(tensors, "in place")
+    handle = _submit_group(sent, name, op, scales, set_number)
 
     def finish(_: int) -> Sequence[torch.Tensor]:
-        for buffer, tensor in zip(buffers, targets, strict=True):
-            copied_back(buffer, tensor)
+        sent.copy_back()
         return tensors
 
     return handles.track(handle, tensors, finish)
@@ -175,7 +167,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """allreduce of several tensors as one operation. Differentiable."""
-    with names.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_id(process_set)):
+    with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_id(process_set)):
         op = resolve_op(op, average)
         checked_compression(compression)
         compressed = [compression.compress(tensor) for tensor in checked_list(tensors)]
@@ -229,20 +221,21 @@ def _start(
 ) -> int:
     set_number = set_id(process_set)
     try:
-        source = contiguous(checked_target(tensor) if in_place else tensor)
-        target = source if in_place else empty_like(source)
-        work = _described(source, target, resolve_op(op, average), prescale, postscale)
+        source, target, operand, place = allreduce_operand(tensor, in_place)
+        reduction = (resolve_op(op, average), *checked_scales(prescale, postscale), _PRIORITY)
     except Exception as error:
-        names.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
+        refusals.refuse_call(OperationKind.ALLREDUCE, "allreduce", name, set_number, error)
         raise
-    handle = names.submit(
+    handle = submission.submit(
         OperationKind.ALLREDUCE,
         "allreduce",
         name,
         set_number,
         source if in_place else (source, target),
-        _engine.submit_allreduce,
-        *work,
+        engine.submit_allreduce,
+        *operand,
+        *reduction,
+        *place,
     )
     if in_place:
         return handles.track_in_place(handle, source, tensor)
@@ -254,37 +247,22 @@ def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
     return handles.finish(_start(tensor, *arguments))
 
 
-def _described(
-    source: torch.Tensor, target: torch.Tensor, op: int, prescale: float, postscale: float
-) -> tuple[Any, ...]:
-    """What _engine.submit_allreduce takes after what it is to keep."""
-    scales = checked_scales(prescale, postscale)
-    return (*described(source, target), op, *scales, 0, *after_priority(source))
-
-
 def _submit_group(
-    sources: Sequence[torch.Tensor],
-    targets: Sequence[torch.Tensor],
-    name: str | None,
-    op: int,
-    scales: tuple[float, float],
-    set_number: int,
-    place: Place | None,
+    sent: Operands, name: str | None, op: int, scales: tuple[float, float], set_number: int
 ) -> int:
-    pairs = [described(source, target) for source, target in zip(sources, targets, strict=True)]
     prescale, postscale = scales
-    return names.submit(
+    return submission.submit(
         OperationKind.ALLREDUCE,
         "grouped_allreduce",
         name,
         set_number,
-        (sources, targets),
-        _engine.submit,
-        pairs,
+        (sent.sources, sent.targets),
+        engine.submit,
+        sent.described,
         reduce_op=op,
         prescale=prescale,
         postscale=postscale,
-        place=place,
+        place=sent.place,
     )
 
 

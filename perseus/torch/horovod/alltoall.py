@@ -10,13 +10,8 @@ import torch
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import (
-    contiguous,
-    described,
-    from_result,
-    place_of,
-)
-from perseus_core import OperationKind, _engine, names
+from perseus.torch.horovod.tensors import from_result, operand
+from perseus_core import OperationKind, engine, refusals, submission
 from perseus_core.arguments import row_counts
 
 
@@ -29,25 +24,25 @@ def alltoall_async(
 ) -> int:
     """Starts an alltoall; synchronize gives the rows received and how many came from each rank."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.ALLTOALL, "alltoall", name, set_number):
-        source = contiguous(tensor)
+    with refusals.refusing(OperationKind.ALLTOALL, "alltoall", name, set_number):
+        sent = operand(tensor, "allocated")
         rows = None if splits is None else _as_rows(splits)
-    handle = names.submit(
+    handle = submission.submit(
         OperationKind.ALLTOALL,
         "alltoall",
         name,
         set_number,
-        source,
-        _engine.submit,
-        [described(source)],
+        sent.sources,
+        engine.submit,
+        sent.described,
         splits=rows,
-        place=place_of([source]),
+        place=sent.place,
     )
     # Where the caller's are, as Horovod has it.
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(done: int) -> tuple[torch.Tensor, torch.Tensor]:
-        result = _engine.Result(done)
+        result = engine.Result(done)
         received = torch.tensor(result.received_splits, dtype=torch.int32, device=device)
         return from_result(result), received
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from perseus.torch.horovod.tensors import leave_to
-from perseus_core import _engine, settings
+from perseus_core import engine, settings
 
 ASYNC_COMPLETION = "PERSEUS_ASYNC_COMPLETION"
 
@@ -56,9 +56,9 @@ def wait(handle: int, output: Any) -> bool:
     if device is None or device.type != "cuda":
         return False
     stream = torch.cuda.current_stream(device)
-    _engine.wait_on_stream(handle, stream.cuda_stream)
-    leave_to(stream, _engine.kept(handle))
-    _engine.let_go(handle)
+    engine.wait_on_stream(handle, stream.cuda_stream)
+    leave_to(stream, engine.kept(handle))
+    engine.let_go(handle)
     return True
 
 
@@ -73,10 +73,10 @@ def look_back() -> None:
         return
     error = None
     with _lock:
-        while _unknown and _engine.poll(_unknown[0]) != 0:
+        while _unknown and engine.poll(_unknown[0]) != 0:
             handle = _unknown.popleft()
-            error = error or _engine.error(handle)
-            _engine.release(handle)
+            error = error or engine.error(handle)
+            engine.release(handle)
     if error is not None:
         raise error
 
@@ -85,7 +85,7 @@ def settle() -> None:
     """Waits until all that streams wait for is complete; raises what any of it failed with."""
     for handle in list(_unknown):
         with contextlib.suppress(Exception):  # which look_back raises
-            _engine.wait(handle)
+            engine.wait(handle)
     look_back()
 
 

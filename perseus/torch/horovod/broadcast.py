@@ -11,14 +11,8 @@ from perseus.common.reduce_ops import Average
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.allreduce import allreduce
 from perseus.torch.horovod.eager import eager
-from perseus.torch.horovod.tensors import (
-    checked_target,
-    contiguous,
-    described,
-    empty_like,
-    place_of,
-)
-from perseus_core import OperationKind, _engine, names, rank
+from perseus.torch.horovod.tensors import Operands, operand
+from perseus_core import OperationKind, engine, rank, refusals, submission
 from perseus_core.arguments import whole_number
 
 
@@ -31,12 +25,11 @@ def broadcast_async(
 ) -> int:
     """Starts a broadcast into a new tensor; gives a handle for poll and synchronize."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
+    with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
         root_rank = whole_number("root_rank", root_rank)
-        source = contiguous(tensor)
-        output = empty_like(source)
-    handle = _submit(source, output, root_rank, name, set_number)
-    return handles.track(handle, output)
+        sent = operand(tensor, "new")
+    handle = _submit(sent, root_rank, name, set_number)
+    return handles.track(handle, sent.targets[0])
 
 
 @eager
@@ -48,11 +41,11 @@ def broadcast_async_(
 ) -> int:
     """Starts a broadcast in place; gives a handle for poll and synchronize."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
+    with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
         root_rank = whole_number("root_rank", root_rank)
-        buffer = contiguous(checked_target(tensor))
-    handle = _submit(buffer, buffer, root_rank, name, set_number)
-    return handles.track_in_place(handle, buffer, tensor)
+        sent = operand(tensor, "in place")
+    handle = _submit(sent, root_rank, name, set_number)
+    return handles.track_in_place(handle, sent.sources[0], tensor)
 
 
 @eager
@@ -77,23 +70,17 @@ def broadcast_(
     return handles.synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
-def _submit(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    root_rank: int,
-    name: str | None,
-    set_number: int,
-) -> int:
-    return names.submit(
+def _submit(sent: Operands, root_rank: int, name: str | None, set_number: int) -> int:
+    return submission.submit(
         OperationKind.BROADCAST,
         "broadcast",
         name,
         set_number,
-        (source, target),
-        _engine.submit,
-        [described(source, target)],
+        (sent.sources, sent.targets),
+        engine.submit,
+        sent.described,
         root=root_rank,
-        place=place_of([source]),
+        place=sent.place,
     )
 
 

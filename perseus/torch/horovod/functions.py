@@ -13,7 +13,7 @@ from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.broadcast import broadcast_async_
 from perseus.torch.horovod.eager import eager
-from perseus_core import OperationKind, names, rank
+from perseus_core import OperationKind, rank, refusals
 
 
 @eager
@@ -36,7 +36,7 @@ def broadcast_parameters(
     with torch.no_grad():
         for name, tensor in named:
             try:
-                with names.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
+                with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
                     _check_param(name, tensor)
                 started.append(broadcast_async_(tensor, root_rank, name, process_set))
             except Exception as failure:
@@ -66,7 +66,7 @@ def broadcast_optimizer_state(
     set_number = set_id(process_set)
     tensors: list[torch.Tensor] = []
     outline = None
-    with names.refusing(OperationKind.BROADCAST, "broadcast", None, set_number):
+    with refusals.refusing(OperationKind.BROADCAST, "broadcast", None, set_number):
         _check_optimizer(optimizer)
         params = [param for group in optimizer.param_groups for param in group["params"]]
         if rank() == root_rank:
@@ -78,7 +78,7 @@ def broadcast_optimizer_state(
     if rank() != root_rank:
         count = len(_places(states))
         numbered = [f"optimizer_state.{i}" for i in range(count)]
-        with names.refusing_all(OperationKind.BROADCAST, "broadcast", numbered, set_number):
+        with refusals.refusing_all(OperationKind.BROADCAST, "broadcast", numbered, set_number):
             if len(options) != len(optimizer.param_groups) or len(states) != len(params):
                 raise ValueError(
                     f"rank {root_rank}'s optimizer has {len(options)} groups of {len(states)} "

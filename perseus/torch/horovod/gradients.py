@@ -23,14 +23,12 @@ from perseus.torch.horovod.compression import Compressor, NoneCompressor
 from perseus.torch.horovod.roll_call import RollCall
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import (
-    after_priority,
     copy,
     described,
-    dtype_number,
-    place_of,
+    in_memory,
 )
-from perseus_core import HorovodInternalError, OperationKind, _engine, settings
-from perseus_core.names import refuse
+from perseus_core import HorovodInternalError, OperationKind, engine, settings
+from perseus_core.refusals import refuse
 
 #: Where there are MANY gradients of at most SMALL bytes, to hand them over, agree on them and
 #: finish them takes longer than to move them: a RUN of them is one operation.
@@ -228,7 +226,7 @@ class Gradients:
         has_runs = any(bucket.is_run for bucket in self.buckets)
         self._roll_call = RollCall(self._names, self._process_set) if has_runs else None
         for bucket in self.buckets:
-            bucket.id = _engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
+            bucket.id = engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
             kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
             bucket.reduction = kind(
                 bucket.id,
@@ -433,20 +431,11 @@ class DenseReduction(Reduction):
         else:
             buffer, self._ctx = _compressed(grad, self._compression)
             self._buffer = buffer
-        address = buffer.data_ptr()
+        operand, place = in_memory(buffer, buffer)
         memory = buffer.untyped_storage()  # which stays, whatever becomes of the gradient
-        self.handle = _engine.submit_allreduce(
-            self._id,
-            memory,
-            address,
-            address,
-            buffer.shape,
-            dtype_number(buffer),
-            *self._options,
-            *after_priority(buffer),
-        )
+        self.handle = engine.submit_allreduce(self._id, memory, *operand, *self._options, *place)
         handles.track(self.handle, memory)
-        self._address = address
+        self._address = operand[0]
         self._grad = grad
         self._version = grad._version
 
@@ -482,11 +471,11 @@ class GroupReduction(Reduction):
         reduced = grads
         if self._buffers:
             reduced = [self._buffers.get(i, (grad,))[0] for i, grad in enumerate(grads)]
-        tensors = [described(tensor, tensor) for tensor in reduced]
+        tensors, place = described(reduced, reduced)
         op, prescale, postscale, priority = self._options
         # Which stays, whatever becomes of the gradients.
         memory = [tensor.untyped_storage() for tensor in reduced]
-        self.handle = _engine.submit(
+        self.handle = engine.submit(
             self._id,
             memory,
             tensors,
@@ -494,7 +483,7 @@ class GroupReduction(Reduction):
             prescale=prescale,
             postscale=postscale,
             priority=priority,
-            place=place_of(reduced),
+            place=place,
         )
         handles.track(self.handle, memory)
         self._addresses = [address for address, *_ in tensors]

@@ -10,7 +10,7 @@ import torch
 from perseus.torch.horovod import async_completion
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import copied_back, shares_memory
-from perseus_core import _engine
+from perseus_core import engine
 
 # By handle: the output, or where there is none yet what makes it or brings it up to date. Two
 # tables, for with thousands of operations under way a closure for each has Python's garbage
@@ -47,9 +47,9 @@ def poll(handle: int) -> bool:
     """
     if _checked(handle) not in _outputs:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    state = _engine.poll(handle)
+    state = engine.poll(handle)
     if state < 0:
-        _engine.wait(handle)  # raises: the engine has no such operation
+        engine.wait(handle)  # raises: the engine has no such operation
     return state != 0
 
 
@@ -73,10 +73,10 @@ def finish(handle: int) -> Any:
         if async_completion.is_on():
             is_known = not async_completion.wait(handle, _outputs[handle])
         if is_known:
-            _engine.wait(handle)
+            engine.wait(handle)
     except BaseException:
         # After Ctrl-C it is still under way, or well.
-        if _engine.poll(handle) != 0 and _engine.error(handle):
+        if engine.poll(handle) != 0 and engine.error(handle):
             _forget(handle)
         raise
     output = _outputs[handle]
@@ -108,4 +108,4 @@ def _forget(handle: int) -> None:
     _finishers.pop(handle, None)
     if handle in _outputs:
         del _outputs[handle]
-        _engine.release(handle)
+        engine.release(handle)

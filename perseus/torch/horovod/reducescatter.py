@@ -19,16 +19,14 @@ from perseus.torch.horovod.allreduce import checked_scales
 from perseus.torch.horovod.compression import Compression, Compressor, checked_compression
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import (
+    Operands,
     checked,
     checked_list,
-    contiguous,
-    contiguous_list,
-    described,
-    place_of,
+    operand,
+    operands,
     take_result,
 )
-from perseus_core import OperationKind, _engine, names
-from perseus_core.gpu_arrays import Place
+from perseus_core import OperationKind, engine, refusals, submission
 
 
 @eager
@@ -42,12 +40,11 @@ def reducescatter_async(
 ) -> int:
     """Starts a reduce-scatter; gives a handle for poll and synchronize."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_number):
+    with refusals.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_number):
         op = checked_op(op)
         scales = checked_scales(prescale_factor, postscale_factor)
-        source = _scatterable(contiguous(tensor))
-        place = place_of([source])
-    handle = _submit([source], "reducescatter", name, set_number, op, scales, place)
+        sent = _scatterable(operand(tensor, "allocated"))
+    handle = _submit(sent, "reducescatter", name, set_number, op, scales)
     return handles.track(handle, None, take_result)
 
 
@@ -62,7 +59,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Reduces the ranks' tensors and gives this rank its rows of the result. Differentiable."""
-    with names.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_id(process_set)):
+    with refusals.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_id(process_set)):
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
     reduced = HorovodReducescatter.apply(
         compressed, name, op, process_set, prescale_factor, postscale_factor
@@ -81,15 +78,13 @@ def grouped_reducescatter_async(
 ) -> int:
     """Starts reduce-scatters that are agreed on, and complete, as one, under a single handle."""
     set_number = set_id(process_set)
-    with names.refusing(OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_number):
+    with refusals.refusing(OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_number):
         op = checked_op(op)
         scales = checked_scales(prescale_factor, postscale_factor)
-        sources = [_scatterable(source) for source in contiguous_list(tensors)]
-        place = place_of(sources)
-    handle = _submit(sources, "grouped_reducescatter", name, set_number, op, scales, place)
-    return handles.track(
-        handle, None, lambda done: [take_result(done, i) for i in range(len(sources))]
-    )
+        sent = _scatterable(operands(tensors, "allocated"))
+    handle = _submit(sent, "grouped_reducescatter", name, set_number, op, scales)
+    count = len(sent.sources)
+    return handles.track(handle, None, lambda done: [take_result(done, i) for i in range(count)])
 
 
 @eager
@@ -103,7 +98,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """reducescatter of several tensors as one operation. Differentiable."""
-    with names.refusing(
+    with refusals.refusing(
         OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_id(process_set)
     ):
         checked_compression(compression)
@@ -123,35 +118,33 @@ def grouped_reducescatter(
 
 
 def _submit(
-    sources: Sequence[torch.Tensor],
+    sent: Operands,
     prefix: str,
     name: str | None,
     set_number: int,
     op: int,
     scales: tuple[float, float],
-    place: Place | None,
 ) -> int:
     prescale, postscale = scales
-    tensors = [described(source) for source in sources]
-    return names.submit(
+    return submission.submit(
         OperationKind.REDUCESCATTER,
         prefix,
         name,
         set_number,
-        sources,
-        _engine.submit,
-        tensors,
+        sent.sources,
+        engine.submit,
+        sent.described,
         reduce_op=op,
         prescale=prescale,
         postscale=postscale,
-        place=place,
+        place=sent.place,
     )
 
 
-def _scatterable(source: torch.Tensor) -> torch.Tensor:
-    if source.dim() == 0:
+def _scatterable(sent: Operands) -> Operands:
+    if any(source.dim() == 0 for source in sent.sources):
         raise ValueError("reducescatter needs a tensor with at least one dimension")
-    return source
+    return sent
 
 
 def _gradient_scale(op: int, process_set: ProcessSet, prescale: float, postscale: float) -> float:

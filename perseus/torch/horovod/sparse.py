@@ -12,7 +12,7 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather_async
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import checked, contiguous
-from perseus_core import OperationKind, names
+from perseus_core import OperationKind, refusals
 from perseus_core.arguments import plain_text
 
 
@@ -29,7 +29,7 @@ def sparse_allreduce_async(
     """
     set_number = set_id(process_set)
     parts = [f"{plain_text('name', name)}.indices", f"{name}.values"]
-    with names.refusing_all(OperationKind.ALLGATHER, "allgather", parts, set_number):
+    with refusals.refusing_all(OperationKind.ALLGATHER, "allgather", parts, set_number):
         if op not in (Average, Sum):
             raise ValueError("a sparse tensor can be reduced with op Average or Sum")
         if checked(tensor).layout is not torch.sparse_coo:

@@ -11,7 +11,7 @@ from perseus.common.reduce_ops import Sum
 from perseus.torch.horovod.allgather import allgather
 from perseus.torch.horovod.allreduce import allreduce_
 from perseus.torch.horovod.eager import eager
-from perseus_core import WORLD, OperationKind, names, size
+from perseus_core import WORLD, OperationKind, refusals, size
 
 __all__ = ["SyncBatchNorm"]
 
@@ -45,7 +45,7 @@ class SyncBatchNorm(_BatchNorm):
     def _forward_of_all(self, input: torch.Tensor) -> torch.Tensor:
         if size() == 1:
             return super().forward(input)
-        with names.refusing(OperationKind.ALLGATHER, "allgather", None, WORLD):
+        with refusals.refusing(OperationKind.ALLGATHER, "allgather", None, WORLD):
             self._check_input_dim(input)
             if input.shape[1] != self.num_features:
                 raise ValueError(

@@ -9,14 +9,15 @@ to others. async_completion has another rule.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from perseus_core import DataType, _engine
-from perseus_core.gpu_arrays import CUDA, Place, in_torch
+from perseus_core import DataType, engine
+from perseus_core.engine import Operand, Place
+from perseus_core.gpu_arrays import CUDA, in_torch
 
 #: Bytes from which fresh memory takes longer to come by than to fill.
 LARGE = 4 << 20
@@ -38,11 +39,102 @@ def dtype_number(tensor: torch.Tensor) -> int:
     return number
 
 
-def place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
-    """Where the tensors of an operation are, as _engine.submit takes it; None is CPU memory.
+#: Where the results of an operation go: into memory that the engine allocates, into new tensors, or
+#: into the inputs.
+Results: TypeAlias = Literal["allocated", "new", "in place"]
 
-    ValueError where they are not all on one device.
+
+class Operands(NamedTuple):
+    """The tensors of one operation, checked and described for engine.submit."""
+
+    #: as the caller has them
+    tensors: Sequence[torch.Tensor]
+    #: what is sent: the tensors themselves, or row-major copies
+    sources: list[torch.Tensor]
+    #: where the results go; the sources in place, and empty if the engine allocates them
+    targets: list[torch.Tensor]
+    #: what engine.submit takes
+    described: list[Operand]
+    #: what engine.submit takes; None is CPU memory
+    place: Place | None
+
+    def copy_back(self) -> None:
+        """Brings the results of a complete operation in place into the tensors."""
+        for source, tensor in zip(self.sources, self.tensors, strict=True):
+            copied_back(source, tensor)
+
+
+def operand(tensor: torch.Tensor, results: Results) -> Operands:
+    """Prepares the tensor of an operation.
+
+    Raises TypeError for what is no tensor, ValueError for one that cannot be sent, or that cannot
+    take a result in place.
     """
+    return _operands([checked(tensor)], results)
+
+
+def operands(tensors: Iterable[torch.Tensor], results: Results) -> Operands:
+    """Prepares the tensors of a group; raises what `operand` does, and ValueError unless they are
+    all on one device."""
+    return _operands(checked_list(tensors), results)
+
+
+def _operands(tensors: Sequence[torch.Tensor], results: Results) -> Operands:
+    if results == "in place":
+        for tensor in tensors:
+            checked_target(tensor)
+    sources = [contiguous(tensor) for tensor in tensors]
+    if results == "new":
+        targets = [empty_like(source) for source in sources]
+    else:
+        targets = sources if results == "in place" else []
+    return Operands(tensors, sources, targets, *described(sources, targets))
+
+
+def allreduce_operand(
+    tensor: torch.Tensor, in_place: bool
+) -> tuple[torch.Tensor, torch.Tensor, Operand, tuple[Any, ...]]:
+    """Prepares the tensor of an allreduce for engine.submit_allreduce; raises what `operand` does.
+
+    Gives what is sent, where the result goes, and what `in_memory` gives for the two.
+    """
+    source = contiguous(checked_target(tensor) if in_place else tensor)
+    target = source if in_place else empty_like(source)
+    return source, target, *in_memory(source, target)
+
+
+def in_memory(source: torch.Tensor, target: torch.Tensor) -> tuple[Operand, tuple[Any, ...]]:
+    """Describes row-major tensors for engine.submit_allreduce.
+
+    Gives what it takes before the reduction, and what it takes after the priority: nothing for CPU
+    memory, otherwise a codec, a callback and a place.
+    """
+    operand = source.data_ptr(), target.data_ptr(), source.shape, dtype_number(source)
+    place = None if source.is_cpu else _place_of([source])
+    return operand, () if place is None else (0, None, *place)
+
+
+def described(
+    sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor | None]
+) -> tuple[list[Operand], Place | None]:
+    """Describes row-major tensors, and where they are, for engine.submit.
+
+    Args:
+      targets: where the results go, one for each source; None for one that the engine allocates, or
+        empty if it allocates all.
+
+    ValueError for tensors that cannot be sent, or are not all on one device.
+    """
+    outputs = [0 if target is None else target.data_ptr() for target in targets]
+    tensors = [
+        (source.data_ptr(), output, source.shape, dtype_number(source))
+        for source, output in zip(sources, outputs or [0] * len(sources), strict=True)
+    ]
+    return tensors, _place_of([*sources, *(each for each in targets if each is not None)])
+
+
+def _place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
+    """Returns where the tensors of an operation are; ValueError unless all are on one device."""
     if not tensors:
         return None
     device = tensors[0].device
@@ -55,12 +147,6 @@ def place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
     if device.type == "cpu":
         return None
     return CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
-
-
-def after_priority(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What _engine.submit_allreduce takes after the priority: a codec, a callback, a place."""
-    place = None if tensor.is_cpu else place_of([tensor])
-    return () if place is None else (0, None, *place)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,11 +207,6 @@ def leave_to(stream: torch.cuda.Stream, memory: Any) -> None:
         memory.record_stream(stream)
 
 
-def contiguous_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """contiguous of each of a group."""
-    return [contiguous(tensor) for tensor in checked_list(tensors)]
-
-
 def checked(tensor: torch.Tensor, argument: str = "tensor") -> torch.Tensor:
     """The tensor; TypeError if it is none."""
     if not isinstance(tensor, torch.Tensor):
@@ -138,14 +219,6 @@ def checked_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     if not isinstance(tensors, Iterable):
         raise TypeError(f"tensors is {type(tensors).__name__}; it takes a list of torch.Tensor")
     return [checked(tensor, f"tensors[{i}]") for i, tensor in enumerate(tensors)]
-
-
-def described(
-    source: torch.Tensor, target: torch.Tensor | None = None
-) -> tuple[int, int, tuple[int, ...], int]:
-    """What _engine.submit takes for a tensor and where its result goes, if that is known."""
-    output = 0 if target is None else target.data_ptr()
-    return source.data_ptr(), output, source.shape, dtype_number(source)
 
 
 def may_be_differentiated(tensor: torch.Tensor) -> bool:
@@ -165,16 +238,16 @@ def empty_like(tensor: torch.Tensor) -> torch.Tensor:
     else:
         fresh = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     if fresh.nbytes >= LARGE and fresh.is_cpu:
-        _engine.prefer_huge_pages(fresh.data_ptr(), fresh.nbytes)
+        engine.prefer_huge_pages(fresh.data_ptr(), fresh.nbytes)
     return fresh
 
 
 def take_result(handle: int, index: int = 0) -> torch.Tensor:
     """Result `index`, which the engine allocated; in CPU memory without a copy."""
-    return from_result(_engine.Result(handle, index))
+    return from_result(engine.Result(handle, index))
 
 
-def from_result(result: _engine.Result) -> torch.Tensor:
+def from_result(result: engine.Result) -> torch.Tensor:
     """A result as a tensor, in CPU memory the one that owns it."""
     if result.device == CUDA:
         return in_torch(result)

@@ -16,7 +16,7 @@ import pytest
 import perseus_core as perseus
 from perseus.common import basics, exceptions, reduce_ops
 from perseus.common.process_sets import ProcessSet
-from perseus_core import _engine, arrays, callbacks, errors, names
+from perseus_core import _engine, arrays, callbacks, errors, names, refusals, submission
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ class TestResults:
 
 
 class FakeEngine(types.SimpleNamespace):
-    """What perseus_core.names asks of the engine; `names` and `refused` tell what came."""
+    """What a submission asks of the engine; `names` and `refused` tell what came."""
 
     def __init__(self):
         super().__init__(names=[], refused=[], running=True)
@@ -219,7 +219,8 @@ class FakeEngine(types.SimpleNamespace):
 @pytest.fixture
 def engine(monkeypatch):
     engine = FakeEngine()
-    monkeypatch.setattr(names, "_engine", engine)
+    for module in (names, refusals, submission):
+        monkeypatch.setattr(module, "_engine", engine)
     names.restart()
     return engine
 
@@ -228,7 +229,7 @@ ALLREDUCE = perseus.OperationKind.ALLREDUCE
 
 
 def submit(prefix="allreduce", name=None, process_set=0, send=lambda id, keep: 7):
-    return names.submit(ALLREDUCE, prefix, name, process_set, None, send)
+    return submission.submit(ALLREDUCE, prefix, name, process_set, None, send)
 
 
 class TestNames:
@@ -291,7 +292,7 @@ class TestRefusals:
     @staticmethod
     def fail(error, name=None, prefix="allreduce"):
         with pytest.raises(type(error)) as raised:
-            with names.refusing(ALLREDUCE, prefix, name, 0):
+            with refusals.refusing(ALLREDUCE, prefix, name, 0):
                 raise error
         assert raised.value is error
 
@@ -314,14 +315,14 @@ class TestRefusals:
         assert engine.names[-1] == (0, "allreduce.noname.3")
 
     def test_what_succeeds_takes_no_number(self, engine):
-        with names.refusing(ALLREDUCE, "allreduce", None, 0):
+        with refusals.refusing(ALLREDUCE, "allreduce", None, 0):
             pass
         submit()
         assert engine.names == [(0, "allreduce.noname.0")]
 
     def test_an_error_is_told_once(self, engine):
         with pytest.raises(ValueError):
-            with names.refusing(ALLREDUCE, "outer", None, 0):
+            with refusals.refusing(ALLREDUCE, "outer", None, 0):
                 submit("inner", send=raising(ValueError("wrong")))
         assert [name for name, _ in engine.refused] == ["inner.noname.0"]
 
@@ -351,7 +352,7 @@ class TestRefusals:
 
     def test_an_interrupt_is_left_alone(self, engine):
         with pytest.raises(KeyboardInterrupt):
-            with names.refusing(ALLREDUCE, "allreduce", None, 0):
+            with refusals.refusing(ALLREDUCE, "allreduce", None, 0):
                 raise KeyboardInterrupt
         with pytest.raises(KeyboardInterrupt):
             submit(send=raising(KeyboardInterrupt()))
@@ -361,7 +362,7 @@ class TestRefusals:
         engine.running = False
         self.fail(ValueError("wrong"))
         with pytest.raises(TypeError):
-            with names.refusing_all(ALLREDUCE, "allreduce", ["x"], 0):
+            with refusals.refusing_all(ALLREDUCE, "allreduce", ["x"], 0):
                 raise TypeError
         assert engine.names == engine.refused == []
 
@@ -387,7 +388,7 @@ class TestRefusals:
 
     def test_a_call_of_several_names_is_told_under_each(self, engine):
         with pytest.raises(ValueError):
-            with names.refusing_all(ALLREDUCE, "allgather", ["a", "b"], 0):
+            with refusals.refusing_all(ALLREDUCE, "allgather", ["a", "b"], 0):
                 raise ValueError("wrong")
         assert [name for name, _ in engine.refused] == ["allgather.a", "allgather.b"]
 

@@ -67,8 +67,8 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     made = Engine()
-    monkeypatch.setattr(handles, "_engine", made)
-    monkeypatch.setattr(async_completion, "_engine", made)
+    monkeypatch.setattr(handles, "engine", made)
+    monkeypatch.setattr(async_completion, "engine", made)
     monkeypatch.setattr(async_completion, "_unknown", deque())
     monkeypatch.setattr(async_completion, "_is_on", True)
     monkeypatch.setattr(handles, "_outputs", {})

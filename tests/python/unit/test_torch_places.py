@@ -11,16 +11,22 @@ torch = pytest.importorskip("torch")
 from perseus.torch import c10d_work  # noqa: E402
 from perseus.torch.horovod import tensors  # noqa: E402
 from perseus.torch.horovod.gradients import _is_elsewhere  # noqa: E402
+from perseus_core import DataType  # noqa: E402
 
 STREAMS = {0: 0x1000, 1: 0x2000}
 
 
 class Believed:
-    """As much of a tensor as says where it is."""
+    """As much of a tensor as says where it is, and what."""
+
+    dtype, layout, shape = torch.float32, torch.strided, (4,)
 
     def __init__(self, index: int) -> None:
         self.device = torch.device("cuda", index)
         self.is_cpu, self.is_cuda = False, True
+
+    def data_ptr(self) -> int:
+        return 0x3000
 
 
 @pytest.fixture
@@ -32,15 +38,27 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cpu_tensors_need_no_place():
-    assert tensors.place_of([]) is None
-    assert tensors.place_of([torch.ones(1), torch.ones(2)]) is None
-    assert tensors.after_priority(torch.ones(1)) == ()
+    assert tensors.described([], []) == ([], None)
+    one, two = torch.ones(1), torch.ones(2)
+    operands, place = tensors.described([one, two], [None, two])
+    assert operands == [
+        (one.data_ptr(), 0, (1,), DataType.FLOAT32),
+        (two.data_ptr(), two.data_ptr(), (2,), DataType.FLOAT32),
+    ]
+    assert place is None
+    assert tensors.in_memory(one, one) == (
+        (one.data_ptr(), one.data_ptr(), (1,), DataType.FLOAT32),
+        (),
+    )
 
 
 def test_a_cuda_tensors_place_is_its_device_and_the_current_stream(cuda: None):
-    assert tensors.place_of([Believed(1), Believed(1)]) == (1, 1, STREAMS[1])
+    operands, place = tensors.described([Believed(1), Believed(1)], [])
+    assert operands == [(0x3000, 0, (4,), DataType.FLOAT32)] * 2
+    assert place == (1, 1, STREAMS[1])
     # As submit_allreduce has it: no codec, no callback, the place.
-    assert tensors.after_priority(Believed(0)) == (0, None, 1, 0, STREAMS[0])
+    _, after_priority = tensors.in_memory(Believed(0), Believed(0))
+    assert after_priority == (0, None, 1, 0, STREAMS[0])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +71,9 @@ def test_a_cuda_tensors_place_is_its_device_and_the_current_stream(cuda: None):
 )
 def test_a_group_on_several_devices_is_refused_with_both_named(cuda: None, group, named):
     with pytest.raises(ValueError, match=f"on {named[0]} and on {named[1]}"):
-        tensors.place_of(group)
+        tensors.described(group, [])
+    with pytest.raises(ValueError, match=f"on {named[0]} and on {named[1]}"):
+        tensors.described(group[:1], group[1:])
 
 
 def test_runs_of_small_gradients_end_where_the_device_changes():

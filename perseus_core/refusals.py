@@ -1,0 +1,168 @@
+"""Calls that fail on this rank before the engine has them.
+
+Such a call counts as a call all the same: it takes its number if it is unnamed, and the engine
+tells the other ranks, so that their calls fail with it and nobody waits or falls out of step.
+
+Any thread may use these functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+
+from perseus_core import _engine
+from perseus_core.constants import OperationKind
+from perseus_core.errors import is_settled, settle
+from perseus_core.names import full_name
+
+__all__ = [
+    "Tell",
+    "refuse",
+    "refuse_call",
+    "refuse_unnamed",
+    "refuse_whole",
+    "refusing",
+    "refusing_all",
+]
+
+_MAX_REASON = 300
+
+#: Called with the id of a name and a reason: tells the other ranks that this rank's call of the
+#: name has failed. If none is given, the engine tells them at once.
+Tell = Callable[[int, str], object]
+
+
+def refuse(id: int, error: Exception) -> None:
+    """Tells the other ranks, if need be, that this rank's call of a name, by its id, has failed.
+
+    Without effect where they wait for no such call: before init,
+    after shutdown, on a set that this rank is not in, or while an earlier operation of the name is
+    in flight.
+    """
+    if not is_settled(error):
+        _tell(id, error)
+        settle(error)
+
+
+def refuse_call(
+    kind: OperationKind,
+    prefix: str,
+    name: str | None,
+    process_set: int,
+    error: Exception,
+    tell: Tell | None = None,
+) -> None:
+    """Tells the other ranks that a call has failed before it came to submit.
+
+    For what the steady path does, where `refusing` would take longer than the work within.
+    """
+    if not is_settled(error) and _engine.is_initialized():
+        _tell_by_name(kind, prefix, name, process_set, error, tell)
+        settle(error)
+
+
+def refuse_whole(kind: OperationKind, text: str, process_set: int, error: Exception) -> None:
+    """refuse_call for a name that is whole, without a prefix."""
+    with contextlib.suppress(TypeError, ValueError):
+        refuse(_engine.register(process_set, kind, text), error)
+
+
+class refusing:
+    """A context manager for what a call does before it submits, such as checks and conversions.
+
+        with refusals.refusing(OperationKind.ALLREDUCE, "allreduce", name, process_set):
+            source = as_input(array)
+        submission.submit(OperationKind.ALLREDUCE, "allreduce", name, process_set, ...)
+
+    An exception counts as the call of that name, as if submit had been refused. It must not hold
+    the submission itself, nor what comes after it.
+    """
+
+    __slots__ = ("_kind", "_name", "_prefix", "_process_set", "_tell")
+
+    def __init__(
+        self,
+        kind: OperationKind,
+        prefix: str,
+        name: str | None,
+        process_set: int,
+        tell: Tell | None = None,
+    ) -> None:
+        self._kind = kind
+        self._prefix = prefix
+        self._name = name
+        self._process_set = process_set
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            refuse_call(self._kind, self._prefix, self._name, self._process_set, error, self._tell)
+
+
+@contextlib.contextmanager
+def refusing_all(
+    kind: OperationKind,
+    prefix: str,
+    names: Iterable[str],
+    process_set: int,
+    tell: Tell | None = None,
+) -> Iterator[None]:
+    """refusing for a call that makes operations of several names."""
+    try:
+        yield
+    except Exception as error:
+        if not is_settled(error) and _engine.is_initialized():
+            for name in names:
+                _tell_by_name(kind, prefix, name, process_set, error, tell)
+            settle(error)
+        raise
+
+
+def refuse_unnamed(
+    kind: OperationKind, prefix: str, count: int, process_set: int, error: Exception
+) -> None:
+    """Counts unnamed calls that an error has kept from being made, and tells the other ranks."""
+    if _engine.is_initialized():
+        for _ in range(count):
+            _tell_by_name(kind, prefix, None, process_set, error)
+        settle(error)
+
+
+def _tell_by_name(
+    kind: OperationKind,
+    prefix: str,
+    name: str | None,
+    process_set: int,
+    error: Exception,
+    tell: Tell | None = None,
+) -> None:
+    # A name or set that is wrong as well is one that no other rank can be waiting under.
+    with contextlib.suppress(TypeError, ValueError):
+        text = full_name(prefix, name, process_set)
+        _tell(_engine.register(process_set, kind, text), error, tell)
+
+
+def _tell(id: int, error: Exception, tell: Tell | None = None) -> None:
+    # The caller's own error is what it must see, whatever becomes of this.
+    with contextlib.suppress(Exception):
+        (tell or _engine.refuse)(id, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    try:
+        first_line = str(error).partition("\n")[0].strip()
+    except Exception:  # the caller's own class cannot say it
+        first_line = ""
+    reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    text = reason if len(reason) <= _MAX_REASON else reason[: _MAX_REASON - 3] + "..."
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")

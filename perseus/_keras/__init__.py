@@ -1,5 +1,6 @@
 """What the interfaces for Keras share: perseus.keras, and perseus.tensorflow.keras for tf.keras.
 
-Keras 3 on TensorFlow and on PyTorch, and Keras 2. Nothing here imports a framework but the two
-modules that are named after one, which have the same functions: see perseus._keras.backend.
+They serve Keras 3 on TensorFlow and on PyTorch, and Keras 2. Nothing here imports a framework:
+`perseus.tensorflow.keras_backend` and `perseus.torch.keras_backend` have what differs between the
+frameworks, as the same functions; see perseus._keras.backend.
 """

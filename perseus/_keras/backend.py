@@ -60,10 +60,13 @@ class Accumulation(Protocol):
 
 
 class Backend(Protocol):
-    """A module of functions."""
+    """A module of functions, which the framework's adapter has: see _MODULES."""
 
     #: Horovod's interface for the framework
     horovod: Any
+
+    def keras2_class(self, optimizer: Any) -> type | None:
+        """Returns the class to put before that of an optimizer of Keras 2; None if it is none."""
 
     def make_reduction(self, options: Options) -> Reduction: ...
 
@@ -113,8 +116,8 @@ class Backend(Protocol):
 
 
 _MODULES = {
-    "tensorflow": "perseus._keras.on_tensorflow",
-    "torch": "perseus._keras.on_torch",
+    "tensorflow": "perseus.tensorflow.keras_backend",
+    "torch": "perseus.torch.keras_backend",
 }
 
 

@@ -18,8 +18,6 @@ class Distributed:
 
     _perseus_backend: Backend
     _perseus_options: Options
-    #: the optimizer's own class
-    _perseus_own: type
 
     @classmethod
     def of(cls, optimizer: Any, backend: Backend, options: Options) -> Any:
@@ -31,7 +29,6 @@ class Distributed:
             "__class__": property(lambda self: own),
             "_perseus_backend": backend,
             "_perseus_options": options,
-            "_perseus_own": own,
             "process_set": options.process_set,
             "scale_local_gradients": options.scale_local_gradients,
             "backward_passes_per_step": options.passes,

@@ -36,7 +36,7 @@ def distributed_optimizer(
 
     It shares the optimizer's state, and is saved as the optimizer would be.
     """
-    ours = _kind_of(optimizer)
+    ours = _kind_of(optimizer, backend)
     if isinstance(optimizer, Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if op not in (Average, Sum):
@@ -75,17 +75,13 @@ def local_variables(layer_class: type, name: str, local_layers: Any) -> list[Any
     return [weight for layer in layers for weight in layer.trainable_weights]
 
 
-def _kind_of(optimizer: Any) -> type[Distributed]:
-    """What goes before the optimizer's class, which is told by the methods it has."""
-    if isinstance(optimizer, type):
-        pass
-    elif hasattr(optimizer, "stateless_apply"):
-        return keras3_optimizer.Keras3Distributed
-    elif hasattr(optimizer, "_aggregate_gradients") or hasattr(optimizer, "aggregate_gradients"):
-        # Which imports TensorFlow.
-        from perseus._keras import keras2_optimizers
-
-        if hasattr(optimizer, "aggregate_gradients"):
-            return keras2_optimizers.Keras2Distributed
-        return keras2_optimizers.LegacyDistributed
-    raise TypeError(f"optimizer is {optimizer!r}; it takes an optimizer of Keras")
+def _kind_of(optimizer: Any, backend: Backend) -> type[Distributed]:
+    """Returns the class to put before the optimizer's own, by the methods that it has."""
+    kind = None
+    if not isinstance(optimizer, type):
+        if hasattr(optimizer, "stateless_apply"):
+            return keras3_optimizer.Keras3Distributed
+        kind = backend.keras2_class(optimizer)
+    if kind is None:
+        raise TypeError(f"optimizer is {optimizer!r}; it takes an optimizer of Keras")
+    return kind

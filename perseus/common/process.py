@@ -1,4 +1,8 @@
-"""The methods of Basics as functions, which every adapter gives out."""
+"""The methods of Basics as functions.
+
+Every adapter's interface has those in `__all__`, by `from perseus.common.process import *`.
+is_homogeneous is, as in Horovod, in the modules named mpi_ops only.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,6 @@ __all__ = [
     "gloo_built",
     "gloo_enabled",
     "init",
-    "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",

@@ -10,38 +10,19 @@ NotImplementedError if it runs on another. Keras 2 runs on TensorFlow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
 from perseus._keras import loading
+from perseus._keras.binding import Functions
 from perseus._keras.optimizer import distributed_optimizer, local_variables
 from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import given_groups
-from perseus.common.process import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from perseus.common.process import *  # noqa: F403
+from perseus.common.process import __all__ as _process_functions
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
 from perseus.keras import callbacks, elastic
@@ -50,6 +31,7 @@ from perseus.keras.backend import backend as _backend
 Compression = _backend.horovod.Compression
 
 __all__ = [
+    *_process_functions,
     "Adasum",
     "Average",
     "Compression",
@@ -61,31 +43,10 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
 
 
@@ -192,12 +153,11 @@ def PartialDistributedOptimizer(
     return distributed
 
 
-def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that gives all global variables of a graph of TensorFlow the root's values.
-
-    RuntimeError where there is no graph: give fit BroadcastGlobalVariablesCallback.
-    """
-    return _backend.broadcast_global_variables(root_rank)
+_functions = Functions(_backend)
+allgather = _functions.allgather
+broadcast = _functions.broadcast
+broadcast_global_variables = _functions.broadcast_global_variables
+reducescatter = _functions.reducescatter
 
 
 def allreduce(
@@ -227,22 +187,6 @@ def allreduce(
     )
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
-    """Joins the ranks' values by their first dimension, in which they may differ, in the order of
-    the ranks; gives a tensor."""
-    return _backend.allgather(value, name)
-
-
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of a rank, whose shape and type all have, as a tensor."""
-    return _backend.broadcast(value, root_rank, name)
-
-
-def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """Sums or averages the ranks' values; each rank gets its share of the rows, as a tensor."""
-    return _backend.reducescatter(value, name, op)
-
-
 def load_model(
     filepath: Any,
     custom_optimizers: Iterable[type] | None = None,
@@ -261,7 +205,5 @@ def load_model(
       legacy_opts: for Horovod's sake; the file tells whether its optimizer is a legacy one.
     """
 
-    def distribute(optimizer: Any) -> Any:
-        return DistributedOptimizer(optimizer, compression=compression)
-
+    distribute = functools.partial(DistributedOptimizer, compression=compression)
     return loading.load_model(keras, distribute, filepath, custom_optimizers, custom_objects)

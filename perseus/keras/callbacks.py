@@ -5,10 +5,13 @@ Each turns XLA off for a model whose gradients are reduced, which XLA has no way
 
 from __future__ import annotations
 
+import functools
+
 import keras
 
 from perseus._keras import callbacks as _impl
-from perseus.keras.backend import backend as _backend
+from perseus._keras.binding import bound_class
+from perseus.keras.backend import backend
 
 __all__ = [
     "BestModelCheckpoint",
@@ -18,23 +21,13 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
-
-class BroadcastGlobalVariablesCallback(
-    _impl.BroadcastGlobalVariablesCallback, keras.callbacks.Callback
-):
-    _backend = _backend
-
-
-class MetricAverageCallback(_impl.MetricAverageCallback, keras.callbacks.Callback):
-    _backend = _backend
-
-
-class LearningRateScheduleCallback(_impl.LearningRateScheduleCallback, keras.callbacks.Callback):
-    _backend = _backend
-
-
-class LearningRateWarmupCallback(_impl.LearningRateWarmupCallback, keras.callbacks.Callback):
-    _backend = _backend
+_callback = functools.partial(
+    bound_class, module=__name__, backend=backend, base=keras.callbacks.Callback
+)
+BroadcastGlobalVariablesCallback = _callback(_impl.BroadcastGlobalVariablesCallback)
+MetricAverageCallback = _callback(_impl.MetricAverageCallback)
+LearningRateScheduleCallback = _callback(_impl.LearningRateScheduleCallback)
+LearningRateWarmupCallback = _callback(_impl.LearningRateWarmupCallback)
 
 
 class BestModelCheckpoint(_impl.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):

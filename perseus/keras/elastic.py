@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
 
 import keras
 
 from perseus._keras import elastic as _impl
-from perseus.keras.backend import backend as _backend
+from perseus._keras.binding import Functions, bound_class
+from perseus.keras.backend import backend
 
 __all__ = [
     "CommitStateCallback",
@@ -18,23 +18,12 @@ __all__ = [
     "run",
 ]
 
+run = Functions(backend).run
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates `train(state, ...)`: it is begun again from the last commit when ranks are lost."""
-    return _backend.run_elastic(func)
+_bound = functools.partial(bound_class, module=__name__, backend=backend)
+KerasState = _bound(_impl.KerasState)
 
-
-class KerasState(_impl.KerasState):
-    _backend = _backend
-
-
-class CommitStateCallback(_impl.CommitStateCallback, keras.callbacks.Callback):
-    pass
-
-
-class UpdateBatchStateCallback(_impl.UpdateBatchStateCallback, keras.callbacks.Callback):
-    pass
-
-
-class UpdateEpochStateCallback(_impl.UpdateEpochStateCallback, keras.callbacks.Callback):
-    pass
+_callback = functools.partial(_bound, base=keras.callbacks.Callback)
+CommitStateCallback = _callback(_impl.CommitStateCallback)
+UpdateBatchStateCallback = _callback(_impl.UpdateBatchStateCallback)
+UpdateEpochStateCallback = _callback(_impl.UpdateEpochStateCallback)

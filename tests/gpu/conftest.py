@@ -29,10 +29,3 @@ def leaves_engine() -> Iterator[None]:
     if perseus_core.is_initialized():
         perseus_core.barrier()
         perseus_core.shutdown()
-
-
-@pytest.fixture
-def two_ranks() -> None:
-    perseus_core.init()
-    if perseus_core.size() < 2:
-        pytest.skip("needs ranks that can differ")

@@ -22,29 +22,10 @@ from typing import Any
 import mxnet as mx
 
 import perseus_core
+from perseus.common.process import *  # noqa: F403
+from perseus.common.process import __all__ as _process_functions
 from perseus.common.process import basics as _basics
-from perseus.common.process import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from perseus.common.process import is_homogeneous, is_initialized, size
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import (
     Adasum,
@@ -432,6 +413,7 @@ def _rows(splits: NDArray | Sequence[int] | None) -> list[int]:
 
 
 __all__ = [
+    *_process_functions,
     "Adasum",
     "Average",
     "Max",
@@ -444,31 +426,10 @@ __all__ = [
     "alltoall",
     "broadcast",
     "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
     "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]

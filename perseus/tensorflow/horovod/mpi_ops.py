@@ -20,30 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus.common.process import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from perseus.common.process import *  # noqa: F403
+from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import is_homogeneous
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from perseus.tensorflow.horovod.calls import (
@@ -336,6 +315,7 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
 
 
 __all__ = [
+    *_process_functions,
     "Adasum",
     "Average",
     "Max",
@@ -346,33 +326,12 @@ __all__ = [
     "alltoall",
     "broadcast",
     "broadcast_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
-    "init",
     "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]

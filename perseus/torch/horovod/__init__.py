@@ -12,6 +12,8 @@ Signatures and names are Horovod's. Tensors are sent from where they are, in CPU
 from torch.cuda import is_available as _check_has_gpu  # noqa: F401 (other libraries ask by it)
 
 from perseus.common.exceptions import HorovodInternalError
+from perseus.common.process import *  # noqa: F403
+from perseus.common.process import __all__ as _process_functions
 from perseus.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -46,13 +48,6 @@ from perseus.torch.horovod.mpi_ops import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
     grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce,
@@ -61,31 +56,24 @@ from perseus.torch.horovod.mpi_ops import (
     grouped_allreduce_async_,
     grouped_reducescatter,
     grouped_reducescatter_async,
-    init,
-    is_initialized,
     join,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     poll,
-    rank,
     reducescatter,
     reducescatter_async,
-    rocm_built,
-    shutdown,
-    size,
     sparse_allreduce_async,
-    start_timeline,
-    stop_timeline,
     synchronize,
+)
+from perseus.torch.horovod.mpi_ops import (
+    init as init,  # in place of what perseus.common.process has
+)
+from perseus.torch.horovod.mpi_ops import (
+    shutdown as shutdown,
 )
 from perseus.torch.horovod.optimizer import DistributedOptimizer
 from perseus.torch.horovod.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
+    *_process_functions,
     "Adasum",
     "Average",
     "Compression",
@@ -115,15 +103,8 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -132,25 +113,11 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]

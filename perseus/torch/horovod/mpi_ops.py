@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perseus.common.process import *  # noqa: F403
+from perseus.common.process import __all__ as _process_functions
 from perseus.common.process import basics as _basics
-from perseus.common.process import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from perseus.common.process import is_homogeneous, is_initialized
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from perseus.torch.horovod import async_completion, handles
@@ -88,6 +69,7 @@ def shutdown() -> None:
 
 
 __all__ = [
+    *_process_functions,
     "Adasum",
     "Average",
     "HorovodAllgather",
@@ -115,13 +97,6 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -130,25 +105,11 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
     "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from perseus.common.gradient_arguments import checked_groups as groups_of
+from perseus.common.util import split_list
 
 
 def checked_groups(
@@ -27,7 +28,9 @@ def int_groups(
     ordered = [by_name[name] for name in order if name in by_name]
     if len(ordered) != len(params):
         raise ValueError("the ranks' optimizers have different parameters")
-    return split_list(ordered, count)
+    if not ordered:
+        return []
+    return [list(part) for part in split_list(ordered, min(count, len(ordered)))]
 
 
 def listed_groups(
@@ -37,16 +40,3 @@ def listed_groups(
     ours = set(params)
     kept = [[param for param in group if param in ours] for group in groups]
     return [group for group in kept if group]
-
-
-def split_list(items: list[torch.Tensor], count: int) -> list[list[torch.Tensor]]:
-    """`items` in at most `count` consecutive parts of nearly equal length, none empty."""
-    count = min(count, len(items))
-    shortest, longer = divmod(len(items), count) if count else (0, 0)
-    parts = []
-    start = 0
-    for i in range(count):
-        end = start + shortest + (i < longer)
-        parts.append(items[start:end])
-        start = end
-    return parts

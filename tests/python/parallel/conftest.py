@@ -36,12 +36,6 @@ def core() -> None:
 
 
 @pytest.fixture
-def two_ranks(core: None) -> None:
-    if perseus_core.size() < 2:
-        pytest.skip("needs ranks that can differ")
-
-
-@pytest.fixture
 def device() -> Any:
     """Where the tensors of a test are: in CPU memory, or on this rank's GPU; see torch_device."""
     import torch_device

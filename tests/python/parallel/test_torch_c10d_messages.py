@@ -15,10 +15,7 @@ from perseus_core import HorovodInternalError
 __all__ = ["group"]  # which every test uses
 
 
-@pytest.fixture(autouse=True)
-def two_ranks() -> None:
-    if size() < 2:
-        pytest.skip("needs a rank to send to")
+pytestmark = pytest.mark.usefixtures("two_ranks")  # there must be a rank to send to
 
 
 def pairs() -> list[tuple[int, int]]:

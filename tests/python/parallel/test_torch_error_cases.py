@@ -166,6 +166,11 @@ def init():
 
 
 @pytest.fixture
+def job(init):
+    """hvd.init has been called, not only perseus_core.init."""
+
+
+@pytest.fixture
 def no_engine():
     hvd.init()
     size = hvd.size()
@@ -173,12 +178,6 @@ def no_engine():
     hvd.shutdown()
     yield size
     hvd.init()
-
-
-@pytest.fixture
-def two_ranks(init):
-    if hvd.size() < 2:
-        pytest.skip("needs ranks that can differ")
 
 
 @pytest.mark.parametrize(

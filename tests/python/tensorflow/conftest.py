@@ -29,11 +29,3 @@ def horovod() -> Iterator[None]:
     yield
     if hvd.is_initialized():
         hvd.shutdown()
-
-
-@pytest.fixture
-def two_ranks(horovod: None) -> None:
-    import perseus.tensorflow.horovod as hvd
-
-    if hvd.size() < 2:
-        pytest.skip("needs ranks that can differ")

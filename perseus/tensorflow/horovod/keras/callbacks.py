@@ -5,10 +5,13 @@ Each turns XLA off for a model whose gradients are reduced, which XLA has no way
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from perseus._keras import callbacks as _impl
-from perseus._keras import on_tensorflow as _backend
+from perseus._keras.binding import bound_class
+from perseus.tensorflow import keras_backend
 
 __all__ = [
     "BestModelCheckpoint",
@@ -18,24 +21,10 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
-
-class BroadcastGlobalVariablesCallback(
-    _impl.BroadcastGlobalVariablesCallback, tf.keras.callbacks.Callback
-):
-    _backend = _backend
-
-
-class MetricAverageCallback(_impl.MetricAverageCallback, tf.keras.callbacks.Callback):
-    _backend = _backend
-
-
-class LearningRateScheduleCallback(_impl.LearningRateScheduleCallback, tf.keras.callbacks.Callback):
-    _backend = _backend
-
-
-class LearningRateWarmupCallback(_impl.LearningRateWarmupCallback, tf.keras.callbacks.Callback):
-    _backend = _backend
-
-
-class BestModelCheckpoint(_impl.BestModelCheckpoint, tf.keras.callbacks.ModelCheckpoint):
-    pass
+_bound = functools.partial(bound_class, module=__name__, backend=keras_backend)
+_callback = functools.partial(_bound, base=tf.keras.callbacks.Callback)
+BroadcastGlobalVariablesCallback = _callback(_impl.BroadcastGlobalVariablesCallback)
+MetricAverageCallback = _callback(_impl.MetricAverageCallback)
+LearningRateScheduleCallback = _callback(_impl.LearningRateScheduleCallback)
+LearningRateWarmupCallback = _callback(_impl.LearningRateWarmupCallback)
+BestModelCheckpoint = _bound(_impl.BestModelCheckpoint, base=tf.keras.callbacks.ModelCheckpoint)

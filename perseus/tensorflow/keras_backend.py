@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import perseus.tensorflow.horovod as horovod
 from perseus._keras.backend import Options
+from perseus._keras.distributed import Distributed
 from perseus.common.compression import Compressor
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Min
@@ -18,6 +19,7 @@ from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op
 from perseus.tensorflow.horovod.pass_sums import PassSums
 from perseus.tensorflow.horovod.util import is_variable, tensorflow_variable
+from perseus.tensorflow.keras2_optimizers import Keras2Distributed, LegacyDistributed
 from perseus_core import WORLD
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "here",
     "horovod",
     "is_variable",
+    "keras2_class",
     "make_accumulation",
     "make_reduction",
     "reducescatter",
@@ -38,6 +41,12 @@ __all__ = [
     "sees_attributes",
     "turn_off_xla",
 ]
+
+
+def keras2_class(optimizer: Any) -> type[Distributed] | None:
+    if hasattr(optimizer, "aggregate_gradients"):
+        return Keras2Distributed
+    return LegacyDistributed if hasattr(optimizer, "_aggregate_gradients") else None
 
 
 def make_reduction(options: Options) -> GradientReduction:
@@ -212,6 +221,4 @@ def reducescatter(value: Any, name: str | None, op: int) -> tf.Tensor:
 
 
 def run_elastic(func: Callable[..., Any]) -> Callable[..., Any]:
-    from perseus.tensorflow.horovod.elastic import run
-
-    return run(func)
+    return horovod.elastic.run(func)

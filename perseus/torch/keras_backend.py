@@ -30,6 +30,7 @@ __all__ = [
     "here",
     "horovod",
     "is_variable",
+    "keras2_class",
     "make_accumulation",
     "make_reduction",
     "reducescatter",
@@ -49,6 +50,10 @@ _SENT_AS = {
     torch.float8_e4m3fn: torch.uint8,
     torch.float8_e5m2: torch.uint8,
 }
+
+
+def keras2_class(optimizer: Any) -> type | None:
+    return None  # Keras 2 runs on TensorFlow
 
 
 def make_reduction(options: Options) -> _Reduction:

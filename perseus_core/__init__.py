@@ -129,4 +129,4 @@ __all__ = [
     "wait",
 ]
 
-gpu_libraries.tell_folders()
+gpu_libraries.add_folders()

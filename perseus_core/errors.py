@@ -15,8 +15,8 @@ __all__ = [
     "TimedOutError",
     "UnreachableError",
     "from_status",
-    "is_settled",
-    "settle",
+    "is_reported",
+    "mark_reported",
 ]
 
 
@@ -65,21 +65,21 @@ _CLASSES: dict[int, type[Exception]] = {
 }
 
 
-_SETTLED = "_perseus_settled"
+_REPORTED = "_perseus_reported"
 
 
 def from_status(status: int, message: str) -> Exception:
     """The exception for a status of perseus.h other than PERSEUS_OK."""
     error = _CLASSES.get(status, HorovodInternalError)(message)
-    settle(error)
+    mark_reported(error)
     return error
 
 
-def settle(error: Exception) -> None:
+def mark_reported(error: Exception) -> None:
     """Marks that the other ranks know of this error, or have nothing to learn from it."""
-    error.__dict__[_SETTLED] = True  # not setattr, which the error's class may forbid
+    error.__dict__[_REPORTED] = True  # not setattr, which the error's class may forbid
 
 
-def is_settled(error: Exception) -> bool:
+def is_reported(error: Exception) -> bool:
     """Whether the other ranks need not be told of this error. What the engine raises, it told."""
-    return _SETTLED in error.__dict__
+    return _REPORTED in error.__dict__

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from perseus_core import _engine
 
-__all__ = ["tell_folders"]
+__all__ = ["add_folders"]
 
 
-def tell_folders() -> None:
+def add_folders() -> None:
     """Tells the engine which folders there are. It costs some listings, and imports nothing."""
     folders = [folder for folder in (*_of_wheels(), *_of_cupy()) if ":" not in folder]
     if folders:

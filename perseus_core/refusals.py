@@ -14,7 +14,7 @@ from types import TracebackType
 
 from perseus_core import _engine
 from perseus_core.constants import OperationKind
-from perseus_core.errors import is_settled, settle
+from perseus_core.errors import is_reported, mark_reported
 from perseus_core.names import full_name
 
 __all__ = [
@@ -41,9 +41,9 @@ def refuse(id: int, error: Exception) -> None:
     after shutdown, on a set that this rank is not in, or while an earlier operation of the name is
     in flight.
     """
-    if not is_settled(error):
+    if not is_reported(error):
         _tell(id, error)
-        settle(error)
+        mark_reported(error)
 
 
 def refuse_call(
@@ -58,9 +58,9 @@ def refuse_call(
 
     For what the steady path does, where `refusing` would take longer than the work within.
     """
-    if not is_settled(error) and _engine.is_initialized():
+    if not is_reported(error) and _engine.is_initialized():
         _tell_by_name(kind, prefix, name, process_set, error, tell)
-        settle(error)
+        mark_reported(error)
 
 
 def refuse_whole(kind: OperationKind, text: str, process_set: int, error: Exception) -> None:
@@ -121,10 +121,10 @@ def refusing_all(
     try:
         yield
     except Exception as error:
-        if not is_settled(error) and _engine.is_initialized():
+        if not is_reported(error) and _engine.is_initialized():
             for name in names:
                 _tell_by_name(kind, prefix, name, process_set, error, tell)
-            settle(error)
+            mark_reported(error)
         raise
 
 
@@ -135,7 +135,7 @@ def refuse_unnamed(
     if _engine.is_initialized():
         for _ in range(count):
             _tell_by_name(kind, prefix, None, process_set, error)
-        settle(error)
+        mark_reported(error)
 
 
 def _tell_by_name(

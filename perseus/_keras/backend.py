@@ -77,7 +77,7 @@ class Backend(Protocol):
     ) -> list[Any]:
         """The gradients, with NaN in one if one of `which` is not finite on any rank."""
 
-    def here(self) -> object:
+    def current_graph(self) -> object:
         """Stands for where operations are put at present: a graph, or none."""
 
     def refuse_xla(self, name: str) -> None:

@@ -17,8 +17,8 @@ from perseus._keras.backend import Backend
 from perseus._keras.distributed import reducers_of
 from perseus._keras.variables import model_variables, optimizer_variables, without_repeats
 from perseus.common import objects
-from perseus.common.callers import callers_level
 from perseus.common.process_sets import global_process_set
+from perseus.common.stacklevel import user_stacklevel
 
 __all__ = [
     "BestModelCheckpoint",
@@ -51,7 +51,7 @@ class WithoutXla:
         if reducers_of(optimizer) and self._backend.turn_off_xla(model):
             warnings.warn(
                 "jit_compile=True is left out: XLA has no way to reduce gradients over the ranks",
-                stacklevel=callers_level(),
+                stacklevel=user_stacklevel(),
             )
 
 

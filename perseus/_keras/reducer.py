@@ -85,7 +85,7 @@ class Reducer:
 
     def mark(self) -> None:
         """Notes that the gradients which come next, in the same graph, have been reduced."""
-        self._reduced_in = self._backend.here()
+        self._reduced_in = self._backend.current_graph()
 
     def clear_mark(self) -> None:
         self._reduced_in = _NOWHERE
@@ -93,7 +93,7 @@ class Reducer:
     def is_marked(self) -> bool:
         if self._reduced_in in (_NOWHERE, _EVERYWHERE):
             return self._reduced_in is _EVERYWHERE
-        return self._reduced_in == self._backend.here()
+        return self._reduced_in == self._backend.current_graph()
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:

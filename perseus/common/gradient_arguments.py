@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from perseus.common.callers import callers_level
 from perseus.common.reduce_ops import Average
+from perseus.common.stacklevel import user_stacklevel
 from perseus_core.arguments import real_number, whole_number
 
 __all__ = ["checked_groups", "checked_passes", "checked_predivide", "given_groups"]
@@ -57,7 +57,7 @@ def given_groups(num_groups: int, groups: Any) -> Any:
     warnings.warn(
         "num_groups is deprecated; give groups instead",
         DeprecationWarning,
-        stacklevel=callers_level(),
+        stacklevel=user_stacklevel(),
     )
     return num_groups if groups is None else groups
 

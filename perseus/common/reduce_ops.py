@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from perseus.common.callers import callers_level
+from perseus.common.stacklevel import user_stacklevel
 from perseus_core import ReduceOp
 from perseus_core.arguments import whole_number
 
@@ -28,7 +28,7 @@ def resolve_op(op: int | None, average: bool | None) -> int:
     if average is None:
         return Average
     warnings.warn(
-        "average is deprecated; give op instead", DeprecationWarning, stacklevel=callers_level()
+        "average is deprecated; give op instead", DeprecationWarning, stacklevel=user_stacklevel()
     )
     return Average if average else Sum
 

@@ -18,11 +18,11 @@ import mxnet as mx
 import numpy as np
 
 import perseus_core
-from perseus.common.callers import callers_level
 from perseus.common.exceptions import HorovodVersionMismatchError
+from perseus.common.stacklevel import user_stacklevel
 from perseus.mxnet import errors
 from perseus_core import OperationKind, ReduceOp, refusals, submission
-from perseus_core.errors import AbortedError, NotInitializedError, settle
+from perseus_core.errors import AbortedError, NotInitializedError, mark_reported
 from perseus_core.process import NOT_INITIALIZED
 
 __all__ = [
@@ -31,11 +31,11 @@ __all__ = [
     "checked",
     "checked_list",
     "copy_to",
+    "drain",
     "empty_like",
     "refusing",
     "refusing_all",
     "require_member",
-    "settle_down",
     "submit",
 ]
 
@@ -178,7 +178,7 @@ def submit(
         wrong = _library.perseus_mxnet_push(ctypes.byref(call), ctypes.byref(outcome))
         if wrong:
             error = mx.MXNetError(wrong.decode(errors="replace"))
-            settle(error)
+            mark_reported(error)
             raise error
         if outcome.value:
             pending.append(Pending(outcome.value, inputs))
@@ -274,7 +274,7 @@ def copy_to(source: NDArray, targets: Iterable[NDArray]) -> None:
             source.copyto(target)
 
 
-def settle_down() -> None:
+def drain() -> None:
     """Waits for the operations that MXNet was given, as MXNet does at its end: another rank may
     come to them later. Not for ever, since it may be that none comes to one of them: warns then."""
     (seconds,) = [each.value for each in perseus_core.settings() if each.name == _PATIENCE]
@@ -285,7 +285,7 @@ def settle_down() -> None:
             f"of which none has ended for {seconds} s ({_PATIENCE}): another rank has not come to "
             "them. Their results are void",
             RuntimeWarning,
-            stacklevel=callers_level(),
+            stacklevel=user_stacklevel(),
         )
 
 

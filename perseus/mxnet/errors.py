@@ -43,5 +43,5 @@ def from_status(status: int, message: str) -> Exception:
     if isinstance(plain, ValueError):
         return plain
     error = _CLASSES.get(type(plain), _CLASSES[errors.HorovodInternalError])(message)
-    errors.settle(error)
+    errors.mark_reported(error)
     return error

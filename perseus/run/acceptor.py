@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from perseus.run import agent
 
-PATIENCE_SECONDS = 5.0
+PROOF_SECONDS = 5.0
 # Agents of the job have proved it by then; where room is short, others must go.
-PATIENCE_IN_A_CROWD_SECONDS = 0.1
+PROOF_SECONDS_IN_A_CROWD = 0.1
 PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
 MOST_CALLERS = 256
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
@@ -40,7 +40,7 @@ class _Caller:
 class Acceptor:
     """Lets in the agents of ranks that are awaited. Strangers get five seconds, never more than a
     bounded number of them at once. Never blocks, and lives by its owner's selector, whose keys'
-    data are called, and by `look_after`. Not thread-safe."""
+    data are called, and by `handle_deadlines`. Not thread-safe."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Acceptor:
         self._listen_at = float("inf")
 
     def next_deadline(self) -> float:
-        """When `look_after` is to be called again."""
+        """When `handle_deadlines` is to be called again."""
         oldest = self._callers[0].came if self._callers else float("inf")
-        return min(oldest + PATIENCE_SECONDS, self._listen_at)
+        return min(oldest + PROOF_SECONDS, self._listen_at)
 
-    def look_after(self, now: float) -> None:
-        while self._callers and now >= self._callers[0].came + PATIENCE_SECONDS:
+    def handle_deadlines(self, now: float) -> None:
+        while self._callers and now >= self._callers[0].came + PROOF_SECONDS:
             self._forget(self._callers[0])
         if now >= self._listen_at:
             self._listen_at = float("inf")
@@ -98,7 +98,7 @@ class Acceptor:
     def _accept(self) -> None:
         now = time.monotonic()
         if len(self._callers) >= self._most_callers and not self._make_room(now):
-            self._rest_until(self._callers[0].came + PATIENCE_IN_A_CROWD_SECONDS)
+            self._rest_until(self._callers[0].came + PROOF_SECONDS_IN_A_CROWD)
             return
         try:
             connection, address = self._listener.accept()
@@ -115,11 +115,11 @@ class Acceptor:
             connection.close()
             return
         self._callers.append(caller)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(caller))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read_answer(caller))
 
     def _make_room(self, now: float) -> bool:
         """Sends away who has been here longest, if that is long enough for those of the job."""
-        if not self._callers or now < self._callers[0].came + PATIENCE_IN_A_CROWD_SECONDS:
+        if not self._callers or now < self._callers[0].came + PROOF_SECONDS_IN_A_CROWD:
             return False
         self._forget(self._callers[0])
         return True
@@ -132,7 +132,7 @@ class Acceptor:
         self._callers.remove(caller)
         self._selector.unregister(caller.connection)
 
-    def _hear(self, caller: _Caller) -> None:
+    def _read_answer(self, caller: _Caller) -> None:
         """Reads a caller's answer, no further: what follows is the agent's to say."""
         if caller not in self._callers:
             return  # forgotten since the selector saw it
@@ -147,9 +147,9 @@ class Acceptor:
         if not data:
             self._forget(caller)
         elif len(caller.answer) == length:
-            self._decide(caller)
+            self._verify(caller)
 
-    def _decide(self, caller: _Caller) -> None:
+    def _verify(self, caller: _Caller) -> None:
         hello, proof = caller.answer[: agent.HELLO.size], caller.answer[agent.HELLO.size :]
         rank, _, name = agent.HELLO.unpack(hello)
         expected = agent.proof(self._key, agent.AS_AGENT, caller.challenge, hello)

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # would complain of what it cannot write at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    if status and NO_HOROVOD in launcher.last_words():
+    if status and NO_HOROVOD in launcher.last_lines():
         print(
             "perseusrun: the program is written for Horovod; with --drop-in, `import horovod` "
             "gives Perseus",

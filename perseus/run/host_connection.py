@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from perseus.run import agent
 
-JobText = dict[str, Any]  # what becomes the JSON that an agent is sent
+JobDescription = dict[str, Any]  # what becomes the JSON that an agent is sent
 
 # A command that runs another on a host, as `ssh host command` does, to be used instead of ssh.
 REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
@@ -93,7 +93,12 @@ class AgentConnection:
     """A line to an agent, and its protocol; never blocks. Not thread-safe."""
 
     def __init__(
-        self, host: str, ranks: Sequence[int], stdin: IO[bytes], stdout: IO[bytes], job: JobText
+        self,
+        host: str,
+        ranks: Sequence[int],
+        stdin: IO[bytes],
+        stdout: IO[bytes],
+        job: JobDescription,
     ):
         """`stdin` and `stdout` are the agent's; `job` is what it is to do."""
         self.host = host
@@ -101,7 +106,7 @@ class AgentConnection:
         self.stdout = stdout
         self.ready = False  # the agent has answered
         self.ended = False  # it has closed its side
-        self.complaint = b""  # what else it had to say
+        self.stderr_tail = b""  # what else it had to say
         self._stdin = stdin
         text = json.dumps(job).encode()
         self._outgoing = struct.pack("!I", len(text)) + text
@@ -146,7 +151,7 @@ class AgentConnection:
             data = b""
         if not data:
             self.ended = True
-            self.read_complaint()  # what it said last was written before it closed its side
+            self.read_stderr()  # what it said last was written before it closed its side
             return
         self._incoming += data
         if not self.ready:
@@ -165,7 +170,7 @@ class AgentConnection:
             self._incoming = self._incoming[end:]
             yield Frame(kind, rank, payload)
 
-    def read_complaint(self) -> bool:
+    def read_stderr(self) -> bool:
         """Keeps what has come outside the protocol; whether more may come."""
         return False
 
@@ -178,7 +183,7 @@ class AgentConnection:
 class HostConnection(AgentConnection):
     """To the agent of a host, started by `command`."""
 
-    def __init__(self, host: str, ranks: Sequence[int], command: list[str], job: JobText):
+    def __init__(self, host: str, ranks: Sequence[int], command: list[str], job: JobDescription):
         # A session of its own: the terminal's Ctrl-C is for the launcher alone.
         self._process = subprocess.Popen(
             command,
@@ -192,11 +197,11 @@ class HostConnection(AgentConnection):
         self.stderr = self._process.stderr
         os.set_blocking(self.stderr.fileno(), False)
 
-    def read_complaint(self) -> bool:
+    def read_stderr(self) -> bool:
         """Keeps what it, or ssh, has written to stderr."""
         try:
             while data := os.read(self.stderr.fileno(), 65536):
-                self.complaint = (self.complaint + data)[-4096:]
+                self.stderr_tail = (self.stderr_tail + data)[-4096:]
         except BlockingIOError:
             return True
         return False

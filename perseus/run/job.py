@@ -17,7 +17,6 @@ from itertools import groupby
 
 from perseus.run import agent
 from perseus.run.environment import exported, job_environment, rank_environment
-from perseus.run.fates import Fates
 from perseus.run.host_connection import (
     AGENT,
     AgentConnection,
@@ -27,11 +26,12 @@ from perseus.run.host_connection import (
 )
 from perseus.run.hosts import Slot, is_local
 from perseus.run.output import Output
-from perseus.run.rendezvous import Meeting
+from perseus.run.rank_outcomes import RankOutcomes
+from perseus.run.rendezvous import ServedRendezvous
 
 # Once a rank has failed: how long the others may go on, to say what they saw of it; then SIGTERM,
 # and how long until SIGKILL; then how long until the agents are given up. Under 5 s in all.
-LAST_WORDS_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 GRACE_SECONDS = 2.0
 AGENT_SECONDS = 1.0
 
@@ -41,7 +41,7 @@ class Job:
     command: Sequence[str]
     slots: Sequence[Slot]
     secret: str
-    meeting: Meeting | None = None  # where the ranks find each other; None: elsewhere
+    rendezvous: ServedRendezvous | None = None  # where the ranks find each other; None: elsewhere
     # The job goes on without ranks that fail as long as so many are left; None: it ends.
     least: int | None = None
     # What the ranks of the given host are told of rank 0, for torch.distributed; None: nothing.
@@ -72,7 +72,7 @@ class Launcher:
         self._terminate_at: float | None = None
         self._give_up_at: float | None = None
         self._signals: list[int] = []
-        self._fates = Fates(len(job.slots), job.least)
+        self._outcomes = RankOutcomes(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first to exit of those that blame others
         self._kill_at: dict[int, float] = {}  # ranks that others have given up
         self._check_abandoned_at = float("inf")
@@ -93,9 +93,9 @@ class Launcher:
                     self._output.finish(slot.rank)
         return self.failure.exit_code if self.failure else 0
 
-    def last_words(self) -> list[bytes]:
+    def last_lines(self) -> list[bytes]:
         """The last line that each rank wrote to stderr."""
-        return self._output.last_words()
+        return self._output.last_lines()
 
     def _start(self) -> None:
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
@@ -108,7 +108,7 @@ class Launcher:
                 self._description(name, here),
             )
             self._selector.register(
-                host.stderr, selectors.EVENT_READ, lambda host=host: self._read_complaint(host)
+                host.stderr, selectors.EVENT_READ, lambda host=host: self._read_stderr(host)
             )
             self._add(host)
         self._start_deadline = time.monotonic() + self._job.start_timeout
@@ -134,8 +134,8 @@ class Launcher:
         environment = dict(os.environ) if is_local(host) else exported(os.environ)
         environment |= self._job.environment
         environment |= job_environment(self._job.secret)
-        if self._job.meeting:
-            environment["PERSEUS_RENDEZVOUS"] = self._job.meeting.seen_from(host)
+        if self._job.rendezvous:
+            environment["PERSEUS_RENDEZVOUS"] = self._job.rendezvous.seen_from(host)
         if self._job.least is not None:
             environment["PERSEUS_SURVIVORS"] = "1"
         if self._job.master:
@@ -157,12 +157,12 @@ class Launcher:
             while self._signals:
                 self._interrupted(self._signals.pop(0))
             now = time.monotonic()
-            self._heed_deadlines(now)
+            self._handle_deadlines(now)
             if self._give_up_at is not None and now >= self._give_up_at:
                 break
-        self._convict_victim()
+        self._fail_for_victim()
 
-    def _heed_deadlines(self, now: float) -> None:
+    def _handle_deadlines(self, now: float) -> None:
         if now >= self._start_deadline:
             self._start_deadline = float("inf")
             self._check_started()
@@ -174,7 +174,7 @@ class Launcher:
             self._check_abandoned()
         if self._terminate_at is not None and now >= self._terminate_at:
             self._terminate_at = None
-            self._convict_victim()
+            self._fail_for_victim()
             self._terminate()
 
     def _terminate(self) -> None:
@@ -239,13 +239,13 @@ class Launcher:
         """What a rank's engine says of others: "3 lost", "3 left", or "met 0 1 2"."""
         if words[0] == b"met":
             members = [int(word) for word in words[1:]]
-            self._fates.met(members)
+            self._outcomes.met(members)
             for member in members:
                 self._kill_at.pop(member, None)
             return
         culprit, lost = int(words[0]), words[1] == b"lost"
-        if self._fates.blame(rank, culprit, is_lost=lost, running=self._running):
-            self._kill_at.setdefault(culprit, time.monotonic() + LAST_WORDS_SECONDS)
+        if self._outcomes.blame(rank, culprit, is_lost=lost, running=self._running):
+            self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
 
     def _kill(self, rank: int) -> None:
         for host in self._hosts:
@@ -255,25 +255,25 @@ class Launcher:
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
         """Whether enough ranks are left after these have failed; says so."""
-        if not self._fates.fail(ranks) or self.failure:
+        if not self._outcomes.fail(ranks) or self.failure:
             return False
         for rank in ranks:
             self._ended(rank, how)
-        self._say(f"{message}; the other {self._fates.left} go on")
+        self._say(f"{message}; the other {self._outcomes.left} go on")
         return True
 
     def _ended(self, rank: int, how: str) -> None:
         self._kill_at.pop(rank, None)
-        if self._job.meeting:
-            self._job.meeting.note_ended(rank, how)
+        if self._job.rendezvous:
+            self._job.rendezvous.note_ended(rank, how)
 
     def _check_abandoned(self) -> None:
         """Nobody but ranks that others have given up is left: they may never end."""
         left = sorted(self._running)
-        left_out = self._job.meeting.left_out() if self._job.meeting else ()
+        left_out = self._job.rendezvous.left_out() if self._job.rendezvous else ()
         if not left or self.failure or self._victim:
             return
-        if not self._fates.have_been_given_up(left, left_out):
+        if not self._outcomes.have_been_given_up(left, left_out):
             return
         if self._job.least is not None:
             for rank in left:
@@ -285,12 +285,12 @@ class Launcher:
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
-        self._fates.exited(rank, status)
+        self._outcomes.exited(rank, status)
         how, code = how_it_ended(status)
         if status == 0:
             self._ended(rank, how)
             # One that the others have lost may just be ending, like them.
-            self._check_abandoned_at = time.monotonic() + LAST_WORDS_SECONDS
+            self._check_abandoned_at = time.monotonic() + REPORT_SECONDS
             return
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
         if self._goes_on_without([rank], how, failure.message):
@@ -298,21 +298,21 @@ class Launcher:
         if self._job.least is None:
             self._ended(rank, how)  # who waits for it in init hears why it waits in vain
         elif not self.failure:
-            enough = f"of at least {self._job.least} ranks {self._fates.left} are left"
+            enough = f"of at least {self._job.least} ranks {self._outcomes.left} are left"
             self._fail(rank, f"{failure.message}, and {enough}", failure.exit_code)
-        if self.failure or not self._fates.is_victim(rank):
+        if self.failure or not self._outcomes.is_victim(rank):
             self._fail(failure.rank, failure.message, failure.exit_code)
         elif self._victim is None:
             # Somebody else ended first and is about to exit: wait for that.
             self._victim = failure
-            self._end_in(LAST_WORDS_SECONDS)
+            self._end_in(REPORT_SECONDS)
 
-    def _convict_victim(self) -> None:
+    def _fail_for_victim(self) -> None:
         """Nobody else has failed in time: the rank that failed first it is, and why it did."""
         victim, self._victim = self._victim, None
         if victim is None or victim.rank is None or self.failure:
             return
-        message = f"{victim.message}, {self._fates.why(victim.rank)}"
+        message = f"{victim.message}, {self._outcomes.why(victim.rank)}"
         self._fail(victim.rank, message, victim.exit_code)
 
     def _lost(self, host: AgentConnection) -> None:
@@ -321,7 +321,7 @@ class Launcher:
             return
         for rank in lost:
             del self._running[rank]
-        words = host.complaint.decode(errors="replace").strip() or "it gave no reason"
+        words = host.stderr_tail.decode(errors="replace").strip() or "it gave no reason"
         where = f"host {host.host} ({name_ranks(lost)})"
         if not host.ready:
             return self._fail(None, f"no rank could be started on {where}: {words}", 1)
@@ -329,8 +329,8 @@ class Launcher:
         if not self._goes_on_without(lost, "lost its connection to the launcher", message):
             self._fail(None, message, 1)
 
-    def _read_complaint(self, host: HostConnection) -> None:
-        if not host.read_complaint():
+    def _read_stderr(self, host: HostConnection) -> None:
+        if not host.read_stderr():
             self._selector.unregister(host.stderr)
 
     def _flush(self, host: AgentConnection) -> None:
@@ -351,7 +351,7 @@ class Launcher:
         self.failure = Failure(rank, message, exit_code)
         others = f"; ending the other {len(self._running)}" if self._running else ""
         self._say(f"{message}{others}")
-        self._end_in(LAST_WORDS_SECONDS)
+        self._end_in(REPORT_SECONDS)
 
     def _interrupted(self, number: int) -> None:
         if self.failure is None:

@@ -19,7 +19,7 @@ class Mpirun:
 
 
 @dataclass(frozen=True)
-class MpiJob:
+class MpirunOptions:
     size: int
     hosts: Sequence[tuple[str, int]]  # empty: this host
     exported: Mapping[str, str]  # environment that every rank gets
@@ -56,56 +56,59 @@ def identify(path: str, version_text: str) -> Mpirun:
     raise ValueError(f"--mpi: {path} is neither Open MPI's nor MPICH's: it says '{first}'")
 
 
-def mpirun_environment(mpirun: Mpirun, job: MpiJob) -> dict[str, str]:
+def mpirun_environment(mpirun: Mpirun, options: MpirunOptions) -> dict[str, str]:
     """What mpirun's command line cannot say, for the end of its environment."""
     if mpirun.vendor == "Open MPI":
         return {}
-    environment = {"FI_PROVIDER": "tcp", "UCX_TLS": "tcp,sm,self"} if job.tcp else {}
-    if len(job.remote_shell) > 1:
-        environment["HYDRA_LAUNCHER_EXTRA_ARGS"] = shlex.join(job.remote_shell[1:])
+    environment = {"FI_PROVIDER": "tcp", "UCX_TLS": "tcp,sm,self"} if options.tcp else {}
+    if len(options.remote_shell) > 1:
+        environment["HYDRA_LAUNCHER_EXTRA_ARGS"] = shlex.join(options.remote_shell[1:])
     # Hydra 5.0.2 keeps the environment's last variable from other hosts.
     return {**environment, "PERSEUSRUN_LAST": ""}
 
 
-def mpirun_command(mpirun: Mpirun, job: MpiJob, command: Sequence[str]) -> list[str]:
+def mpirun_command(mpirun: Mpirun, options: MpirunOptions, command: Sequence[str]) -> list[str]:
     build = _open_mpi if mpirun.vendor == "Open MPI" else _mpich
-    return [mpirun.path, *build(mpirun, job), *job.more, *command]
+    return [mpirun.path, *build(mpirun, options), *options.more, *command]
 
 
-def _open_mpi(mpirun: Mpirun, job: MpiJob) -> list[str]:
-    arguments = ["-np", str(job.size)]
-    arguments += ["--allow-run-as-root"] if job.root else []
-    arguments += _hosts("-H", job)
+def _open_mpi(mpirun: Mpirun, options: MpirunOptions) -> list[str]:
+    arguments = ["-np", str(options.size)]
+    arguments += ["--allow-run-as-root"] if options.root else []
+    arguments += _hosts("-H", options)
     # Without hosts and their slots, as many ranks as were asked for run here, as without --mpi.
-    by = "slot" if job.hosts else "slot:OVERSUBSCRIBE"
-    arguments += job.binding or ["--bind-to", "none", "--map-by", by]
-    if job.remote_shell:
+    by = "slot" if options.hosts else "slot:OVERSUBSCRIBE"
+    arguments += options.binding or ["--bind-to", "none", "--map-by", by]
+    if options.remote_shell:
         launcher = "plm_ssh" if mpirun.major >= 5 else "plm_rsh"
-        shell, *options = job.remote_shell
+        shell, *shell_options = options.remote_shell
         arguments += ["--mca", f"{launcher}_agent", shell]
-        arguments += ["--mca", f"{launcher}_args", shlex.join(options)] if options else []
-    arguments += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"] if job.tcp else []
-    if job.interfaces:
-        arguments += ["--mca", "btl_tcp_if_include", ",".join(job.interfaces)]
-    for name in _names(job.exported):
+        if shell_options:
+            arguments += ["--mca", f"{launcher}_args", shlex.join(shell_options)]
+    arguments += ["--mca", "pml", "ob1", "--mca", "btl", "^openib"] if options.tcp else []
+    if options.interfaces:
+        arguments += ["--mca", "btl_tcp_if_include", ",".join(options.interfaces)]
+    for name in _names(options.exported):
         arguments += ["-x", name]
     return arguments
 
 
-def _mpich(mpirun: Mpirun, job: MpiJob) -> list[str]:
-    arguments = ["-n", str(job.size)]
-    arguments += _hosts("-hosts", job)
-    if job.remote_shell:
-        arguments += ["-launcher", "ssh", "-launcher-exec", job.remote_shell[0]]
-    arguments += job.binding or ["-bind-to", "none"]
-    arguments += ["-iface", job.interfaces[0]] if job.interfaces else []  # Hydra takes one
-    passed = {**job.exported, **mpirun_environment(mpirun, job)}
+def _mpich(mpirun: Mpirun, options: MpirunOptions) -> list[str]:
+    arguments = ["-n", str(options.size)]
+    arguments += _hosts("-hosts", options)
+    if options.remote_shell:
+        arguments += ["-launcher", "ssh", "-launcher-exec", options.remote_shell[0]]
+    arguments += options.binding or ["-bind-to", "none"]
+    arguments += ["-iface", options.interfaces[0]] if options.interfaces else []  # Hydra takes one
+    passed = {**options.exported, **mpirun_environment(mpirun, options)}
     arguments += ["-genvlist", ",".join(_names(passed))]
     return arguments
 
 
-def _hosts(flag: str, job: MpiJob) -> list[str]:
-    return [flag, ",".join(f"{name}:{slots}" for name, slots in job.hosts)] if job.hosts else []
+def _hosts(flag: str, options: MpirunOptions) -> list[str]:
+    if not options.hosts:
+        return []
+    return [flag, ",".join(f"{name}:{slots}" for name, slots in options.hosts)]
 
 
 def _names(environment: Iterable[str]) -> list[str]:

@@ -62,13 +62,13 @@ class MpiLauncher(Launcher):
         self._address = address
         self._listen_on = listen_on
         self._key = secrets.token_hex(32)
-        self._uncalled = set(self._running)  # ranks whose agents have not called yet
+        self._awaited = set(self._running)  # ranks whose agents have not called yet
         self._called: dict[int, _Agent] = {}  # until all have, and begin
         self._master: Master | None = None
 
     def _start(self) -> None:
         self._acceptor = Acceptor(
-            self._selector, self._listen_on, self._key, self._uncalled, self._entered
+            self._selector, self._listen_on, self._key, self._awaited, self._entered
         )
         command = list(self._mpirun_command([*AGENT, "--call-back"]))
         self._log(shlex.join(command))
@@ -87,25 +87,27 @@ class MpiLauncher(Launcher):
             start_new_session=True,
         )
         assert self._mpirun.stdout
-        self._words = self._mpirun.stdout
-        os.set_blocking(self._words.fileno(), False)
-        self._selector.register(self._words, selectors.EVENT_READ, self._pass_words_on)
+        self._mpirun_output = self._mpirun.stdout
+        os.set_blocking(self._mpirun_output.fileno(), False)
+        self._selector.register(
+            self._mpirun_output, selectors.EVENT_READ, self._forward_mpirun_output
+        )
         self._mpirun_fd = os.pidfd_open(self._mpirun.pid)
         self._selector.register(self._mpirun_fd, selectors.EVENT_READ, self._mpirun_ended)
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
-    def _pass_words_on(self) -> bool:
+    def _forward_mpirun_output(self) -> bool:
         """What mpirun itself says, unless the job has failed already and we have said how. Gives
         whether there may be more."""
-        if self._words.closed:
+        if self._mpirun_output.closed:
             return False
         try:
-            words = os.read(self._words.fileno(), 65536)
+            words = os.read(self._mpirun_output.fileno(), 65536)
         except BlockingIOError:
             return False
         if not words:
-            self._selector.unregister(self._words)
-            self._words.close()
+            self._selector.unregister(self._mpirun_output)
+            self._mpirun_output.close()
             return False
         if not self.failure:
             sys.stderr.write(words.decode(errors="replace"))
@@ -113,10 +115,10 @@ class MpiLauncher(Launcher):
         return True
 
     def _entered(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
-        self._uncalled.remove(rank)
+        self._awaited.remove(rank)
         self._log(f"rank {rank} is on host {host}")
         self._called[rank] = _Agent(connection, address, host)
-        if not self._uncalled:
+        if not self._awaited:
             self._acceptor.close()
             self._begin()
 
@@ -159,43 +161,43 @@ class MpiLauncher(Launcher):
     def _mpirun_ended(self) -> None:
         self._selector.unregister(self._mpirun_fd)
         status = self._mpirun.wait()
-        while self._pass_words_on():
+        while self._forward_mpirun_output():
             pass
         # Agents that have called say by themselves how their ranks ended.
         how, code = how_it_ended(status)
-        self._give_up_uncalled(f"mpirun {how} before it had started", code or 1)
+        self._give_up_awaited(f"mpirun {how} before it had started", code or 1)
 
     def _next_deadline(self) -> float:
         return min(super()._next_deadline(), self._acceptor.next_deadline())
 
-    def _heed_deadlines(self, now: float) -> None:
-        super()._heed_deadlines(now)
-        self._acceptor.look_after(now)
+    def _handle_deadlines(self, now: float) -> None:
+        super()._handle_deadlines(now)
+        self._acceptor.handle_deadlines(now)
 
     def _check_started(self) -> None:
-        self._give_up_uncalled(
+        self._give_up_awaited(
             f"within the start time-out of {self._job.start_timeout} s mpirun has not started", 1
         )
 
-    def _give_up_uncalled(self, what: str, exit_code: int) -> None:
-        if not self._uncalled:
+    def _give_up_awaited(self, what: str, exit_code: int) -> None:
+        if not self._awaited:
             return
-        ranks = name_ranks(sorted(self._uncalled))
+        ranks = name_ranks(sorted(self._awaited))
         self._expect_no_more()
         self._fail(None, f"{what} {ranks}", exit_code)
 
     def _expect_no_more(self) -> None:
-        for rank in [*self._uncalled, *self._called]:
+        for rank in [*self._awaited, *self._called]:
             self._running.pop(rank, None)
         for called in self._called.values():
             called.connection.close()
         self._called.clear()
-        self._uncalled.clear()
+        self._awaited.clear()
         self._acceptor.close()
 
     def _terminate(self) -> None:
         super()._terminate()
-        if self._uncalled:
+        if self._awaited:
             self._expect_no_more()
             self._mpirun.send_signal(signal.SIGTERM)
 
@@ -213,6 +215,6 @@ class MpiLauncher(Launcher):
                 self._mpirun.send_signal(number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._mpirun.wait(AGENT_SECONDS)
-        while self._pass_words_on():
+        while self._forward_mpirun_output():
             pass
-        self._words.close()
+        self._mpirun_output.close()

@@ -65,7 +65,7 @@ class Output:
             if file:
                 file.close()
 
-    def last_words(self) -> list[bytes]:
+    def last_lines(self) -> list[bytes]:
         """The last line that each rank wrote to stderr."""
         return list(self._last_words.values())
 

@@ -33,7 +33,7 @@ def own_addresses(
 
 
 @dataclass(frozen=True)
-class Meeting:
+class ServedRendezvous:
     """seen_from: from a host to the rendezvous's "address:port" there. note_ended: for a rank whose
     process has ended, and how. left_out: ranks without which the survivors have met."""
 
@@ -45,7 +45,7 @@ class Meeting:
 @contextlib.contextmanager
 def serve_rendezvous(
     hosts: Sequence[str], secret: str, addresses: Mapping[str, str], least: int | None = None
-) -> Iterator[Meeting]:
+) -> Iterator[ServedRendezvous]:
     """Serves until the context ends.
 
     hosts: of each rank. addresses: this machine's, by host; if all are one, nothing listens on
@@ -55,7 +55,7 @@ def serve_rendezvous(
 
     listen_on = _only_one(addresses.values())
     with Rendezvous(len(hosts), secret, listen_on, least=least or 1, hosts=hosts) as rendezvous:
-        yield Meeting(
+        yield ServedRendezvous(
             lambda host: _join(addresses[host], rendezvous.port),
             rendezvous.note_ended,
             rendezvous.left_out,

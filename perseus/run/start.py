@@ -16,7 +16,7 @@ from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, Slot, assign, is_local
 from perseus.run.job import Job, Launcher
 from perseus.run.master import Master, address_of
-from perseus.run.mpi import MpiJob, find_mpirun, mpirun_command, mpirun_environment
+from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output
 from perseus.run.rendezvous import (
@@ -74,7 +74,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         return _run(_mpi_launcher(request, job, output, environment))
     names = [slot.host for slot in slots]
     addresses = own_addresses(names, environment, shell)
-    with serve_rendezvous(names, job.secret, addresses, job.least) as job.meeting:
+    with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
         with _master(slots, addresses, environment, shell) as job.master:
             return _run(Launcher(job, output))
 
@@ -122,7 +122,7 @@ def _mpi_launcher(
     mpirun = find_mpirun()
     shell = [*job.remote_shell.command, *job.remote_shell.options(job.start_timeout)]
     needed = {**environment, CALL_BACK: ""}
-    mpi_job = MpiJob(
+    mpirun_options = MpirunOptions(
         size=request.size,
         hosts=[(host.name, host.slots) for host in request.hosts],
         exported=exported(needed) if several else {**job.environment, CALL_BACK: ""},
@@ -136,8 +136,8 @@ def _mpi_launcher(
     return MpiLauncher(
         job,
         output,
-        lambda started: mpirun_command(mpirun, mpi_job, started),
-        mpirun_environment(mpirun, mpi_job),
+        lambda started: mpirun_command(mpirun, mpirun_options, started),
+        mpirun_environment(mpirun, mpirun_options),
         address=address,
         listen_on=listen_on,
     )

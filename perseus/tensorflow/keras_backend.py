@@ -16,8 +16,8 @@ from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Min
 from perseus.tensorflow.horovod import functions
 from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
+from perseus.tensorflow.horovod.gradient_sums import GradientSums
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op
-from perseus.tensorflow.horovod.pass_sums import PassSums
 from perseus.tensorflow.horovod.util import is_variable, tensorflow_variable
 from perseus.tensorflow.keras2_optimizers import Keras2Distributed, LegacyDistributed
 from perseus_core import WORLD
@@ -28,8 +28,8 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
+    "current_graph",
     "finite_everywhere",
-    "here",
     "horovod",
     "is_variable",
     "keras2_class",
@@ -72,7 +72,7 @@ class _Accumulation:
     """Works in functions and eagerly."""
 
     def __init__(self, passes: int, sparse_as_dense: bool) -> None:
-        self._sums = PassSums(passes, sparse_as_dense)
+        self._sums = GradientSums(passes, sparse_as_dense)
 
     def __call__(
         self,
@@ -145,7 +145,7 @@ def _times(gradient: Any, factor: tf.Tensor) -> Any:
     return gradient * factor
 
 
-def here() -> object:
+def current_graph() -> object:
     if tf.executing_eagerly():
         return None
     return weakref.ref(tf.compat.v1.get_default_graph())

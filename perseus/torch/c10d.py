@@ -34,7 +34,7 @@ from torch._C._distributed_c10d import Work
 
 import perseus_core
 from perseus.torch import c10d_sets
-from perseus.torch.c10d_work import Call, call_on, callback_threads, start
+from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
 from perseus_core import OperationKind, ReduceOp, opened_sets, refusals
 
@@ -170,7 +170,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         root = self._ranks[opts.rootRank]
         with self._refusing(OperationKind.BROADCAST):
             buffer = tensor.detach().contiguous()
-            call = call_on([(buffer, buffer)], root=root)
+            call = submit_arguments([(buffer, buffer)], root=root)
         return self._start(
             OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
         )
@@ -234,7 +234,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         )
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._start(OperationKind.BARRIER, [Call([], {})], lambda _: None, [])
+        return self._start(OperationKind.BARRIER, [SubmitArguments([], {})], lambda _: None, [])
 
     # ---- Messages.
 
@@ -267,13 +267,13 @@ class PerseusProcessGroup(dist.ProcessGroup):
         result: list[torch.Tensor] | None = None,
         finish: Callable[[], None] | None = None,
     ) -> Work:
-        calls = []
+        submissions = []
         with self._refusing(OperationKind.ALLREDUCE, min(len(tensors), 1)):
             op = _op_of(opts)
             buffers = [_real(tensor, op).detach().contiguous() for tensor in tensors]
             if tensors:
                 pairs = [(buffer, buffer) for buffer in buffers]
-                calls.append(call_on(pairs, reduce_op=op))
+                submissions.append(submit_arguments(pairs, reduce_op=op))
 
         def done(_: list[int]) -> None:
             _copy_back([_real(tensor, op) for tensor in tensors], buffers)
@@ -281,13 +281,13 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 finish()
 
         return self._start(
-            OperationKind.ALLREDUCE, calls, done, tensors if result is None else result
+            OperationKind.ALLREDUCE, submissions, done, tensors if result is None else result
         )
 
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
-        calls, sources, targets = [], [], []
+        submissions, sources, targets = [], [], []
         with self._refusing(OperationKind.REDUCESCATTER, len(outputs)):
             op = _op_of(opts)
             for output, input in zip(outputs, inputs, strict=True):
@@ -298,7 +298,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
                     )
                 source = _real(input, op).detach().contiguous().view(-1)
                 target = _real(output, op).detach().contiguous()
-                calls.append(call_on([(source, target)], reduce_op=op))
+                submissions.append(submit_arguments([(source, target)], reduce_op=op))
                 sources.append(source)
                 targets.append(target)
 
@@ -306,7 +306,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             sources.clear()
             _copy_back([_real(output, op) for output in outputs], targets)
 
-        return self._start(OperationKind.REDUCESCATTER, calls, finish, outputs)
+        return self._start(OperationKind.REDUCESCATTER, submissions, finish, outputs)
 
     def _gather(
         self,
@@ -318,7 +318,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [_bytes_of(input) for input in inputs]
             parts = parts_of()
-            calls = [call_on([(source, None)]) for source in sources]
+            submissions = [submit_arguments([(source, None)]) for source in sources]
 
         def finish(handles: list[int]) -> None:
             sources.clear()
@@ -326,7 +326,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
                 if targets:
                     _deal(take_result(handle), targets)
 
-        return self._start(OperationKind.ALLGATHER, calls, finish, result)
+        return self._start(OperationKind.ALLGATHER, submissions, finish, result)
 
     def _exchange(
         self,
@@ -339,7 +339,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             pieces = [_bytes_of(input) for input in inputs_of()]
             outputs = outputs_of()
             source = torch.cat(pieces)
-            call = call_on([(source, None)], splits=[piece.numel() for piece in pieces])
+            call = submit_arguments([(source, None)], splits=[piece.numel() for piece in pieces])
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
             _deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
@@ -355,7 +355,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         prefix = f"c10d.message.{source}.{tag}"
         try:
             buffer = _bytes_of(tensor)
-            call = call_on([(buffer, buffer)], root=self._ranks[source])
+            call = submit_arguments([(buffer, buffer)], root=self._ranks[source])
         except Exception as error:
             refusals.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
             raise
@@ -380,11 +380,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def _start(
         self,
         kind: OperationKind,
-        calls: list[Call],
+        submissions: list[SubmitArguments],
         finish: Callable[[list[int]], None],
         result: list[torch.Tensor],
     ) -> Work:
-        work = start(kind, _prefix(kind), self._set, calls, finish, result, self._timeout)
+        work = start(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
         self._last_works.append(work)
         if sum(tensor.numel() for tensor in result) <= _SMALL:
             self._last_small_works.append(work)
@@ -411,7 +411,7 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
             f"{perseus_core.size()}; start the job so that both say the same, for instance with "
             "perseusrun or torchrun"
         )
-    c10d_sets.begin()
+    c10d_sets.agree_on_used_numbers()
     return PerseusProcessGroup(
         rank,
         size,

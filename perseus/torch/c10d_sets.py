@@ -11,7 +11,7 @@ import torch.distributed as dist
 import perseus_core
 from perseus_core import ReduceOp, opened_sets
 
-__all__ = ["Pairs", "begin", "open_set"]
+__all__ = ["Pairs", "agree_on_used_numbers", "open_set"]
 
 # Keys in the store: how many sets there are in all; the numbers of a group's own and its pairs'.
 _SETS = "perseus/sets"
@@ -23,7 +23,7 @@ _last_set = 0
 _last_set_before = 0
 
 
-def begin() -> None:
+def agree_on_used_numbers() -> None:
     """Called by all ranks at init_process_group.
 
     Groups of an earlier one have used numbers that must not come again.

@@ -18,7 +18,7 @@ from perseus.torch.horovod.tensors import described
 from perseus_core import OperationKind, callbacks, engine, refusals, submission
 from perseus_core.errors import from_status
 
-__all__ = ["Call", "PerseusWork", "call_on", "callback_threads", "start"]
+__all__ = ["PerseusWork", "SubmitArguments", "callback_threads", "start", "submit_arguments"]
 
 #: Where futures that were asked for complete, and their callbacks run.
 callback_threads = CallbackThreads()
@@ -134,20 +134,22 @@ class PerseusWork(Work):
 
 
 @dataclass(frozen=True)
-class Call:
+class SubmitArguments:
     """What engine.submit takes."""
 
     tensors: list[engine.Operand]
     options: dict[str, Any]
 
 
-def call_on(pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], **options: Any) -> Call:
+def submit_arguments(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], **options: Any
+) -> SubmitArguments:
     """A call on tensors and where their results go, if that is known, wherever they are.
 
     ValueError for what cannot be sent, or is not all on one device.
     """
     tensors, place = described([source for source, _ in pairs], [target for _, target in pairs])
-    return Call(tensors, {**options, "place": place})
+    return SubmitArguments(tensors, {**options, "place": place})
 
 
 @contextlib.contextmanager
@@ -171,15 +173,15 @@ def start(
     kind: OperationKind,
     prefix: str,
     process_set: int,
-    calls: Sequence[Call],
+    submissions: Sequence[SubmitArguments],
     finish: Callable[[list[int]], None],
     result: list[torch.Tensor],
     timeout: timedelta,
 ) -> PerseusWork:
     """Begins unnamed operations of a prefix, to be waited for as one; see PerseusWork."""
     callbacks.start()
-    work = PerseusWork(prefix, len(calls), finish, result, timeout)
-    for index, call in enumerate(calls):
+    work = PerseusWork(prefix, len(submissions), finish, result, timeout)
+    for index, call in enumerate(submissions):
         ended = functools.partial(work.ended, index)
         try:
             submission.submit(
@@ -194,6 +196,6 @@ def start(
                 callback=ended,
             )
         except Exception as error:
-            refusals.refuse_unnamed(kind, prefix, len(calls) - index - 1, process_set, error)
+            refusals.refuse_unnamed(kind, prefix, len(submissions) - index - 1, process_set, error)
             raise
     return work

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from perseus.common.process_sets import ProcessSet, set_id
-from perseus.torch.c10d_work import call_on, start
+from perseus.torch.c10d_work import start, submit_arguments
 from perseus_core import OperationKind, ReduceOp
 
 __all__ = ["allreduce_hook"]
@@ -29,7 +29,7 @@ def allreduce_hook(
     order, as DDP sees to."""
     buffer = bucket.buffer()
     # Buckets come from the last layers to the first, which the next forward needs first.
-    call = call_on([(buffer, buffer)], reduce_op=ReduceOp.AVERAGE, priority=bucket.index())
+    call = submit_arguments([(buffer, buffer)], reduce_op=ReduceOp.AVERAGE, priority=bucket.index())
     work = start(
         OperationKind.ALLREDUCE,
         "ddp.allreduce",

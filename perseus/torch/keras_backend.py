@@ -26,8 +26,8 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
+    "current_graph",
     "finite_everywhere",
-    "here",
     "horovod",
     "is_variable",
     "keras2_class",
@@ -199,7 +199,7 @@ def finite_everywhere(
     return results
 
 
-def here() -> object:
+def current_graph() -> object:
     return None
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import left_out
+from conftest import skip_or_fail
 
 
 def compiled(source: Path, program: Path, *options: str) -> Path:
@@ -19,7 +19,7 @@ def compiled(source: Path, program: Path, *options: str) -> Path:
     name, fallback = ("CC", "cc") if source.suffix == ".c" else ("CXX", "c++")
     compiler = shutil.which(os.environ.get(name, fallback))
     if compiler is None:
-        left_out(f"there is no compiler for {source.name}: install one, or name it in {name}")
+        skip_or_fail(f"there is no compiler for {source.name}: install one, or name it in {name}")
     config = [sys.executable, "-m", "perseus.config", "--cflags", "--libs"]
     flags = subprocess.run(config, capture_output=True, text=True, check=True).stdout.split()
     strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]

@@ -28,7 +28,7 @@ def all_well(result: subprocess.CompletedProcess[str], ranks: int) -> None:
     assert result.stdout.count("well") == ranks, result.stdout
 
 
-def left_out(why: str) -> NoReturn:
+def skip_or_fail(why: str) -> NoReturn:
     """Skips the test, or fails it where nothing may be skipped."""
     if os.environ.get("NO_SKIP"):
         pytest.fail(why)

@@ -49,8 +49,8 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
     _basics.init(comm, process_sets)
     if is_first:
         # Before what init has registered: the last to come is the first to run.
-        atexit.unregister(_settle_down)
-        atexit.register(_settle_down)
+        atexit.unregister(_drain_at_exit)
+        atexit.register(_drain_at_exit)
 
 
 def shutdown() -> None:
@@ -58,14 +58,14 @@ def shutdown() -> None:
     PERSEUS_STALL_CHECK_TIME_SECONDS at most for one of which other ranks know nothing: it fails.
     init may follow."""
     if is_initialized():
-        engine.settle_down()
+        engine.drain()
     _basics.shutdown()
 
 
-def _settle_down() -> None:
+def _drain_at_exit() -> None:
     # A script that has failed leaves at once.
     if getattr(sys, "last_value", None) is None and is_initialized():
-        engine.settle_down()
+        engine.drain()
 
 
 def allreduce(

@@ -7,11 +7,11 @@ from typing import Any
 
 import mxnet as mx
 
-from perseus.common.callers import callers_level
 from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import checked_predivide
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Average
+from perseus.common.stacklevel import user_stacklevel
 from perseus.mxnet.engine import NDArray
 from perseus.mxnet.horovod.compression import Compression
 from perseus.mxnet.horovod.optimizer import (
@@ -63,7 +63,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             warnings.warn(
                 "DistributedTrainer takes the optimizer that DistributedOptimizer was given: "
                 "gradients are reduced once",
-                stacklevel=callers_level(),
+                stacklevel=user_stacklevel(),
             )
             optimizer = optimizer._optimizer
         super().__init__(_in_order(params), optimizer, optimizer_params, kvstore=None)

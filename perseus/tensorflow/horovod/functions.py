@@ -11,8 +11,8 @@ import tensorflow as tf
 from perseus.common import objects
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process_sets import ProcessSet, global_process_set
-from perseus.tensorflow.horovod.calls import short_name
 from perseus.tensorflow.horovod.mpi_ops import assign_values_of_root, checked_variables
+from perseus.tensorflow.horovod.op_arguments import short_name
 from perseus_core import NotInitializedError
 
 __all__ = [

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from perseus.common.gradient_arguments import checked_passes
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
+from perseus.tensorflow.horovod.gradient_sums import GradientSums
 from perseus.tensorflow.horovod.mpi_ops import size_op
-from perseus.tensorflow.horovod.pass_sums import PassSums
 from perseus.tensorflow.horovod.util import reference, references
 
 __all__ = [
@@ -53,7 +53,7 @@ class LocalGradientAggregationHelper:
         self.average_aggregated_gradients = average_aggregated_gradients
         self.process_set = process_set
         self.scale_local_gradients = scale_local_gradients
-        self._sums = PassSums(self.backward_passes_per_step, sparse_as_dense, name)
+        self._sums = GradientSums(self.backward_passes_per_step, sparse_as_dense, name)
         self._local: set[Any] = set()
         self._is_last: Any = None
 

@@ -11,9 +11,9 @@ from perseus.common.gradient_arguments import checked_groups, checked_predivide
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
-from perseus.tensorflow.horovod.calls import in_graph, reducing, short_name
 from perseus.tensorflow.horovod.compression import Compressor
 from perseus.tensorflow.horovod.mpi_ops import process_set_included_op, size_op
+from perseus.tensorflow.horovod.op_arguments import in_graph, reducing, short_name
 from perseus.tensorflow.horovod.reductions import gathered_slices
 from perseus.tensorflow.horovod.util import is_variable, reference, references
 from perseus.tensorflow.plugin import is_in_loop, ops

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from perseus.common.reduce_ops import Average, Sum
-from perseus.tensorflow.horovod.calls import node_name
+from perseus.tensorflow.horovod.op_arguments import node_name
 from perseus.tensorflow.plugin import ops
 
 # What a node's own gradient takes over from it.

@@ -25,7 +25,7 @@ from perseus.common.process import __all__ as _process_functions
 from perseus.common.process import is_homogeneous
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from perseus.tensorflow.horovod.calls import (
+from perseus.tensorflow.horovod.op_arguments import (
     in_graph,
     matched,
     reducing,

@@ -13,8 +13,8 @@ from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.tensorflow.horovod.compression import Compression, Compressor
 from perseus.tensorflow.horovod.gradient_aggregation import LocalGradientAggregationHelper
 from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
+from perseus.tensorflow.horovod.gradient_sums import local_variable
 from perseus.tensorflow.horovod.mpi_ops import rank
-from perseus.tensorflow.horovod.pass_sums import local_variable
 from perseus.tensorflow.horovod.util import references
 from perseus_core import WORLD
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
-from perseus.tensorflow.horovod.calls import refusing
 from perseus.tensorflow.horovod.compression import Compression, Compressor
 from perseus.tensorflow.horovod.mpi_ops import (
     _allreduce,
@@ -27,6 +26,7 @@ from perseus.tensorflow.horovod.mpi_ops import (
     allgather,
     size_op,
 )
+from perseus.tensorflow.horovod.op_arguments import refusing
 from perseus_core import OperationKind
 
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]

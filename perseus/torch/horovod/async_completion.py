@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from perseus.torch.horovod.tensors import leave_to
+from perseus.torch.horovod.tensors import record_stream
 from perseus_core import engine, settings
 
 ASYNC_COMPLETION = "PERSEUS_ASYNC_COMPLETION"
@@ -32,7 +32,7 @@ ASYNC_COMPLETION = "PERSEUS_ASYNC_COMPLETION"
 # As init has found it; None: nobody has asked.
 _is_on: bool | None = None
 # Operations that streams wait for, by age: what becomes of them is not known yet.
-_unknown: deque[int] = deque()
+_pending: deque[int] = deque()
 _lock = threading.RLock()
 
 
@@ -48,51 +48,51 @@ def wait(handle: int, output: Any) -> bool:
     """Has the current stream wait for what the operation puts into `output`: tensors or their
     storages. False, and nothing is done, where only the host can.
 
-    Give the handle to forget() in the end. Raises what look_back does, or what the operation failed
-    with.
+    Give the handle to release_later() in the end. Raises what raise_late_errors does, or what the
+    operation failed with.
     """
-    look_back()
+    raise_late_errors()
     device = _device_of(output)
     if device is None or device.type != "cuda":
         return False
     stream = torch.cuda.current_stream(device)
     engine.wait_on_stream(handle, stream.cuda_stream)
-    leave_to(stream, engine.kept(handle))
+    record_stream(stream, engine.kept(handle))
     engine.let_go(handle)
     return True
 
 
-def forget(handle: int) -> None:
+def release_later(handle: int) -> None:
     """Releases an operation that a stream waits for, when it is known what has become of it."""
-    _unknown.append(handle)
+    _pending.append(handle)
 
 
-def look_back() -> None:
+def raise_late_errors() -> None:
     """Raises what operations that streams wait for have failed with since; once."""
-    if not _unknown:
+    if not _pending:
         return
     error = None
     with _lock:
-        while _unknown and engine.poll(_unknown[0]) != 0:
-            handle = _unknown.popleft()
+        while _pending and engine.poll(_pending[0]) != 0:
+            handle = _pending.popleft()
             error = error or engine.error(handle)
             engine.release(handle)
     if error is not None:
         raise error
 
 
-def settle() -> None:
+def wait_for_all() -> None:
     """Waits until all that streams wait for is complete; raises what any of it failed with."""
-    for handle in list(_unknown):
-        with contextlib.suppress(Exception):  # which look_back raises
+    for handle in list(_pending):
+        with contextlib.suppress(Exception):  # which raise_late_errors raises
             engine.wait(handle)
-    look_back()
+    raise_late_errors()
 
 
-def warn() -> None:
+def warn_of_late_errors() -> None:
     """Warns of what has failed and can be raised no more."""
     try:
-        look_back()
+        raise_late_errors()
     except Exception as error:
         warnings.warn(f"results that are in use may be void: {error}", stacklevel=2)
 
@@ -100,12 +100,12 @@ def warn() -> None:
 def reset() -> None:
     """Forgets what was under way in an engine that has shut down, and looks at the setting anew."""
     global _is_on
-    warn()
+    warn_of_late_errors()
     _is_on = None
 
 
 # Last of all: what is registered by init, which ends the engine, runs before.
-atexit.register(warn)
+atexit.register(warn_of_late_errors)
 
 
 def _device_of(output: Any) -> torch.device | None:

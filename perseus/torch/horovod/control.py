@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
-from perseus.torch.horovod.async_completion import settle
+from perseus.torch.horovod.async_completion import wait_for_all
 from perseus.torch.horovod.eager import eager
 from perseus_core import barrier as _barrier
 from perseus_core import join as _join
@@ -37,5 +37,5 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     What CUDA streams wait for (PERSEUS_ASYNC_COMPLETION) is complete then on this rank; an error of
     it is raised.
     """
-    settle()
+    wait_for_all()
     _barrier(process_set=set_id(process_set))

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from perseus.common.callers import callers_level
 from perseus.common.process_sets import ProcessSet
+from perseus.common.stacklevel import user_stacklevel
 from perseus.torch.horovod.compression import Compressor
+from perseus.torch.horovod.deferred_updates import Update
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
 from perseus.torch.horovod.partial_step import options_of, partial_groups
-from perseus.torch.horovod.put_off_updates import Update
 from perseus_core import size
 from perseus_core.arguments import whole_number
 
@@ -173,7 +173,7 @@ class Distributed:
                     "optimizer.synchronize(). This can cause training slowdown. You may want to "
                     "consider using optimizer.skip_synchronize() context if you use "
                     "optimizer.synchronize() in your code.",
-                    stacklevel=callers_level(),
+                    stacklevel=user_stacklevel(),
                 )
             self.synchronize()
         self._synchronized = False

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from perseus.torch.horovod.deferred_updates import Update
 from perseus.torch.horovod.distributed import Distributed
-from perseus.torch.horovod.put_off_updates import Update
 
 
 class DistributedDeltas(Distributed):

@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from perseus.torch.horovod.deferred_updates import DeferredUpdates
 from perseus.torch.horovod.distributed import Distributed
-from perseus.torch.horovod.noticing import can_notice
-from perseus.torch.horovod.put_off_updates import PutOffUpdates
+from perseus.torch.horovod.watched_tensors import can_watch
 
 
 class UpdatesInForward:
     """Comes before Distributed, and puts off what is left of a step once its gradients move."""
 
     def _distribute(self, *args: Any) -> None:
-        self._updates: PutOffUpdates | None = None
+        self._updates: DeferredUpdates | None = None
         super()._distribute(*args)  # type: ignore[misc]
         if self._gradients is not None:
-            self._updates = PutOffUpdates(self._gradients)
+            self._updates = DeferredUpdates(self._gradients)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes the optimizer's step; parameters are updated when they are needed.
@@ -35,10 +35,10 @@ class UpdatesInForward:
         """
         self.apply_updates()
         is_reduced = self._synchronized or not self._should_synchronize
-        if closure is not None or is_reduced or self._updates is None or not _can_put_off(self):
+        if closure is not None or is_reduced or self._updates is None or not _can_defer(self):
             return super().step(closure)  # type: ignore[misc]
         result, reduced, update = self._step_later()
-        self._updates.put_off(reduced, update)
+        self._updates.defer(reduced, update)
         return result
 
     step.hooked = True  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ class UpdatesInForward:
         self.__dict__["state"] = value
 
 
-def _can_put_off(optimizer: torch.optim.Optimizer) -> bool:
+def _can_defer(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step in parts, later, does the same as a whole one now."""
     hooks = (
         optimizer._optimizer_step_pre_hooks,
@@ -109,7 +109,7 @@ def _can_put_off(optimizer: torch.optim.Optimizer) -> bool:
         any(hooks)
         or is_scaled
         or any(group.get("differentiable") for group in optimizer.param_groups)
-        or not all(map(can_notice, params))
+        or not all(map(can_watch, params))
         or _has_compiled()
     )
 

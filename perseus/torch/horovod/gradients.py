@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from perseus.common.callers import callers_level
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average
+from perseus.common.stacklevel import user_stacklevel
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compressor, NoneCompressor
-from perseus.torch.horovod.roll_call import RollCall
+from perseus.torch.horovod.name_check import NameCheck
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 from perseus.torch.horovod.tensors import (
     copy,
@@ -40,7 +40,7 @@ NAN_CHECK = "PERSEUS_ALLREDUCE_NANCHECK"
 
 #: By operation: what waits for it, where an optimizer has put off the update that it is for; see
 #: forward_overlap.
-put_off: dict[int, Callable[[], None]] = {}
+deferred: dict[int, Callable[[], None]] = {}
 
 
 class Bucket:
@@ -75,7 +75,7 @@ class Bucket:
         #: the gradients that are being reduced
         self.grads: list[torch.Tensor] = []
         #: whether the parameters' update is put off
-        self.is_put_off = False
+        self.is_deferred = False
 
     def is_done(self) -> bool:
         """Whether finish would not wait, as far as can be told."""
@@ -115,7 +115,7 @@ class Gradients:
         self._sparse_dims: dict[torch.Tensor, int] = {}
         self._registered_for: int | None = None
         self._names = [names[param] for param in params]
-        self._roll_call: RollCall | None = None
+        self._name_check: NameCheck | None = None
         self.buckets = self._make_buckets(params, names, groups)
         self._register()
         self.restart()
@@ -173,8 +173,8 @@ class Gradients:
         Raises the first error. Where ranks have parameters of other names, that is one, and nothing
         is waited for: some of it never ends.
         """
-        if self._roll_call is not None:
-            self._roll_call.check()
+        if self._name_check is not None:
+            self._name_check.check()
         error: Exception | None = None
         for bucket in buckets:
             finish, bucket.finish = bucket.finish, None
@@ -224,7 +224,7 @@ class Gradients:
     def _register(self) -> None:
         self._registered_for = set_id(self._process_set)
         has_runs = any(bucket.is_run for bucket in self.buckets)
-        self._roll_call = RollCall(self._names, self._process_set) if has_runs else None
+        self._name_check = NameCheck(self._names, self._process_set) if has_runs else None
         for bucket in self.buckets:
             bucket.id = engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
             kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
@@ -247,7 +247,7 @@ class Gradients:
 
         def hook(param: torch.Tensor) -> None:
             left = bucket.passes_left
-            if bucket.is_put_off:
+            if bucket.is_deferred:
                 raise RuntimeError(
                     f"backward reached {bucket.name}, whose last update is put off: its parameter "
                     "was used where Python does not see it. Call optimizer.apply_updates() before "
@@ -284,10 +284,10 @@ class Gradients:
     def _start(self, bucket: Bucket) -> None:
         if self._registered_for != self._process_set.process_set_id:
             self._register()
-        if self._roll_call is not None:
-            self._roll_call.start()
-        if bucket.id in put_off:  # another optimizer's, whose parameters are named alike
-            put_off[bucket.id]()
+        if self._name_check is not None:
+            self._name_check.start()
+        if bucket.id in deferred:  # another optimizer's, whose parameters are named alike
+            deferred[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]
         if grads[0].is_sparse or (len(grads) > 1 and any(grad.is_sparse for grad in grads)):
             self._start_sparse(bucket, grads)
@@ -541,7 +541,7 @@ def _warn_of_a_change(name: str) -> None:
     warnings.warn(
         f"a gradient was changed in place while it was being reduced ({name}), so ranks may differ "
         "now: call optimizer.synchronize() before, and step() within skip_synchronize()",
-        stacklevel=callers_level(),
+        stacklevel=user_stacklevel(),
     )
 
 

@@ -87,7 +87,7 @@ def finish(handle: int) -> Any:
     else:
         _finishers.pop(handle, None)
         del _outputs[handle]
-        async_completion.forget(handle)
+        async_completion.release_later(handle)
     return output
 
 

@@ -41,8 +41,8 @@ from perseus.torch.horovod.broadcast import (
     broadcast_async_,
 )
 from perseus.torch.horovod.control import barrier, join
+from perseus.torch.horovod.deferred_updates import apply_all_updates
 from perseus.torch.horovod.handles import poll, synchronize
-from perseus.torch.horovod.put_off_updates import apply_all_updates
 from perseus.torch.horovod.reducescatter import (
     HorovodGroupedReducescatter,
     HorovodReducescatter,
@@ -65,7 +65,7 @@ def shutdown() -> None:
     """Leaves the job. Operations under way fail, here and on the others. init may follow."""
     apply_all_updates()
     _basics.shutdown()
-    async_completion.warn()
+    async_completion.warn_of_late_errors()
 
 
 __all__ = [

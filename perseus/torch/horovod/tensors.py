@@ -191,7 +191,7 @@ def copy(target: torch.Tensor, buffer: torch.Tensor) -> None:
         buffer.record_stream(torch.cuda.current_stream(buffer.device))
 
 
-def leave_to(stream: torch.cuda.Stream, memory: Any) -> None:
+def record_stream(stream: torch.cuda.Stream, memory: Any) -> None:
     """Lets tensors, or their storages, be let go of as soon as the stream does what it has by now.
 
     PyTorch's allocator then gives their memory to others in the order of the stream that it was
@@ -199,7 +199,7 @@ def leave_to(stream: torch.cuda.Stream, memory: Any) -> None:
     """
     if isinstance(memory, (list, tuple)):
         for part in memory:
-            leave_to(stream, part)
+            record_stream(stream, part)
     elif isinstance(memory, torch.UntypedStorage):
         whole = torch.empty(0, dtype=torch.uint8, device=memory.device)
         whole.set_(memory).record_stream(stream)

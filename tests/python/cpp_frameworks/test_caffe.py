@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiling import compiled
-from conftest import left_out
+from conftest import skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "tests/caffe_standin/solver_test.cc"
@@ -105,7 +105,7 @@ def test_ranks_learn_what_one_process_learns_of_all_rows(solvers: Solvers, optio
 @pytest.mark.parametrize("operations", ["nccl", "staged"])
 def test_gradients_on_gpus(solvers: Solvers, operations: str) -> None:
     if not (CUDA / "libcuda.so.1").exists():
-        left_out(f"there is no stand-in for CUDA in {CUDA}: run `make cpp-tests`")
+        skip_or_fail(f"there is no stand-in for CUDA in {CUDA}: run `make cpp-tests`")
     environment = {
         "PERSEUS_CUDA_LIBRARY_PATH": str(CUDA),
         "PERSEUS_STANDIN_DELAY_US": "200",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from compiling import compiled
-from conftest import left_out
+from conftest import skip_or_fail
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -77,7 +77,7 @@ class Examples:
     @cache  # noqa: B019 - there is one object
     def built(self, program: Program) -> Path:
         if not all((INCLUDE / header).exists() for header in program.headers):
-            left_out(f"there is no {program.folder}: apt-get install {program.packages}")
+            skip_or_fail(f"there is no {program.folder}: apt-get install {program.packages}")
         includes = [f"-I{EXAMPLES / 'cpp'}", "-isystem", str(self.folder / "include")]
         source = EXAMPLES / program.folder / "digits.cc"
         binary = self.folder / f"{program.folder}-{program.dtype}"

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from lone_mistakes import fails_everywhere, faulty_ranks
+from single_rank_errors import fails_everywhere, faulty_ranks
 from torch_groups import (
     all_gather_single,
     everybodys,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 import torch.distributed as dist
-from lone_mistakes import fails_everywhere
+from single_rank_errors import fails_everywhere
 from torch_groups import group, meet, rank, same, size, values
 
 from perseus_core import HorovodInternalError

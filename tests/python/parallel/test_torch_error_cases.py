@@ -63,13 +63,13 @@ scattering a scalar: ValueError
 a type that is not supported: ValueError
     parallel/test_torch_errors.py test_types_and_layouts_that_cannot_be_sent
 op and average: ValueError
-    parallel/test_torch_lone_mistakes.py test_a_mistake_of_all_ranks
+    parallel/test_torch_single_rank_errors.py test_a_mistake_of_all_ranks
 average alone: DeprecationWarning
     parallel/test_torch_collectives.py test_the_deprecated_average_argument
 a broadcast from a rank that has joined: HorovodInternalError
     parallel/test_torch_join.py test_a_broadcast_from_a_rank_that_has_joined_fails
 a sparse tensor that is dense; another op: ValueError
-    parallel/test_torch_lone_mistakes.py test_a_sparse_tensor_that_is_dense
+    parallel/test_torch_single_rank_errors.py test_a_sparse_tensor_that_is_dense
 Adasum of integers: ValueError
     parallel/test_torch_adasum.py test_integers_and_other_operations_are_refused
 
@@ -79,7 +79,7 @@ broadcast_parameters of what is none: ValueError
 the state of LBFGS: ValueError
     parallel/test_torch_optimizer_state.py test_lbfgs_is_refused_before_anything_is_sent
 an object that cannot be pickled: what pickle raised
-    parallel/test_torch_lone_mistakes.py test_one_that_the_root_cannot_pickle
+    parallel/test_torch_single_rank_errors.py test_one_that_the_root_cannot_pickle
 
 # DistributedOptimizer
 gradient_predivide_factor without Average: ValueError

@@ -136,7 +136,7 @@ def test_every_option_keeps_the_numbers(options):
     assert_equal(train(True, **options), train(False, **options))
 
 
-def is_put_off(param) -> bool:
+def is_deferred(param) -> bool:
     return "_perseus_updates" in param.__dict__
 
 
@@ -153,18 +153,18 @@ def test_a_step_does_not_wait_and_the_forward_pass_waits_layer_by_layer(two_rank
     optimizer.step()
     optimizer.zero_grad()
     if hvd.rank() == 0:
-        assert all(map(is_put_off, model.parameters()))
+        assert all(map(is_deferred, model.parameters()))
         assert isinstance(model.scale, nn.Parameter)
         assert model.scale.grad is None
         hvd.barrier()
 
     seen = []
-    model.last.register_forward_pre_hook(lambda *_: seen.append(is_put_off(model.inner.weight)))
+    model.last.register_forward_pre_hook(lambda *_: seen.append(is_deferred(model.inner.weight)))
     model(inputs)
     assert seen == [False]
     optimizer.apply_updates()
     for name, value in model.named_parameters():
-        assert not is_put_off(value)
+        assert not is_deferred(value)
         assert type(value) is nn.Parameter
         if name != "inner.bias":  # what comes after it takes the mean away
             assert torch.equal(before[name], value) == (name == "unused"), name
@@ -268,7 +268,7 @@ def test_clipped_gradients_are_used_at_once():
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             with optimizer.skip_synchronize():
                 optimizer.step()
-            assert not any(map(is_put_off, model.parameters()))
+            assert not any(map(is_deferred, model.parameters()))
         return model, optimizer
 
     assert_equal(train_clipped(True), train_clipped(False))
@@ -281,7 +281,7 @@ def test_step_hooks_and_closures_are_served_at_once(two_ranks):
     model(torch.ones(2, 8).double()).sum().backward()
     optimizer.step()
     assert steps == [1]
-    assert not any(map(is_put_off, model.parameters()))
+    assert not any(map(is_deferred, model.parameters()))
     handle.remove()
 
     def closure():
@@ -291,7 +291,7 @@ def test_step_hooks_and_closures_are_served_at_once(two_ranks):
         return loss
 
     assert optimizer.step(closure) is not None
-    assert not any(map(is_put_off, model.parameters()))
+    assert not any(map(is_deferred, model.parameters()))
 
 
 def test_shutdown_and_the_end_of_an_optimizer_lose_nothing():
@@ -453,7 +453,7 @@ def test_a_failed_reduction_is_raised_by_the_forward_pass(two_ranks):
     optimizer.zero_grad()
     with pytest.raises(hvd.HorovodInternalError, match="weight"):
         model(torch.ones(1, 2))
-    assert not any(map(is_put_off, model.parameters()))
+    assert not any(map(is_deferred, model.parameters()))
     assert torch.equal(before, model.weight)
     model(torch.ones(1, 2))
 

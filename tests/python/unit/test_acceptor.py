@@ -106,7 +106,7 @@ def test_an_agent_enters_and_is_answered(house: House) -> None:
     assert house.entered == [(0, "h1")]
     expected = agent.proof(KEY, agent.AS_LAUNCHER, challenge, said[: agent.HELLO.size])
     assert caller.recv(4096) == expected
-    house.acceptor.look_after(time.monotonic() + 100)
+    house.acceptor.handle_deadlines(time.monotonic() + 100)
     assert not is_sent_away(caller)
 
 
@@ -144,9 +144,9 @@ def test_who_says_nothing_is_sent_away_after_five_seconds(house: House) -> None:
     caller = house.call()
     house.challenge(caller)
     assert before + 5 <= house.acceptor.next_deadline() <= time.monotonic() + 5
-    house.acceptor.look_after(before + 4.9)
+    house.acceptor.handle_deadlines(before + 4.9)
     assert not is_sent_away(caller)
-    house.acceptor.look_after(house.acceptor.next_deadline())
+    house.acceptor.handle_deadlines(house.acceptor.next_deadline())
     house.attend(lambda: is_sent_away(caller))
     assert house.acceptor.next_deadline() == float("inf")
 
@@ -154,7 +154,7 @@ def test_who_says_nothing_is_sent_away_after_five_seconds(house: House) -> None:
 def test_a_crowd_gets_an_eighth_of_the_descriptors_until_the_first_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(acceptor, "PATIENCE_IN_A_CROWD_SECONDS", 2.0)
+    monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 2.0)
     with descriptors(160):
         house = House()
     callers = [house.call() for _ in range(30)]
@@ -166,8 +166,8 @@ def test_a_crowd_gets_an_eighth_of_the_descriptors_until_the_first_make_room(
     house.attend(lambda: house.acceptor.next_deadline() < before + 4)  # nobody more has room
     assert [is_greeted(caller) for caller in callers] == [True] * 20 + [False] * 10
     assert not any(sent_away())
-    monkeypatch.setattr(acceptor, "PATIENCE_IN_A_CROWD_SECONDS", 0.0)
-    house.acceptor.look_after(house.acceptor.next_deadline())
+    monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 0.0)
+    house.acceptor.handle_deadlines(house.acceptor.next_deadline())
     house.attend(lambda: is_greeted(callers[-1]) and sum(sent_away()) >= 10)
     assert sent_away() == [True] * 10 + [False] * 20
     house.close()
@@ -176,7 +176,7 @@ def test_a_crowd_gets_an_eighth_of_the_descriptors_until_the_first_make_room(
 def test_many_descriptors_make_the_crowd_no_larger_than_its_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(acceptor, "PATIENCE_IN_A_CROWD_SECONDS", 2.0)
+    monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 2.0)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
         pytest.skip("there are too few descriptors here")
@@ -199,7 +199,7 @@ def test_without_descriptors_it_rests_and_then_goes_on(house: House) -> None:
         house.attend(lambda: house.acceptor.next_deadline() < float("inf"))
         assert before + 0.1 <= house.acceptor.next_deadline() <= time.monotonic() + 0.1
         assert not house.selector.select(0)
-    house.acceptor.look_after(house.acceptor.next_deadline())
+    house.acceptor.handle_deadlines(house.acceptor.next_deadline())
     assert len(house.challenge(caller)) == agent.CHALLENGE_BYTES
 
 

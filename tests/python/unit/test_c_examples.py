@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compiling import compiled
-from conftest import left_out
+from conftest import skip_or_fail
 
 C = Path(__file__).resolve().parents[3] / "examples/c"
 
@@ -85,7 +85,7 @@ def sources(tmp_path: Path) -> list[Path]:
 def test_valgrind_finds_nothing(tmp_path: Path) -> None:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
-        left_out("there is no valgrind: apt-get install valgrind")
+        skip_or_fail("there is no valgrind: apt-get install valgrind")
     options = ["-q", "--leak-check=full", "--error-exitcode=9"]
     for source in sources(tmp_path):
         program = built(source, tmp_path / source.stem)

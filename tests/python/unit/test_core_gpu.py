@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RunRanks, all_well, left_out
+from conftest import RunRanks, all_well, skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
 STANDIN = ROOT / "build/dev/tests/standin/lib"
@@ -19,7 +19,7 @@ RANKS = Path(__file__).with_name("gpu_ranks.py")
 def standin() -> dict[str, str]:
     """An environment whose CUDA and NCCL are the stand-in."""
     if not (STANDIN / "libnccl.so.2").exists():
-        left_out(f"there is no stand-in for CUDA in {STANDIN}: run `make cpp-tests`")
+        skip_or_fail(f"there is no stand-in for CUDA in {STANDIN}: run `make cpp-tests`")
     folders = [RANKS.parent, ROOT / "tests/python"]
     return {
         **os.environ,

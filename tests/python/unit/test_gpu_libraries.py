@@ -20,5 +20,5 @@ def test_folders_of_wheels_and_of_cupy_are_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("HOME", str(tmp_path))
     told: list[str] = []
     monkeypatch.setattr(gpu_libraries._engine, "add_library_folders", told.append)
-    gpu_libraries.tell_folders()
+    gpu_libraries.add_folders()
     assert told == [":".join(map(str, wanted))]

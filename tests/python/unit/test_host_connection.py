@@ -65,8 +65,8 @@ def test_the_interface_that_the_ranks_are_given_is_the_one_they_are_called_over(
     shell = RemoteShell(command=["no-shell"])
     for variable in ("PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE"):
         addresses = own_addresses(["192.0.2.1"], {variable: "no0, lo"}, shell)
-        with serve_rendezvous(["localhost"], "5ec4e7", addresses) as meeting:
-            assert meeting.seen_from("192.0.2.1").startswith("127.0.0.1:")
+        with serve_rendezvous(["localhost"], "5ec4e7", addresses) as rendezvous:
+            assert rendezvous.seen_from("192.0.2.1").startswith("127.0.0.1:")
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_the_rendezvous_listens_on_the_one_address_that_all_hosts_reach(
 ) -> None:
     routes |= {"a": "127.0.0.2", "b": "127.0.0.2"}
     addresses = own_addresses([*routes, "localhost"], {}, RemoteShell(command=["no-shell"]))
-    with serve_rendezvous(["localhost"] * 3, "5ec4e7", addresses) as meeting:
-        places = {meeting.seen_from(host) for host in addresses}
+    with serve_rendezvous(["localhost"] * 3, "5ec4e7", addresses) as rendezvous:
+        places = {rendezvous.seen_from(host) for host in addresses}
         assert len(places) == 1
         address, _, port = places.pop().rpartition(":")
         assert address == "127.0.0.2"
@@ -96,9 +96,9 @@ def test_the_rendezvous_listens_on_the_one_address_that_all_hosts_reach(
 def test_the_rendezvous_is_reached_by_hosts_in_several_networks(routes: dict[str, str]) -> None:
     routes |= {"a": "127.0.0.2", "b": "127.0.0.3"}
     addresses = own_addresses([*routes, "localhost"], {}, RemoteShell(command=["no-shell"]))
-    with serve_rendezvous(["localhost"] * 3, "5ec4e7", addresses) as meeting:
+    with serve_rendezvous(["localhost"] * 3, "5ec4e7", addresses) as rendezvous:
         for host, seen_as in {**routes, "localhost": "127.0.0.1"}.items():
-            address, _, port = meeting.seen_from(host).rpartition(":")
+            address, _, port = rendezvous.seen_from(host).rpartition(":")
             assert address == seen_as
             socket.create_connection((address, int(port)), timeout=5).close()
 

@@ -17,7 +17,7 @@ from perseus.run.environment import exported
 from perseus.run.hosts import Host, assign
 from perseus.run.job import Job, Launcher
 from perseus.run.output import Output, Stream
-from perseus.run.rendezvous import Meeting
+from perseus.run.rendezvous import ServedRendezvous
 
 # A job of three ranks that never end by themselves; each says its process id and that of a child.
 ENDLESS = """
@@ -85,7 +85,7 @@ print(*[os.environ["PERSEUS_" + name] for name in ("SECRET", "RENDEZVOUS", "LOG_
     run = Run(
         1,
         script,
-        meeting=Meeting(lambda host: f"{host}:7"),
+        rendezvous=ServedRendezvous(lambda host: f"{host}:7"),
         environment={"PERSEUS_LOG_LEVEL": "info"},
     )
     assert run.lines["stdout"] == ["[0]<stdout>:5ec4e7 localhost:7 info"]

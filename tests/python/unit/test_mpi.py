@@ -12,8 +12,8 @@ import pytest
 
 import perseus.run
 from perseus.run.mpi import (
-    MpiJob,
     Mpirun,
+    MpirunOptions,
     find_mpirun,
     identify,
     mpirun_command,
@@ -60,8 +60,8 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=whole, capture_output=True, text=True, timeout=60)
 
 
-def job(**options: object) -> MpiJob:
-    return MpiJob(**{"size": 4, "hosts": [], "exported": {}, **options})  # type: ignore[arg-type]
+def job(**options: object) -> MpirunOptions:
+    return MpirunOptions(**{"size": 4, "hosts": [], "exported": {}, **options})  # type: ignore[arg-type]
 
 
 def command_of(mpirun: Mpirun, **options: object) -> str:

@@ -69,7 +69,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     made = Engine()
     monkeypatch.setattr(handles, "engine", made)
     monkeypatch.setattr(async_completion, "engine", made)
-    monkeypatch.setattr(async_completion, "_unknown", deque())
+    monkeypatch.setattr(async_completion, "_pending", deque())
     monkeypatch.setattr(async_completion, "_is_on", True)
     monkeypatch.setattr(handles, "_outputs", {})
     stream = SimpleNamespace(cuda_stream=STREAM)
@@ -111,7 +111,7 @@ def test_the_current_stream_waits_and_memory_is_let_go_in_its_order(engine: Engi
     assert engine.said == [("stream waits", 7, STREAM), in_use, in_use, ("let go", 7)]
     assert handles.finish(7) is None
     engine.complete.add(7)
-    async_completion.look_back()
+    async_completion.raise_late_errors()
     assert engine.said[4:] == [("released", 7)]
 
 
@@ -138,7 +138,7 @@ def test_an_error_at_the_wait_is_raised_there(engine: Engine):
         handles.finish(7)
     assert engine.said[-1] == ("released", 7)
     assert handles.finish(7) is None
-    async_completion.look_back()
+    async_completion.raise_late_errors()
 
 
 def test_a_later_error_is_raised_by_the_next_call_and_once(engine: Engine):
@@ -160,7 +160,7 @@ def test_an_error_that_comes_before_the_call_returns_is_not_lost(engine: Engine)
     engine.errors[7] = HorovodInternalError("late")
     handles.finish(7)
     with pytest.raises(HorovodInternalError, match="late"):
-        async_completion.look_back()
+        async_completion.raise_late_errors()
 
 
 def test_settle_waits_for_all_and_raises_the_first_error(engine: Engine):
@@ -169,9 +169,9 @@ def test_settle_waits_for_all_and_raises_the_first_error(engine: Engine):
         handles.finish(handle)
     engine.errors[8] = HorovodInternalError("second")
     with pytest.raises(HorovodInternalError, match="second"):
-        async_completion.settle()
-    assert not async_completion._unknown
-    async_completion.settle()
+        async_completion.wait_for_all()
+    assert not async_completion._pending
+    async_completion.wait_for_all()
 
 
 def test_nothing_void_is_saved(engine: Engine):
@@ -192,8 +192,8 @@ def test_what_nobody_asks_for_any_more_is_warned_of(engine: Engine):
     engine.complete.add(7)
     engine.errors[7] = HorovodInternalError("rank 1 has gone")
     with pytest.warns(UserWarning, match="may be void: rank 1 has gone"):
-        async_completion.warn()
-    async_completion.warn()
+        async_completion.warn_of_late_errors()
+    async_completion.warn_of_late_errors()
 
 
 def test_storages_are_marked_as_a_whole(monkeypatch: pytest.MonkeyPatch):
@@ -205,5 +205,5 @@ def test_storages_are_marked_as_a_whole(monkeypatch: pytest.MonkeyPatch):
         raising=False,
     )
     first, second = torch.ones(10), torch.ones(2, 3)
-    tensors.leave_to("stream", [first[3:].untyped_storage(), second])
+    tensors.record_stream("stream", [first[3:].untyped_storage(), second])
     assert marked == [(first.data_ptr(), 40, "stream"), (second.data_ptr(), 24, "stream")]

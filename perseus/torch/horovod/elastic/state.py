@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import torch
 
 from perseus.common.elastic import ObjectState
-from perseus.torch.horovod.async_completion import settle
+from perseus.torch.horovod.async_completion import wait_for_all
 from perseus.torch.horovod.elastic.sampler import ElasticSampler
 from perseus.torch.horovod.functions import (
     broadcast_object,
@@ -133,7 +133,7 @@ class TorchState(ObjectState):
         super().__init__(broadcast_object, rank, **plain)
 
     def save(self) -> None:
-        settle()  # what is void must not be saved
+        wait_for_all()  # what is void must not be saved
         for handler in self._handlers.values():
             handler.save()
         super().save()
@@ -149,7 +149,7 @@ class TorchState(ObjectState):
         super().sync()
         # Not before all are synced: if a rank is lost in between, restore must not give a state
         # that is one rank's in part.
-        settle()
+        wait_for_all()
         for handler in self._handlers.values():
             handler.save()
 

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from lone_mistakes import fails_everywhere, faulty_ranks
+from single_rank_errors import fails_everywhere, faulty_ranks
 
 import perseus_core as perseus
 from perseus_core import MismatchError, ReduceOp, names

@@ -7,7 +7,7 @@ import sys
 _NOT_THE_USERS = ("perseus.", "torch.")
 
 
-def callers_level() -> int:
+def user_stacklevel() -> int:
     """The stacklevel by which a warning of whoever calls this names the user's own line."""
     level = 1
     frame = sys._getframe(level)

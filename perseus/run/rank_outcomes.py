@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 
-class Fates:
+class RankOutcomes:
     """What is known of ranks that have ended, and of those that others cannot go on without.
 
     A rank that fails for want of another names it, for it may well be the first to exit.

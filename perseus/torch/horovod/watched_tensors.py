@@ -32,73 +32,73 @@ _HARMLESS = frozenset(
 )
 
 
-def can_notice(tensor: torch.Tensor) -> bool:
+def can_watch(tensor: torch.Tensor) -> bool:
     """Whether the tensor can be made to: one of a class of its own may not."""
-    return type(tensor) in _NOTICING
+    return type(tensor) in _WATCHED
 
 
-def make_noticing(tensor: torch.Tensor, updates: Updates) -> None:
+def watch(tensor: torch.Tensor, updates: Updates) -> None:
     """Calls updates.apply_to([tensor]) before the tensor's next use, in whatever thread.
 
     Not within torch._C.DisableTorchFunctionSubclass(), where it is as any other.
     """
     tensor._perseus_updates = updates  # type: ignore[attr-defined]
-    tensor.__class__ = _NOTICING[type(tensor)]
+    tensor.__class__ = _WATCHED[type(tensor)]
 
 
-def make_ordinary(tensor: torch.Tensor) -> None:
-    """Takes back make_noticing."""
+def unwatch(tensor: torch.Tensor) -> None:
+    """Takes back watch."""
     tensor.__dict__.pop("_perseus_updates", None)
     tensor.__class__ = _ORDINARY.get(type(tensor), type(tensor))
 
 
-def _noticed(tensors: Iterable[Any]) -> None:
+def _before_use(tensors: Iterable[Any]) -> None:
     """Tensors of one of the classes below are being used."""
     for tensor in tensors:
         updates: Updates | None = tensor.__dict__.get("_perseus_updates")
         if updates is not None:
             updates.apply_to([tensor])
         else:
-            make_ordinary(tensor)  # a copy: it has the class, and nothing that is put off
+            unwatch(tensor)  # a copy: it has the class, and nothing that is put off
 
 
-def _noticing_in(value: Any) -> Iterator[Any]:
+def _watched_in(value: Any) -> Iterator[Any]:
     if type(value) in _ORDINARY:
         yield value
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _noticing_in(inner)
+            yield from _watched_in(inner)
     elif isinstance(value, dict):
-        yield from _noticing_in(list(value.values()))
+        yield from _watched_in(list(value.values()))
 
 
-def _noticing_class(base: Any) -> Any:
-    class Noticing(base):
+def _watched_class(base: Any) -> Any:
+    class Watched(base):
         @classmethod
         def __torch_function__(
             cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
         ) -> Any:
-            used = [] if func in _HARMLESS else list(_noticing_in((args, kwargs)))
+            used = [] if func in _HARMLESS else list(_watched_in((args, kwargs)))
             if not used:
                 return super().__torch_function__(func, types, args, kwargs or {})
-            _noticed(used)
+            _before_use(used)
             return func(*args, **(kwargs or {}))
 
         def __deepcopy__(self, memo: Any) -> Any:
-            _noticed([self])
+            _before_use([self])
             return self.__deepcopy__(memo)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
-            _noticed([self])
+            _before_use([self])
             return self.__reduce_ex__(protocol)
 
-    Noticing.__name__ = Noticing.__qualname__ = base.__name__
-    Noticing.__module__ = base.__module__
-    return Noticing
+    Watched.__name__ = Watched.__qualname__ = base.__name__
+    Watched.__module__ = base.__module__
+    return Watched
 
 
 #: By the classes of tensors that can be made to notice their use, those that do.
-_NOTICING: dict[type, type] = {
-    cls: _noticing_class(cls) for cls in (torch.Tensor, torch.nn.Parameter)
+_WATCHED: dict[type, type] = {
+    cls: _watched_class(cls) for cls in (torch.Tensor, torch.nn.Parameter)
 }
-_ORDINARY = {noticing: ordinary for ordinary, noticing in _NOTICING.items()}
+_ORDINARY = {watched: ordinary for ordinary, watched in _WATCHED.items()}

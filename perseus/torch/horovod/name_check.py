@@ -22,7 +22,7 @@ from perseus_core import MismatchError, rank
 MOST_TOLD = 5
 
 
-class RollCall:
+class NameCheck:
     """Compares the names with those of the other ranks, once, in the shadow of the first step."""
 
     def __init__(self, names: Sequence[str], process_set: ProcessSet) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from lone_mistakes import fails_everywhere, faulty_ranks
+from single_rank_errors import fails_everywhere, faulty_ranks
 
 torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402

@@ -1,7 +1,7 @@
 """The updates of a step that has not waited for its gradients.
 
 A parameter is updated before its module's forward, together with the module's other parameters, or
-when something else uses it: see noticing. So nobody ever sees it without its update.
+when something else uses it: see watched_tensors. So nobody ever sees it without its update.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from perseus.torch.horovod.gradients import Bucket, Gradients, put_off
-from perseus.torch.horovod.noticing import can_notice, make_noticing, make_ordinary
+from perseus.torch.horovod.gradients import Bucket, Gradients, deferred
+from perseus.torch.horovod.watched_tensors import can_watch, unwatch, watch
 
 #: The rest of a step, for some of the parameters.
 Update = Callable[[list[torch.Tensor]], None]
 
 
-class PutOffUpdates:
+class DeferredUpdates:
     """The updates of one optimizer's last step that have not happened yet. Any thread."""
 
     def __init__(self, gradients: Gradients) -> None:
@@ -37,11 +37,11 @@ class PutOffUpdates:
         self._buckets: list[Bucket] = []
         # Of parameters and of gradients.
         self._owner: dict[torch.Tensor, Bucket] = {}
-        self._noticing: dict[Bucket, list[torch.Tensor]] = {}
+        self._watched: dict[Bucket, list[torch.Tensor]] = {}
         self._reduced: Mapping[torch.Tensor, torch.Tensor] = {}
         self._update: Update = lambda params: None
 
-    def put_off(self, reduced: Mapping[torch.Tensor, torch.Tensor], update: Update) -> None:
+    def defer(self, reduced: Mapping[torch.Tensor, torch.Tensor], update: Update) -> None:
         """Puts off the updates of all parameters, whose gradients are being reduced.
 
         Args:
@@ -52,12 +52,12 @@ class PutOffUpdates:
         self._reduced = reduced
         self._update = update
         for bucket in self._buckets:
-            bucket.is_put_off = True
-            put_off[bucket.id] = self.apply
-            self._noticing[bucket] = list(self._seen_of(bucket))
-            for tensor in self._noticing[bucket]:
+            bucket.is_deferred = True
+            deferred[bucket.id] = self.apply
+            self._watched[bucket] = list(self._seen_of(bucket))
+            for tensor in self._watched[bucket]:
                 self._owner[tensor] = bucket
-                make_noticing(tensor, self)
+                watch(tensor, self)
         self._hook = register_module_forward_pre_hook(self._before_forward)
 
     def are_under_way(self) -> bool:
@@ -74,7 +74,7 @@ class PutOffUpdates:
                 param.grad = None
 
     def apply(self) -> None:
-        """Applies all that are put off."""
+        """Applies all that are deferred."""
         self._settle(list(self._buckets))
 
     def apply_to(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -89,7 +89,7 @@ class PutOffUpdates:
         for param in bucket.params:
             yield param
             reduced = self._reduced.get(param)
-            if reduced is not None and param.grad is reduced and can_notice(reduced):
+            if reduced is not None and param.grad is reduced and can_watch(reduced):
                 yield reduced
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -99,7 +99,7 @@ class PutOffUpdates:
 
     def _settle(self, needed: list[Bucket]) -> None:
         with self._lock:
-            settled = [bucket for bucket in needed if bucket.is_put_off]
+            settled = [bucket for bucket in needed if bucket.is_deferred]
             if not settled:
                 return
             for bucket in self._buckets:
@@ -127,20 +127,20 @@ class PutOffUpdates:
     def _reveal(self, buckets: Sequence[Bucket]) -> None:
         """Makes their tensors ordinary ones again."""
         for bucket in buckets:
-            bucket.is_put_off = False
-            put_off.pop(bucket.id, None)
-            for tensor in self._noticing[bucket]:
+            bucket.is_deferred = False
+            deferred.pop(bucket.id, None)
+            for tensor in self._watched[bucket]:
                 del self._owner[tensor]
-                make_ordinary(tensor)
-        self._buckets = [bucket for bucket in self._buckets if bucket.is_put_off]
+                unwatch(tensor)
+        self._buckets = [bucket for bucket in self._buckets if bucket.is_deferred]
         if not self._buckets:
             self._hook.remove()
             self._forget()
 
 
 def apply_all_updates() -> None:
-    """Applies what any optimizer has put off, as long as there is an engine to wait for."""
-    for apply in list(put_off.values()):
+    """Applies what any optimizer has deferred, as long as there is an engine to wait for."""
+    for apply in list(deferred.values()):
         try:
             apply()
         except Exception as error:
@@ -150,7 +150,7 @@ def apply_all_updates() -> None:
 @contextlib.contextmanager
 def _outside_of_forward(device: torch.device) -> Iterator[None]:
     """As where a step is usually taken: neither autograd, nor inference mode, nor autocast, nor a
-    trace; and tensors do not notice their use."""
+    trace; and tensors are not watched."""
     tracing = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:

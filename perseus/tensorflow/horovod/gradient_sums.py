@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from perseus.tensorflow.horovod.util import reference, tensorflow_variable
 
-__all__ = ["PassSums", "local_variable"]
+__all__ = ["GradientSums", "local_variable"]
 
 _COLLECTIONS = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"]
 
 
-class PassSums:
+class GradientSums:
     """Eagerly, in functions, and in v1 graphs, where the sums are local variables: run
     tf.compat.v1.local_variables_initializer(), as a MonitoredSession does.
 

@@ -1,4 +1,4 @@
-"""Perseus without a framework: collectives on arrays of any kind, and the engine's state.
+"""Perseus without a framework: collectives on arrays of any kind, and the state of the engine.
 
     import numpy as np
     import perseus_core as perseus
@@ -8,6 +8,9 @@
     perseus.shutdown()
 
 Start it with ``perseusrun -np 4 python program.py``.
+
+Adapters for frameworks use these modules as well: engine, submission, refusals, names, opened_sets,
+callbacks, arguments, errors.
 """
 
 from perseus_core import gpu_libraries

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 _Tensor = tuple[int, int, tuple[int, ...], int]  # input, output or 0, shape, dtype
 _Place = tuple[int, int, int]  # device, its index, stream or NO_STREAM
 
-#: There is nothing to wait for.
+#: In place of a stream: there is nothing to wait for.
 NO_STREAM: int
 
 def version() -> int: ...
@@ -66,7 +66,7 @@ def submit_allreduce(
     stream: int = 0,
     /,
 ) -> int:
-    """submit for one tensor. The last three go together."""
+    """submit for one tensor. Give all of the last three arguments, or none."""
 
 def submit(
     id: int,
@@ -83,43 +83,44 @@ def submit(
     callback: Callable[[int, int, str], object] | None = None,
     place: _Place | None = None,
 ) -> int:
-    """`keep`, which owns what the tensors' addresses point at, lives until the handle is released.
-    `place`: of all tensors; None is CPU memory. `callback(handle, status, message)` runs on the
-    thread in dispatch_callbacks."""
+    """Starts an operation; see perseus_core.engine.
+
+    `keep` owns the memory that the tensors' addresses point to, and lives until the handle is
+    released. `place` is that of all tensors; None is CPU memory. `callback(handle, status,
+    message)` runs on the thread that is in dispatch_callbacks."""
 
 def refuse(id: int, reason: str) -> None:
-    """This rank's call of the name has failed before it was submitted; tells the others why."""
+    """Tells the other ranks that this rank's call of a name failed before it was submitted."""
 
 def array_address(array: NDArray[Any], /) -> int: ...
 def poll(handle: int, /) -> int: ...
 def wait(handle: int, time_out_ms: int = -1, /) -> bool:
-    """Whether the operation is complete; raises if it failed. Python's signal handlers run."""
+    """Returns whether the operation is complete; raises if it failed. Signal handlers run."""
 
 def wait_on_stream(handle: int, stream: int, /) -> None:
-    """Has a CUDA stream wait for the results; raises if the operation failed. Then what is kept for
-    it may be let go of in the order of that stream."""
+    """Makes a CUDA stream wait for the results; raises if the operation failed. What is kept for
+    the operation may then be dropped in the order of that stream."""
 
 def kept(handle: int, /) -> Any:
-    """What submit was given to keep; None if nothing is kept any more."""
+    """Returns what submit was given to keep; None if it is not kept any more."""
 
 def let_go(handle: int, /) -> None:
-    """Keeps it no longer."""
+    """Drops what is kept."""
 
 def finish(handle: int, /) -> None:
-    """wait without bound, then release, also where the operation failed."""
+    """Waits without bound, then releases the handle, also if the operation failed."""
 
 def last_rank(handle: int) -> int: ...
 def error(handle: int, /) -> Exception | None:
-    """What a complete operation failed with; None if it succeeded."""
+    """Returns the error that a complete operation failed with; None if it succeeded."""
 
 def release(handle: int, /) -> None: ...
 
 @final
 class Result:
-    """Memory that the engine allocated for a result, taken over.
+    """Owns memory that the engine allocated for a result.
 
-    It goes by DLPack and, on a CPU, by the buffer protocol, on a GPU by __cuda_array_interface__,
-    which others lack.
+    Speaks DLPack; the buffer protocol in CPU memory; __cuda_array_interface__ on a GPU.
     """
 
     def __init__(self, handle: int, index: int = 0) -> None: ...
@@ -136,12 +137,14 @@ class Result:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def free_on_stream(self, stream: int) -> None:
-        """Says that when this object and all that was taken from it are gone, nothing but what has
-        been queued to this CUDA stream still uses the memory, so that no other need be waited for.
+        """Promises that only work in this CUDA stream still uses the memory when it is freed.
+
+        The memory is freed when this object, and all that was made from it, are gone. The engine
+        then waits for this stream only.
         """
 
     def as_uint8(self) -> Result:
-        """The same memory, of a type that every DLPack knows; for booleans."""
+        """Returns the same memory as uint8, a type that every DLPack has; for booleans."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -157,10 +160,10 @@ class Result:
 
 @final
 class DlpackArray:
-    """A tensor taken out of a DLPack capsule: in CPU memory, through the buffer protocol; on a GPU,
-    by its address.
+    """A tensor taken out of a DLPack capsule.
 
-    PEP 3118 has no bfloat16: such a tensor shows its bits as uint16, and ``dtype`` tells.
+    It is read through the buffer protocol in CPU memory, and by its address on a GPU. PEP 3118 has
+    no bfloat16: the buffer of such a tensor shows uint16, and ``dtype`` has the true type.
     """
 
     def __init__(self, capsule: object) -> None: ...
@@ -170,7 +173,7 @@ class DlpackArray:
     def shape(self) -> tuple[int, ...]: ...
     @property
     def strides(self) -> tuple[int, ...] | None:
-        """In elements; None for row-major."""
+        """The strides in elements; None for a row-major tensor."""
 
     @property
     def address(self) -> int: ...
@@ -191,7 +194,7 @@ def counters() -> list[tuple[str, int]]: ...
 def settings() -> list[list[str]]: ...
 def check_build() -> list[tuple[str, str]]: ...
 def gpu_support() -> tuple[int, int, int, bool]:
-    """As perseus_core.observe.GpuSupport has them."""
+    """Returns the fields of perseus_core.observe.GpuSupport, in their order."""
 
 def add_library_folders(folders: str) -> None: ...
 def start_timeline(path: str, mark_cycles: bool = False) -> None: ...
@@ -209,11 +212,14 @@ def find_codec(name: str) -> int: ...
 # Launching
 @final
 class Rendezvous:
-    """Serves the exchange of addresses of a job of `size` ranks, until stop().
+    """Serves the exchange of addresses between the `size` ranks of a job, until stop().
 
-    `address` "" is every interface, `port` 0 any free one; `secret` is hexadecimal. So many
-    survivors as `least` go on without others that do not come in time. `hosts`: of each rank,
-    for errors.
+    Args:
+      secret: the job's, in hexadecimal digits.
+      address: what to listen on; "" for every interface.
+      port: 0 for any free port.
+      least: how many survivors go on without ranks that do not arrive in time.
+      hosts: the host of each rank, for error messages.
     """
 
     def __init__(
@@ -229,11 +235,14 @@ class Rendezvous:
     def port(self) -> int: ...
     def stop(self) -> None: ...
     def note_ended(self, rank: int, how: str = "") -> None:
-        """The process of this launched rank has ended, "exited with code 1": survivors meet
-        without it, and others do not wait in vain."""
+        """Notes that the process of this launched rank has ended.
+
+        Survivors meet without it, and ranks that wait for it are told. `how` is for messages, such
+        as "exited with code 1".
+        """
 
     def left_out(self) -> list[int]:
-        """Launched ranks without which survivors have gone on so."""
+        """Returns the launched ranks that survivors have gone on without."""
 
     def __enter__(self) -> Rendezvous: ...
     def __exit__(

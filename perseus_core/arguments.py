@@ -1,4 +1,4 @@
-"""Numbers and names that callers give, checked so that a mistake is told by the argument's name."""
+"""Checks of numbers and names that callers pass. Each error names the argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def whole_number(what: str, value: Any) -> int:
-    """The value as an int; TypeError for what is none, ValueError for one beyond 32 bits."""
+    """Returns the value as an int.
+
+    Raises TypeError if it is not a whole number, ValueError if it does not fit in 32 bits.
+    """
     if type(value) is int and value in _INT32:
         return value
     try:
@@ -21,12 +24,12 @@ def whole_number(what: str, value: Any) -> int:
     except TypeError:
         raise TypeError(f"{what} is {_shown(value)}; it takes a whole number") from None
     if number not in _INT32:
-        raise ValueError(f"{what} is {number}; it takes a number of 32 bits")
+        raise ValueError(f"{what} is {number}; it must fit in 32 bits")
     return number
 
 
 def real_number(what: str, value: Any) -> float:
-    """The value as a float; TypeError for what is no number. Text is none."""
+    """Returns the value as a float; raises TypeError if it is not a number. Text is refused."""
     if type(value) is float:
         return value
     if not isinstance(value, (str, bytes, bytearray)):
@@ -38,7 +41,7 @@ def real_number(what: str, value: Any) -> float:
 
 
 def row_counts(splits: Iterable[Any]) -> list[int]:
-    """An alltoall's splits as ints; ValueError for what is no list of whole numbers."""
+    """Returns an alltoall's splits as ints; raises ValueError if they are not whole numbers."""
     try:
         rows = [operator.index(count) for count in splits]
     except TypeError:
@@ -49,7 +52,10 @@ def row_counts(splits: Iterable[Any]) -> list[int]:
 
 
 def plain_text(what: str, value: str) -> str:
-    """The value, if it can be a C string of UTF-8; TypeError or ValueError if it cannot."""
+    """Returns the value if it can be passed to C as UTF-8.
+
+    Raises TypeError if it is not a str, ValueError for a null character or a lone surrogate.
+    """
     if not isinstance(value, str):
         raise TypeError(f"{what} is {_shown(value)}; it takes a str")
     if "\0" in value:

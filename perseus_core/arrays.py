@@ -1,7 +1,7 @@
-"""Arrays of any kind in CPU memory as NumPy arrays over the same memory.
+"""Arrays of any kind in CPU memory, as NumPy arrays over the same memory.
 
-What is served: NumPy; whatever speaks DLPack in CPU memory (CuPy's pinned memory, JAX, PyTorch,
-TensorFlow, ...); whatever speaks the buffer protocol or ``__array_interface__``; Python scalars.
+Supported are NumPy arrays, Python scalars, and arrays that speak DLPack in CPU memory (CuPy's
+pinned memory, JAX, PyTorch, TensorFlow, ...), the buffer protocol or ``__array_interface__``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = [
     "is_plain",
 ]
 
-#: What a call takes: see the module's head. Protocols cannot say it any closer.
+#: An array that a call accepts: see the docstring of this module. No type says it more precisely.
 ArrayLike: TypeAlias = Any
 Array: TypeAlias = npt.NDArray[Any]
 
 _NUMBERS = {member.name.lower(): member.value for member in DataType}
-# Of dtypes met before: their names take NumPy longer to tell than most of a call does.
-_NUMBERS_MET: dict[np.dtype[Any], int] = {}
+# Caches the numbers of dtypes: asking NumPy for a dtype's name takes longer than most of a call.
+_CACHED_NUMBERS: dict[np.dtype[Any], int] = {}
 _CPU = 1
 _PINNED = 3
 
 
 def as_array(array: ArrayLike) -> Array:
-    """A view of the array's memory, or for Python scalars and lists a new array.
+    """Returns a view of the array's memory, or a new array for Python scalars and lists.
 
     Raises TypeError for element types that cannot be sent, ValueError for arrays that are not in
     CPU memory.
@@ -49,7 +49,7 @@ def as_array(array: ArrayLike) -> Array:
         raise TypeError("a masked array cannot be sent: its mask would be lost; send its filled()")
     elif isinstance(array, np.ndarray):
         view = array
-    elif isinstance(array, bytes):  # which NumPy would take for a string
+    elif isinstance(array, bytes):  # NumPy would make a string of it
         view = np.frombuffer(array, np.uint8)
     else:
         view = _from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
@@ -58,20 +58,20 @@ def as_array(array: ArrayLike) -> Array:
 
 
 def as_input(array: ArrayLike) -> Array:
-    """The array, copied only if it is not row-major, aligned and of the machine's byte order."""
+    """Returns the array, copied unless it is row-major, aligned and in native byte order."""
     view = as_array(array)
     return view if is_plain(view) else view.astype(view.dtype.newbyteorder("="), order="C")
 
 
 def is_plain(array: Array) -> bool:
-    """Whether the engine can work on the array's memory as it is."""
+    """Returns whether the engine can work on the array's memory as it is."""
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
 
 
 def dtype_number(dtype: np.dtype[Any]) -> int:
-    """The number of perseus.h for a dtype; TypeError names one that it does not have."""
-    number = _NUMBERS_MET.get(dtype)
+    """Returns the number of a dtype in perseus.h; raises TypeError if the dtype cannot be sent."""
+    number = _CACHED_NUMBERS.get(dtype)
     if number is None:
         number = _NUMBERS.get(dtype.name)
         if number is None:
@@ -79,12 +79,12 @@ def dtype_number(dtype: np.dtype[Any]) -> int:
                 f"arrays of dtype {dtype.name} cannot be sent; it takes one of "
                 f"{', '.join(_NUMBERS)}"
             )
-        _NUMBERS_MET[dtype] = number
+        _CACHED_NUMBERS[dtype] = number
     return number
 
 
 def from_result(result: _engine.Result, dtype: np.dtype[Any]) -> Array:
-    """The memory of a result, as an array that owns it."""
+    """Returns the memory of a result as an array that owns it."""
     return np.asarray(result).view(dtype)
 
 
@@ -93,7 +93,7 @@ def _from_dlpack(array: ArrayLike) -> Array:
     if device not in (_CPU, _PINNED):
         raise ValueError(
             f"{type(array).__name__} is not in CPU memory (DLPack device type {int(device)}); "
-            "only arrays in the memory of CPUs, and of GPUs that CUDA speaks to, can be sent"
+            "only arrays in the memory of the CPU or of a CUDA GPU can be sent"
         )
     try:
         capsule = array.__dlpack__(max_version=(1, 0))
@@ -105,7 +105,7 @@ def _from_dlpack(array: ArrayLike) -> Array:
 
 
 def bfloat16() -> np.dtype[Any]:
-    """NumPy's bfloat16, which the package ml_dtypes has; TypeError without it."""
+    """Returns NumPy's bfloat16, from the package ml_dtypes; raises TypeError without it."""
     try:
         import ml_dtypes
     except ImportError:

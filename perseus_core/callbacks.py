@@ -1,7 +1,7 @@
-"""The thread on which Python callbacks of complete operations run.
+"""The thread that runs Python callbacks of complete operations.
 
-The engine's threads never wait for the GIL: they queue what is complete, and this one thread,
-started with the first callback, takes the GIL and calls.
+The engine's threads never wait for the GIL: they put complete operations in a queue, and this one
+thread takes the GIL and runs the callbacks. The first operation with a callback starts it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _thread: threading.Thread | None = None
 
 
 def _forget() -> None:
-    """In a forked child: the thread is its parent's."""
+    """Runs in a forked child, where the parent's thread does not exist."""
     global _lock, _thread
     _lock = threading.Lock()
     _thread = None
@@ -26,7 +26,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def start() -> None:
-    """Starts the thread unless it runs. Any thread may call."""
+    """Starts the thread unless it is running. Any thread may call it."""
     global _thread
     with _lock:
         if _thread is None:
@@ -37,7 +37,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Runs what is queued and ends the thread. Not to be called from a callback."""
+    """Runs the callbacks in the queue and ends the thread. A callback must not call it."""
     global _thread
     with _lock:
         thread, _thread = _thread, None

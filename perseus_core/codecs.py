@@ -1,8 +1,8 @@
-"""Codecs: how float32 tensors are coded on the wire.
+"""Codecs, which encode float32 tensors on the wire.
 
-A codec's functions run on a thread of the engine, which must never wait for the GIL, so they are
-C functions, given as ctypes function pointers. A compression written in Python goes where Horovod
-has it: a ``Compressor`` class given as ``compression=``.
+The functions of a codec run on a thread of the engine. That thread must never wait for the GIL, so
+they are C functions, given as ctypes function pointers. For a compression written in Python, use
+Horovod's way: a ``Compressor`` class passed as ``compression=``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ def register_codec(
     error_feedback: bool = False,
     user: int = 0,
 ) -> int:
-    """Registers a codec and gives its id. All ranks register the same ones in the same order.
+    """Registers a codec and returns its id.
+
+    All ranks must register the same codecs in the same order.
 
     Args:
-      encoded_size: ``size_t (void* user, size_t elements)``, a pure function.
+      encoded_size: ``size_t (void* user, size_t elements)``, a pure function; gives bytes.
       encode: ``void (void* user, const float* elements, size_t count, void* encoded)``.
       decode: ``void (void* user, const void* encoded, float* elements, size_t count)``.
-      error_feedback: keep what encoding loses, for each tensor, and add it to its next gradient.
-      user: an address that the functions are given.
+      error_feedback: keep the error of encoding for each tensor, and add it to its next gradient.
+      user: an address that is passed to the functions.
     """
     number = _engine.register_codec(
         plain_text("name", name),
@@ -47,14 +49,16 @@ def register_codec(
         error_feedback,
         user,
     )
-    _kept.append(
-        (encoded_size, encode, decode)
-    )  # the engine holds their addresses until the process ends
+    # The engine uses their addresses until the process ends.
+    _kept.append((encoded_size, encode, decode))
     return number
 
 
 def find_codec(name: str) -> int:
-    """The id of a codec; built in are "none", "fp16" and "bf16". ValueError if there is none."""
+    """Returns the id of a codec; raises ValueError if there is none of this name.
+
+    The built-in ones are "none", "fp16" and "bf16".
+    """
     return _engine.find_codec(plain_text("name", name))
 
 

@@ -11,6 +11,8 @@ WORLD = 0
 
 
 class DataType(IntEnum):
+    """Element types, with the numbers of perseus.h."""
+
     UINT8 = 0
     INT8 = 1
     UINT16 = 2
@@ -25,7 +27,7 @@ class DataType(IntEnum):
 
 
 class ReduceOp(IntEnum):
-    """The numbers are Horovod's."""
+    """How tensors are reduced. The numbers are those of Horovod."""
 
     AVERAGE = 0
     SUM = 1
@@ -36,6 +38,8 @@ class ReduceOp(IntEnum):
 
 
 class OperationKind(IntEnum):
+    """Kinds of operation, with the numbers of perseus.h."""
+
     ALLREDUCE = 0
     BROADCAST = 1
     ALLGATHER = 2

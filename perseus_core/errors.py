@@ -1,7 +1,8 @@
-"""What the engine raises.
+"""The exceptions that the engine raises.
 
-Horovod's scripts catch ``HorovodInternalError`` for a collective that failed and ``ValueError``
-for a call that was wrong before anything was sent, so these are the two roots here.
+Scripts written for Horovod catch ``HorovodInternalError`` for a collective that failed, and
+``ValueError`` for a call that was wrong before anything was sent. All classes here derive from one
+of these two, except NonFiniteError.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = [
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed. The subclass, if any, says in which way."""
+    """A collective failed. The subclass, if any, says how."""
 
 
 class NotInitializedError(HorovodInternalError):
@@ -33,18 +34,18 @@ class AbortedError(HorovodInternalError):
 
 
 class MismatchError(HorovodInternalError):
-    """The ranks described one name differently; the job can go on."""
+    """The ranks submitted different operations under one name. The job can go on."""
 
 
 class TimedOutError(HorovodInternalError):
-    """The other ranks did not come in time."""
+    """The other ranks did not arrive in time."""
 
 
 class NonFiniteError(FloatingPointError):
-    """A NaN or infinity was found in what is reduced (PERSEUS_ALLREDUCE_NANCHECK is raise).
+    """A tensor to be reduced holds a NaN or infinity (with PERSEUS_ALLREDUCE_NANCHECK=raise).
 
-    All ranks raise it for the same operation, and the job can go on. Not a HorovodInternalError,
-    after which elastic training would do the same again.
+    All ranks raise it for the same operation, and the job can go on. It is not a
+    HorovodInternalError, because elastic training would then repeat the same step.
     """
 
 
@@ -52,7 +53,7 @@ class UnreachableError(HorovodInternalError):
     """A host or port could not be reached."""
 
 
-# perseus_status_t, as in perseus.h; what is not here is a plain HorovodInternalError.
+# By perseus_status_t of perseus.h. Any other status becomes a plain HorovodInternalError.
 _CLASSES: dict[int, type[Exception]] = {
     1: ValueError,  # INVALID_ARGUMENT
     2: NotInitializedError,
@@ -69,17 +70,20 @@ _REPORTED = "_perseus_reported"
 
 
 def from_status(status: int, message: str) -> Exception:
-    """The exception for a status of perseus.h other than PERSEUS_OK."""
+    """Returns the exception for a status of perseus.h other than PERSEUS_OK."""
     error = _CLASSES.get(status, HorovodInternalError)(message)
     mark_reported(error)
     return error
 
 
 def mark_reported(error: Exception) -> None:
-    """Marks that the other ranks know of this error, or have nothing to learn from it."""
-    error.__dict__[_REPORTED] = True  # not setattr, which the error's class may forbid
+    """Marks an error that the other ranks know of, or need not know of."""
+    error.__dict__[_REPORTED] = True  # the class may forbid setattr
 
 
 def is_reported(error: Exception) -> bool:
-    """Whether the other ranks need not be told of this error. What the engine raises, it told."""
+    """Returns whether the other ranks need not be told of this error.
+
+    The engine itself has told them of every error that it raises.
+    """
     return _REPORTED in error.__dict__

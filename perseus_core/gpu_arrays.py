@@ -1,17 +1,19 @@
-"""Arrays in the memory of GPUs, from which the engine takes them and to which results go.
+"""Arrays in the memory of GPUs, as inputs of operations and for their results.
 
-What is served: whatever has ``__cuda_array_interface__`` (CuPy, Numba) or speaks DLPack from a GPU
-that CUDA speaks to (CuPy, PyTorch, JAX, ...). bfloat16 comes by DLPack alone. Arrays must be
-row-major: a copy on the GPU is the business of the library that made them.
+Supported are arrays with ``__cuda_array_interface__`` (CuPy, Numba), and arrays that speak DLPack
+on a CUDA GPU (CuPy, PyTorch, JAX, ...). bfloat16 is passed by DLPack only. Arrays must be
+row-major: if a copy on the GPU is needed, the library that made the array has to make it.
 
-An operation begins when the array's stream has come to where it is when the call is made: the one
-that the array interface names, or for DLPack one that the producer makes wait. Where an interface
-of version 3 names none, there is nothing to wait for; older ones say nothing of streams, and it
-begins after the legacy default stream. When it is complete, its results are there for every stream.
+An operation waits for the work that is in the array's stream at the time of the call. That is the
+stream that the array interface names, or for DLPack a stream that the producer makes wait. If an
+interface of version 3 names no stream, there is nothing to wait for. Older interfaces do not
+mention streams, so the operation waits for the legacy default stream. Once the operation is
+complete, every stream can use its results.
 
-Results of CuPy's and PyTorch's arrays go into memory of these libraries, which know its streams and
-use it again: at once where the size is known before, else by a copy. What is large, or for other
-libraries, stays in the engine's memory, at whose end CUDA waits until the GPU is idle.
+Results for arrays of CuPy and PyTorch go into memory of these libraries, which know its streams and
+reuse it: directly if the size is known before, otherwise by a copy. A large result, or one for
+another library, stays in the engine's memory. When that memory is freed, CUDA waits until the GPU
+is idle.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ __all__ = ["CUDA", "GpuArray", "GpuPair", "is_on_gpu", "lone_input", "pairs"]
 CUDA = 1
 
 _DLPACK_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
-_LEGACY_STREAM = 1  # as the protocols number it; CUDA's calls have it as 0 as well
-_ANY_GPU = -1  # the engine looks where the memory is
-# Bytes up to which a result is copied, and the engine keeps its memory for the next.
+_LEGACY_STREAM = 1  # its number in the protocols; calls of CUDA also accept 0
+_ANY_GPU = -1  # the engine finds out where the memory is
+# A result of at most this many bytes is copied, and the engine keeps its memory for the next one.
 _MOST_COPIED = 64 << 20
 
 
 def is_on_gpu(array: ArrayLike) -> bool:
-    """Whether an array lies in the memory of a GPU, by what it says itself."""
+    """Returns whether an array says that it is in the memory of a GPU."""
     if isinstance(array, np.ndarray):
         return False
     device = getattr(array, "__dlpack_device__", None)
@@ -50,9 +52,9 @@ def is_on_gpu(array: ArrayLike) -> bool:
 
 
 class GpuArray:
-    """A result on a GPU, for any library that takes ``__cuda_array_interface__`` or DLPack.
+    """A result on a GPU, for any library that reads ``__cuda_array_interface__`` or DLPack.
 
-    Its memory lives until this object and what was made of it are gone.
+    Its memory lives until this object, and every array made from it, are gone.
     """
 
     def __init__(self, result: _engine.Result) -> None:
@@ -64,7 +66,7 @@ class GpuArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """TypeError for bfloat16 without the package ml_dtypes."""
+        """The dtype; raises TypeError for bfloat16 without the package ml_dtypes."""
         number = DataType(self._result.dtype)
         return bfloat16() if number == DataType.BFLOAT16 else np.dtype(number.name.lower())
 
@@ -84,7 +86,7 @@ class GpuArray:
         return self._result.__dlpack_device__()
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        # NumPy would make an array of one object of it.
+        # Without this, NumPy would make an array that holds this object.
         raise TypeError(f"the array is on GPU {self.device_index}, which NumPy cannot read")
 
     def __repr__(self) -> str:
@@ -93,7 +95,7 @@ class GpuArray:
 
 
 class GpuPair:
-    """An input on a GPU and where its result goes: an array of the caller's, or the engine's."""
+    """An input on a GPU, and the array for its result: the caller's, or one of the engine's."""
 
     __slots__ = ("_library", "_out", "_source", "_target", "place")
 
@@ -105,7 +107,7 @@ class GpuPair:
         target: _Memory | None,
         place: Place,
     ) -> None:
-        #: of the operation
+        #: where the tensors of the operation are
         self.place = place
         self._library = _library_of(array)
         self._out = out
@@ -113,7 +115,7 @@ class GpuPair:
         self._target = target
 
     def check_out(self) -> None:
-        """ValueError unless the array for the result is like the input, and can be written."""
+        """Raises ValueError unless the array for the result is like the input, and writable."""
         source, target = self._source, self._target
         if target is None:
             return
@@ -128,17 +130,19 @@ class GpuPair:
         return source.address, output, source.shape, source.dtype
 
     def finish(self, number: int, index: int = 0) -> Any:
-        """The result of the complete operation, of which this is tensor `index`."""
+        """Returns the result of the complete operation, in which this is tensor `index`."""
         if self._target is not None:
             return self._out
         return self.given(_engine.Result(number, index))
 
     def given(self, result: _engine.Result) -> Any:
-        """A result in the engine's memory as an array of the library that the input is of, or a
-        GpuArray."""
+        """Returns a result in the engine's memory as an array of the input's library.
+
+        That is a GpuArray for a library other than CuPy and PyTorch.
+        """
         library: Any = sys.modules.get(self._library)
         if self._library == "cupy":
-            # asarray knows more types than CuPy's DLPack.
+            # asarray supports more types than DLPack in CuPy does.
             is_plain = result.dtype != DataType.BFLOAT16
             array = library.asarray(result) if is_plain else library.from_dlpack(result)
             if array.nbytes > _MOST_COPIED:
@@ -152,9 +156,9 @@ class GpuPair:
 
 
 def in_torch(result: _engine.Result) -> Any:
-    """A result in the engine's memory as a tensor of PyTorch's: a copy, unless it is large."""
+    """Returns a result in the engine's memory as a PyTorch tensor: a copy, unless it is large."""
     torch: Any = sys.modules["torch"]
-    if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
+    if result.dtype == DataType.BOOL:  # DLPack in PyTorch 2.1 does not have it
         tensor = torch.from_dlpack(result.as_uint8()).view(torch.bool)
     else:
         tensor = torch.from_dlpack(result)
@@ -165,10 +169,10 @@ def in_torch(result: _engine.Result) -> Any:
 
 
 def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPair]:
-    """The tensors of one operation, of which `outs` may be None.
+    """Returns the tensors of one operation; an entry of `outs` may be None.
 
-    ValueError for arrays that are not row-major, on a GPU and all on the same one; TypeError for
-    element types that cannot be sent.
+    Raises ValueError unless all arrays are row-major and on one GPU, TypeError for element types
+    that cannot be sent.
     """
     made = _made(
         arrays,
@@ -184,9 +188,12 @@ def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPai
 
 
 def lone_input(array: ArrayLike, rows: int | None = None) -> GpuPair:
-    """The tensor of an operation whose result has so many rows; None: that is not known before.
+    """Returns the tensor of an operation whose result has this many rows.
 
-    Raises what `pairs` does.
+    Args:
+      rows: None if the number of rows is not known before the operation is complete.
+
+    Raises what `pairs` raises.
     """
     return _made([array], [None if rows is None else _empty(array, (rows, *array.shape[1:]))])[0]
 
@@ -214,10 +221,10 @@ def _library_of(array: ArrayLike) -> str:
 
 
 def _empty(array: ArrayLike, shape: tuple[int, ...]) -> Any:
-    """An array of the same library, type and GPU; None for a library that we do not know.
+    """Returns an array of the same library, type and GPU; None for an unknown library.
 
-    The memory may be free only when its library's stream has come to where it is now, so this
-    comes before the stream is asked for.
+    The memory may still be in use by earlier work of its library's stream. So call this before
+    asking for the stream that the operation waits for.
     """
     library = _library_of(array)
     if library == "torch":
@@ -229,7 +236,7 @@ def _empty(array: ArrayLike, shape: tuple[int, ...]) -> Any:
 
 
 class _Memory:
-    """Where an array lies, and what keeps it there."""
+    """The memory of an array, and an object that keeps it alive."""
 
     __slots__ = ("address", "dtype", "index", "is_readonly", "keep", "shape")
 
@@ -247,7 +254,7 @@ class _Memory:
         self.dtype = dtype
         self.index = index
         self.is_readonly = is_readonly
-        # Until the operation is complete, which it is when the GPU is done with the memory.
+        # Needed until the operation is complete: the GPU is then done with the memory.
         self.keep = keep
 
     def __str__(self) -> str:
@@ -255,7 +262,7 @@ class _Memory:
 
 
 def _interface(array: ArrayLike) -> Mapping[str, Any] | None:
-    """The array's interface for CUDA; None where DLPack serves better."""
+    """Returns the array's interface for CUDA; None if DLPack is the better choice."""
     if not is_on_gpu(array):
         raise ValueError(
             f"{type(array).__name__} is in CPU memory, other arrays of the operation on a GPU; "
@@ -264,29 +271,31 @@ def _interface(array: ArrayLike) -> Mapping[str, Any] | None:
     has_dlpack = hasattr(array, "__dlpack__")
     try:
         interface: Mapping[str, Any] = array.__cuda_array_interface__
-    except Exception:  # PyTorch's raises where a gradient is required, and DLPack says why
+    except Exception:  # PyTorch's raises if a gradient is required; DLPack then gives the reason
         if has_dlpack:
             return None
         raise
-    # Before version 3 it does not tell of a stream. It has no bfloat16.
+    # Versions before 3 do not name a stream, and no version has bfloat16.
     has_type = np.dtype(interface["typestr"]).kind != "V"
     return interface if not has_dlpack or (interface["version"] >= 3 and has_type) else None
 
 
 def _common_stream(interfaces: Sequence[Mapping[str, Any] | None]) -> int:
-    """The stream to begin after, by the protocols' numbers; NO_STREAM: there is none."""
+    """Returns the stream to wait for, by its number in the protocols, or NO_STREAM."""
     told = (interface.get("stream") for interface in interfaces if interface is not None)
-    streams = {int(stream) for stream in told if stream is not None}  # None: it is ready for all
+    streams = {
+        int(stream) for stream in told if stream is not None
+    }  # None: there is nothing to wait for
     if len(streams) > 1:
         raise ValueError(
-            f"the arrays of an operation are in use by {len(streams)} streams; it begins after "
-            "one: synchronize the others"
+            f"the arrays of an operation are in use by {len(streams)} streams; an operation can "
+            "wait for one of them only: synchronize the others"
         )
     if 0 in streams:
         raise ValueError("an array names stream 0, which __cuda_array_interface__ does not allow")
     if streams:
         return streams.pop()
-    # DLPack's producers need one to make wait, and others may not have thought of streams.
+    # A producer of DLPack needs a stream to make wait; older interfaces ignore streams.
     are_ready = all(interface and interface["version"] >= 3 for interface in interfaces)
     return _engine.NO_STREAM if are_ready else _LEGACY_STREAM
 
@@ -333,7 +342,7 @@ def _from_dlpack(array: ArrayLike, stream: int) -> _Memory:
 def _check_row_major(
     array: ArrayLike, shape: Sequence[int], strides: Sequence[int], unit: int
 ) -> None:
-    """ValueError unless the strides, in `unit`s, are those of a row-major array."""
+    """Raises ValueError unless the strides, counted in `unit`s, are those of a row-major array."""
     if 0 in shape:
         return
     step = unit

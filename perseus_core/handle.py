@@ -1,4 +1,4 @@
-"""An operation under way."""
+"""Handles of operations."""
 
 from __future__ import annotations
 
@@ -13,39 +13,40 @@ __all__ = ["Handle", "poll", "wait"]
 
 T = TypeVar("T")
 
-# Operations whose Handle was dropped too early: the engine is still at work on them.
+# Operations whose Handle was dropped while the engine was still working on them.
 _abandoned: set[int] = set()
 
 
 class Handle(Generic[T]):
-    """An operation under way. Any thread may call its methods.
+    """An operation in flight. Any thread may call its methods.
 
-    The operation's arrays live until its end, even where the Handle is dropped before.
+    The arrays of the operation live until it is complete, even if the Handle is dropped before.
     """
 
     __slots__ = (
         *("_ended", "_error", "_finish", "_lock", "_number", "_value"),
-        *("__dict__", "__weakref__"),  # as users may have come to expect
+        *("__dict__", "__weakref__"),  # users may rely on them
     )
 
     def __init__(self, finish: Callable[[int], T]) -> None:
-        """`finish` makes the result from the number of the complete operation."""
+        """`finish` returns the result of the complete operation, given its number in the engine."""
         self._finish = finish
-        # An interrupt that comes as wait() takes it leaves it to this thread, which may wait again.
+        # Reentrant: a thread that is interrupted as wait() takes it still owns it, and may wait
+        # again.
         self._lock = threading.RLock()
         self._ended = False
         self._value: T | None = None
         self._error: Exception | None = None
-        self._number = 0  # the last, as __del__ expects
+        self._number = 0  # set last: __del__ expects the attributes above
 
     def submitted(self, number: int) -> None:
-        """Tells the engine's number for the operation."""
+        """Sets the engine's number of the operation."""
         self._number = number
 
     def poll(self) -> bool:
-        """Whether the operation is complete, so that wait() would not block.
+        """Returns whether the operation is complete, so that wait() would not block.
 
-        Raises NotInitializedError in a child that was forked meanwhile.
+        Raises NotInitializedError in a child process that was forked after the submission.
         """
         if self._ended:
             return True
@@ -55,18 +56,19 @@ class Handle(Generic[T]):
         return state != 0
 
     def wait(self, timeout: float | None = None) -> T:
-        """Waits and gives the operation's result; the same one however often it is called.
+        """Waits for the operation and returns its result, the same one on every call.
 
         Args:
-          timeout: seconds; None waits without bound. TimeoutError when it ends first; the
-            operation goes on.
+          timeout: seconds; None waits without bound.
 
-        Raises HorovodInternalError, on every rank that takes part, if the operation failed; at
-        once, in a child that was forked meanwhile.
+        Raises HorovodInternalError if the operation failed, on every rank that takes part, and
+        TimeoutError if it is not complete in time; the operation then goes on. In a child process
+        that was forked after the submission it raises at once.
         """
         if not self._ended:
             if not self._lock.acquire(blocking=False):
-                self.poll()  # in a forked child, the thread that has the lock is not there
+                # In a forked child the thread that has the lock does not exist: poll raises.
+                self.poll()
                 timeout = self._take_lock(timeout)
             try:
                 if not self._ended:
@@ -78,7 +80,7 @@ class Handle(Generic[T]):
         return self._value  # type: ignore[return-value]
 
     def _take_lock(self, timeout: float | None) -> float | None:
-        """Takes it from a thread that waits, too. Gives what is left of the time."""
+        """Waits for the lock, which another waiting thread has; returns the time that is left."""
         if timeout is None:
             self._lock.acquire()
             return None
@@ -86,7 +88,7 @@ class Handle(Generic[T]):
         if not self._lock.acquire(timeout=timeout):
             if not self.poll():
                 raise TimeoutError(f"the operation is not complete after {timeout} s")
-            self._lock.acquire()  # which the other thread is about to leave
+            self._lock.acquire()  # the other thread is about to release it
         return max(0.0, timeout - (time.monotonic() - began))
 
     def _end(self, timeout: float | None) -> None:
@@ -94,7 +96,7 @@ class Handle(Generic[T]):
             if not _engine.wait(self._number, -1 if timeout is None else int(timeout * 1000)):
                 raise TimeoutError(f"the operation is not complete after {timeout} s")
         except Exception as raised:
-            # It may be what a signal's handler has raised: the operation goes on, or is well.
+            # A signal's handler may have raised it: then the operation has not failed.
             error = _engine.error(self._number) if _engine.poll(self._number) != 0 else None
             if error is None:
                 raise
@@ -107,7 +109,7 @@ class Handle(Generic[T]):
     def __del__(self) -> None:
         if _abandoned:
             _release_abandoned()
-        if getattr(self, "_number", 0) == 0 or self._ended:  # __init__ may have been interrupted
+        if getattr(self, "_number", 0) == 0 or self._ended:  # __init__ was interrupted
             return
         if _engine.poll(self._number) == 0:
             _abandoned.add(self._number)
@@ -116,12 +118,12 @@ class Handle(Generic[T]):
 
 
 def poll(handle: Handle[T]) -> bool:
-    """Whether the operation is complete."""
+    """Returns whether the operation is complete."""
     return _checked(handle).poll()
 
 
 def wait(handle: Handle[T], timeout: float | None = None) -> T:
-    """Waits for the operation and gives its result; see Handle.wait."""
+    """Waits for the operation and returns its result; see Handle.wait."""
     return _checked(handle).wait(timeout)
 
 

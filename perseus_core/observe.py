@@ -1,4 +1,4 @@
-"""What the engine tells about itself: counters, settings, timeline, what it found here."""
+"""The engine's counters, settings and timeline, and the libraries and hardware that it found."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Setting:
     #: "1 .. 64", or the choices, or ""
     range: str
     since: str
-    #: other names that set it
+    #: other names of environment variables that set it
     aliases: tuple[str, ...]
     help: str
-    #: as init found it in this process
+    #: the value that init found in this process
     value: str
 
 
 @dataclass(frozen=True)
 class GpuSupport:
-    """What there is here for tensors on GPUs.
+    """The libraries for tensors on GPUs that can be used here.
 
-    Versions are as the libraries number them; 0: there is none that can be used.
+    Versions have the libraries' own numbers; 0 means that there is none that can be used.
     """
 
     #: 13020 is for CUDA 13.2
@@ -50,19 +50,19 @@ class GpuSupport:
     cuda_runtime: int
     #: 22105 is 2.21.5
     nccl: int
-    #: were built into this library
+    #: whether the engine was built with CUDA kernels
     has_kernels: bool
 
 
 def counters() -> dict[str, int]:
-    """Every counter of this process."""
+    """Returns every counter of this process, by name."""
     return dict(_engine.counters())
 
 
 def settings() -> list[Setting]:
-    """The table of settings, with the values as init found them, or would find them now.
+    """Returns the table of settings with their values: those that init found, or would find now.
 
-    What the tuner has kept since is not among them: see PERSEUS_TUNING_LOG.
+    Values that the tuner has chosen since are not shown: see PERSEUS_TUNING_LOG.
     """
     table = []
     for name, kind, default, span, since, aliases, text, value in _engine.settings():
@@ -72,7 +72,7 @@ def settings() -> list[Setting]:
 
 
 def check_build() -> dict[str, str]:
-    """What could be found here: MPI, CUDA, NCCL, features of the CPU."""
+    """Returns what was found on this machine, by topic: MPI, CUDA, NCCL, features of the CPU."""
     return dict(_engine.check_build())
 
 
@@ -82,18 +82,18 @@ def extension_path() -> str:
 
 
 def gpu_support() -> GpuSupport:
-    """Opens CUDA's libraries and NCCL, if that has not been done; CUDA itself is not started.
+    """Returns the libraries for GPUs. Opens them if necessary, without initializing CUDA.
 
-    ValueError for a malformed setting.
+    Raises ValueError for a malformed setting.
     """
     return GpuSupport(*_engine.gpu_support())
 
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-    """Writes a Chrome-trace timeline from now on; `mark_cycles` marks each agreement."""
+    """Starts to write a Chrome-trace timeline; `mark_cycles` marks each round of agreement."""
     _engine.start_timeline(os.fspath(path), mark_cycles)
 
 
 def stop_timeline() -> None:
-    """Ends the timeline; the file is then complete."""
+    """Ends the timeline. The file is complete when this returns."""
     _engine.stop_timeline()

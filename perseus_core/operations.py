@@ -1,17 +1,20 @@
-"""Collectives on arrays of any kind: of CPUs, see perseus_core.arrays, whose results are NumPy
-arrays, and of GPUs, see perseus_core.gpu_arrays, whose results are arrays of the same library, or
-GpuArray. All ranks give arrays of the same kind of memory.
+"""Collectives on arrays of any kind.
 
-Every rank of the process set makes the call, under the same name; unnamed calls are matched in
-their order. `<collective>_async` gives a Handle at once, the plain form waits. A mistake seen here
-raises ValueError or TypeError, and MismatchError on the other ranks; one that only the ranks
-together can see (shapes that differ, ...) raises MismatchError on all. The job can go on.
+Arrays in CPU memory (see perseus_core.arrays) give NumPy arrays as results. Arrays on GPUs (see
+perseus_core.gpu_arrays) give arrays of the same library, or GpuArray. All ranks must use the same
+kind of memory.
+
+Every rank of the process set must make the call, under the same name; unnamed calls are matched in
+their order. `<collective>_async` returns a Handle at once, the plain form waits. A mistake that is
+found on this rank raises ValueError or TypeError here, and MismatchError on the other ranks. If the
+ranks' calls do not fit together (different shapes, ...), all ranks raise MismatchError. In both
+cases the job can go on.
 
 Common arguments:
   name: what ranks match operations by; must not be in flight already.
-  process_set: id from add_process_set; the world unless given.
-  out: array that takes the result, of the input's shape and dtype and in the same memory, CPU's
-    or GPU's; may be the input itself.
+  process_set: an id from add_process_set; the world by default.
+  out: the array for the result, of the input's shape and dtype, in the same kind of memory. It may
+    be the input itself.
   priority: higher goes first.
   callback: called with the Handle once the operation is complete, on a thread of Perseus.
 """
@@ -73,8 +76,9 @@ def allreduce(
 ) -> Array:
     """Reduces the ranks' arrays element by element; all ranks get the result.
 
-    Inputs are multiplied by `prescale` first and results by `postscale` last. `codec` is from
-    find_codec; 0 does as the settings say.
+    Args:
+      prescale, postscale: inputs are multiplied by the former first, results by the latter last.
+      codec: from find_codec; 0 for the one in the settings.
     """
     return allreduce_async(
         array,
@@ -192,7 +196,7 @@ def broadcast(
     out: ArrayLike = None,
     priority: int = 0,
 ) -> Array:
-    """Gives all ranks the array of `root`, a rank of the world that is in the set."""
+    """Gives every rank the array of `root`, a rank of the world that is in the set."""
     return broadcast_async(
         array, root, name=name, process_set=process_set, out=out, priority=priority
     ).wait()
@@ -227,7 +231,7 @@ def broadcast_async(
 
 
 def allgather(array: ArrayLike, *, name: str | None = None, process_set: int = WORLD) -> Array:
-    """Joins the ranks' arrays along the first dimension, which may differ between them."""
+    """Concatenates the ranks' arrays along the first dimension, which may differ between ranks."""
     return allgather_async(array, name=name, process_set=process_set).wait()
 
 
@@ -259,12 +263,12 @@ def alltoall(
     name: str | None = None,
     process_set: int = WORLD,
 ) -> tuple[Array, list[int]]:
-    """Sends each rank of the set its rows, and gives what all sent here, in rank order.
+    """Sends each rank of the set some rows, and returns the rows received, in rank order.
 
     Args:
-      splits: rows of the first dimension for each rank; None for equal parts.
+      splits: how many rows of the first dimension each rank gets; None for equal parts.
 
-    Returns the rows received, and how many from each rank.
+    Returns the rows received, and how many came from each rank.
     """
     return alltoall_async(array, splits, name=name, process_set=process_set).wait()
 
@@ -310,7 +314,7 @@ def reducescatter(
 ) -> Array:
     """Reduces the ranks' arrays; each rank gets its rows of the result.
 
-    Rows that do not divide go one each to the first ranks.
+    If the rows cannot be divided evenly, the first ranks get one more each.
     """
     return reducescatter_async(
         array,
@@ -359,11 +363,11 @@ def barrier(*, process_set: int = WORLD) -> None:
 
 
 def join() -> int:
-    """Says that this rank has no more data, and waits until all ranks say so.
+    """Declares that this rank has no more data, and waits until all ranks have done so.
 
-    Meanwhile it takes part in the others' operations, also in its process sets, with what changes
-    nothing: zeros to a sum, no rows to a gather. An average is still over all ranks. A broadcast
-    from it fails. Returns the rank that joined last, the same on all ranks.
+    Meanwhile this rank takes part in the operations of the others, also in its process sets, with
+    neutral data: zeros in a sum, no rows in a gather. An average still counts all ranks. A
+    broadcast from this rank fails. Returns the rank that joined last, the same on all ranks.
     """
     handles = [
         _engine.submit(_engine.register(number, OperationKind.JOIN, "join.noname"), None, [])
@@ -380,9 +384,9 @@ def join() -> int:
 
 
 def _own_sets() -> list[int]:
-    """The sets that all ranks know of and this one is in, but for the world.
+    """Returns the sets that all ranks know and this rank is in, except the world.
 
-    Those that their members have opened are not among them: they are left each by itself.
+    The sets in perseus_core.opened_sets are not among them: join has no meaning in those.
     """
     return [
         number
@@ -394,7 +398,7 @@ def _own_sets() -> list[int]:
 
 
 def _pair(array: ArrayLike, out: ArrayLike) -> _Pair | GpuPair:
-    """An input and where its result goes, in the memory of the CPU or of a GPU."""
+    """Returns an input and the array for its result, in the memory of the CPU or of a GPU."""
     if type(array) is np.ndarray and (out is None or type(out) is np.ndarray):
         return _Pair(array, out)
     if not gpu_arrays.is_on_gpu(array) and (out is None or not gpu_arrays.is_on_gpu(out)):
@@ -405,14 +409,19 @@ def _pair(array: ArrayLike, out: ArrayLike) -> _Pair | GpuPair:
 def _input(
     array: ArrayLike, rows_of_result: Callable[[int], int | None] = lambda _: None
 ) -> _Input | GpuPair:
-    """An input whose result has rows of its own number; None: not known before."""
+    """Returns an input whose result has another number of rows.
+
+    Args:
+      rows_of_result: from the rows of the input to those of the result; None if they are not known
+        before the operation is complete.
+    """
     if not gpu_arrays.is_on_gpu(array):
         return _Input(array)
     return gpu_arrays.lone_input(array, rows_of_result(array.shape[0]) if array.shape else None)
 
 
 def _own_rows(rows: int, process_set: int) -> int | None:
-    """Of a reduce-scatter, which gives the first ranks one more where rows do not divide."""
+    """Returns how many rows of a reduce-scatter's result this rank gets; None if it gets none."""
     size, rank = _engine.process_set_size(process_set), _engine.process_set_rank(process_set)
     return None if rank < 0 else rows // size + (rank < rows % size)
 
@@ -425,11 +434,11 @@ def _group(arrays: Sequence[ArrayLike]) -> Sequence[_Pair | GpuPair]:
 
 
 class _Input:
-    """An input in CPU memory, whose result the engine allocates."""
+    """An input in CPU memory. The engine allocates its result."""
 
     __slots__ = ("source",)
 
-    #: as of a GpuPair; in CPU memory nothing need be said
+    #: as in GpuPair; empty for CPU memory
     place: ClassVar[tuple[()]] = ()
 
     def __init__(self, array: ArrayLike) -> None:
@@ -446,7 +455,10 @@ class _Input:
 
 
 class _Pair:
-    """An input and where its result goes: a new array, or the caller's, by a copy if need be."""
+    """An input in CPU memory and the array for its result: a new one, or the caller's.
+
+    The engine writes into a copy of the caller's array if that is not plain memory.
+    """
 
     __slots__ = ("source", "target", "wanted")
 
@@ -486,7 +498,7 @@ def _reduction(op: int, prescale: float, postscale: float, priority: int) -> dic
 
 
 def _same_type(one: Array, other: Array) -> bool:
-    """But for the order of bytes."""
+    """Returns whether the dtypes are the same, except for the order of bytes."""
     return one.dtype is other.dtype or one.dtype.name == other.dtype.name
 
 
@@ -527,9 +539,9 @@ def _submit(
 
 
 def _completion(handle: Handle[Any], callback: Callback) -> Callable[[int, int, str], None]:
-    """What the engine is to call at the end."""
+    """Returns the function that the engine calls at the end of the operation."""
     if not callable(callback):
-        raise TypeError(f"callback is {type(callback).__name__}, which cannot be called")
+        raise TypeError(f"callback is {type(callback).__name__}, which is not callable")
     callbacks.start()
 
     def complete(number: int, status: int, message: str) -> None:

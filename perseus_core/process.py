@@ -1,4 +1,4 @@
-"""This process in the job: init, shutdown, ranks, process sets."""
+"""The place of this process in the job: init, shutdown, ranks, process sets."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ __all__ = [
     "size",
 ]
 
-# Scripts written for Horovod look for this text.
+# Scripts written for Horovod search for this text.
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
-# What init was given, to tell who asks for another world.
+# The ranks that init was given, to notice a later call with others.
 _world: list[int] | None = None
 
 
 def init(ranks: Sequence[int] | None = None) -> None:
-    """Joins the other processes of the job; blocks until all have come.
+    """Joins the other processes of the job; blocks until all have joined.
 
     Args:
-      ranks: the launched ranks that form the world; None for all. A rank left out gets a world of
-        its own.
+      ranks: the launched ranks that form the world; None for all. A rank that is not among them
+        gets a world of its own.
 
-    A second call without shutdown between does nothing, and warns if it asks for another world.
-    Raises ValueError for a malformed setting, UnreachableError or TimedOutError if the others
-    cannot be found.
+    A second call without a shutdown in between does nothing, and warns if it asks for another
+    world. Raises ValueError for a malformed setting, UnreachableError or TimedOutError if the
+    other processes cannot be reached.
     """
     global _world
     asked = None if ranks is None else [whole_number("a rank of the world", r) for r in ranks]
     if _engine.is_initialized():
         if asked is not None and asked != launched_ranks():
             warnings.warn(
-                f"init was called again, with ranks={asked}; this is ignored, for the world was "
-                f"made of {launched_ranks()} and stays so until shutdown",
+                f"init was called again, with ranks={asked}; this is ignored, because the world "
+                f"consists of {launched_ranks()} until shutdown",
                 stacklevel=2,
             )
         return
@@ -70,10 +70,11 @@ def init(ranks: Sequence[int] | None = None) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job. What all ranks have agreed on may still complete, for 2 s; other operations
-    under way, here and elsewhere, fail with AbortedError.
+    """Leaves the job.
 
-    Harmless when not initialized. init may be called again.
+    Operations that all ranks have agreed on have 2 s to complete. All other operations in flight
+    fail with AbortedError, on the other ranks as well. Does nothing when not initialized. init may
+    be called again.
     """
     _engine.shutdown()
 
@@ -83,63 +84,63 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's rank in the world, and in a forked child its parent's.
+    """Returns this process's rank in the world; in a forked child, that of its parent.
 
-    ValueError when not initialized, as for all the ranks.
+    Raises ValueError when not initialized, as do the functions below.
     """
     return _known(_engine.rank)
 
 
 def size() -> int:
-    """Number of ranks in the world."""
+    """Returns the number of ranks in the world."""
     return _known(_engine.size)
 
 
 def launched_ranks() -> list[int]:
-    """The launched ranks that form the world, as init was given them."""
+    """Returns the launched ranks that form the world, in the order that init was given."""
     return list(range(size())) if _world is None else _world
 
 
 def local_rank() -> int:
-    """Rank among those of this host."""
+    """Returns the rank among the ranks of this host."""
     return _known(_engine.local_rank)
 
 
 def local_size() -> int:
-    """Number of ranks on this host."""
+    """Returns the number of ranks on this host."""
     return _known(_engine.local_size)
 
 
 def cross_rank() -> int:
-    """Rank among the ranks with this local rank, one a host."""
+    """Returns the rank among the ranks with the same local rank, one on each host."""
     return _known(_engine.cross_rank)
 
 
 def cross_size() -> int:
-    """Number of ranks with this local rank."""
+    """Returns the number of ranks with the same local rank."""
     return _known(_engine.cross_size)
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has the same number of ranks."""
+    """Returns whether every host has the same number of ranks."""
     return bool(_known(_engine.is_homogeneous))
 
 
 def mpi_thread_level() -> int | None:
-    """What MPI was initialised with, from MPI_THREAD_SINGLE, 0, to MPI_THREAD_MULTIPLE, 3.
+    """Returns the thread level of MPI, from MPI_THREAD_SINGLE (0) to MPI_THREAD_MULTIPLE (3).
 
-    None where the ranks met without MPI, and when not initialized.
+    None if the ranks met without MPI, or when not initialized.
     """
     level = _engine.mpi_thread_level()
     return None if level < 0 else level
 
 
 def add_process_set(ranks: Sequence[int]) -> int:
-    """Makes a set of these ranks and gives its id, the same on all ranks.
+    """Makes a set of these ranks and returns its id, the same on all ranks.
 
-    Called by all ranks of the world, members or not, with the same ranks; blocks until all have.
-    ValueError if a set of these ranks exists. Where one rank gives what can be no set, the others
-    get MismatchError.
+    All ranks of the world must call it with the same ranks, whether or not they are members; it
+    blocks until all have. Raises ValueError if a set of these ranks exists, or they cannot form
+    one. The other ranks then get MismatchError if they have given others.
     """
     try:
         members = sorted(whole_number("a rank of a process set", rank) for rank in ranks)
@@ -162,33 +163,33 @@ def add_process_set(ranks: Sequence[int]) -> int:
 
 
 def refuse_process_set() -> None:
-    """Fails the add_process_set that the other ranks are in: this rank has no set to give."""
+    """Makes the other ranks' call of add_process_set fail, because this rank has no valid set."""
     with contextlib.suppress(Exception):
-        _engine.add_process_set([-1])  # which the engine refuses, on all ranks
+        _engine.add_process_set([-1])  # the engine refuses it, on all ranks
 
 
 def remove_process_set(process_set: int) -> None:
-    """Takes a set away. Called by all ranks of the world; blocks until all have."""
+    """Removes a set. All ranks of the world must call it; it blocks until all have."""
     _engine.remove_process_set(whole_number("process_set", process_set))
 
 
 def process_set_rank(process_set: int) -> int:
-    """This process's rank in the set; -1 if it is no member or there is no such set."""
+    """Returns this process's rank in the set; -1 if it is not a member or there is no such set."""
     return _engine.process_set_rank(whole_number("process_set", process_set))
 
 
 def process_set_size(process_set: int) -> int:
-    """Number of ranks in the set; -1 if there is no such set."""
+    """Returns the number of ranks in the set; -1 if there is no such set."""
     return _engine.process_set_size(whole_number("process_set", process_set))
 
 
 def process_set_ranks(process_set: int) -> list[int]:
-    """The set's ranks, ascending; ValueError if there is no such set."""
+    """Returns the set's ranks, ascending; raises ValueError if there is no such set."""
     return _engine.process_set_ranks(whole_number("process_set", process_set))
 
 
 def process_sets() -> dict[int, list[int]]:
-    """The ranks of every set there is, by id."""
+    """Returns the ranks of every set that exists, by id."""
     return {number: _engine.process_set_ranks(number) for number in _engine.process_sets()}
 
 
@@ -201,7 +202,7 @@ def _known(query: Callable[[], int]) -> int:
     return value
 
 
-# A forked child, such as a data loader's worker, is in no job, and may want its parent's place.
+# Keeps the ranks for a forked child, such as a data loader's worker, which is in no job itself.
 _places: dict[Callable[[], int], int] = {}
 _places_of = os.getpid()
 
@@ -229,14 +230,14 @@ _leaves_at_exit = False
 
 
 def _at_exit() -> None:
-    """The engine must be gone before the interpreter and the arrays it works on are."""
+    """Has the engine shut down before the interpreter, and the arrays it works on, go away."""
     global _leaves_at_exit
     if not _leaves_at_exit:
         _leaves_at_exit = True
         atexit.register(_leave)
-        # Python waits for threads first, which may wait for this rank's next operation.
+        # Python first waits for threads, and these may wait for this rank's next operation.
         if before_threads := getattr(threading, "_register_atexit", None):
-            with contextlib.suppress(RuntimeError):  # the end has begun
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
                 before_threads(_leave_if_failed)
 
 
@@ -251,8 +252,8 @@ def _leave_if_failed() -> None:
 
 
 def _failure() -> str:
-    """The exception that ends the script, in a line; empty if none does."""
+    """Returns the exception that ends the script as one line; "" if none does."""
     error = getattr(sys, "last_value", None)
-    if error is None or hasattr(sys, "ps1"):  # at a prompt it has not ended anything
+    if error is None or hasattr(sys, "ps1"):  # at a prompt an exception ends nothing
         return ""
     return textwrap.shorten("".join(traceback.format_exception_only(type(error), error)), 300)

@@ -1,7 +1,7 @@
-"""Calls that fail on this rank before the engine has them.
+"""Calls that fail on this rank before they are submitted to the engine.
 
-Such a call counts as a call all the same: it takes its number if it is unnamed, and the engine
-tells the other ranks, so that their calls fail with it and nobody waits or falls out of step.
+Such a call still counts as a call: it takes its number if it is unnamed, and the engine tells the
+other ranks. Their calls of the same name fail as well, so no rank waits or falls out of step.
 
 Any thread may use these functions.
 """
@@ -29,17 +29,19 @@ __all__ = [
 
 _MAX_REASON = 300
 
-#: Called with the id of a name and a reason: tells the other ranks that this rank's call of the
-#: name has failed. If none is given, the engine tells them at once.
+#: Tells the other ranks that this rank's call of a name has failed; called with the id of the name
+#: and the reason. By default the engine tells them at once.
 Tell = Callable[[int, str], object]
 
 
 def refuse(id: int, error: Exception) -> None:
-    """Tells the other ranks, if need be, that this rank's call of a name, by its id, has failed.
+    """Tells the other ranks that this rank's call of a name has failed, unless they know already.
 
-    Without effect where they wait for no such call: before init,
-    after shutdown, on a set that this rank is not in, or while an earlier operation of the name is
-    in flight.
+    Has no effect if no rank waits for such a call: before init, after shutdown, on a set that this
+    rank is not in, or while an earlier operation of the name is in flight.
+
+    Args:
+      id: of the name, from perseus_core.engine.register.
     """
     if not is_reported(error):
         _tell(id, error)
@@ -54,9 +56,9 @@ def refuse_call(
     error: Exception,
     tell: Tell | None = None,
 ) -> None:
-    """Tells the other ranks that a call has failed before it came to submit.
+    """Tells the other ranks that a call has failed before it was submitted.
 
-    For what the steady path does, where `refusing` would take longer than the work within.
+    For the steady path, where the context manager `refusing` would take longer than its body.
     """
     if not is_reported(error) and _engine.is_initialized():
         _tell_by_name(kind, prefix, name, process_set, error, tell)
@@ -64,20 +66,20 @@ def refuse_call(
 
 
 def refuse_whole(kind: OperationKind, text: str, process_set: int, error: Exception) -> None:
-    """refuse_call for a name that is whole, without a prefix."""
+    """Does what refuse_call does for a name that has no prefix."""
     with contextlib.suppress(TypeError, ValueError):
         refuse(_engine.register(process_set, kind, text), error)
 
 
 class refusing:
-    """A context manager for what a call does before it submits, such as checks and conversions.
+    """A context manager for the checks and conversions of a call before it submits.
 
         with refusals.refusing(OperationKind.ALLREDUCE, "allreduce", name, process_set):
             source = as_input(array)
         submission.submit(OperationKind.ALLREDUCE, "allreduce", name, process_set, ...)
 
-    An exception counts as the call of that name, as if submit had been refused. It must not hold
-    the submission itself, nor what comes after it.
+    An exception within it counts as the call of that name, as if the submission had been refused.
+    The submission itself, and what follows it, must be outside.
     """
 
     __slots__ = ("_kind", "_name", "_prefix", "_process_set", "_tell")
@@ -117,7 +119,7 @@ def refusing_all(
     process_set: int,
     tell: Tell | None = None,
 ) -> Iterator[None]:
-    """refusing for a call that makes operations of several names."""
+    """Does what `refusing` does for a call that starts operations of several names."""
     try:
         yield
     except Exception as error:
@@ -131,7 +133,7 @@ def refusing_all(
 def refuse_unnamed(
     kind: OperationKind, prefix: str, count: int, process_set: int, error: Exception
 ) -> None:
-    """Counts unnamed calls that an error has kept from being made, and tells the other ranks."""
+    """Counts `count` unnamed calls that an error has prevented, and tells the other ranks."""
     if _engine.is_initialized():
         for _ in range(count):
             _tell_by_name(kind, prefix, None, process_set, error)
@@ -146,14 +148,14 @@ def _tell_by_name(
     error: Exception,
     tell: Tell | None = None,
 ) -> None:
-    # A name or set that is wrong as well is one that no other rank can be waiting under.
+    # If the name or set is wrong, too, no other rank can be waiting for a call of it.
     with contextlib.suppress(TypeError, ValueError):
         text = full_name(prefix, name, process_set)
         _tell(_engine.register(process_set, kind, text), error, tell)
 
 
 def _tell(id: int, error: Exception, tell: Tell | None = None) -> None:
-    # The caller's own error is what it must see, whatever becomes of this.
+    # The caller must see its own error, even if this fails.
     with contextlib.suppress(Exception):
         (tell or _engine.refuse)(id, _reason(error))
 
@@ -161,7 +163,7 @@ def _tell(id: int, error: Exception, tell: Tell | None = None) -> None:
 def _reason(error: Exception) -> str:
     try:
         first_line = str(error).partition("\n")[0].strip()
-    except Exception:  # the caller's own class cannot say it
+    except Exception:  # the exception's class cannot be shown
         first_line = ""
     reason = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     text = reason if len(reason) <= _MAX_REASON else reason[: _MAX_REASON - 3] + "..."

@@ -4,8 +4,8 @@
     python -m perseus.dropin train.py              # also under mpirun, torchrun, srun
 
 Both put the folder SITE at the head of the module search path. It holds one package, `horovod`,
-whose modules are those of Perseus under the names that Horovod gives them. Nothing is changed for
-programs that are started otherwise.
+whose modules are those of Perseus under Horovod's names. Programs that are started in another way
+are not affected.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 
 __all__ = ["HOROVOD_VERSION", "MODULES", "SITE", "hidden_horovod", "install", "search_path"]
 
-#: The release whose interface is served.
+#: The release of Horovod whose interface is provided.
 HOROVOD_VERSION = "0.28.1"
 
-#: The folder that `import horovod` is to be found in.
+#: The folder in which `import horovod` finds the package.
 SITE = str(Path(__file__).resolve().parent / "site")
 
-#: Horovod's modules, and ours that stand for them.
+#: From the modules of Horovod to ours that replace them.
 MODULES = {
     "horovod.common": "perseus.common",
     "horovod.common.basics": "perseus.common.basics",
@@ -84,12 +84,10 @@ MODULES = {
 _NO_LAUNCHER = (
     "Perseus does not start jobs on {} yet; horovod.run and perseusrun start them on hosts"
 )
-_NO_RUNNER = (
-    "what Horovod starts jobs with is not here; horovod.run and perseusrun start them otherwise"
-)
+_NO_RUNNER = "Horovod's launcher is not here; horovod.run and perseusrun start jobs in its place"
 _NO_EXTENSION = "Perseus is not compiled against frameworks and needs no extension modules for them"
 
-#: Modules of Horovod that are asked for and not there, and why.
+#: Modules of Horovod that are missing here, and the reasons.
 MISSING = {
     "horovod._keras": "it is Horovod's own; horovod.keras and horovod.tensorflow.keras are here",
     "horovod.spark": _NO_LAUNCHER.format("Spark"),
@@ -101,19 +99,19 @@ MISSING = {
     "horovod.torch.mpi_lib_v2": _NO_EXTENSION,
 }
 
-# Set once it has been said that Horovod is hidden, so that the programs that a rank starts do not
-# say it again.
+# Set once the message that Horovod is hidden has been printed, so that the programs that a rank
+# starts do not print it again.
 SAID = "PERSEUS_DROP_IN_SAID"
 
 
 def search_path(python_path: str | None) -> str:
-    """A PYTHONPATH with SITE at its head."""
+    """Returns a PYTHONPATH with SITE at its head."""
     rest = [entry for entry in (python_path or "").split(os.pathsep) if entry and entry != SITE]
     return os.pathsep.join([SITE, *rest])
 
 
 def install() -> None:
-    """Makes the modules in MODULES importable. Called by `import horovod` itself."""
+    """Makes the modules in MODULES importable. `import horovod` calls it."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
@@ -125,7 +123,7 @@ def install() -> None:
 
 
 def hidden_horovod(path: Sequence[str]) -> str:
-    """What to say if the real Horovod, too, is on the search path; the empty string if not."""
+    """Returns a message if the real Horovod is on the search path as well; "" if not."""
     elsewhere = [entry for entry in path if entry != SITE]
     found = importlib.machinery.PathFinder.find_spec("horovod", elsewhere)
     if found is None or found.origin is None:
@@ -142,8 +140,10 @@ def hidden_horovod(path: Sequence[str]) -> str:
 
 
 def shadow(arguments: Sequence[str]) -> str:
-    """What to say if `python ARGUMENTS` finds a `horovod` before it looks into SITE: in the
-    program's own folder. The empty string if not."""
+    """Returns a message if `python ARGUMENTS` finds a `horovod` before SITE; "" if not.
+
+    That happens if there is one in the program's own folder.
+    """
     options = iter(arguments)
     for option in options:
         if option in ("-W", "-X"):
@@ -159,11 +159,11 @@ def shadow(arguments: Sequence[str]) -> str:
     found = importlib.machinery.PathFinder.find_spec("horovod", [folder])
     if found is None or found.origin is None:
         return ""
-    return f"{found.origin} comes before the drop-in, for it is in the program's own folder"
+    return f"{found.origin} comes before the drop-in, because it is in the program's own folder"
 
 
 def _is_later_rank(environment: Mapping[str, str]) -> bool:
-    """Of a job, under whichever launcher."""
+    """Returns whether this is a rank other than 0 of a job, under any launcher."""
     from perseus.run.agent import MPI_RANKS
 
     names = ("RANK", *MPI_RANKS, "SLURM_PROCID")
@@ -172,7 +172,7 @@ def _is_later_rank(environment: Mapping[str, str]) -> bool:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules in MODULES, and those that lie beside them in our packages.
+    """Finds the modules in MODULES, and other modules of the same packages of ours.
 
     Raises ModuleNotFoundError with the reason for those in MISSING.
     """
@@ -189,10 +189,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname in MODULES:
             ours = MODULES[fullname]
         elif fullname.startswith("horovod.runner."):
-            # Our launcher's modules are not Horovod's, even where they are called the same.
+            # Modules of our launcher are not Horovod's, even if they have the same names.
             raise ModuleNotFoundError(f"{fullname}: {_NO_RUNNER}", name=fullname)
         elif parent in MODULES:
-            # Found by path, it would be loaded a second time.
+            # The finder by path would load it a second time.
             ours = f"{MODULES[parent]}.{name}"
             if importlib.util.find_spec(ours) is None:
                 return None
@@ -202,7 +202,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Alias(importlib.abc.Loader):
-    """Gives a module of ours, itself and not a copy, under another name."""
+    """Loads a module of ours, itself and not a copy, under another name."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
@@ -214,4 +214,4 @@ class _Alias(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # which the import has replaced by the alias's
+        module.__spec__ = self._spec  # the import has replaced it by the alias's spec

@@ -22,7 +22,7 @@ def main() -> None:
     if not arguments or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
         sys.exit(USAGE)
     if sys.flags.ignore_environment:
-        sys.exit("perseus.dropin: python -E and -I ignore PYTHONPATH, which it goes by")
+        sys.exit("perseus.dropin: it needs PYTHONPATH, which python -E and -I ignore")
     if shadowed := shadow(arguments):
         sys.exit(f"perseus.dropin: {shadowed}")
     os.environ["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _interpreter_options(count: int) -> list[str]:
-    """Those of this Python's command line, which ends in `count` arguments."""
+    """Returns the options of this Python's command line, which ends in `count` arguments."""
     *options, module = sys.orig_argv[1 : len(sys.orig_argv) - count]
     if module.startswith("-") or not options:  # -mperseus.dropin
         return options

@@ -1,4 +1,4 @@
-"""perseusrun, the launcher, and `run`, the same from Python."""
+"""The launcher: perseusrun, and `run` for the same from Python."""
 
 from perseus.run.api import run
 

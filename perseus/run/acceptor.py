@@ -1,4 +1,4 @@
-"""Where agents that mpirun has started call the launcher back, and prove what they are."""
+"""Accepts connections from agents that mpirun has started, and has them prove what they are."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 from perseus.run import agent
 
 PROOF_SECONDS = 5.0
-# Agents of the job have proved it by then; where room is short, others must go.
+# An agent of the job has proved itself by then. When there are too many callers, others must go.
 PROOF_SECONDS_IN_A_CROWD = 0.1
 PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
 MOST_CALLERS = 256
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
-# Called with the connection, the rank, and its host's address and name.
+# Called with the connection of an agent, its rank, and the address and name of its host.
 Entered = Callable[[socket.socket, int, str, str], None]
 
 
 @dataclass(eq=False)
 class _Caller:
-    """Somebody who has called, and has yet to prove that it is an agent of the job."""
+    """A connection whose other end has not yet proved that it is an agent of the job."""
 
     connection: socket.socket
     address: str
@@ -38,9 +38,12 @@ class _Caller:
 
 
 class Acceptor:
-    """Lets in the agents of ranks that are awaited. Strangers get five seconds, never more than a
-    bounded number of them at once. Never blocks, and lives by its owner's selector, whose keys'
-    data are called, and by `handle_deadlines`. Not thread-safe."""
+    """Accepts the agents of the awaited ranks.
+
+    Any other caller is dropped after five seconds, and the number of callers at one time is
+    bounded. Never blocks: the owner calls the data of the keys that its selector reports, and
+    `handle_deadlines`. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -50,33 +53,40 @@ class Acceptor:
         awaited: Container[int],
         entered: Entered,
     ):
-        """`listen_on` is an address; empty: all. `entered` gets the connection for its own."""
+        """Listens for agents.
+
+        Args:
+          listen_on: an address; "" for all.
+          key: the job's, in hexadecimal digits.
+          awaited: the ranks whose agents may come.
+          entered: takes over the connection of each agent.
+        """
         self._selector = selector
         self._key = key
         self._awaited = awaited
         self._entered = entered
         self._callers: list[_Caller] = []  # oldest first
-        # Strangers must leave the launcher the descriptors that it needs.
+        # Callers must not use up the descriptors that the launcher needs.
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_callers = max(1, min(MOST_CALLERS, limit // 8))
         family = socket.AF_INET6 if ":" in listen_on else socket.AF_INET
         self._listener = socket.create_server((listen_on, 0), family=family, backlog=1024)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self._listen_at = float("inf")  # while it rests: until when
+        self._listen_at = float("inf")  # when to listen again, if it does not listen now
         self._listen()
 
     def close(self) -> None:
-        """Hears nobody any more who has not entered."""
+        """Stops listening, and drops all callers that have not proved themselves."""
         for caller in list(self._callers):
             self._forget(caller)
-        with contextlib.suppress(KeyError, ValueError):  # it rests, or is closed already
+        with contextlib.suppress(KeyError, ValueError):  # not registered, or closed already
             self._selector.unregister(self._listener)
         self._listener.close()
         self._listen_at = float("inf")
 
     def next_deadline(self) -> float:
-        """When `handle_deadlines` is to be called again."""
+        """Returns when `handle_deadlines` must be called again, in seconds of time.monotonic."""
         oldest = self._callers[0].came if self._callers else float("inf")
         return min(oldest + PROOF_SECONDS, self._listen_at)
 
@@ -91,7 +101,7 @@ class Acceptor:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _rest_until(self, moment: float) -> None:
-        """The listener stays readable; looking again at once would spin."""
+        """Stops listening for a while: the listener stays readable, so a loop would spin."""
         self._selector.unregister(self._listener)
         self._listen_at = moment
 
@@ -102,7 +112,7 @@ class Acceptor:
             return
         try:
             connection, address = self._listener.accept()
-        except OSError as error:  # else the caller is gone already
+        except OSError as error:  # without a shortage: the caller has gone already
             if error.errno in _SHORTAGES and not self._make_room(now):
                 self._rest_until(now + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
             return
@@ -118,7 +128,7 @@ class Acceptor:
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read_answer(caller))
 
     def _make_room(self, now: float) -> bool:
-        """Sends away who has been here longest, if that is long enough for those of the job."""
+        """Drops the oldest caller, if an agent of the job would have proved itself by now."""
         if not self._callers or now < self._callers[0].came + PROOF_SECONDS_IN_A_CROWD:
             return False
         self._forget(self._callers[0])
@@ -133,9 +143,9 @@ class Acceptor:
         self._selector.unregister(caller.connection)
 
     def _read_answer(self, caller: _Caller) -> None:
-        """Reads a caller's answer, no further: what follows is the agent's to say."""
+        """Reads a caller's answer and nothing after it, which belongs to the agent's protocol."""
         if caller not in self._callers:
-            return  # forgotten since the selector saw it
+            return  # dropped since the selector reported it
         length = agent.HELLO.size + agent.PROOF_BYTES
         try:
             data = caller.connection.recv(length - len(caller.answer))
@@ -159,7 +169,7 @@ class Acceptor:
         try:
             caller.connection.send(welcome)
         except OSError:
-            return self._forget(caller)  # it is gone again
+            return self._forget(caller)  # it has gone already
         self._let_go(caller)
         host = name.rstrip(b"\0").decode(errors="replace")
         self._entered(caller.connection, rank, caller.address, host)

@@ -1,17 +1,17 @@
 """Runs a job's ranks on one host, for a launcher at the other end of stdin and stdout.
 
-Run as a program, with nothing but the standard library, so that it starts quickly and works over
-ssh. The launcher sends one job (a length and JSON) and later, perhaps, KILL and a rank, or
-TERMINATE. What the agent sends back are frames: a kind, a rank and a payload. When stdin ends,
-because the launcher is done or dead, everything that the ranks have started is ended too: SIGTERM,
-then SIGKILL after the job's grace.
+It is run as a program and needs only the standard library, so that it starts quickly and works over
+ssh. The launcher sends one job (a length and JSON), and later possibly KILL with a rank, or
+TERMINATE. The agent sends frames: a kind, a rank and a payload. When stdin ends, because the
+launcher has finished or died, the agent ends everything that the ranks have started: by SIGTERM,
+and by SIGKILL after the job's grace.
 
-One thread. Ranks lead sessions of their own; the agent adopts what they leave behind, so that it
-can find and end it.
+It has one thread. Each rank leads a session of its own. The agent adopts the processes that ranks
+leave behind, so that it can find and end them.
 
-`agent.py --call-back` is started by mpirun, once for each rank. It connects to the launcher whose
-address and key are in PERSEUSRUN_CALL_BACK, and then does the same over that connection. Before,
-each proves to the other that it knows the key, which is never sent:
+mpirun starts `agent.py --call-back` once for each rank. It connects to the launcher whose address
+and key are in PERSEUSRUN_CALL_BACK, and then works in the same way over that connection. First each
+side proves to the other that it knows the key, which is never sent:
 
     launcher  Greeting  a random challenge
     agent     Hello     its rank, a challenge of its own and its host's name; and its proof, the
@@ -42,26 +42,26 @@ STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS = range(6)
 TERMINATE, KILL = b"T", b"K"
 RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
-NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine tells of other ranks
+NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
-CALL_BACK_SECONDS = 30.0  # until the launcher must have proved itself
+CALL_BACK_SECONDS = 30.0  # in which the launcher must prove itself
 PAUSE_BETWEEN_CALLS_SECONDS = 0.1
 CHALLENGE_BYTES = 16
-HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, host; Linux's names end there
+HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, name of the host
 PROOF_BYTES = 32
 AS_AGENT, AS_LAUNCHER = b"perseusrun agent", b"perseusrun launcher"
-# Where MPI's launchers say which rank a process is: Open MPI, MVAPICH, MPICH and its family, PMIx.
+# The variables in which MPI's launchers give a rank: Open MPI, MVAPICH, MPICH and its family, PMIx.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
-#: They are for the launcher, which ends the job in order.
+#: Signals for the launcher, which then ends the job in an orderly way.
 _IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
 class Rank:
-    """A process of the job, and its pipes that have not ended yet."""
+    """A process of the job, and those of its pipes that are still open."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes], pipes: dict[int, IO[bytes]]):
         self.rank = rank
@@ -76,7 +76,7 @@ class Agent:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}  # by process id
-        self._kill_at: float | None = None  # when the grace ends, once ending has begun
+        self._kill_at: float | None = None  # when the grace ends; None before it has begun
 
     def run(self) -> None:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -128,7 +128,7 @@ class Agent:
             whole[RESULT_FD] = str(result_write)
         kept = [news_write, result_write] if payload else [news_write]
         if whole.get("PMI_FD", "").isdecimal():
-            kept.append(int(whole["PMI_FD"]))  # by which MPICH's launcher is spoken to
+            kept.append(int(whole["PMI_FD"]))  # the connection to MPICH's launcher
         try:
             process = subprocess.Popen(
                 self._job["command"],
@@ -164,7 +164,7 @@ class Agent:
             )
 
     def _in_child(self) -> None:
-        """Before exec: it must not outlive the agent, whatever ends that, nor ignore signals."""
+        """Runs before exec. The rank must not outlive the agent, and must not ignore signals."""
         self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
@@ -183,7 +183,7 @@ class Agent:
         self._terminate()
 
     def _forward(self, rank: Rank, kind: int) -> bool:
-        """Passes on what a pipe holds; whether there may be more."""
+        """Sends what a pipe holds to the launcher; returns whether there may be more."""
         try:
             data = os.read(rank.pipes[kind].fileno(), _PIECE)
         except BlockingIOError:
@@ -209,10 +209,10 @@ class Agent:
                 return
             rank = self._ranks.get(child)
             if rank is None:
-                continue  # somebody's orphan
+                continue  # an orphan of a rank
             rank.running = False
             rank.process.returncode = os.waitstatus_to_exitcode(status)
-            # A child of the rank may hold its pipes open: take what there is, whatever may come.
+            # A child of the rank may hold its pipes open: take what is in them now, and close them.
             for kind in list(rank.pipes):
                 while self._forward(rank, kind):
                     pass
@@ -230,7 +230,7 @@ class Agent:
             _kill(child, number)
 
     def _end_orphans(self) -> None:
-        """Ends what the ranks have left behind: their children became ours."""
+        """Ends the processes that the ranks have left behind, which are our children now."""
         deadline = time.monotonic() + 1
         while (orphans := _descendants(os.getpid())) and time.monotonic() < deadline:
             for orphan in orphans:
@@ -242,17 +242,17 @@ class Agent:
 
 
 def _descendants(ancestor: int) -> list[int]:
-    """Process ids of the children of a process, of their children, and so on."""
+    """Returns the process ids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as stat:
-                # The command's name, in parentheses, may itself hold spaces and parentheses.
+                # The name of the command is in parentheses, and may hold spaces and parentheses.
                 parent = int(stat.read().rpartition(b")")[2].split()[1])
         except OSError:
-            continue  # gone meanwhile
+            continue  # the process has ended meanwhile
         children.setdefault(parent, []).append(int(name))
     found = []
     level = [ancestor]
@@ -273,7 +273,7 @@ def _send(kind: int, rank: int, payload: bytes) -> None:
         try:
             frame = frame[os.write(sys.stdout.fileno(), frame) :]
         except OSError:
-            return  # the launcher is gone; stdin says so too
+            return  # the launcher has gone; stdin ends, too
 
 
 def _receive(length: int) -> bytes:
@@ -281,13 +281,16 @@ def _receive(length: int) -> bytes:
     while len(data) < length:
         piece = os.read(sys.stdin.fileno(), length - len(data))
         if not piece:
-            sys.exit(0)  # the launcher has changed its mind
+            sys.exit(0)  # the launcher gave up before it sent a job
         data += piece
     return data
 
 
 def proof(key: str, role: bytes, challenge: bytes, hello: bytes) -> bytes:
-    """What only those of the job can say: AS_AGENT or AS_LAUNCHER, to this challenge and hello."""
+    """Returns the proof that only a process of the job can make, for this challenge and hello.
+
+    `role` is AS_AGENT or AS_LAUNCHER.
+    """
     import hashlib
     import hmac
 
@@ -295,14 +298,17 @@ def proof(key: str, role: bytes, challenge: bytes, hello: bytes) -> bytes:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Lets a connection to a host that has vanished end within 40 s."""
+    """Makes a connection fail within 40 s if the other host has vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _call_back() -> None:
-    """Makes a connection to the launcher, once that has proved itself, our stdin and stdout."""
+    """Connects to the launcher and makes the connection our stdin and stdout.
+
+    The launcher must prove itself first.
+    """
     host, port, key = os.environ.pop(CALL_BACK).split()
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
     deadline = time.monotonic() + CALL_BACK_SECONDS
@@ -316,11 +322,11 @@ def _call_back() -> None:
 
 
 def _is_let_in(address: tuple[str, int], key: str, rank: int, deadline: float) -> bool:
-    """In a crowd of strangers the launcher sends away who is slow, and may be called again."""
+    """Returns False if the launcher dropped the connection, as it does when many callers wait."""
     try:
         with socket.create_connection(address, _seconds_until(deadline)) as connection:
             if not _is_launcher(connection, key, rank, deadline):
-                raise PermissionError("who answers there does not know the job's key")
+                raise PermissionError("the process that answers there does not know the job's key")
             connection.settimeout(None)
             keep_alive(connection)
             for standard in (sys.stdin, sys.stdout):
@@ -331,7 +337,7 @@ def _is_let_in(address: tuple[str, int], key: str, rank: int, deadline: float) -
 
 
 def _is_launcher(connection: socket.socket, key: str, rank: int, deadline: float) -> bool:
-    """Whether who is there knows the key, as we show that we do."""
+    """Proves that we know the key; returns whether the other side does."""
     import hmac
 
     challenge = _take(connection, CHALLENGE_BYTES, deadline)

@@ -1,4 +1,4 @@
-"""`run`: calls a Python function as the ranks of a job."""
+"""`run`, which calls a Python function on all ranks of a new job."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def run(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> list[T]:
-    """Calls `func(*args, **kwargs)` on every rank of a new job and gives the results in rank order.
+    """Calls `func(*args, **kwargs)` on every rank of a new job; returns the results in rank order.
 
-    The function travels by cloudpickle and runs in a fresh Python, which must find the modules that
-    it imports. What ranks print is shown as by perseusrun. Arguments are Horovod's.
+    The function is sent by cloudpickle and runs in a new Python process, which must find the
+    modules that it imports. The output of the ranks is shown as perseusrun shows it. The arguments
+    are Horovod's.
 
     Args:
       num_proc: ranks to start.
@@ -58,15 +59,15 @@ def run(
       hostfile: a file of lines `host slots=N`, instead of `hosts`.
       start_timeout: seconds until all ranks must have started and met; PERSEUS_START_TIMEOUT by
         default, else 30.
-      ssh_port, ssh_identity_file: how other hosts are reached.
-      output_filename: a folder, to keep what rank N prints in rank.N/stdout and stderr, too.
-      verbose: say what is started where.
-      use_gloo, use_mpi: start the ranks without mpirun, as is done by default, or with it.
+      ssh_port, ssh_identity_file: for ssh to other hosts.
+      output_filename: a folder that also gets the output of rank N, as rank.N/stdout and stderr.
+      verbose: show what is started where.
+      use_gloo, use_mpi: start the ranks without mpirun, which is the default, or with it.
       mpi_args: more arguments for mpirun.
-      network_interfaces: those the ranks talk over, separated by commas.
+      network_interfaces: the interfaces that the ranks use, separated by commas.
       executable: the Python that the ranks run in; this one by default.
       environment: more environment variables for the ranks, such as settings.
-      disable_cache: changes nothing, for nothing that is found out about hosts is kept.
+      disable_cache: has no effect, because nothing that is learned about hosts is kept.
       np, network_interface: deprecated names of num_proc and network_interfaces.
       min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script, min_np,
         max_np: for elastic training; refused.
@@ -128,7 +129,7 @@ def _refuse_elastic(**given: object) -> None:
 
 
 def _renamed(old: str, value: T, new: str, other: T | None) -> T:
-    """The value of an argument that was given under its deprecated name."""
+    """Returns the value of an argument that was given under its deprecated name."""
     if other is not None and other != value:
         raise ValueError(f"{old}={value!r} and {new}={other!r}: both name the same; give {new}")
     warnings.warn(f"{old} is deprecated; it is called {new}", DeprecationWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""perseusrun: starts a command as the ranks of a job."""
+"""perseusrun, which starts a command as the ranks of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.setting_options import DEST, NOT_FOR_MPIRUN, add_setting_options
 from perseus.run.start import Request, start
 
-#: How a program ends that finds no Horovod.
+#: The last line of a program that does not find Horovod.
 NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
 
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"perseusrun: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever reads the output, such as head, has seen enough; the ranks have been ended. Python
-        # would complain of what it cannot write at its end.
+        # The reader of our output, such as head, has closed it, and the ranks have been ended.
+        # Without this, Python would report at exit what it cannot write.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     if status and NO_HOROVOD in launcher.last_lines():
@@ -85,12 +85,12 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
 
 def drop_in(command: Sequence[str]) -> dict[str, str]:
-    """What makes `import horovod` give Perseus in the ranks; ValueError if it cannot."""
+    """Returns the environment in which `import horovod` gives Perseus; ValueError if it cannot."""
     is_python = os.path.basename(command[0]).startswith("python")
     if shadowed := dropin.shadow(command[1:] if is_python else []):
         raise ValueError(f"--drop-in: {shadowed}")
     settings = {"PYTHONPATH": dropin.search_path(os.environ.get("PYTHONPATH"))}
-    # The first is perseusrun's own folder, or this one, where the ranks need not look.
+    # The first entry is perseusrun's own folder, or this one: the ranks do not search it.
     if hidden := dropin.hidden_horovod(sys.path[1:]):
         print(f"perseusrun: {hidden}", file=sys.stderr)
         settings[dropin.SAID] = "1"
@@ -98,7 +98,7 @@ def drop_in(command: Sequence[str]) -> dict[str, str]:
 
 
 def apply_config(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """What a file says counts where no flag says otherwise. Raises ValueError for a bad file."""
+    """Applies the settings in a file that no flag overrides. Raises ValueError for a bad file."""
     config = read_config(options.config_file)
     from_file = parser.parse_args(config.arguments)
     options.settings = {**from_file.settings, **options.settings}
@@ -108,7 +108,7 @@ def apply_config(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
 
 def notes_about_mpi(options: argparse.Namespace) -> list[str]:
-    """Flags that say something to mpirun only."""
+    """Returns notes on flags that only have an effect with mpirun."""
     if options.mpi:
         return []
     why = f"changes nothing: {NOT_FOR_MPIRUN}; add --mpi"
@@ -230,7 +230,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Adds the engine's table of settings to the help, and loads the engine only then."""
+    """Adds the engine's table of settings to the help. Loads the engine only for that."""
 
     def format_help(self) -> str:
         return f"{super().format_help()}\n{settings_table()}"

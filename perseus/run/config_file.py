@@ -1,4 +1,4 @@
-"""`--config-file`: settings in a YAML file, under the names that horovodrun gives them."""
+"""`--config-file`, settings in a YAML file under the names that horovodrun gives them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Section and name in the file, and the flag; with a second one, that for false: it is a switch.
+# From section and name in the file to the flag. A switch has two flags, the second one for false.
 _FLAGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("params", "fusion_threshold_mb"): ("--fusion-threshold-mb",),
     ("params", "cycle_time_ms"): ("--cycle-time-ms",),
@@ -46,13 +46,13 @@ _SECTIONS = {section for section, _ in _FLAGS}
 
 @dataclass
 class Config:
-    arguments: list[str] = field(default_factory=list)  # flags that say the same
+    arguments: list[str] = field(default_factory=list)  # flags of perseusrun with the same meaning
     mpi: bool = False
     notes: list[str] = field(default_factory=list)
 
 
 def read_config(path: str) -> Config:
-    """Raises ValueError if the file cannot be read, or is not of the form that horovodrun reads."""
+    """Reads a file; raises ValueError if it cannot be read, or horovodrun would not accept it."""
     content = _load(path)
     config = Config()
     _require_mapping(path, "the file", content)
@@ -89,7 +89,7 @@ def _load(path: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read config file {path}: {error}") from None
     except yaml.YAMLError as error:
-        raise ValueError(f"config file {path} is no YAML: {error}") from None
+        raise ValueError(f"config file {path} is not YAML: {error}") from None
     except RecursionError:
         raise ValueError(f"config file {path} is nested too deeply") from None
 

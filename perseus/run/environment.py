@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from perseus.run.hosts import Slot
 
-# What describes the machine or the session it was read on and would be wrong on another.
+# Variables that describe the machine or session they were read on, and would be wrong on another.
 _HOST_SPECIFIC = re.compile(
     r"_|PWD|OLDPWD|SHLVL|HOST|HOSTNAME|HOSTTYPE|MACHTYPE|HOME|USER|LOGNAME|SHELL|MAIL|TERM|TERMCAP"
     r"|DISPLAY|XAUTHORITY|TMPDIR|LS_COLORS|(SSH|XDG|DBUS|BASH_FUNC|TMUX|STY|WINDOWID)\w*.*"
@@ -15,19 +15,19 @@ _HOST_SPECIFIC = re.compile(
 
 
 def exported(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that makes sense on another host."""
+    """Returns the variables of an environment that make sense on another host."""
     return {
         name: value for name, value in environment.items() if not _HOST_SPECIFIC.fullmatch(name)
     }
 
 
 def first_set(environment: Mapping[str, str], *names: str) -> str:
-    """The value of the first of these variables that has one, or the empty string."""
+    """Returns the value of the first of these variables that has one; "" if none has."""
     return next((environment[name] for name in names if environment.get(name)), "")
 
 
 def start_timeout(environment: Mapping[str, str]) -> int:
-    """Seconds until all ranks must have started and met. Raises ValueError for a malformed one."""
+    """Returns the seconds in which all ranks must start and meet; ValueError if malformed."""
     names = ("PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")
     text = first_set(environment, *names) or "30"
     if not text.isdecimal() or int(text) < 1:
@@ -36,14 +36,13 @@ def start_timeout(environment: Mapping[str, str]) -> int:
 
 
 def job_environment(secret: str) -> dict[str, str]:
-    """What all ranks of a job have in common."""
-    # Output goes through a pipe, which Python would else fill before it lets go of a line.
+    """Returns the variables that are the same for all ranks of a job."""
+    # Output goes through a pipe, for which Python would buffer many lines.
     return {"PERSEUS_SECRET": secret, "PYTHONUNBUFFERED": "1"}
 
 
 def rank_environment(slot: Slot) -> dict[str, str]:
-    """Where a rank stands, under our names and under those that Horovod's scripts read, and
-    torch.distributed's."""
+    """Returns a rank's place in the job, under our names, Horovod's and torch.distributed's."""
     place = {
         "RANK": slot.rank,
         "SIZE": slot.size,
@@ -62,12 +61,12 @@ def rank_environment(slot: Slot) -> dict[str, str]:
 
 
 def torch_environment(rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
-    """Where a rank stands, as torchrun says it."""
+    """Returns a rank's place in the job, in the variables that torchrun sets."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(local_size),
-        # Else rank 0, where torchrun has started perseusrun, would look for a store of torchrun's.
+        # Otherwise, if torchrun has started perseusrun, rank 0 would look for a store of torchrun.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }

@@ -1,6 +1,6 @@
-"""What the values of flags may be: types for argparse, which names the flag when it refuses one.
+"""Types of flags for argparse, which names the flag when a value is refused.
 
-They give the text back as it was, for the environment of the ranks.
+Each returns the text unchanged, for the environment of the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def number(low: float = 0, high: float = math.inf) -> Check:
 
 
 def one_of(*words: str) -> Check:
-    """In small letters or capitals."""
+    """Accepts one of these words, in lower or upper case."""
 
     def check(text: str) -> str:
         if text.lower() not in words:

@@ -1,4 +1,4 @@
-"""The launcher's end of the lines to its agents."""
+"""The launcher's end of the connections to its agents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from perseus.run import agent
 
-JobDescription = dict[str, Any]  # what becomes the JSON that an agent is sent
+JobDescription = dict[str, Any]  # sent to an agent as JSON
 
-# A command that runs another on a host, as `ssh host command` does, to be used instead of ssh.
+# Names a command that runs another on a host, as `ssh host command` does, to use instead of ssh.
 REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
 
 # -I and -S: the agent needs only the standard library, and so starts twice as fast.
@@ -26,7 +26,7 @@ AGENT = [sys.executable, "-I", "-S", os.path.abspath(agent.__file__)]
 
 @dataclass(frozen=True)
 class RemoteShell:
-    """How a command is run on another host: by ssh, or `command` if that is something else."""
+    """Runs a command on another host: by ssh, or by another command in its place."""
 
     port: int | None = None
     identity_file: str | None = None
@@ -35,13 +35,13 @@ class RemoteShell:
     def __post_init__(self) -> None:
         if not self._is_ssh and (self.port or self.identity_file):
             raise ValueError(
-                f"a port or an identity file is for ssh; '{self.command[0]}' must know by itself "
-                "how to reach a host"
+                f"a port and an identity file are for ssh; '{self.command[0]}' must know by "
+                "itself how to reach a host"
             )
 
     @classmethod
     def from_environment(cls, port: int | None, identity_file: str | None) -> RemoteShell:
-        """The one that PERSEUSRUN_RSH names, else ssh. Raises ValueError for what it cannot do."""
+        """Returns the one that PERSEUSRUN_RSH names, or ssh. ValueError for options it lacks."""
         command = shlex.split(os.environ.get(REMOTE_SHELL_VARIABLE, ""))
         return cls(port, identity_file, command or ["ssh"])
 
@@ -50,26 +50,26 @@ class RemoteShell:
         return [*self.command, *self.options(connect_timeout), host, line]
 
     def options(self, connect_timeout: int) -> list[str]:
-        """What stands between the command and the host."""
+        """Returns the options to put between the command and the host."""
         if not self._is_ssh:
             return []
-        # Nobody is there to type a password; a host's key is taken on first sight, never changed.
-        # ssh heeds the first of two options, so those that came with the command win.
+        # Nobody can type a password. A host's key is accepted at first sight, and a changed one
+        # refused. ssh uses the first of two equal options, so those in the command itself win.
         options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
         options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
-        # Without it, what a host greets with would stand before the reason why it cannot be used.
+        # Without it, a greeting of the host would hide the reason why it cannot be used.
         options += ["-o", "LogLevel=ERROR"]
         return [*options, *self._address_options()]
 
     def name_on_network(self, host: str) -> str:
-        """What `host` stands for: it may be a name that only ssh's configuration knows."""
+        """Returns the network name of `host`, which may be known to ssh's configuration only."""
         if not self._is_ssh:
             return host
         query = [*self.command, "-G", *self._address_options(), host]
         try:
             answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         except OSError:
-            return host  # without ssh, starting the agent fails and says so
+            return host  # there is no ssh: starting the agent will fail with that message
         match = re.search(r"^hostname (\S+)$", answer.stdout, re.MULTILINE)
         return match[1] if match else host
 
@@ -90,7 +90,7 @@ class Frame:
 
 
 class AgentConnection:
-    """A line to an agent, and its protocol; never blocks. Not thread-safe."""
+    """A connection to an agent, and the protocol on it. Never blocks. Not thread-safe."""
 
     def __init__(
         self,
@@ -100,13 +100,13 @@ class AgentConnection:
         stdout: IO[bytes],
         job: JobDescription,
     ):
-        """`stdin` and `stdout` are the agent's; `job` is what it is to do."""
+        """`stdin` and `stdout` are those of the agent; `job` is sent to it."""
         self.host = host
         self.ranks = ranks
         self.stdout = stdout
-        self.ready = False  # the agent has answered
-        self.ended = False  # it has closed its side
-        self.stderr_tail = b""  # what else it had to say
+        self.ready = False  # whether the agent has answered
+        self.ended = False  # whether the agent has closed its side
+        self.stderr_tail = b""  # the end of its output outside the protocol
         self._stdin = stdin
         text = json.dumps(job).encode()
         self._outgoing = struct.pack("!I", len(text)) + text
@@ -115,7 +115,7 @@ class AgentConnection:
             os.set_blocking(end.fileno(), False)
 
     def flush(self) -> bool:
-        """Sends what it can; whether something remains to be sent."""
+        """Sends what it can; returns whether something is left to send."""
         if self._stdin.closed:
             return False
         try:
@@ -132,17 +132,17 @@ class AgentConnection:
         return self._stdin.fileno()
 
     def terminate(self) -> None:
-        """Asks the agent to end its ranks."""
+        """Tells the agent to end its ranks."""
         self._outgoing += agent.TERMINATE
         self.flush()
 
     def kill(self, rank: int) -> None:
-        """Has the agent kill one rank."""
+        """Tells the agent to kill one rank."""
         self._outgoing += agent.KILL + agent.RANK.pack(rank)
         self.flush()
 
     def read(self) -> Iterator[Frame]:
-        """The frames that have come; sets `ended` at the end."""
+        """Yields the frames that have arrived; sets `ended` at the end of the stream."""
         try:
             data = os.read(self.stdout.fileno(), 1 << 20)
         except BlockingIOError:
@@ -151,11 +151,11 @@ class AgentConnection:
             data = b""
         if not data:
             self.ended = True
-            self.read_stderr()  # what it said last was written before it closed its side
+            self.read_stderr()  # its last output came before it closed its side
             return
         self._incoming += data
         if not self.ready:
-            # A login shell's greeting may come first.
+            # The greeting of a login shell may come first.
             _, magic, rest = self._incoming.partition(agent.MAGIC)
             if not magic:
                 return
@@ -171,20 +171,20 @@ class AgentConnection:
             yield Frame(kind, rank, payload)
 
     def read_stderr(self) -> bool:
-        """Keeps what has come outside the protocol; whether more may come."""
+        """Reads output outside the protocol; returns whether more may come."""
         return False
 
     def close(self, wait_seconds: float) -> None:
-        """Lets go of the agent, which then ends whatever is left."""
+        """Closes the connection. The agent then ends all processes that are left."""
         self._stdin.close()
         self.stdout.close()
 
 
 class HostConnection(AgentConnection):
-    """To the agent of a host, started by `command`."""
+    """A connection to the agent of a host, which `command` starts."""
 
     def __init__(self, host: str, ranks: Sequence[int], command: list[str], job: JobDescription):
-        # A session of its own: the terminal's Ctrl-C is for the launcher alone.
+        # In a session of its own, so that the terminal's Ctrl-C reaches the launcher only.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -198,7 +198,7 @@ class HostConnection(AgentConnection):
         os.set_blocking(self.stderr.fileno(), False)
 
     def read_stderr(self) -> bool:
-        """Keeps what it, or ssh, has written to stderr."""
+        """Reads what the agent, or ssh, has written to stderr."""
         try:
             while data := os.read(self.stderr.fileno(), 65536):
                 self.stderr_tail = (self.stderr_tail + data)[-4096:]

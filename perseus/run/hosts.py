@@ -1,4 +1,4 @@
-"""Hosts, their slots, and which rank runs where."""
+"""Hosts and their slots, and the assignment of ranks to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-# A name, an IPv4 address, or an IPv6 address in brackets; then how many ranks fit.
+# A name, an IPv4 address, or an IPv6 address in brackets; then the number of slots.
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,=\[\]]+)(?::(?P<slots>\d+))?")
 _HOSTFILE_LINE = re.compile(
     r"(?P<host>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?(?:\s+max_slots\s*=\s*\d+)?"
@@ -25,7 +25,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Slot:
-    """One rank's place. `cross` counts, over the hosts, the ranks with this local rank."""
+    """The place of one rank. `cross` counts the ranks with this local rank over all hosts."""
 
     rank: int
     size: int
@@ -50,7 +50,7 @@ def read_hostfile(path: str | Path) -> list[Host]:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ValueError(f"hostfile {path} is no text file; its lines are to be 'host slots=N'")
+        raise ValueError(f"hostfile {path} is not a text file; its lines must be 'host slots=N'")
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()
@@ -66,7 +66,7 @@ def read_hostfile(path: str | Path) -> list[Host]:
 
 
 def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
-    """Fills the hosts in order, `size` ranks in all. Raises ValueError if they do not fit."""
+    """Assigns `size` ranks to the hosts in order. Raises ValueError if they do not fit."""
     if size < 1:
         raise ValueError(f"a job needs at least one rank, not {size}")
     available = sum(host.slots for host in hosts)
@@ -99,7 +99,7 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
 
 
 def is_local(name: str) -> bool:
-    """Whether the host is this machine: one of its names, or an address of its own."""
+    """Returns whether the host is this machine, by one of its names or addresses."""
     if name in ("localhost", socket.gethostname(), socket.getfqdn()):
         return True
     try:
@@ -129,7 +129,7 @@ def _parse_host(item: str) -> Host:
 
 
 def _merge(hosts: Sequence[Host], source: str) -> list[Host]:
-    """A host named twice has the slots of both."""
+    """Joins the entries of each host; the slots of a host that is named twice are added up."""
     if not hosts:
         raise ValueError(f"{source} names no host")
     slots: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""A job: its ranks on all hosts, watched until the last has ended or one has failed."""
+"""Runs a job: starts its ranks on all hosts, and watches until all have ended or one has failed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.rendezvous import ServedRendezvous
 
-# Once a rank has failed: how long the others may go on, to say what they saw of it; then SIGTERM,
-# and how long until SIGKILL; then how long until the agents are given up. Under 5 s in all.
+# After a rank has failed, the others have REPORT_SECONDS to report what they saw of it, before they
+# get SIGTERM. GRACE_SECONDS later they get SIGKILL, and AGENT_SECONDS later the launcher gives up
+# the agents. All this takes less than 5 s.
 REPORT_SECONDS = 1.0
 GRACE_SECONDS = 2.0
 AGENT_SECONDS = 1.0
@@ -38,30 +39,32 @@ AGENT_SECONDS = 1.0
 
 @dataclass
 class Job:
+    """What a launcher runs, and how."""
+
     command: Sequence[str]
     slots: Sequence[Slot]
     secret: str
-    rendezvous: ServedRendezvous | None = None  # where the ranks find each other; None: elsewhere
-    # The job goes on without ranks that fail as long as so many are left; None: it ends.
+    rendezvous: ServedRendezvous | None = None  # None if the ranks meet without the launcher
+    # The job goes on without failed ranks while this many are left; None: one failure ends it.
     least: int | None = None
-    # What the ranks of the given host are told of rank 0, for torch.distributed; None: nothing.
+    # From a host to the variables that tell its ranks of rank 0, for torch.distributed.
     master: Callable[[str], Mapping[str, str]] | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)  # settings, for all ranks
+    environment: Mapping[str, str] = field(default_factory=dict)  # settings for all ranks
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
     start_timeout: int = 30
-    stdin: bytes = b""  # what every rank reads there
+    stdin: bytes = b""  # the input of every rank
     verbose: bool = False
 
 
 @dataclass(frozen=True)
 class Failure:
-    rank: int | None  # None: not a rank but a host, or the launcher itself
+    rank: int | None  # None if a host failed, or the launcher itself
     message: str
     exit_code: int
 
 
 class Launcher:
-    """Runs one job. `run` is called once; it handles signals only if called by the main thread."""
+    """Runs one job. Call `run` once. It handles signals only when called in the main thread."""
 
     def __init__(self, job: Job, output: Output):
         self._job = job
@@ -73,16 +76,19 @@ class Launcher:
         self._give_up_at: float | None = None
         self._signals: list[int] = []
         self._outcomes = RankOutcomes(len(job.slots), job.least)
-        self._victim: Failure | None = None  # the first to exit of those that blame others
-        self._kill_at: dict[int, float] = {}  # ranks that others have given up
+        self._victim: Failure | None = None  # the first rank to exit that blames another
+        self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up
         self._check_abandoned_at = float("inf")
-        self._news: dict[int, bytes] = defaultdict(bytes)  # the beginning of a line
+        self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
 
     def run(self) -> int:
-        """Gives 0, the failed rank's exit code (128 + signal if one killed it), or 128 + the signal
-        that ended the launcher."""
+        """Runs the job; returns its exit code.
+
+        That is 0, the exit code of the rank that failed (128 + signal if a signal killed it), or
+        128 + the signal that ended the launcher.
+        """
         with self._handling_signals():
             try:
                 self._start()
@@ -94,7 +100,7 @@ class Launcher:
         return self.failure.exit_code if self.failure else 0
 
     def last_lines(self) -> list[bytes]:
-        """The last line that each rank wrote to stderr."""
+        """Returns the last line that each rank wrote to stderr."""
         return self._output.last_lines()
 
     def _start(self) -> None:
@@ -119,7 +125,10 @@ class Launcher:
         self._flush(host)
 
     def _stop(self) -> None:
-        """Lets go of all agents. After an orderly end they need no time; else they have had it."""
+        """Closes the connections to all agents.
+
+        After an orderly end they get time to end; otherwise they have had it already.
+        """
         for host in self._hosts:
             host.close(AGENT_SECONDS if not self._running else 0)
 
@@ -236,7 +245,7 @@ class Launcher:
             )
 
     def _take_news(self, rank: int, words: list[bytes]) -> None:
-        """What a rank's engine says of others: "3 lost", "3 left", or "met 0 1 2"."""
+        """Handles a report of a rank's engine on others: "3 lost", "3 left", or "met 0 1 2"."""
         if words[0] == b"met":
             members = [int(word) for word in words[1:]]
             self._outcomes.met(members)
@@ -254,7 +263,7 @@ class Launcher:
                 host.kill(rank)
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
-        """Whether enough ranks are left after these have failed; says so."""
+        """Returns whether enough ranks are left after these have failed, and prints so."""
         if not self._outcomes.fail(ranks) or self.failure:
             return False
         for rank in ranks:
@@ -268,7 +277,7 @@ class Launcher:
             self._job.rendezvous.note_ended(rank, how)
 
     def _check_abandoned(self) -> None:
-        """Nobody but ranks that others have given up is left: they may never end."""
+        """Ends ranks that all others have given up, if no others are left: they may never end."""
         left = sorted(self._running)
         left_out = self._job.rendezvous.left_out() if self._job.rendezvous else ()
         if not left or self.failure or self._victim:
@@ -289,26 +298,26 @@ class Launcher:
         how, code = how_it_ended(status)
         if status == 0:
             self._ended(rank, how)
-            # One that the others have lost may just be ending, like them.
+            # A rank that the others have lost may be about to end, as they are.
             self._check_abandoned_at = time.monotonic() + REPORT_SECONDS
             return
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
         if self._goes_on_without([rank], how, failure.message):
             return
         if self._job.least is None:
-            self._ended(rank, how)  # who waits for it in init hears why it waits in vain
+            self._ended(rank, how)  # tells ranks that wait for it in init
         elif not self.failure:
             enough = f"of at least {self._job.least} ranks {self._outcomes.left} are left"
             self._fail(rank, f"{failure.message}, and {enough}", failure.exit_code)
         if self.failure or not self._outcomes.is_victim(rank):
             self._fail(failure.rank, failure.message, failure.exit_code)
         elif self._victim is None:
-            # Somebody else ended first and is about to exit: wait for that.
+            # Another rank failed first, and is about to exit: wait for that.
             self._victim = failure
             self._end_in(REPORT_SECONDS)
 
     def _fail_for_victim(self) -> None:
-        """Nobody else has failed in time: the rank that failed first it is, and why it did."""
+        """Reports a rank that blames another as the failed one, if no other has failed in time."""
         victim, self._victim = self._victim, None
         if victim is None or victim.rank is None or self.failure:
             return
@@ -345,7 +354,7 @@ class Launcher:
             self._selector.unregister(fd)
 
     def _fail(self, rank: int | None, message: str, exit_code: int) -> None:
-        """The first failure ends the job; those that follow are its consequences."""
+        """Ends the job at the first failure; later ones are its consequences."""
         if self.failure:
             return
         self.failure = Failure(rank, message, exit_code)
@@ -397,7 +406,7 @@ class Launcher:
 
 
 def how_it_ended(status: int) -> tuple[str, int]:
-    """Of a process's status as Python has it: words, and what a shell makes of it."""
+    """Describes how a process ended, given its status in Python; also gives its exit code."""
     if status >= 0:
         return f"exited with code {status}", status
     return f"was killed by {_signal_name(-status)} ({signal.strsignal(-status)})", 128 - status

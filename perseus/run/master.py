@@ -1,4 +1,4 @@
-"""MASTER_ADDR and MASTER_PORT: where the ranks of torch.distributed meet, as torchrun says it."""
+"""MASTER_ADDR and MASTER_PORT, where the ranks of torch.distributed meet, as torchrun sets them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from collections.abc import Mapping
 
 from perseus.run.host_connection import RemoteShell
 
-# On another machine no port can be looked for: one below those that systems give out by themselves.
+# A free port on another machine is a guess, below the ports that systems assign by themselves.
 _FIRST_PORT = 15000
 _PORTS = 16000
 
 
 class Master:
-    """A port at rank 0 for the store of torch.distributed. Rank 0 here: kept for it until `close`.
+    """A port at rank 0 for the store of torch.distributed.
 
-    What the user's environment says already stays, for there it may have been chosen with care, in
-    a batch script, say; but not what belongs to another launcher, under which perseusrun was
-    started, nor a loopback address when there are several hosts.
+    If rank 0 is on this machine, the port is reserved until `close`. Variables that the user has
+    set are kept, because a batch script may have chosen them with care. They are not kept if they
+    belong to another launcher that started perseusrun, nor a loopback address if there are several
+    hosts.
     """
 
     def __init__(self, environment: Mapping[str, str], *, here: bool, several_hosts: bool):
-        """`here`: rank 0 runs on this machine."""
+        """`here` says whether rank 0 runs on this machine."""
         self._kept = _kept(environment, several_hosts)
         self._reservation: socket.socket | None = None
         if "MASTER_PORT" in self._kept:
@@ -36,7 +37,7 @@ class Master:
         self._kept["MASTER_PORT"] = str(port)
 
     def environment(self, address: str) -> dict[str, str]:
-        """For a rank that reaches rank 0's host at `address`."""
+        """Returns the variables for a rank that reaches rank 0's host at `address`."""
         return {"MASTER_ADDR": address, **self._kept}
 
     def close(self) -> None:
@@ -45,7 +46,7 @@ class Master:
 
 
 def address_of(host: str, remote_shell: RemoteShell) -> str:
-    """An address of another host; its name if that is not known here, for it may be known there."""
+    """Returns an address of another host, or its name, which may be known there, if it has none."""
     name = remote_shell.name_on_network(host)
     with contextlib.suppress(OSError):
         return str(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4][0])
@@ -66,8 +67,10 @@ def _is_loopback(address: str) -> bool:
 
 
 def _reserve() -> socket.socket:
-    """A port that nobody is given by chance, but that the store can listen on meanwhile: as long as
-    nobody listens on it, Linux lets two sockets have it that both say SO_REUSEADDR."""
+    """Reserves a port that the system will not assign, but that the store can listen on.
+
+    As long as no socket listens on a port, Linux lets two sockets with SO_REUSEADDR have it.
+    """
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reservation.bind(("", 0))

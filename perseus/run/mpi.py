@@ -1,4 +1,4 @@
-"""`perseusrun --mpi`: the command that starts the job under Open MPI or MPICH."""
+"""The command line of mpirun for `perseusrun --mpi`, for Open MPI and MPICH."""
 
 from __future__ import annotations
 
@@ -20,50 +20,52 @@ class Mpirun:
 
 @dataclass(frozen=True)
 class MpirunOptions:
+    """What mpirun is asked for."""
+
     size: int
-    hosts: Sequence[tuple[str, int]]  # empty: this host
-    exported: Mapping[str, str]  # environment that every rank gets
-    binding: Sequence[str] = field(default_factory=tuple)  # instead of binding to nothing
+    hosts: Sequence[tuple[str, int]]  # empty for this host
+    exported: Mapping[str, str]  # the environment of every rank
+    binding: Sequence[str] = field(default_factory=tuple)  # in place of binding to nothing
     more: Sequence[str] = field(default_factory=tuple)
-    # What reaches another host, and the options it wants; empty: what mpirun takes by itself.
+    # The command that reaches another host, with its options; empty for mpirun's own choice.
     remote_shell: Sequence[str] = field(default_factory=tuple)
-    interfaces: Sequence[str] = field(default_factory=tuple)  # for MPI's own traffic; empty: any
+    interfaces: Sequence[str] = field(default_factory=tuple)  # for MPI's own traffic; empty for any
     tcp: bool = False
     root: bool = False
 
 
 def find_mpirun() -> Mpirun:
-    """The mpirun on the path. Raises ValueError if there is none, or none that we know."""
+    """Returns the mpirun on the path. Raises ValueError if there is none, or an unknown one."""
     path = shutil.which("mpirun")
     if path is None:
         raise ValueError(
-            "--mpi: there is no mpirun on the path; install Open MPI or MPICH, or leave --mpi away "
-            "to use the built-in launcher"
+            "--mpi: there is no mpirun on the path; install Open MPI or MPICH, or omit --mpi to "
+            "use the built-in launcher"
         )
     result = subprocess.run([path, "--version"], capture_output=True, text=True)
     return identify(path, result.stdout + result.stderr)
 
 
 def identify(path: str, version_text: str) -> Mpirun:
-    """Reads what `mpirun --version` says. Raises ValueError for an MPI that we do not know."""
+    """Reads the output of `mpirun --version`. Raises ValueError for an unknown MPI."""
     if match := re.search(r"\(Open MPI\)\s+(\d+)", version_text):
         return Mpirun(path, "Open MPI", int(match[1]))
-    # MPICH's, and the launchers of its family (Intel MPI, MVAPICH), call themselves Hydra.
+    # The launchers of MPICH and its family (Intel MPI, MVAPICH) call themselves Hydra.
     if re.search(r"HYDRA|Intel\(R\) MPI", version_text, re.IGNORECASE):
         match = re.search(r"Version:?\s+(\d+)", version_text)
         return Mpirun(path, "MPICH", int(match[1]) if match else 0)
     first = next(iter(version_text.strip().splitlines()), "nothing")
-    raise ValueError(f"--mpi: {path} is neither Open MPI's nor MPICH's: it says '{first}'")
+    raise ValueError(f"--mpi: {path} is neither Open MPI's nor MPICH's: its version is '{first}'")
 
 
 def mpirun_environment(mpirun: Mpirun, options: MpirunOptions) -> dict[str, str]:
-    """What mpirun's command line cannot say, for the end of its environment."""
+    """Returns variables for the end of mpirun's environment, which its command line cannot set."""
     if mpirun.vendor == "Open MPI":
         return {}
     environment = {"FI_PROVIDER": "tcp", "UCX_TLS": "tcp,sm,self"} if options.tcp else {}
     if len(options.remote_shell) > 1:
         environment["HYDRA_LAUNCHER_EXTRA_ARGS"] = shlex.join(options.remote_shell[1:])
-    # Hydra 5.0.2 keeps the environment's last variable from other hosts.
+    # Hydra 5.0.2 does not pass the last variable of the environment to other hosts.
     return {**environment, "PERSEUSRUN_LAST": ""}
 
 
@@ -76,7 +78,7 @@ def _open_mpi(mpirun: Mpirun, options: MpirunOptions) -> list[str]:
     arguments = ["-np", str(options.size)]
     arguments += ["--allow-run-as-root"] if options.root else []
     arguments += _hosts("-H", options)
-    # Without hosts and their slots, as many ranks as were asked for run here, as without --mpi.
+    # Without hosts, all ranks run here, however many processors there are, as without --mpi.
     by = "slot" if options.hosts else "slot:OVERSUBSCRIBE"
     arguments += options.binding or ["--bind-to", "none", "--map-by", by]
     if options.remote_shell:
@@ -112,5 +114,5 @@ def _hosts(flag: str, options: MpirunOptions) -> list[str]:
 
 
 def _names(environment: Iterable[str]) -> list[str]:
-    """Names that mpirun can pass on by name; their values stay off the command line."""
+    """Returns the names that mpirun can pass on; the values are not on the command line."""
     return sorted(name for name in environment if re.fullmatch(r"[A-Za-z_]\w*", name))

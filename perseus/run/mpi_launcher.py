@@ -1,7 +1,8 @@
-"""`perseusrun --mpi`: mpirun starts an agent for each rank, and the agents call back.
+"""The launcher for `perseusrun --mpi`.
 
-So the ranks are watched, tagged, ended and named as they are without mpirun, the same under every
-MPI. What MPI's launcher has told an agent, in its environment, the rank gets from it.
+mpirun starts an agent for each rank, and the agents call back. So the ranks are watched, tagged,
+ended and named as without mpirun, in the same way under every MPI. Each rank inherits the
+environment in which MPI's launcher has started its agent.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MPIRUN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class _Agent:
-    """One that has called: how it is reached, and on which host it is."""
+    """An agent that has called: its connection, its address, and its host."""
 
     connection: socket.socket
     address: str
@@ -43,8 +44,14 @@ class _Agent:
 
 
 class MpiLauncher(Launcher):
-    """`mpirun` makes its command line from what it is to run; `address` is where agents reach us,
-    `listen_on` what we listen on: the same, or empty for every interface."""
+    """Runs one job under mpirun.
+
+    Args:
+      mpirun: makes mpirun's command line from the command that it is to run.
+      mpirun_environment: variables for the end of mpirun's environment.
+      address: where agents reach the launcher.
+      listen_on: the same address, or "" for every interface.
+    """
 
     def __init__(
         self,
@@ -63,7 +70,7 @@ class MpiLauncher(Launcher):
         self._listen_on = listen_on
         self._key = secrets.token_hex(32)
         self._awaited = set(self._running)  # ranks whose agents have not called yet
-        self._called: dict[int, _Agent] = {}  # until all have, and begin
+        self._called: dict[int, _Agent] = {}  # until all have called, and the ranks begin
         self._master: Master | None = None
 
     def _start(self) -> None:
@@ -75,7 +82,7 @@ class MpiLauncher(Launcher):
         environment = {**os.environ, **self._job.environment}
         environment[agent.CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
         for name, value in self._mpirun_environment.items():
-            environment.pop(name, None)  # so that it comes last
+            environment.pop(name, None)  # so that the variable comes last
             environment[name] = value
         # A session of its own: the terminal's Ctrl-C is for the launcher alone.
         self._mpirun = subprocess.Popen(
@@ -97,8 +104,10 @@ class MpiLauncher(Launcher):
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
     def _forward_mpirun_output(self) -> bool:
-        """What mpirun itself says, unless the job has failed already and we have said how. Gives
-        whether there may be more."""
+        """Prints mpirun's own output, unless the job has failed and that has been reported.
+
+        Returns whether there may be more.
+        """
         if self._mpirun_output.closed:
             return False
         try:
@@ -123,7 +132,7 @@ class MpiLauncher(Launcher):
             self._begin()
 
     def _begin(self) -> None:
-        """Only now is it known where rank 0 is, and who shares a host."""
+        """Starts the ranks, now that the host of each is known."""
         first = self._called[0]
         here = is_local(first.address)
         places = {rank: (called.address, called.host) for rank, called in self._called.items()}
@@ -133,13 +142,13 @@ class MpiLauncher(Launcher):
         for rank, called in sorted(self._called.items()):
             beside = sorted(other for other in places if places[other] == places[rank])
             place = torch_environment(rank, len(places), beside.index(rank), len(beside))
-            # Rank 0 here is reached as we are.
+            # If rank 0 is here, it is reached at our address.
             place |= self._master.environment(self._address if here else first.address)
             self._add(self._connect(rank, called, place))
         self._called.clear()
 
     def _connect(self, rank: int, called: _Agent, place: dict[str, str]) -> AgentConnection:
-        # Each end has a descriptor of its own, so that each can be closed by itself.
+        # Each end gets a descriptor of its own, so that each can be closed separately.
         with called.connection:
             fd = called.connection.fileno()
             stdin = os.fdopen(os.dup(fd), "wb", buffering=0)
@@ -163,7 +172,7 @@ class MpiLauncher(Launcher):
         status = self._mpirun.wait()
         while self._forward_mpirun_output():
             pass
-        # Agents that have called say by themselves how their ranks ended.
+        # Agents that have called report how their ranks ended.
         how, code = how_it_ended(status)
         self._give_up_awaited(f"mpirun {how} before it had started", code or 1)
 
@@ -208,7 +217,7 @@ class MpiLauncher(Launcher):
             self._master.close()
         os.close(self._mpirun_fd)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # After an orderly end it has daemons on other hosts to wait for.
+            # After an orderly end, mpirun waits for its daemons on other hosts.
             self._mpirun.wait(AGENT_SECONDS if self.failure else MPIRUN_SECONDS)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._mpirun.poll() is None:

@@ -1,4 +1,4 @@
-"""Under which address other hosts reach the launcher."""
+"""The address at which other hosts reach the launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def address_toward(host: str) -> str:
-    """The address of ours that packets to `host` leave from. Raises ValueError if there is none."""
+    """Returns our address from which packets to `host` leave; ValueError if there is none."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError as error:
@@ -28,7 +28,7 @@ def address_toward(host: str) -> str:
 
 
 def address_of_interface(names: Sequence[str]) -> str:
-    """The IPv4 address of the first of these interfaces that has one. ValueError if none has."""
+    """Returns the IPv4 address of the first interface that has one. ValueError if none has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for name in names:
             try:

@@ -1,4 +1,4 @@
-"""What the ranks print: tagged with rank and stream, by whole lines; kept in files if asked."""
+"""The output of the ranks, by whole lines with tags of rank and stream; also kept in files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import BinaryIO, Literal, TextIO
 Stream = Literal["stdout", "stderr"]
 Sink = Callable[[bytes], None]
 
-# A progress bar ends its lines with a carriage return.
+# Progress bars end their lines with a carriage return.
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-# A line longer than this is cut, so that memory stays bounded.
+# Longer lines are cut, so that memory stays bounded.
 _LONGEST = 1 << 20
 
 
 class Output:
-    """Not thread-safe."""
+    """Writes the output of the ranks. Not thread-safe."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Output:
         timestamps: bool = False,
         folder: Path | None = None,
     ):
-        """Writes to our own stdout and stderr, or to `sinks`; and into `folder`, if given."""
+        """Writes to our own stdout and stderr, or to `sinks`; also into `folder`, if given."""
         self._sinks = sinks or {"stdout": _sink(sys.stdout), "stderr": _sink(sys.stderr)}
         self._timestamps = timestamps
         self._partial: dict[tuple[int, Stream], bytes] = {}
         self._folder = folder
         self._digits = len(str(size - 1))
         self._files: dict[tuple[int, Stream], BinaryIO] = {}
-        self._last_words: dict[int, bytes] = {}
+        self._last_lines: dict[int, bytes] = {}
 
     def write(self, rank: int, stream: Stream, data: bytes) -> None:
         if self._folder:
@@ -56,7 +56,7 @@ class Output:
             self._partial[rank, stream] = rest
 
     def finish(self, rank: int) -> None:
-        """The rank will write no more: what it has not ended with a newline is shown too."""
+        """Writes what a rank has not ended with a newline. The rank writes nothing after that."""
         for stream in self._sinks:
             rest = self._partial.pop((rank, stream), b"")
             if rest:
@@ -66,12 +66,12 @@ class Output:
                 file.close()
 
     def last_lines(self) -> list[bytes]:
-        """The last line that each rank wrote to stderr."""
-        return list(self._last_words.values())
+        """Returns the last line that each rank wrote to stderr."""
+        return list(self._last_lines.values())
 
     def _emit(self, rank: int, stream: Stream, line: bytes) -> None:
         if stream == "stderr":
-            self._last_words[rank] = line.strip()
+            self._last_lines[rank] = line.strip()
         tag = f"[{rank}]<{stream}>:"
         if self._timestamps:
             tag = time.strftime("%Y-%m-%d %H:%M:%S") + tag
@@ -89,7 +89,7 @@ class Output:
 
 def _sink(stream: TextIO) -> Sink:
     def write(data: bytes) -> None:
-        # A notebook's stdout takes text only.
+        # The stdout of a notebook takes text only.
         if hasattr(stream, "buffer"):
             stream.buffer.write(data)
         else:

@@ -1,4 +1,4 @@
-"""How the ranks of a job have ended, whose fault that is, and whether enough are left to go on."""
+"""How the ranks of a job have ended, which rank caused it, and whether enough are left to go on."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from collections.abc import Collection
 
 
 class RankOutcomes:
-    """What is known of ranks that have ended, and of those that others cannot go on without.
+    """Records the ranks that have ended, and those that others have reported as lost.
 
-    A rank that fails for want of another names it, for it may well be the first to exit.
+    A rank that fails because another is gone names that one, since it may be the first to exit.
 
-    least: the job goes on without ranks that fail as long as so many are left; None: it ends.
+    Args:
+      size: how many ranks were started.
+      least: the job goes on without failed ranks while this many are left; None if one failure ends
+        it.
     """
 
     def __init__(self, size: int, least: int | None) -> None:
         self.least = least
         self._size = size
-        self._statuses: dict[int, int] = {}  # of those that have exited
-        self._blames: dict[int, int] = {}  # whom ranks blame for their failure, the last time
+        self._statuses: dict[int, int] = {}  # of ranks that have exited
+        self._blames: dict[int, int] = {}  # from a rank to the rank that it blames, the latest one
         self._given_up_by: dict[int, set[int]] = defaultdict(set)
         self._failed: set[int] = set()
 
     @property
     def left(self) -> int:
-        """Ranks that have not failed."""
+        """Returns how many ranks have not failed."""
         return self._size - len(self._failed)
 
     def exited(self, rank: int, status: int) -> None:
         self._statuses[rank] = status
 
     def blame(self, rank: int, culprit: int, *, is_lost: bool, running: Collection[int]) -> bool:
-        """`rank` cannot go on: `culprit` has left or, `is_lost`, is dead or silent for too long.
+        """Records that `rank` cannot go on because of `culprit`; returns whether to end the latter.
 
-        Whether the culprit is to be ended: the job goes on without it, and all others that run say
-        the same of it. Where they do not, hosts may be cut off from each other, and nobody can tell
-        who is right; those that cannot come to where survivors meet are left out there.
+        The culprit has left, or if `is_lost` it is dead or has been silent for too long. It is
+        ended if the job goes on without it and all other running ranks blame it, too. If they
+        disagree, hosts may be cut off from each other, and there is no telling which side is right.
+        Then the ranks that do not reach the rendezvous of the survivors are left out there.
         """
         self._blames[rank] = culprit
         if not is_lost:
@@ -46,29 +50,31 @@ class RankOutcomes:
         return self.least is not None and culprit in running and agree
 
     def met(self, ranks: Collection[int]) -> None:
-        """These have come together in a new world: none of them is lost."""
+        """Records that these ranks have met in a new world, so none of them is lost."""
         for rank in ranks:
             self._given_up_by.pop(rank, None)
             self._blames.pop(rank, None)
 
     def fail(self, ranks: Collection[int]) -> bool:
-        """Whether the job goes on without these."""
+        """Records that these ranks have failed; returns whether the job goes on without them."""
         self._failed |= set(ranks)
         return self.least is not None and self.left >= self.least
 
     def is_victim(self, rank: int) -> bool:
-        """Whether it has failed for want of another."""
+        """Returns whether the rank blames another for its failure."""
         return rank in self._blames
 
     def why(self, victim: int) -> str:
+        """Describes why a rank that blames another has failed."""
         culprit = self._blames[victim]
         status = self._statuses.get(culprit)
         ended = "is still running" if status is None else f"had ended before with code {status}"
         return f"for want of rank {culprit}, which {ended}"
 
     def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:
-        """Whether others than these have given up every one of them.
+        """Returns whether every one of these ranks has been given up by a rank not among them.
 
-        left_out: ranks that did not come in time when the survivors met.
+        Args:
+          left_out: ranks that did not arrive in time when the survivors met.
         """
         return all(rank in left_out or self._given_up_by[rank] - set(ranks) for rank in ranks)

@@ -1,4 +1,4 @@
-"""The place where the ranks of a job find each other, served by the launcher."""
+"""The rendezvous at which the ranks of a job find each other, served by the launcher."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import is_local
 from perseus.run.network import address_of_interface, address_toward
 
-# Set where a resource manager has given hosts to the job: Slurm, PBS, LSF, Grid Engine.
+# Variables that are set if a resource manager has assigned hosts: Slurm, PBS, LSF, Grid Engine.
 _ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 
 
 def own_addresses(
     hosts: Sequence[str], environment: Mapping[str, str], remote_shell: RemoteShell
 ) -> dict[str, str]:
-    """The address of this machine as each host reaches it.
+    """Returns the address at which each host reaches this machine.
 
-    `environment` is what the ranks get: it may choose the interface. Raises ValueError for a host
-    without a route to us.
+    `environment` is that of the ranks, which may choose the interface. Raises ValueError for a host
+    without a route to this machine.
     """
     interfaces = named_interfaces(environment)
     places = dict.fromkeys(hosts)
     away = {host: _address(host, interfaces, remote_shell) for host in places if not is_local(host)}
-    # Ranks here go by what all others do, so that there is one address to listen on.
+    # Ranks on this machine use the address that all others use, so that one is enough to listen on.
     here = _only_one(away.values()) or "127.0.0.1"
     return {host: away.get(host, here) for host in places}
 
 
 @dataclass(frozen=True)
 class ServedRendezvous:
-    """seen_from: from a host to the rendezvous's "address:port" there. note_ended: for a rank whose
-    process has ended, and how. left_out: ranks without which the survivors have met."""
+    """What the launcher needs of a rendezvous that is being served.
+
+    Attributes:
+      seen_from: from a host to the "address:port" at which it reaches the rendezvous.
+      note_ended: notes that the process of a rank has ended, and how.
+      left_out: returns the ranks that were missing when the survivors met.
+    """
 
     seen_from: Callable[[str], str]
     note_ended: Callable[[int, str], None] = lambda *_: None
@@ -46,10 +51,12 @@ class ServedRendezvous:
 def serve_rendezvous(
     hosts: Sequence[str], secret: str, addresses: Mapping[str, str], least: int | None = None
 ) -> Iterator[ServedRendezvous]:
-    """Serves until the context ends.
+    """Serves a rendezvous until the context ends.
 
-    hosts: of each rank. addresses: this machine's, by host; if all are one, nothing listens on
-    another. least: how many survivors are enough to go on.
+    Args:
+      hosts: the host of each rank.
+      addresses: this machine's, by host. If all are the same, only that one is listened on.
+      least: how many survivors are enough to go on.
     """
     from perseus_core import Rendezvous
 
@@ -65,17 +72,17 @@ def serve_rendezvous(
 def call_back_address(
     hosts: Sequence[str], environment: Mapping[str, str], remote_shell: RemoteShell
 ) -> tuple[str, str]:
-    """Where the agents that mpirun starts reach us, and what to listen on for them: the same, or
-    empty for every interface.
+    """Returns the address for agents that mpirun starts, and the one to listen on.
 
-    Raises ValueError if a host has no route to us.
+    The latter is the same, or "" for every interface. Raises ValueError if a host has no route to
+    this machine.
     """
     interfaces = named_interfaces(environment)
     remote = next((host for host in hosts if not is_local(host)), None)
     address = "127.0.0.1"
     if remote is not None:
         address = _address(remote, interfaces, remote_shell)
-    elif first_set(environment, *_ALLOCATIONS):  # mpirun knows other hosts than this one
+    elif first_set(environment, *_ALLOCATIONS):  # mpirun may use other hosts than this one
         if not interfaces:
             return socket.gethostname(), ""
         address = address_of_interface(interfaces)
@@ -83,20 +90,20 @@ def call_back_address(
 
 
 def named_interfaces(environment: Mapping[str, str]) -> list[str]:
-    """Those that the ranks are told to talk over; none: any."""
+    """Returns the interfaces that the ranks must use; an empty list for any."""
     named = first_set(environment, "PERSEUS_INTERFACES", "HOROVOD_GLOO_IFACE")
     return [name.strip() for name in named.split(",") if name.strip()]
 
 
 def _address(host: str, interfaces: Sequence[str], remote_shell: RemoteShell) -> str:
-    """The one under which another host reaches us."""
+    """Returns the address at which another host reaches us."""
     if interfaces:
         return address_of_interface(interfaces)
     return address_toward(remote_shell.name_on_network(host))
 
 
 def _only_one(addresses: Iterable[str]) -> str:
-    """The address that all of these are; empty if they differ or there is none."""
+    """Returns the only address among these; "" if there are several or none."""
     distinct = set(addresses)
     return distinct.pop() if len(distinct) == 1 else ""
 

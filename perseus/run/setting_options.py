@@ -1,4 +1,4 @@
-"""horovodrun's flags: those that are settings of Perseus, and those without meaning here."""
+"""The flags of horovodrun: those that are settings of Perseus, and those without effect."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class SettingOption:
     flags: tuple[str, ...]
     setting: str
     help: str
-    # What a flag without a value sets; None: the flag takes a value.
+    # What the flag sets; None if the flag takes a value.
     value: str | None = None
     metavar: str = "N"
-    # What the value may be, so that a wrong one is refused before ranks start.
+    # Refuses a wrong value before ranks start.
     check: Check = str
-    # Horovod's name for the setting, where its flag takes numbers that ours does not: the engine
-    # moves those into its range.
+    # Horovod's name for the setting, if its flag takes numbers that ours does not. The engine moves
+    # those into its range.
     alias: str | None = None
-    repeats: bool = False  # each value is added to those before, with a comma
+    repeats: bool = False  # whether values of several flags are joined by commas
 
 
 SETTING_OPTIONS = (
@@ -170,7 +170,7 @@ SETTING_OPTIONS = (
     ),
 )
 
-#: Why a flag, or an argument of `run`, changes nothing.
+#: Reasons why a flag, or an argument of `run`, changes nothing.
 NO_CACHE = "nothing that is found out about hosts is kept between jobs"
 NOT_FOR_MPIRUN = "it is for mpirun, which starts no ranks here"
 _NO_CYCLE = "agreement is driven by events; there is no cycle to time"
@@ -178,13 +178,13 @@ _ALLGATHER = "allgather chooses its algorithm by itself"
 _ONE_THREAD = "only the engine's one thread calls MPI"
 _NO_NOISE = "the tuner compares times as they are; it models no noise"
 
-#: Why a job cannot run as asked.
+#: The reason why a job cannot run as asked.
 NO_ELASTIC_DRIVER = (
     "no hosts or ranks can be added while a job runs; say how many ranks, and on which hosts, and "
     "with perseusrun's --min-np how many of them are enough to go on"
 )
 
-# Flag, what its value may be, None if it takes none, and why it changes nothing.
+# Each flag, the check of its value (None if it takes none), and the reason why it changes nothing.
 WITHOUT_MEANING = (
     ("--cycle-time-ms", number(), _NO_CYCLE),
     ("--hierarchical-allgather", None, _ALLGATHER),
@@ -196,7 +196,7 @@ WITHOUT_MEANING = (
     ("--no-mpi-threads-disable", None, _ONE_THREAD),
 )
 
-# Flag, how many values it takes, and why the job cannot run as asked.
+# Each flag, how many values it takes, and the reason why the job cannot run as asked.
 UNSUPPORTED = (
     ("--jsrun", 0, "ranks are not started with jsrun; use -H, or --mpi with an mpirun"),
     ("--host-discovery-script", 1, NO_ELASTIC_DRIVER),
@@ -210,7 +210,7 @@ UNSUPPORTED = (
 
 
 class _Set(argparse.Action):
-    """Collects an environment variable; the last flag to name it wins."""
+    """Collects an environment variable. The last flag that names it wins."""
 
     def __init__(self, *, option: SettingOption, **rest: object):
         super().__init__(nargs=None if option.value is None else 0, **rest)  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ class _Set(argparse.Action):
         value = str(values) if option.value is None else option.value
         if option.repeats and option.setting in before:
             value = f"{before[option.setting]},{value}"
-        # An empty number counts as none, so that the alias is heard.
+        # An empty number counts as unset, so that the alias has an effect.
         chosen = (
             {option.setting: "", option.alias: value} if option.alias else {option.setting: value}
         )
@@ -236,7 +236,7 @@ class _Set(argparse.Action):
 
 
 class _Explain(argparse.Action):
-    """Says why a flag changes nothing, or cannot be."""
+    """Explains why a flag changes nothing, or is not supported."""
 
     def __init__(self, *, why: str, fatal: bool, **rest: object):
         super().__init__(**rest)  # type: ignore[arg-type]
@@ -253,7 +253,7 @@ class _Explain(argparse.Action):
         if self._fatal:
             parser.error(f"{option_string}: {self._why}")
         note = f"{option_string} changes nothing: {self._why}"
-        namespace.notes = [*namespace.notes, note]  # never in the list that is the default
+        namespace.notes = [*namespace.notes, note]  # never changes the default list
 
 
 def add_setting_options(parser: argparse.ArgumentParser) -> None:

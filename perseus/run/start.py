@@ -49,9 +49,9 @@ class Request:
 
 
 def start(request: Request) -> tuple[Launcher, int]:
-    """Runs a job to its end; gives its launcher, and its exit status as a shell has it.
+    """Runs a job to its end; returns its launcher, and its exit status as a shell shows it.
 
-    Raises ValueError for what cannot be: too many ranks, a host that is not known, no mpirun.
+    Raises ValueError if it cannot start: too many ranks, an unknown host, no mpirun.
     """
     slots = assign(request.hosts or [Host("localhost", request.size)], request.size)
     settings = _settings(request)
@@ -89,7 +89,7 @@ def _settings(request: Request) -> dict[str, str]:
         settings["PERSEUS_START_TIMEOUT"] = str(request.start_timeout)
     interfaces = settings.get("PERSEUS_INTERFACES")
     if interfaces:
-        # So that what else talks between the ranks talks there too.
+        # Other libraries must use the same interfaces.
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
             settings[name] = os.environ.get(name) or interfaces
     if request.tcp:
@@ -104,7 +104,7 @@ def _master(
     environment: Mapping[str, str],
     shell: RemoteShell,
 ) -> Iterator[Callable[[str], Mapping[str, str]]]:
-    """Gives a function from a host to what its ranks are told of rank 0."""
+    """Yields a function from a host to the variables that tell its ranks of rank 0."""
     first = slots[0].host
     here = is_local(first)
     several = not all(map(is_local, addresses))

@@ -1,4 +1,4 @@
-"""A rank of `perseus.run.run`: calls the function it reads, and sends the result back."""
+"""The program of each rank of `perseus.run.run`: calls a function and sends back its result."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What Horovod has in horovod.runner and users import, but Perseus has no use for itself."""
+"""Modules of horovod.runner that users import and Perseus itself does not need."""

@@ -8,10 +8,10 @@ __all__ = ["check_build", "run_commandline"]
 
 
 def run_commandline() -> int:
-    """What the command horovodrun does, with the arguments of this program; its exit status."""
+    """Does what the command horovodrun does, with this program's arguments; returns its status."""
     return cli.main()
 
 
 def check_build(verbose: bool) -> None:
-    """Prints what could be found here."""
+    """Prints the libraries and features found on this machine."""
     cli.check_build()

@@ -100,7 +100,7 @@ def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
     call = CalledBack(tmp_path, prove)
     assert (call.status, call.ran) == (1, False)
     assert call.errors.startswith("rank 1 is not started: perseusrun at 127.0.0.1 port ")
-    assert call.errors.endswith(" who answers there does not know the job's key\n")
+    assert call.errors.endswith(" the process that answers there does not know the job's key\n")
 
 
 def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_an_unknown_name_is_said(tmp_path: Path) -> None:
         ("params: 3", "params holds 3, not settings by name"),
         ("autotune:\n  enabled: 1", "autotune.enabled is 1; it takes true or false"),
         ("logging:\n  level: [a]", "logging.level is ['a']; it takes one value"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not YAML"),
     ],
 )
 def test_a_file_that_cannot_be_understood_is_an_error(

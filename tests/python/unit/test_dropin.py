@@ -271,8 +271,8 @@ except ImportError as error:
         outcome = run("-m", "perseus.dropin", "-c", f"import horovod.runner.{name}")
         *_, line = outcome.stderr.splitlines()
         assert line.startswith("ModuleNotFoundError: horovod.runner.")
-        assert line.endswith(": what Horovod starts jobs with is not here; horovod.run and "
-                             "perseusrun start them otherwise")  # fmt: skip
+        assert line.endswith(": Horovod's launcher is not here; horovod.run and "
+                             "perseusrun start jobs in its place")  # fmt: skip
 
     def test_what_never_was_is_missing_as_any_module_is(self) -> None:
         code = "import importlib.util as u; print(u.find_spec('horovod.no')); import horovod.no"

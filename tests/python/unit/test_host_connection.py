@@ -45,7 +45,7 @@ def test_a_port_for_a_remote_shell_that_is_not_ssh_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(RSH, "kubectl-exec")
-    with pytest.raises(ValueError, match="a port or an identity file is for ssh; 'kubectl-exec'"):
+    with pytest.raises(ValueError, match="a port and an identity file are for ssh; 'kubectl-exec'"):
         RemoteShell.from_environment(22, None)
 
 

@@ -42,7 +42,7 @@ def test_malformed_hostfile_names_file_and_line(tmp_path: Path) -> None:
 def test_a_hostfile_that_is_no_text_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "hosts"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=r"hostfile .*/hosts is no text file"):
+    with pytest.raises(ValueError, match=r"hostfile .*/hosts is not a text file"):
         read_hostfile(file)
 
 

@@ -74,7 +74,7 @@ def test_the_two_families_are_told_apart() -> None:
 
 
 def test_an_unknown_mpirun_is_quoted() -> None:
-    with pytest.raises(ValueError, match=r"/m is neither .* it says 'mpirun \(Foo\) 1'"):
+    with pytest.raises(ValueError, match=r"/m is neither .* its version is 'mpirun \(Foo\) 1'"):
         identify("/m", "mpirun (Foo) 1\nmore")
 
 

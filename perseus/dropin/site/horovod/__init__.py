@@ -1,4 +1,4 @@
-"""What `import horovod` gives where Perseus stands in for it; see perseus.dropin."""
+"""The package that `import horovod` gives when Perseus replaces it; see perseus.dropin."""
 
 from perseus.dropin import HOROVOD_VERSION as __version__
 from perseus.dropin import install as _install

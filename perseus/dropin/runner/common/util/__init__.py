@@ -1,1 +1,1 @@
-"""horovod.runner.common.util: what users take from it."""
+"""The parts of horovod.runner.common.util that users import."""

@@ -11,7 +11,7 @@ __all__ = ["dumps_base64", "loads_base64"]
 
 
 def dumps_base64(obj: Any, to_ascii: bool = True) -> str | bytes:
-    """An object, functions and lambdas too; bytes unless `to_ascii`."""
+    """Encodes an object, also a function or lambda; returns bytes unless `to_ascii`."""
     encoded = base64.b64encode(cloudpickle.dumps(obj))
     return encoded.decode("ascii") if to_ascii else encoded
 

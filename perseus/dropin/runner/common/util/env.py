@@ -1,4 +1,4 @@
-"""What the environment says of the job."""
+"""What environment variables tell about the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RANKS_AND_SIZES = (
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """As the launcher has set them, known before init; 0 and 1 without a launcher."""
+    """Returns rank and size as the launcher has set them, before init; 0 and 1 without one."""
     for rank, size in _RANKS_AND_SIZES:
         if os.environ.get(rank) and os.environ.get(size):
             return int(os.environ[rank]), int(os.environ[size])
@@ -24,11 +24,11 @@ def get_env_rank_and_size() -> tuple[int, int]:
 
 
 def is_exportable(v: str) -> bool:
-    """Whether the variable makes sense on another host."""
+    """Returns whether the variable makes sense on another host."""
     return bool(exported({v: ""}))
 
 
 def is_kubeflow_mpi() -> bool:
-    """Whether this runs in a pod of Kubeflow's MPI operator, whose mpirun uses kubexec.sh."""
+    """Returns whether this is a pod of Kubeflow's MPI operator, whose mpirun uses kubexec.sh."""
     shell = os.environ.get("OMPI_MCA_plm_rsh_agent", "")  # noqa: SIM112 (Open MPI's name)
     return shell.endswith("kubexec.sh")

@@ -1,4 +1,4 @@
-"""Hosts, their slots, and which rank runs where, in the types that Horovod has for them."""
+"""Hosts, their slots, and the assignment of ranks to them, with Horovod's types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HostInfo:
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Of "host:slots"; ValueError for anything else."""
+        """Parses "host:slots"; raises ValueError for anything else."""
         (host,) = parse_hosts(host_string)
         return host
 
@@ -49,18 +49,18 @@ class SlotInfo:
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Of "host:slots,host:slots"."""
+    """Parses "host:slots,host:slots"."""
     return [HostInfo(host.name, host.slots) for host in ours.parse_hosts(hosts_string)]
 
 
 def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
-    """The names of "host:slots,host:slots", and the slots of each."""
+    """Returns the names in "host:slots,host:slots", and the slots of each."""
     parsed = parse_hosts(hosts)
     return [host.hostname for host in parsed], {host.hostname: host.slots for host in parsed}
 
 
 def parse_host_files(filename: str) -> str:
-    """A file of lines `host slots=N` as "host:slots,host:slots"."""
+    """Reads a file of lines `host slots=N`; returns "host:slots,host:slots"."""
     return ",".join(f"{host.name}:{host.slots}" for host in ours.read_hostfile(filename))
 
 

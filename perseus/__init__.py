@@ -12,7 +12,7 @@ __all__ = ["__version__"]
 
 
 def __getattr__(name: str) -> str:
-    # Reading the installed package's metadata takes longer than all else here.
+    # Reading the metadata of the installed package takes longer than everything else here.
     if name == "__version__":
         from importlib.metadata import version
 

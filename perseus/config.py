@@ -1,4 +1,4 @@
-"""python -m perseus.config: where libperseus, its header and its CMake package lie.
+"""python -m perseus.config, which shows where libperseus, its header and its CMake package are.
 
 cc program.c $(python -m perseus.config --cflags --libs)
 cmake -Dperseus_DIR=$(python -m perseus.config --cmake) ...
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def prefix() -> Path:
-    """The folder that holds lib/ and include/. Does not load the engine."""
+    """Returns the folder that holds lib/ and include/. Does not load the engine."""
     spec = importlib.util.find_spec("perseus_core")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("perseus_core is not installed")

@@ -1,4 +1,4 @@
-"""Horovod's functions about the process and the build, the same in every adapter."""
+"""Horovod's functions about the process and the build, which are the same in every adapter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MPI_THREAD_MULTIPLE = 3
 
 
 class Basics:
-    """One per adapter; holds no state of its own."""
+    """The functions as methods. Objects hold no state."""
 
     Average = reduce_ops.Average
     Sum = reduce_ops.Sum
@@ -33,24 +33,26 @@ class Basics:
     ) -> None:
         """Joins the other processes of the job.
 
-        A second call does nothing, and warns if it asks for something else than the first. Where a
-        set is refused, the process leaves the job again, so that init can be called once more.
+        A second call does nothing, and warns if its arguments differ from those of the first. If a
+        process set is refused, the process leaves the job again, so that init can be called once
+        more.
 
         Args:
-          comm: ranks that form the world, or an mpi4py communicator of them; None or an empty list
-            for all. A rank left out gets a world of its own, and so does one in MPI.COMM_NULL.
-          process_sets: sets to register, the same on all ranks; "dynamic" lets them be added and
-            removed later. Where `comm` is an mpi4py communicator, sets may be made of others, the
-            parts of a split, say: each rank gives its own part.
+          comm: the ranks that form the world, or an mpi4py communicator of them; None or an empty
+            list for all. A rank that is not among them gets a world of its own, and so does a rank
+            with MPI.COMM_NULL.
+          process_sets: sets to register, the same on all ranks; "dynamic" allows sets to be added
+            and removed later. If `comm` is an mpi4py communicator, sets may also be made of
+            communicators, such as the parts of a split: each rank passes its own part.
 
-        Raises ValueError for what is wrong with the arguments or the settings, NotImplementedError
-        for sets made of communicators where `comm` is none.
+        Raises ValueError for wrong arguments or settings, NotImplementedError for sets made of
+        communicators if `comm` is not one.
         """
         ranks = _ranks_of(comm)
         dynamic, fixed = _sets_of(process_sets)
         sets.require_communicator(fixed, comm)
         if self.is_initialized():
-            sets.setup(())  # perseus_core.init may have been called, without us
+            sets.setup(())  # perseus_core.init may have been called directly
             ignored = _ignored(ranks, dynamic, fixed)
             if ignored:
                 warnings.warn(
@@ -69,7 +71,7 @@ class Basics:
             raise
 
     def shutdown(self) -> None:
-        """Leaves the job. Operations under way fail, here and on the others. init may follow."""
+        """Leaves the job. Operations in flight fail, on all ranks. init may be called again."""
         perseus_core.shutdown()
         sets.forget()
 
@@ -98,7 +100,7 @@ class Basics:
         return perseus_core.is_homogeneous()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Writes a Chrome-trace timeline to `file_path` from now on."""
+        """Starts to write a Chrome-trace timeline to `file_path`."""
         _require_init()
         perseus_core.start_timeline(file_path, mark_cycles)
 
@@ -107,9 +109,9 @@ class Basics:
         perseus_core.stop_timeline()
 
     def mpi_threads_supported(self) -> bool:
-        """Whether MPI was initialised with MPI_THREAD_MULTIPLE.
+        """Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
 
-        Raises ValueError where the ranks met without MPI.
+        Raises ValueError if the ranks met without MPI.
         """
         _require_init()
         level = mpi_thread_level()
@@ -121,29 +123,29 @@ class Basics:
         return level == _MPI_THREAD_MULTIPLE
 
     def mpi_enabled(self) -> bool:
-        """Whether the ranks met by MPI, as in Horovod's controller, whatever moves the data."""
+        """Returns whether the ranks met by MPI, whatever moves the data."""
         return mpi_thread_level() is not None
 
     def mpi_built(self) -> bool:
-        """Nothing is compiled against MPI: whatever library is there can be used."""
+        """Returns True: nothing is compiled against MPI, so any installed MPI can be used."""
         return True
 
     def gloo_enabled(self) -> bool:
-        """Whether the ranks met by the built-in rendezvous, which stands for Horovod's Gloo."""
+        """Returns whether the ranks met by the built-in rendezvous, in place of Horovod's Gloo."""
         return not self.mpi_enabled()
 
     def gloo_built(self) -> bool:
         return True
 
     def nccl_built(self) -> int:
-        """NCCL's version code, 22105 for 2.21.5; 0 where there is none that can be used here.
+        """Returns the version code of NCCL, such as 22105 for 2.21.5; 0 if it cannot be used here.
 
-        Nothing is compiled against it: it is opened as this is asked, if it has not been.
+        Nothing is compiled against NCCL. The call opens the library unless it is open already.
         """
         return perseus_core.gpu_support().nccl
 
     def cuda_built(self) -> bool:
-        """Whether CUDA's driver can be used here. CUDA itself is not started."""
+        """Returns whether CUDA's driver can be used here, without initializing CUDA."""
         return perseus_core.gpu_support().cuda_driver > 0
 
     def rocm_built(self) -> bool:
@@ -160,10 +162,10 @@ class Basics:
 
 
 class HorovodBasics(Basics):
-    """Basics as Horovod's adapters make it."""
+    """Basics, with the constructor that Horovod's adapters call."""
 
     def __init__(self, pkg_path: str, *args: str) -> None:
-        """The arguments say where Horovod has its libraries; ours need no telling."""
+        """Ignores the arguments, which tell where Horovod has its libraries."""
 
 
 def _require_init() -> None:
@@ -171,7 +173,7 @@ def _require_init() -> None:
 
 
 def _ignored(ranks: list[int] | None, dynamic: bool, fixed: Sequence[ProcessSet]) -> str:
-    """What init asks for that is not so, in words."""
+    """Describes which arguments of a second init differ from the present state."""
     ignored = []
     if ranks is not None and ranks != launched_ranks():
         ignored.append(f"comm={ranks} (the world is {launched_ranks()})")
@@ -184,7 +186,7 @@ def _ignored(ranks: list[int] | None, dynamic: bool, fixed: Sequence[ProcessSet]
 
 
 def _sets_of(process_sets: str | Sequence[ProcessSet] | None) -> tuple[bool, list[ProcessSet]]:
-    """Whether the sets are dynamic, and those that are made at once."""
+    """Returns whether process sets are dynamic, and the sets to register at once."""
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
             raise ValueError(
@@ -194,12 +196,12 @@ def _sets_of(process_sets: str | Sequence[ProcessSet] | None) -> tuple[bool, lis
     fixed = [] if process_sets is None else list(process_sets)
     for process_set in fixed:
         if not isinstance(process_set, ProcessSet):
-            raise ValueError(f"process_sets holds {process_set!r}, which is no ProcessSet")
+            raise ValueError(f"process_sets holds {process_set!r}, which is not a ProcessSet")
     return False, fixed
 
 
 def _ranks_of(comm: Any) -> list[int] | None:
-    """The launched ranks that `comm` stands for; None for all."""
+    """Returns the launched ranks that `comm` stands for; None for all."""
     if is_communicator(comm):
         return launched_ranks_of(comm)
     if comm is None:

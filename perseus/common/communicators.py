@@ -1,4 +1,4 @@
-"""mpi4py's communicators, where init and ProcessSet take them: which ranks they are of."""
+"""The ranks in mpi4py's communicators, which init and ProcessSet accept."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def is_communicator(value: Any) -> bool:
 
 
 def launched_ranks(comm: Any) -> list[int]:
-    """The ranks of MPI.COMM_WORLD in a communicator, in its order.
+    """Returns the ranks of MPI.COMM_WORLD in a communicator, in its order.
 
-    In COMM_NULL a process is alone, left out of the others' world as by a list of ranks. Raises
-    ValueError for a communicator that can be no world of this job.
+    A process with COMM_NULL is alone, like a rank that is not in the list of the others. Raises
+    ValueError for a communicator that cannot be the world of this job.
     """
     mpi = sys.modules["mpi4py.MPI"]
     if not mpi.Is_initialized() or mpi.Is_finalized():
-        raise ValueError("comm cannot be used: MPI is not initialised, or finalised already")
+        raise ValueError("comm cannot be used: MPI is not initialized, or already finalized")
     world = mpi.COMM_WORLD
     _require_launched_by_mpi(world.Get_size())
     if comm == mpi.COMM_NULL:
         return [world.Get_rank()]
     ranks = ranks_within(comm, world)
     if mpi.UNDEFINED in ranks:
-        raise ValueError("comm has processes that are not in MPI.COMM_WORLD, spawned by it, say")
+        raise ValueError("comm has processes that are not in MPI.COMM_WORLD, such as spawned ones")
     return ranks
 
 
 def ranks_within(comm: Any, world: Any) -> list[int]:
-    """What the processes of a communicator are in another; MPI.UNDEFINED for those not there."""
+    """Returns the ranks of a communicator's processes in another; MPI.UNDEFINED if not in it."""
     mpi = sys.modules["mpi4py.MPI"]
     if comm == mpi.COMM_NULL:
         return []
@@ -45,8 +45,8 @@ def ranks_within(comm: Any, world: Any) -> list[int]:
 
 
 def _require_launched_by_mpi(size: int) -> None:
-    """A program that MPI did not launch is a world of one to it, whatever the job is."""
-    # perseusrun without --mpi, torchrun, srun.
+    """Raises ValueError if MPI did not launch the job: it then sees a world of one process."""
+    # Set by perseusrun without --mpi, torchrun and srun.
     names = ["PERSEUS_SIZE", *(("WORLD_SIZE", "SLURM_STEP_NUM_TASKS") if size == 1 else ())]
     for name in names:
         launched = os.environ.get(name, "")

@@ -1,4 +1,4 @@
-"""What the compressions of every framework have in common."""
+"""The base of the compressions of all frameworks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ __all__ = ["Compressor", "NoneCompressor"]
 
 
 class Compressor:
-    """Base of compressions; the methods are static, for the class itself is what is given."""
+    """Base of compressions. The methods are static, because users pass the class itself."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor to reduce, and what decompress needs to know."""
+        """Returns the tensor to reduce, and a context for decompress."""
         raise NotImplementedError
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The reduced tensor in its original form."""
+        """Returns the reduced tensor in its original form."""
         raise NotImplementedError
 
 

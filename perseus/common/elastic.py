@@ -1,7 +1,7 @@
-"""Training that survives the loss of ranks: state that can go back, and the loop around a function.
+"""Training that survives the loss of ranks: state that can be restored, and the loop that does it.
 
-Follows Horovod's elastic API. No host is ever reported as new, for none is added while a job
-runs, and a reset leads to the world of the ranks that are left, if the launcher lets them live.
+It follows Horovod's elastic API. No host is ever reported as new, because none is added while a job
+runs. A reset leads to a world of the ranks that are left, if the launcher keeps them alive.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrup
 
 __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
-#: Gives all ranks rank 0's object.
+#: Returns rank 0's object on all ranks.
 BroadcastObject: TypeAlias = Callable[[Any], Any]
 
 
 class HostUpdateResult:
-    """What became of the hosts: bits that add up."""
+    """How the hosts have changed, as bits that add up."""
 
     no_update = 0
     removed = 1
@@ -31,7 +31,7 @@ class HostUpdateResult:
 
 
 class State(ABC):
-    """What must be the same on all ranks, and can be put back to the last commit."""
+    """State that is the same on all ranks and can be restored to the last commit."""
 
     def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int]) -> None:
         self._bcast_object = bcast_object
@@ -41,7 +41,7 @@ class State(ABC):
         self._reset_callbacks: list[Callable[[], object]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Calls these after each reset, once rank and size are those of the new world."""
+        """Registers functions to call after each reset, when rank and size are the new ones."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -51,16 +51,16 @@ class State(ABC):
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Notes that the hosts have changed; any thread."""
+        """Notes that the hosts have changed. Any thread may call it."""
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Saves, and lets changes of the hosts interrupt. Every rank calls it."""
+        """Saves the state, then checks for changes of the hosts. Every rank must call it."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt, on all ranks alike, if rank 0 has heard of a change."""
+        """Raises HostsUpdatedInterrupt on all ranks if rank 0 knows of a change."""
         before = last = self._last_updated_timestamp
         changes = HostUpdateResult.no_update
         while not self._host_messages.empty():
@@ -75,22 +75,22 @@ class State(ABC):
 
     @abstractmethod
     def save(self) -> None:
-        """Keeps a copy in memory."""
+        """Keeps a copy of the state in memory."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Goes back to what was saved last."""
+        """Restores the state that was saved last."""
 
     @abstractmethod
     def sync(self) -> None:
         """Gives all ranks rank 0's state."""
 
-    def reset(self) -> None:  # noqa: B027 (nothing to do unless a subclass has)
-        """A hook: the world has changed."""
+    def reset(self) -> None:  # noqa: B027 (empty by default)
+        """Called when the world has changed; a subclass may override it."""
 
 
 class ObjectState(State):
-    """Plain attributes. They are kept as they are, so change them by assignment."""
+    """State in plain attributes. They are not copied, so change them by assignment only."""
 
     def __init__(
         self, bcast_object: BroadcastObject, get_rank: Callable[[], int], **kwargs: Any
@@ -121,12 +121,13 @@ def _ranks() -> int:
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
-    """`func(state, ...)`, begun again from the last commit whenever ranks are lost or join.
+    """Returns `func(state, ...)` in a loop that restarts it whenever ranks are lost or join.
 
-    A HorovodInternalError puts the state back, a HostsUpdatedInterrupt keeps it; any other
-    exception goes through. `reset` leaves the job and joins it anew; ranks that are lost in it, or
-    while states are synced, lead to another one. A loss takes a rank at least, so when as many of
-    these as there were ranks have failed in a row, the last error goes through.
+    After a HorovodInternalError the state is restored to the last commit, after a
+    HostsUpdatedInterrupt it is kept. Any other exception is raised. `reset` leaves the job and
+    joins it again. If ranks are lost during a reset, or while the state is synced, another reset
+    follows. Each loss costs at least one rank, so after as many failures in a row as there were
+    ranks, the last error is raised.
     """
 
     @functools.wraps(func)

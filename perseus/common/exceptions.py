@@ -16,7 +16,7 @@ class HostsUpdatedInterrupt(RuntimeError):
     """The hosts of an elastic job have changed.
 
     Attributes:
-      skip_sync: hosts have only left, so the ranks' states still agree.
+      skip_sync: whether hosts have only been removed, so that the ranks' states still agree.
     """
 
     def __init__(self, skip_sync: bool) -> None:
@@ -25,7 +25,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """The framework is not the version it must be."""
+    """The framework has a version that cannot be used."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))

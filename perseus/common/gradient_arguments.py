@@ -1,4 +1,4 @@
-"""Arguments of optimizers and tapes that say how gradients are reduced, in every adapter."""
+"""Checks of the arguments that say how optimizers and tapes reduce gradients."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def checked_groups(
     key: Callable[[Any], Any],
     noun: str,
 ) -> int | list[list[Any]] | None:
-    """What the argument `groups` of optimizers and tapes says, with lists for its iterables.
+    """Returns the argument `groups` of optimizers and tapes, with its groups as lists.
 
     Args:
-      groups: how many, or their members.
-      is_member: whether something can be in a group.
-      key: tells members apart.
-      noun: what they are called: "tensors".
+      groups: the number of groups, or the members of each.
+      is_member: returns whether an object can be in a group.
+      key: gives a value that is different for each member.
+      noun: the members in messages, such as "tensors".
 
-    Raises ValueError for what can be no groups.
+    Raises ValueError if the groups are not valid.
     """
     if groups is None or (isinstance(groups, int) and groups > 0):
         return groups
     if not isinstance(groups, (list, tuple)):
         raise ValueError(f"groups must be a positive int or a list of lists of {noun}")
     for group in groups:
-        # A tensor would be a list of its rows.
+        # Iterating over a tensor would give its rows.
         if is_member(group) or not isinstance(group, Iterable):
             raise ValueError(
                 f"groups must consist of lists of {noun}, and has a {type(group).__name__} for one"
@@ -51,7 +51,7 @@ def checked_groups(
 
 
 def given_groups(num_groups: int, groups: Any) -> Any:
-    """What `groups` and its deprecated form say."""
+    """Returns `groups`, or its deprecated form `num_groups` with a warning."""
     if num_groups == 0:
         return groups
     warnings.warn(
@@ -63,7 +63,7 @@ def given_groups(num_groups: int, groups: Any) -> Any:
 
 
 def checked_predivide(gradient_predivide_factor: float, op: int) -> float:
-    """The factor; ValueError for one that cannot divide, or that is not for an average."""
+    """Returns the factor; ValueError if it is 0 or not finite, or if `op` is not Average."""
     factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
     if factor == 0.0 or not math.isfinite(factor):
         raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
@@ -73,7 +73,7 @@ def checked_predivide(gradient_predivide_factor: float, op: int) -> float:
 
 
 def checked_passes(backward_passes_per_step: int) -> int:
-    """The number; ValueError if it is not above 0."""
+    """Returns the number; raises ValueError if it is not above 0."""
     passes = whole_number("backward_passes_per_step", backward_passes_per_step)
     if passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")

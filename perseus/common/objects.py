@@ -1,4 +1,4 @@
-"""Python objects over the ranks, as bytes that cloudpickle makes of them."""
+"""Python objects sent between the ranks, pickled by cloudpickle."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def broadcast_object(obj: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
-    """The root's object on every rank: itself on the root, elsewhere a copy.
+    """Returns the root's object on every rank: the object itself on the root, elsewhere a copy.
 
     Args:
       root_rank: a rank of the world.
-      name: what ranks match the call by; None: the order of their calls.
+      name: what ranks match the call by; None for the order of their calls.
     """
     size_name, data_name = _names_of_parts(name)
     number = set_id(process_set)
@@ -40,7 +40,7 @@ def broadcast_object(obj: Any, root_rank: int, name: str | None, process_set: Pr
 
 
 def allgather_object(obj: Any, name: str | None, process_set: ProcessSet) -> list[Any]:
-    """Copies of the ranks' objects, in the order of the ranks."""
+    """Returns copies of the ranks' objects, in the order of the ranks."""
     size_name, data_name = _names_of_parts(name)
     number = set_id(process_set)
     with refusals.refusing(OperationKind.ALLGATHER, "allgather", size_name, number):
@@ -53,7 +53,7 @@ def allgather_object(obj: Any, name: str | None, process_set: ProcessSet) -> lis
 
 
 def _names_of_parts(name: str | None) -> tuple[str | None, str | None]:
-    """An object travels as two operations: its size, and its bytes."""
+    """Returns the names of the two operations that send an object: its size, and its bytes."""
     if name is None:
         return None, None
     plain_text("name", name)

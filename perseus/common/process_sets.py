@@ -1,4 +1,4 @@
-"""Process sets: groups of ranks that run collectives among themselves."""
+"""Process sets, which are groups of ranks that run collectives among themselves."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _NEEDS_COMM = (
 
 
 class ProcessSet:
-    """A group of ranks of the world; of use once it was given to init or to add_process_set.
+    """A group of ranks of the world, which can be used once it is registered.
 
-    An mpi4py communicator stands for its ranks where init, too, is given one. Each rank gives the
-    communicator that it is in, so those of a split are as many sets as it has parts.
+    init and add_process_set register it.
+
+    It can be made of an mpi4py communicator if init is given one as well. Each rank passes the
+    communicator that it belongs to, so a split gives as many sets as it has parts.
 
     Attributes:
-      process_set_id: the engine's number for it; None while it is not registered.
-      ranks: the ranks of the world in it, ascending; None until init for one of a communicator.
-      mpi_comm: the communicator that it was made of, or None.
+      process_set_id: the engine's number of the set; None while it is not registered.
+      ranks: its ranks of the world, ascending; None before init if it is made of a communicator.
+      mpi_comm: the communicator that it is made of, or None.
     """
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
@@ -51,7 +53,7 @@ class ProcessSet:
         self.ranks = sorted(ranks)
 
     def size(self) -> int | None:
-        """Number of ranks; None while it is not registered."""
+        """Returns the number of ranks; None while the set is not registered."""
         if self.process_set_id is None:
             return None
         size = perseus_core.process_set_size(self.process_set_id)
@@ -60,7 +62,7 @@ class ProcessSet:
         return size
 
     def rank(self) -> int | None:
-        """This process's rank in the set; None while it is not registered."""
+        """Returns this process's rank in the set; None while the set is not registered."""
         if self.process_set_id is None:
             return None
         rank = perseus_core.process_set_rank(self.process_set_id)
@@ -73,7 +75,7 @@ class ProcessSet:
         return rank
 
     def included(self) -> bool | None:
-        """Whether this process is in the set; None while it is not registered."""
+        """Returns whether this process is in the set; None while the set is not registered."""
         if self.process_set_id is None:
             return None
         if perseus_core.process_set_size(self.process_set_id) < 0:
@@ -92,7 +94,7 @@ class ProcessSet:
         )
 
 
-#: All ranks.
+#: The set of all ranks.
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = perseus_core.WORLD
 
@@ -100,11 +102,11 @@ _registered: list[ProcessSet] = []
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Registers a set, or makes one of a sequence of ranks. Blocks until all ranks have called.
+    """Registers a set, or makes one of a sequence of ranks.
 
-    All ranks of the world call it, members or not. ValueError if there is a set of these ranks, or
-    if process sets are fixed: init(process_sets="dynamic") or PERSEUS_DYNAMIC_PROCESS_SETS=1
-    allows changes.
+    All ranks of the world must call it, members or not; it blocks until all have. Raises ValueError
+    if a set of these ranks exists, or if process sets are fixed: init(process_sets="dynamic") or
+    PERSEUS_DYNAMIC_PROCESS_SETS=1 allows changes.
     """
     _require_dynamic()
     if not isinstance(process_set, ProcessSet):
@@ -121,9 +123,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Takes a set away; False for one that is not registered, and for the set of all ranks.
+    """Removes a set; returns False for the set of all ranks and for one that is not registered.
 
-    All ranks of the world call it; it blocks until all have.
+    All ranks of the world must call it; it blocks until all have.
     """
     _require_dynamic()
     if not isinstance(process_set, ProcessSet):
@@ -137,7 +139,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def set_id(process_set: ProcessSet) -> int:
-    """The engine's number of the set; ValueError if it is not registered."""
+    """Returns the engine's number of the set; raises ValueError if it is not registered."""
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
     if process_set.process_set_id is None:
@@ -146,16 +148,16 @@ def set_id(process_set: ProcessSet) -> int:
 
 
 def require_communicator(process_sets: Iterable[ProcessSet], comm: Any) -> None:
-    """NotImplementedError for sets made of communicators where init's `comm` is none."""
+    """Raises NotImplementedError for sets made of communicators if init's `comm` is not one."""
     if not is_communicator(comm) and any(one.mpi_comm is not None for one in process_sets):
         raise NotImplementedError(_NEEDS_COMM)
 
 
 def setup(process_sets: Sequence[ProcessSet], comm: Any = None) -> None:
-    """Registers the sets that init was given. Called by all ranks once the engine runs.
+    """Registers the sets that init was given. All ranks call it once the engine runs.
 
-    Where one is refused, those before it are registered. `comm` is the communicator that the world
-    was made of, if one was given.
+    If one is refused, those before it stay registered. `comm` is the communicator that the world
+    is made of, if one was given.
     """
     global_process_set.ranks = perseus_core.process_set_ranks(perseus_core.WORLD)
     if process_sets and is_communicator(comm):
@@ -165,8 +167,10 @@ def setup(process_sets: Sequence[ProcessSet], comm: Any = None) -> None:
 
 
 def _with_parts(process_sets: Sequence[ProcessSet], world: Any) -> list[ProcessSet]:
-    """Gives sets of communicators their ranks, and adds the parts that only other ranks are in: all
-    ranks must register the same sets."""
+    """Gives sets of communicators their ranks, and adds the parts that only other ranks are in.
+
+    All ranks must register the same sets.
+    """
     mine = [
         ranks_within(one.mpi_comm, world) if one.mpi_comm is not None else one.ranks or []
         for one in process_sets
@@ -196,7 +200,10 @@ def _with_parts(process_sets: Sequence[ProcessSet], world: Any) -> list[ProcessS
 
 
 def _gather_lists(mine: list[list[int]]) -> list[list[list[int]]]:
-    """What every rank gives here, in rank order; ValueError on all if they are not equally many."""
+    """Returns the lists of every rank, in rank order.
+
+    Raises ValueError on all ranks if the ranks have different numbers of lists.
+    """
     flat = [len(mine), *itertools.chain.from_iterable([len(ranks), *ranks] for ranks in mine)]
     numbers = iter(perseus_core.allgather(np.array(flat), name="init.process_sets").tolist())
     gathered = []
@@ -213,20 +220,20 @@ def _take(numbers: Iterator[int], count: int) -> list[int]:
 
 
 def forget() -> None:
-    """Marks all sets as not registered, since the engine has shut down."""
+    """Marks all sets as not registered, after the engine has shut down."""
     for process_set in _registered:
         process_set.process_set_id = None
     _registered.clear()
 
 
 def _register(process_set: ProcessSet) -> None:
-    # The engine refuses one that is registered already, on all ranks alike.
+    # The engine refuses a set that is registered already, on all ranks.
     process_set.process_set_id = perseus_core.add_process_set(process_set.ranks or [])
     _registered.append(process_set)
 
 
 def are_dynamic() -> bool:
-    """Whether sets may be added and removed after init."""
+    """Returns whether sets may be added and removed after init."""
     return any(
         setting.name == _DYNAMIC and setting.value in ("1", "true")
         for setting in perseus_core.settings()

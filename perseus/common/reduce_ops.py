@@ -1,4 +1,4 @@
-"""Horovod's reductions, and its older way to choose one of two."""
+"""Horovod's reductions, and its older argument that chooses between two of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perseus.common.stacklevel import user_stacklevel
 from perseus_core import ReduceOp
 from perseus_core.arguments import whole_number
 
-# Plain ints, as scripts compare and print them.
+# Plain ints, because scripts compare and print them.
 Average = int(ReduceOp.AVERAGE)
 Sum = int(ReduceOp.SUM)
 Adasum = int(ReduceOp.ADASUM)
@@ -20,7 +20,7 @@ _NAMES = {int(op): op.name.capitalize() for op in ReduceOp}
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:
-    """The reduction that a call's `op` and its deprecated `average` stand for."""
+    """Returns the reduction that a call's `op` or its deprecated `average` selects."""
     if op is not None:
         if average is not None:
             raise ValueError("The op parameter supersedes average; give only one of them.")
@@ -34,11 +34,11 @@ def resolve_op(op: int | None, average: bool | None) -> int:
 
 
 def checked_op(op: int) -> int:
-    """The number of a reduction; TypeError for what is no number, ValueError for one of none."""
+    """Returns the number of a reduction; TypeError or ValueError if there is none."""
     if type(op) is int and op in _NAMES:
         return op
     number = whole_number("op", op)
     if number not in _NAMES:
         known = ", ".join(f"{name} ({each})" for each, name in _NAMES.items())
-        raise ValueError(f"op is {number}, which is no reduction; there are {known}")
+        raise ValueError(f"op is {number}, which is not a reduction; there are {known}")
     return number

@@ -1,4 +1,4 @@
-"""Where in the user's program a call came from."""
+"""The place in the user's program that a call came from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NOT_THE_USERS = ("perseus.", "torch.")
 
 
 def user_stacklevel() -> int:
-    """The stacklevel by which a warning of whoever calls this names the user's own line."""
+    """Returns the stacklevel with which a warning in the calling function shows the user's line."""
     level = 1
     frame = sys._getframe(level)
     while frame.f_back and frame.f_globals.get("__name__", "").startswith(_NOT_THE_USERS):

@@ -1,4 +1,4 @@
-"""Helpers that Horovod's users import: what is built in, versions, lists, the environment."""
+"""Functions that users of Horovod import: what is built in, versions, lists, the environment."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from perseus_core.observe import extension_path
 
 T = TypeVar("T")
 
-# The adapters that there are, and what each needs.
+# From the name of each adapter to the package that it needs.
 _FRAMEWORKS = {"mxnet": "mxnet", "tensorflow": "tensorflow", "torch": "torch"}
 
 
 def get_ext_suffix() -> str:
-    """What file names of extension modules end in."""
+    """Returns the suffix of the file names of extension modules."""
     return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
-    """The engine's extension module: the same one for every framework."""
+    """Returns the file of the engine's extension module, the same for every framework."""
     return extension_path()
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """ImportError unless the adapter can be used. `ext_name` is like "horovod.torch"."""
+    """Raises ImportError unless the adapter can be used. `ext_name` is such as "horovod.torch"."""
     name = ext_name.rpartition(".")[2]
     if not extension_available(name):
         raise ImportError(
@@ -50,7 +50,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
-    """HorovodVersionMismatchError if the framework is of another version than the one named."""
+    """Raises HorovodVersionMismatchError if another version of the framework is installed."""
     installed = importlib.metadata.version(name)
     if installed != version:
         raise HorovodVersionMismatchError(name, version, installed) from exception
@@ -58,7 +58,7 @@ def check_installed_version(
 
 @functools.cache
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is an adapter for "torch" (or another framework), and the framework itself."""
+    """Returns whether there is an adapter for a framework such as "torch", and the framework."""
     needed = _FRAMEWORKS.get(ext_base_name)
     found = needed is not None and importlib.util.find_spec(needed) is not None
     if verbose:
@@ -68,7 +68,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 @functools.cache
 def _torch_has_gpu() -> bool:
-    # Asked of the driver's management library, CUDA is not initialised: the process may still fork.
+    # This asks the driver's management library. CUDA is not initialized, so the process may fork.
     with env(PYTORCH_NVML_BASED_CUDA_CHECK="1"):
         import torch
 
@@ -91,7 +91,7 @@ _HAS_GPU = {"mxnet": _mxnet_has_gpu, "tensorflow": _tensorflow_has_gpu, "torch":
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the framework sees a GPU."""
+    """Returns whether the framework sees a GPU."""
     if ext_base_name not in _FRAMEWORKS or not extension_available(ext_base_name):
         return False
     found = _HAS_GPU[ext_base_name]()
@@ -122,7 +122,7 @@ def ccl_built(verbose: bool = False) -> bool:
 
 @contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Sets environment variables, or with None takes them away, and puts them back at the end."""
+    """Sets environment variables, or with None removes them, and restores them at the end."""
     before = {name: os.environ.get(name) for name in kwargs}
     try:
         _set_environment(kwargs)
@@ -140,7 +140,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def split_list(l: Sequence[T], n: int) -> list[Sequence[T]]:  # noqa: E741 (Horovod's name)
-    """Cuts a list into `n` runs of nearly equal length; the first ones take one more."""
+    """Splits a list into `n` parts of nearly equal length; the first ones may have one more."""
     least, longer = divmod(len(l), n)
     ends = [least * i + min(i, longer) for i in range(n + 1)]
     return [l[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -155,9 +155,9 @@ def is_iterable(x: Any) -> bool:
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Compares versions of the form 1.2.3; what follows the three numbers is not looked at.
+    """Compares versions of the form 1.2.3, ignoring what follows the three numbers.
 
-    Raises ValueError for what is not of that form.
+    Raises ValueError for another form.
     """
     return _three_numbers(ver) >= _three_numbers(target)
 
@@ -170,7 +170,7 @@ def _three_numbers(version: str) -> tuple[int, ...]:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """The function that gives the reduction for a call's `op` and its deprecated `average`."""
+    """Returns a function that selects a reduction by a call's `op` or its deprecated `average`."""
 
     def resolve(op: Any, average: Any) -> Any:
         if op is not None:

@@ -1,4 +1,4 @@
-"""Names of variables that are the same on all ranks."""
+"""Parts of variables' names that are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["own_name"]
 
 
 def own_name(name: str) -> str:
-    """kernel, of model/dense_7/kernel.
+    """Returns the last part of a variable's name: kernel, for model/dense_7/kernel.
 
-    What goes before differs between a model that a rank has loaded from a file and those that the
-    others have made, and Keras counts the layers of a process. What is left tells a variable with
-    its place.
+    The parts before it differ if one rank has loaded its model from a file and the others have
+    built theirs, because Keras numbers the layers of a process. Together with its position, the
+    last part identifies a variable.
     """
     return re.sub(r"(_\d+)?(:\d+)?$", "", name.rpartition("/")[2])

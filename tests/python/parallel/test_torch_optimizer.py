@@ -356,7 +356,7 @@ class TestMistakes:
             ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "gradient_predivide_factor"),
             ({"gradient_predivide_factor": 0.0}, "gradient_predivide_factor is 0.0"),
             ({"gradient_predivide_factor": float("nan")}, "gradient_predivide_factor is nan"),
-            ({"op": 9}, r"op is 9, which is no reduction; there are Average \(0\), Sum \(1\), "),
+            ({"op": 9}, r"op is 9, which is not a reduction; there are Average \(0\), Sum \(1\), "),
             ({"op": -1}, "op is -1"),
             ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
             ({"named_parameters": ["weight"]}, "tuples"),

@@ -255,7 +255,7 @@ def test_what_contradicts_itself_is_refused():
     for groups in (0, -1, "all", [x], [[x], [x]], [[1]]):
         with pytest.raises(ValueError, match="groups must"):
             hvd.DistributedGradientTape(tf.GradientTape(), groups=groups)
-    with pytest.raises(ValueError, match="is no reduction"):
+    with pytest.raises(ValueError, match="is not a reduction"):
         hvd.DistributedGradientTape(tf.GradientTape(), op=17)
     with pytest.raises(TypeError, match="it takes a tf"):
         hvd.DistributedGradientTape(x)

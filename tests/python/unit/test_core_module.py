@@ -543,7 +543,7 @@ def test_the_op_that_average_stands_for():
             assert reduce_ops.resolve_op(None, average) == op
     with pytest.raises(ValueError):
         reduce_ops.resolve_op(reduce_ops.Sum, True)
-    with pytest.raises(ValueError, match=r"op is 6, which is no reduction; .*Product \(5\)"):
+    with pytest.raises(ValueError, match=r"op is 6, which is not a reduction; .*Product \(5\)"):
         reduce_ops.resolve_op(6, None)
 
 

@@ -119,7 +119,7 @@ def test_communicators_that_cannot_be_a_world(mpi: Any) -> None:
         with pytest.raises((ValueError, TypeError), match=message):
             Basics().init(comm)
     mpi.Is_finalized = lambda: True
-    with pytest.raises(ValueError, match="MPI is not initialised, or finalised already"):
+    with pytest.raises(ValueError, match="MPI is not initialized, or already finalized"):
         Basics().init(mpi.COMM_WORLD)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from perseus.common.exceptions import HorovodVersionMismatchError
 
-# DistributedOptimizer is built on it.
+# DistributedOptimizer needs it.
 if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
     raise HorovodVersionMismatchError("torch", "2.1 or newer", torch.__version__)
 

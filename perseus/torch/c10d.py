@@ -1,4 +1,4 @@
-"""The backend "perseus" of torch.distributed: DistributedDataParallel and FSDP over the engine.
+"""The backend "perseus" of torch.distributed, for DistributedDataParallel and FSDP over the engine.
 
     import torch.distributed as dist
     import perseus.torch                    # registers it
@@ -6,18 +6,18 @@
     dist.init_process_group("perseus")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-The processes are those of the job that Perseus runs in, however it was launched. What
-torch.distributed itself asks for (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is set by perseusrun
-and torchrun; under mpirun and srun, init_process_group takes init_method, rank and world_size.
+The processes are those of the Perseus job, however it was launched. perseusrun and torchrun set the
+variables that torch.distributed itself needs (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Under
+mpirun and srun, pass init_method, rank and world_size to init_process_group.
 
-Tensors are in CPU memory or on a CUDA device, those of one call all in the same. A work on CUDA
-tensors is waited for by the host: it is complete when the GPU is done. There is no time-out but the
-group's: a lost rank ends what is under way with HorovodInternalError. A call that is wrong on one
-rank fails on the others too.
+The tensors of a call are all in CPU memory or all on one CUDA device. The host waits for a work on
+CUDA tensors: it is complete when the GPU has finished. The only time-out is that of the group: if a
+rank is lost, operations in flight fail with HorovodInternalError. A call that is wrong on one rank
+fails on the others, too.
 
-A send is a broadcast in a process set of its two ranks, which opens with their first message. Like
-NCCL's it is complete when the receiver has taken it. Messages of one sender, receiver and tag are
-received in the order in which they were sent.
+A send is a broadcast in a process set of its two ranks, which is opened for their first message. As
+with NCCL, it is complete when the receiver has received it. Messages with the same sender, receiver
+and tag are received in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAME = "perseus"
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
-# Elements of a result that may be kept for a while, so that its work is.
+# A work whose result has at most this many elements is kept alive for longer.
 _SMALL = 4096
 
 _OPS = {
@@ -57,15 +57,15 @@ _OPS = {
 
 
 def register() -> None:
-    """Makes the backend known to torch.distributed."""
+    """Registers the backend with torch.distributed."""
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 class PerseusProcessGroup(dist.ProcessGroup):
-    """A group of ranks, on a process set of its own.
+    """A group of ranks with a process set of its own.
 
-    Its ranks make the same calls in the same order.
+    Its ranks must make the same calls in the same order.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._ranks = ranks  # of the world
         self._pairs = c10d_sets.Pairs(process_set, ranks, store)
         self._timeout = timeout
-        # Where DDP holds a work in C++ alone, as that of a counter until backward ends, the Python
-        # object is not kept, and without it the work has forgotten how to wait.
+        # DDP holds some works in C++ only, such as that of a counter until backward ends. Then the
+        # Python object would be freed, and the work could not wait without it.
         self._last_works: collections.deque[Work] = collections.deque(maxlen=4)
         self._last_small_works: collections.deque[Work] = collections.deque(maxlen=64)
         self._group_name = ""
         self._group_desc = ""
 
-    # ---- What torch.distributed asks a group for.
+    # ---- Properties of a group for torch.distributed.
 
     def getBackendName(self) -> str:
         return NAME
@@ -108,11 +108,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
-    # PyTorch asks whether a batch of messages may be begun as one.
+    # Tells PyTorch that it must not start a batch of messages as one.
     supports_coalescing = False
 
     def _get_backend(self, device: torch.device) -> PerseusProcessGroup:
-        """A group may have one backend for each kind of device; this one is its own for all."""
+        """Returns the backend for a kind of device: this group itself, for every device."""
         return self
 
     def shutdown(self) -> None:
@@ -154,7 +154,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         (output,), (parts,) = outputs, inputs
         if all(part.shape == output.shape for part in parts):
             return self._reduce_scatter([output], [torch.stack(list(parts))], opts)
-        # Parts of different sizes: everybody needs what follows from the sizes of all.
+        # Parts of different sizes: reduce everything on all ranks, and take this rank's part.
         flat = torch.cat([part.reshape(-1) for part in parts])
         begin = sum(part.numel() for part in parts[: self.rank()])
 
@@ -246,11 +246,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
         raise RuntimeError(
-            "the backend perseus cannot receive from any rank: a message is agreed on by its two "
-            "ranks; give src"
+            "the backend perseus cannot receive from an unspecified rank, because the two ranks of "
+            "a message agree on it; pass src"
         )
 
-    # ---- The names that PyTorch has for some of them from 2.13 on.
+    # ---- Other names for some of them, from PyTorch 2.13 on.
 
     all_gather_single = _allgather_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -258,7 +258,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
 
-    # ---- How they are done.
+    # ---- Implementation.
 
     def _reduce(
         self,
@@ -314,7 +314,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         parts_of: Callable[[], list[list[torch.Tensor]]],
         result: list[torch.Tensor],
     ) -> Work:
-        """parts_of()[i]: where each rank's input i goes, or none."""
+        """parts_of()[i] has the outputs for each rank's input i, or is empty."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [_bytes_of(input) for input in inputs]
             parts = parts_of()
@@ -334,7 +334,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         result: list[torch.Tensor],
         outputs_of: Callable[[], dict[int, torch.Tensor]],
     ) -> Work:
-        """inputs_of()[i] goes to rank i; what rank i sends here goes to outputs_of()[i]."""
+        """Sends inputs_of()[i] to rank i, and writes what rank i sends here to outputs_of()[i]."""
         with self._refusing(OperationKind.ALLTOALL):
             pieces = [_bytes_of(input) for input in inputs_of()]
             outputs = outputs_of()
@@ -347,7 +347,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         return self._start(OperationKind.ALLTOALL, [call], finish, result)
 
     def _message(self, tensors: Tensors, source: int, destination: int, tag: int) -> Work:
-        """A broadcast of the message's bytes from its sender."""
+        """Broadcasts the bytes of a message from its sender."""
         (tensor,) = tensors
         if source == destination:
             raise ValueError(f"rank {source} cannot send to itself")
@@ -370,7 +370,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     @contextlib.contextmanager
     def _refusing(self, kind: OperationKind, count: int = 1) -> Iterator[None]:
-        """Around what prepares `count` operations: an error stands for all, on the others too."""
+        """Wraps the preparation of `count` operations: an error makes all fail, on all ranks."""
         try:
             yield
         except Exception as error:
@@ -396,7 +396,7 @@ def _prefix(kind: OperationKind) -> str:
 
 
 def _create(options: Any, _: Any) -> PerseusProcessGroup:
-    """The group that init_process_group or new_group asks for; called by its members."""
+    """Creates the group for init_process_group or new_group; its members call it."""
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     if ranks:
@@ -407,9 +407,9 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
     perseus_core.init()
     if (perseus_core.rank(), perseus_core.size()) != (rank, size):
         raise ValueError(
-            f"torch.distributed says rank {rank} of {size}, Perseus {perseus_core.rank()} of "
-            f"{perseus_core.size()}; start the job so that both say the same, for instance with "
-            "perseusrun or torchrun"
+            f"this is rank {rank} of {size} in torch.distributed, and rank "
+            f"{perseus_core.rank()} of {perseus_core.size()} in Perseus; start the job so that "
+            "both agree, for example with perseusrun or torchrun"
         )
     c10d_sets.agree_on_used_numbers()
     return PerseusProcessGroup(
@@ -435,7 +435,7 @@ def _op_of(options: Any) -> ReduceOp:
 
 
 def _real(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
-    """Complex numbers as pairs, where that comes to the same."""
+    """Returns complex numbers as pairs of real ones, if the reduction gives the same result."""
     if not tensor.is_complex():
         return tensor
     if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
@@ -444,22 +444,22 @@ def _real(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """A contiguous tensor in `count` equal parts."""
+    """Splits a contiguous tensor into `count` equal parts."""
     if tensor.numel() % count:
-        raise ValueError(f"{tensor.numel()} elements cannot be parted among {count} ranks")
+        raise ValueError(f"{tensor.numel()} elements cannot be divided among {count} ranks")
     return list(tensor.view(-1).chunk(count)) if tensor.numel() else [tensor.view(-1)] * count
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What is only moved needs no type that the engine can reduce."""
+    """Returns the tensor as bytes: data that is only moved may have any type."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def _deal(data: torch.Tensor, targets: Tensors) -> None:
-    """Bytes to tensors, one after the other."""
+    """Copies bytes into tensors, one after the other."""
     wanted = sum(target.numel() * target.element_size() for target in targets)
     if wanted != data.numel():
-        raise ValueError(f"{data.numel()} bytes came for outputs of {wanted}")
+        raise ValueError(f"{data.numel()} bytes arrived for outputs of {wanted} bytes")
     begin = 0
     for target in targets:
         end = begin + target.numel() * target.element_size()

@@ -1,4 +1,4 @@
-"""Process sets that the members of a group, or two of them, open without the other ranks."""
+"""The process sets of groups, and of pairs in them, which the members open by themselves."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from perseus_core import ReduceOp, opened_sets
 
 __all__ = ["Pairs", "agree_on_used_numbers", "open_set"]
 
-# Keys in the store: how many sets there are in all; the numbers of a group's own and its pairs'.
+# Keys in the store: the number of sets in all, and the numbers of a group's own set and its pairs'.
 _SETS = "perseus/sets"
 _SET = "perseus/set"
 _PAIR = "perseus/pair"
-# The highest number that this process has opened a set by, and that any had at the last
-# init_process_group.
+# The highest number of a set that this process has opened, and the highest one that any process
+# had opened before the last init_process_group.
 _last_set = 0
 _last_set_before = 0
 
 
 def agree_on_used_numbers() -> None:
-    """Called by all ranks at init_process_group.
+    """Agrees on the numbers that are in use already; all ranks call it in init_process_group.
 
-    Groups of an earlier one have used numbers that must not come again.
+    Groups of an earlier init_process_group have used numbers that must not be used again.
     """
     global _last_set_before
     used = perseus_core.allreduce(np.array([_last_set]), ReduceOp.MAX, name="c10d.last_set")
@@ -34,14 +34,14 @@ def agree_on_used_numbers() -> None:
 
 
 def open_set(options: Any, ranks: list[int]) -> int:
-    """Opens a process set of a number that all members have from the group's first rank."""
+    """Opens a process set; all members get its number from the first rank of the group."""
     if options.group_rank == 0:
         options.store.set(_SET, str(_next_number()))
     return _open_numbered(int(options.store.get(_SET)), ranks)
 
 
 def _next_number() -> int:
-    """A number that no set has had."""
+    """Returns a number that no set has had."""
     world = dist.distributed_c10d._get_default_store()
     return _last_set_before + world.add(_SETS, 1)
 
@@ -53,10 +53,10 @@ def _open_numbered(number: int, ranks: list[int]) -> int:
 
 
 class Pairs:
-    """The process sets that a group's messages go through, one for each pair of ranks.
+    """The process sets for a group's messages, one for each pair of ranks.
 
-    A set is opened by each of its two when it has a first message for the other or from it, and
-    neither waits for the other to do so. Any thread.
+    Each of the two ranks opens the set for its first message to or from the other, without waiting
+    for the other to do so. Any thread may use it.
     """
 
     def __init__(self, process_set: int, ranks: list[int], store: dist.Store) -> None:
@@ -64,7 +64,7 @@ class Pairs:
         self._ranks = ranks
         self._store = store
         self._lock = threading.Lock()
-        # A group of two is its own pair.
+        # A group of two ranks needs no other set.
         self._sets = {(0, 1): process_set} if len(ranks) == 2 else {}
         self._opened: list[int] = []
 
@@ -80,7 +80,7 @@ class Pairs:
             opened_sets.close_set(process_set)
 
     def _open(self, pair: tuple[int, int]) -> int:
-        # Who comes first says the number.
+        # The first of the two ranks chooses the number.
         own = str(_next_number())
         number = self._store.compare_set(f"{_PAIR}/{pair[0]}/{pair[1]}", "", own)
         process_set = _open_numbered(int(number), [self._ranks[rank] for rank in pair])

@@ -1,4 +1,4 @@
-"""Threads for callbacks of futures, which may wait for other operations."""
+"""Threads for the callbacks of futures, which may wait for other operations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Inbox: TypeAlias = "queue.SimpleQueue[Callable[[], None] | None]"
 
 
 class CallbackThreads:
-    """Runs every function at once, on an idle thread or else a new one. Any thread.
+    """Runs every function at once, on an idle thread or a new one. Any thread may use it.
 
-    concurrent.futures is not used because its threads hold up the end of the interpreter, before
-    which the engine does not end what they may wait for.
+    It does not use concurrent.futures, because the interpreter waits for those threads before it
+    exits, while they may wait for operations that the engine only ends later.
     """
 
     def __init__(self) -> None:
@@ -34,14 +34,14 @@ class CallbackThreads:
             try:
                 thread.start()
             except RuntimeError:
-                # There are no more threads, as at the end of the interpreter. A function that
-                # waits for nothing can do without.
+                # No thread can be started, for instance because the interpreter is exiting. Run
+                # the function here: that works unless it waits for something.
                 function()
                 return
         inbox.put(function)
 
     def end_idle(self) -> None:
-        """Ends the threads that have nothing to do."""
+        """Ends the idle threads."""
         with self._lock:
             idle, self._idle = self._idle, []
         for inbox in idle:
@@ -53,6 +53,6 @@ class CallbackThreads:
             if function is None:
                 return
             function()
-            del function  # and what it holds, before the next comes
+            del function  # frees what it holds before the next one arrives
             with self._lock:
                 self._idle.append(inbox)

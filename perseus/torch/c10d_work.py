@@ -1,4 +1,4 @@
-"""Operations as torch.distributed knows them: a Work that is waited for, and a future."""
+"""Operations in the form that torch.distributed expects: a Work to wait for, and a future."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from perseus_core.errors import from_status
 
 __all__ = ["PerseusWork", "SubmitArguments", "callback_threads", "start", "submit_arguments"]
 
-#: Where futures that were asked for complete, and their callbacks run.
+#: The threads on which futures complete and their callbacks run.
 callback_threads = CallbackThreads()
 
-#: Of each CUDA device; used by Perseus's thread for callbacks alone.
+#: A stream for each CUDA device; only the thread of perseus_core.callbacks uses them.
 _copy_streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
 class PerseusWork(Work):
-    """One operation of a group, or several that were begun together. Any thread.
+    """One operation of a group, or several that were started together. Any thread may use it.
 
     Callbacks of its future may wait for other operations, so they never run on the thread that
-    completes those. Where nobody has asked for the future there is none, and no other thread.
+    completes operations. The future, and a thread for it, exist only if the future is asked for.
     """
 
     def __init__(
@@ -42,9 +42,15 @@ class PerseusWork(Work):
         result: list[torch.Tensor],
         timeout: timedelta,
     ) -> None:
-        """`what` names it in errors. `finish` puts results where they belong: it runs once, with
-        the engine's handles, when all operations have succeeded. Until then it keeps alive what
-        they work on."""
+        """Makes a work for `operations` operations that are about to be submitted.
+
+        Args:
+          what: names the work in errors.
+          finish: stores the results. It is called once, with the engine's handles, when all
+            operations have succeeded, and owns the memory that they work on until then.
+          result: the tensors that the future gives.
+          timeout: the default limit of wait.
+        """
         super().__init__()
         self._what = what
         self._handles = [0] * operations
@@ -61,7 +67,7 @@ class PerseusWork(Work):
             self._complete()
 
     def ended(self, index: int, handle: int, status: int, message: str) -> None:
-        """The callback of each operation; on Perseus's thread for them."""
+        """Is the callback of operation `index`; runs on the thread of perseus_core.callbacks."""
         with self._lock:
             self._handles[index] = handle
             if status != 0 and self._error is None:
@@ -100,7 +106,7 @@ class PerseusWork(Work):
         if not self._done.wait(limit.total_seconds()):
             raise RuntimeError(
                 f"{self._what} is not complete after {limit}; the stall report "
-                "(PERSEUS_STALL_CHECK_TIME_SECONDS) says which ranks it waits for"
+                "(PERSEUS_STALL_CHECK_TIME_SECONDS) shows which ranks it waits for"
             )
         if self._error is not None:
             raise self._error
@@ -126,8 +132,8 @@ class PerseusWork(Work):
                 if self._ended:
                     self._settle(self._future)
                 else:
-                    # The first of its callbacks: others may take long, or wait for this work.
-                    # After wait, DDP takes the future's value without waiting for that as well.
+                    # This must be the first callback, as others may take long or wait for this
+                    # work. After wait(), DDP reads the value of the future without waiting for it.
                     done = self._done
                     self._future.add_done_callback(lambda _: done.set())
             return self._future
@@ -135,7 +141,7 @@ class PerseusWork(Work):
 
 @dataclass(frozen=True)
 class SubmitArguments:
-    """What engine.submit takes."""
+    """Arguments of engine.submit."""
 
     tensors: list[engine.Operand]
     options: dict[str, Any]
@@ -144,9 +150,13 @@ class SubmitArguments:
 def submit_arguments(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]], **options: Any
 ) -> SubmitArguments:
-    """A call on tensors and where their results go, if that is known, wherever they are.
+    """Returns the arguments of engine.submit for tensors.
 
-    ValueError for what cannot be sent, or is not all on one device.
+    Args:
+      pairs: each tensor and the one for its result, or None if the engine allocates the result.
+      options: other arguments of engine.submit.
+
+    Raises ValueError for tensors that cannot be sent, or are not all on one device.
     """
     tensors, place = described([source for source, _ in pairs], [target for _, target in pairs])
     return SubmitArguments(tensors, {**options, "place": place})
@@ -154,7 +164,7 @@ def submit_arguments(
 
 @contextlib.contextmanager
 def _finishing(result: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Around what brings results into tensors: they are there, for every stream, when it ends.
+    """Wraps copies of results into tensors; every stream can use the tensors when it ends.
 
     The copies must not wait for the program's own work, which may be in the default stream.
     """
@@ -178,7 +188,7 @@ def start(
     result: list[torch.Tensor],
     timeout: timedelta,
 ) -> PerseusWork:
-    """Begins unnamed operations of a prefix, to be waited for as one; see PerseusWork."""
+    """Starts unnamed operations of a prefix as one work; see PerseusWork."""
     callbacks.start()
     work = PerseusWork(prefix, len(submissions), finish, result, timeout)
     for index, call in enumerate(submissions):
@@ -189,7 +199,7 @@ def start(
                 prefix,
                 None,
                 process_set,
-                None,  # the work has it, and the engine the callback
+                None,  # the callback holds the work, which owns the memory
                 engine.submit,
                 call.tensors,
                 **call.options,

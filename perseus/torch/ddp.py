@@ -1,12 +1,13 @@
-"""A communication hook that has DistributedDataParallel average its gradients by Perseus.
+"""A communication hook with which DistributedDataParallel averages its gradients by Perseus.
 
 hvd.init()
-dist.init_process_group("gloo", ...)        # any backend, for what DDP does besides
+dist.init_process_group("gloo", ...)        # any backend, for the other operations of DDP
 model = DistributedDataParallel(model)
 model.register_comm_hook(hvd.global_process_set, allreduce_hook)
 """
 
-# No `from __future__ import annotations`: DDP looks at the hook's, and wants types.
+# No `from __future__ import annotations`: DDP checks the annotations of the hook, which must be
+# types.
 
 from datetime import timedelta
 
@@ -25,10 +26,13 @@ _NO_LIMIT = timedelta(days=365)
 def allreduce_hook(
     process_set: ProcessSet, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket over the set, in place. Every rank must have the same buckets in the same
-    order, as DDP sees to."""
+    """Averages a bucket over the set, in place.
+
+    Every rank must have the same buckets in the same order; DDP ensures that.
+    """
     buffer = bucket.buffer()
-    # Buckets come from the last layers to the first, which the next forward needs first.
+    # Buckets come in order from the last layers to the first, which the next forward pass needs
+    # first.
     call = submit_arguments([(buffer, buffer)], reduce_op=ReduceOp.AVERAGE, priority=bucket.index())
     work = start(
         OperationKind.ALLREDUCE,

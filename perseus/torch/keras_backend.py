@@ -1,4 +1,4 @@
-"""Keras 3 on PyTorch: see perseus._keras.backend. Variables are Keras's, gradients tensors."""
+"""Keras 3 on PyTorch, a Backend of perseus._keras. Variables are Keras's, gradients are tensors."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ __all__ = [
     "turn_off_xla",
 ]
 
-#: Sets of variables with gradients, of which there is one for most optimizers.
+#: How many sets of variables are kept for an optimizer; most optimizers have one.
 _MOST_SETS = 8
 
-# Types that ranks do not send, and how their bytes are.
+# From types that ranks cannot send to types of the same size that they can.
 _SENT_AS = {
     torch.complex32: torch.int32,
     torch.complex64: torch.int64,
@@ -61,7 +61,7 @@ def make_reduction(options: Options) -> _Reduction:
 
 
 class _Reduction:
-    """Reduces gradients in place: side by side, those of the first variables first."""
+    """Reduces gradients in place, at the same time; those of the first variables go first."""
 
     def __init__(self, options: Options) -> None:
         checked_compression(options.compression)
@@ -208,7 +208,7 @@ def refuse_xla(name: str) -> None:
 
 
 def turn_off_xla(model: Any) -> bool:
-    """torch.compile leaves out what talks to the engine."""
+    """Returns False: torch.compile leaves out calls to the engine, so nothing is turned off."""
     return False
 
 
@@ -231,14 +231,14 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, as a type that ranks send."""
+    """Returns the same memory as a type that ranks can send."""
     return tensor.view(_SENT_AS[tensor.dtype]) if tensor.dtype in _SENT_AS else tensor
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
     raise RuntimeError(
         "hvd.broadcast_global_variables() is for graphs of TensorFlow, and Keras runs on PyTorch: "
-        "give fit the callback BroadcastGlobalVariablesCallback"
+        "pass the callback BroadcastGlobalVariablesCallback to fit"
     )
 
 
@@ -287,5 +287,5 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def _parameter(variable: Any) -> torch.Tensor:
-    """What a variable of Keras holds, whatever it is cast to where layers compute."""
+    """Returns the tensor of a variable of Keras, in the type that is stored."""
     return variable._value

@@ -6,10 +6,10 @@
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Signatures and names are Horovod's. Tensors are sent from where they are, in CPU memory.
+Names and signatures are Horovod's. Tensors in CPU memory are sent without a copy.
 """
 
-from torch.cuda import is_available as _check_has_gpu  # noqa: F401 (other libraries ask by it)
+from torch.cuda import is_available as _check_has_gpu  # noqa: F401 (other libraries call it)
 
 from perseus.common.exceptions import HorovodInternalError
 from perseus.common.process import *  # noqa: F403

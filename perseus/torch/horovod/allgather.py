@@ -1,4 +1,4 @@
-"""Allgather: the ranks' tensors, joined along the first dimension, on every rank."""
+"""Allgather, which gives every rank the ranks' tensors, concatenated along the first dimension."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an allgather; gives a handle for poll and synchronize."""
+    """Starts an allgather; returns a handle for poll and synchronize."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.ALLGATHER, "allgather", name, set_number):
         sent = operand(tensor, "allocated")
@@ -42,9 +42,9 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Joins the ranks' tensors along the first dimension, the only one that may differ.
+    """Concatenates the ranks' tensors along the first dimension, the only one that may differ.
 
-    Differentiable: the gradient is averaged over the ranks, as Horovod has it.
+    Differentiable: the gradient is averaged over the ranks, as in Horovod.
     """
     return HorovodAllgather.apply(tensor, name, process_set)
 
@@ -55,7 +55,7 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts allgathers that are agreed on, and complete, as one, under a single handle."""
+    """Starts allgathers that are agreed on and complete as one; returns one handle for all."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_number):
         sent = operands(tensors, "allocated")
@@ -72,7 +72,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
-    """allgather of several tensors as one operation. Differentiable."""
+    """Does an allgather of several tensors as one operation. Differentiable."""
     with refusals.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_id(process_set)):
         tensors = checked_list(tensors)
     return HorovodGroupedAllgather.apply(name, process_set, *tensors)
@@ -94,7 +94,7 @@ def _submit(sent: Operands, prefix: str, name: str | None, set_number: int) -> i
 def _own_rows(
     grads: Sequence[torch.Tensor], rows: Sequence[int], process_set: ProcessSet
 ) -> list[torch.Tensor]:
-    """Of each gradient of a gathered tensor, the rows that this rank gave."""
+    """Returns this rank's rows of the gradient of each gathered tensor."""
     counts = allgather(
         torch.tensor([rows], dtype=torch.int64, device="cpu"), process_set=process_set
     )

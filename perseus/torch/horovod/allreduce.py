@@ -3,12 +3,12 @@
 Common arguments:
   name: what ranks match the operation by; unnamed calls are matched in their order.
   op: Average (the default), Sum, Min, Max or Product. `average` is its deprecated form.
-  prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the other
-    last.
+  prescale_factor, postscale_factor: inputs are multiplied by the former first, results by the
+    latter last.
   process_set: the ranks that take part.
 
-ValueError for what is wrong here, HorovodInternalError, on every rank, for what differs between
-the ranks.
+A call raises ValueError for a mistake that is found on this rank. If the ranks' calls do not fit
+together, every rank raises HorovodInternalError.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from perseus.torch.horovod.tensors import (
 from perseus_core import OperationKind, engine, refusals, submission
 from perseus_core.arguments import real_number
 
-#: Horovod's calls have none to give.
+#: Horovod's calls have no argument for it.
 _PRIORITY = 0
 
 
@@ -48,7 +48,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an allreduce into a new tensor; gives a handle for poll and synchronize."""
+    """Starts an allreduce into a new tensor; returns a handle for poll and synchronize."""
     return _start(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -62,7 +62,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an allreduce in place; gives a handle for poll and synchronize."""
+    """Starts an allreduce in place; returns a handle for poll and synchronize."""
     return _start(
         tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
     )
@@ -102,7 +102,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduces the ranks' tensors element by element in place, and gives the tensor back."""
+    """Reduces the ranks' tensors element by element in place, and returns the tensor."""
     return handles.finish(
         _start(
             tensor, average, name, op, prescale_factor, postscale_factor, process_set, in_place=True
@@ -120,7 +120,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts allreduces that are agreed on, and complete, as one, under a single handle."""
+    """Starts allreduces that are agreed on and complete as one; returns one handle for all."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
         op = resolve_op(op, average)
@@ -140,7 +140,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts a group's allreduces in place."""
+    """Starts the allreduces of a group in place; returns one handle for all."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_number):
         op = resolve_op(op, average)
@@ -166,7 +166,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """allreduce of several tensors as one operation. Differentiable."""
+    """Does an allreduce of several tensors as one operation. Differentiable."""
     with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, set_id(process_set)):
         op = resolve_op(op, average)
         checked_compression(compression)
@@ -196,7 +196,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[torch.Tensor]:
-    """Reduces several tensors in place as one operation, and gives them back."""
+    """Reduces several tensors in place as one operation, and returns them."""
     return handles.synchronize(
         grouped_allreduce_async_(
             tensors, average, name, op, prescale_factor, postscale_factor, process_set
@@ -205,7 +205,7 @@ def grouped_allreduce_(
 
 
 def checked_scales(prescale: float, postscale: float) -> tuple[float, float]:
-    """The scale factors as floats; TypeError for what is no number."""
+    """Returns the scale factors as floats; raises TypeError if one is not a number."""
     return real_number("prescale_factor", prescale), real_number("postscale_factor", postscale)
 
 
@@ -243,7 +243,7 @@ def _start(
 
 
 def _reduce(tensor: torch.Tensor, *arguments: Any) -> torch.Tensor:
-    """What HorovodAllreduce does, where autograd need not know of it."""
+    """Does what HorovodAllreduce does, when autograd is not involved."""
     return handles.finish(_start(tensor, *arguments))
 
 
@@ -267,7 +267,7 @@ def _submit_group(
 
 
 class HorovodAllreduce(torch.autograd.Function):
-    """The gradient of a reduction over the ranks is the same reduction of the gradient."""
+    """An allreduce, whose gradient is the same reduction of the gradient."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Alltoall: every rank sends each rank some rows of its tensor."""
+"""Alltoall, in which every rank sends each rank some rows of its tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an alltoall; synchronize gives the rows received and how many came from each rank."""
+    """Starts an alltoall; synchronize returns the rows received, and their number by rank."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.ALLTOALL, "alltoall", name, set_number):
         sent = operand(tensor, "allocated")
@@ -38,7 +38,7 @@ def alltoall_async(
         splits=rows,
         place=sent.place,
     )
-    # Where the caller's are, as Horovod has it.
+    # On the device of the caller's splits, as in Horovod.
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(done: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,13 +56,13 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Sends each rank of the set its rows, and gives what all sent here, in rank order.
+    """Sends each rank of the set some rows, and returns the rows received, in rank order.
 
     Args:
-      splits: rows of the first dimension for each rank, 1-D; None for equal parts.
+      splits: how many rows of the first dimension each rank gets, 1-D; None for equal parts.
 
     Returns the rows received; with `splits`, also how many came from each rank (int32).
-    Differentiable. ValueError for splits that are not one a rank or take more rows than there are.
+    Differentiable. Raises ValueError if the splits are not one for each rank, or exceed the rows.
     """
     output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
@@ -72,14 +72,14 @@ def _as_rows(splits: torch.Tensor | Sequence[int]) -> list[int]:
     if not isinstance(splits, torch.Tensor):
         return row_counts(splits)
     if splits.dim() != 1:
-        raise ValueError(f"splits has {splits.dim()} dimensions; it takes one number a rank")
+        raise ValueError(f"splits has {splits.dim()} dimensions; it takes one number for each rank")
     if splits.numel() and (splits.is_floating_point() or splits.is_complex()):
         raise ValueError(f"splits is {splits.dtype}; it takes whole numbers")
     return splits.tolist()
 
 
 class HorovodAlltoall(torch.autograd.Function):
-    """The gradient goes back the way the rows came."""
+    """An alltoall, whose gradient is sent back to the ranks that the rows came from."""
 
     @staticmethod
     def forward(

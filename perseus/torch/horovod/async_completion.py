@@ -1,16 +1,16 @@
-"""CUDA streams that wait for results in place of the host: PERSEUS_ASYNC_COMPLETION.
+"""PERSEUS_ASYNC_COMPLETION, with which CUDA streams wait for results in place of the host.
 
-By default the host waits, as Horovod's does: a result is then there for every stream, and an error
-is raised before anybody can use what is void. With the setting, the current stream is made to wait,
-and the host goes on. Then
+By default the host waits, as in Horovod: every stream can then use a result, and an error is raised
+before invalid data can be used. With the setting, the current stream waits, and the host goes on.
+Then
 
 - memory of the operation goes back to PyTorch's allocator in the order of that stream, before the
-  GPU is done: memory of another stream's is marked as in use by it (Tensor.record_stream);
-- what goes wrong later is raised once, by the next call that looks back. The engine is broken by
-  then, so that no operation that comes after succeeds.
+  GPU has finished; memory of another stream is marked as in use by it (Tensor.record_stream);
+- a later error is raised once, by the next call that checks. The engine is broken by then, so that
+  every later operation fails.
 
-Results whose memory the engine allocates (of gathers, alltoall and reduce-scatter) wait for the
-host, as their sizes or addresses do. Any thread.
+The host still waits for results whose memory the engine allocates (of gathers, alltoall and
+reduce-scatter), because it needs their sizes or addresses. Any thread may call these functions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from perseus_core import engine, settings
 
 ASYNC_COMPLETION = "PERSEUS_ASYNC_COMPLETION"
 
-# As init has found it; None: nobody has asked.
+# The setting as init has found it; None while nobody has asked.
 _is_on: bool | None = None
-# Operations that streams wait for, by age: what becomes of them is not known yet.
+# Operations that streams wait for, oldest first, whose outcome is not known yet.
 _pending: deque[int] = deque()
 _lock = threading.RLock()
 
 
 def is_on() -> bool:
-    """Whether streams are to wait in place of the host."""
+    """Returns whether streams wait in place of the host."""
     global _is_on
     if _is_on is None:
         _is_on = any(row.name == ASYNC_COMPLETION and row.value == "1" for row in settings())
@@ -45,11 +45,15 @@ def is_on() -> bool:
 
 
 def wait(handle: int, output: Any) -> bool:
-    """Has the current stream wait for what the operation puts into `output`: tensors or their
-    storages. False, and nothing is done, where only the host can.
+    """Makes the current stream wait for the results of an operation, and returns True.
 
-    Give the handle to release_later() in the end. Raises what raise_late_errors does, or what the
-    operation failed with.
+    Returns False, and does nothing, if only the host can wait. Otherwise pass the handle to
+    release_later() in the end.
+
+    Args:
+      output: the tensors that the results are in, or their storages.
+
+    Raises what raise_late_errors raises, or what the operation failed with.
     """
     raise_late_errors()
     device = _device_of(output)
@@ -63,12 +67,12 @@ def wait(handle: int, output: Any) -> bool:
 
 
 def release_later(handle: int) -> None:
-    """Releases an operation that a stream waits for, when it is known what has become of it."""
+    """Releases an operation that a stream waits for, once its outcome is known."""
     _pending.append(handle)
 
 
 def raise_late_errors() -> None:
-    """Raises what operations that streams wait for have failed with since; once."""
+    """Raises the first error of operations that streams wait for, once."""
     if not _pending:
         return
     error = None
@@ -82,29 +86,29 @@ def raise_late_errors() -> None:
 
 
 def wait_for_all() -> None:
-    """Waits until all that streams wait for is complete; raises what any of it failed with."""
+    """Waits until all operations that streams wait for are complete; raises the first error."""
     for handle in list(_pending):
-        with contextlib.suppress(Exception):  # which raise_late_errors raises
+        with contextlib.suppress(Exception):  # raise_late_errors raises it
             engine.wait(handle)
     raise_late_errors()
 
 
 def warn_of_late_errors() -> None:
-    """Warns of what has failed and can be raised no more."""
+    """Warns of errors that cannot be raised any more."""
     try:
         raise_late_errors()
     except Exception as error:
-        warnings.warn(f"results that are in use may be void: {error}", stacklevel=2)
+        warnings.warn(f"results that are in use may be invalid: {error}", stacklevel=2)
 
 
 def reset() -> None:
-    """Forgets what was under way in an engine that has shut down, and looks at the setting anew."""
+    """Resets the state for a new engine: warns of errors, and has the setting read again."""
     global _is_on
     warn_of_late_errors()
     _is_on = None
 
 
-# Last of all: what is registered by init, which ends the engine, runs before.
+# Runs last: functions that init registers, which shut down the engine, run before.
 atexit.register(warn_of_late_errors)
 
 

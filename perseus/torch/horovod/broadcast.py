@@ -1,4 +1,4 @@
-"""Broadcast: one rank's tensor on every rank."""
+"""Broadcast, which gives every rank the tensor of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts a broadcast into a new tensor; gives a handle for poll and synchronize."""
+    """Starts a broadcast into a new tensor; returns a handle for poll and synchronize."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
         root_rank = whole_number("root_rank", root_rank)
@@ -39,7 +39,7 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts a broadcast in place; gives a handle for poll and synchronize."""
+    """Starts a broadcast in place; returns a handle for poll and synchronize."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, set_number):
         root_rank = whole_number("root_rank", root_rank)
@@ -55,7 +55,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The tensor of `root_rank`, a rank of the world that is in the set. Differentiable."""
+    """Returns the tensor of `root_rank`, a rank of the world that is in the set. Differentiable."""
     return HorovodBroadcast.apply(tensor, root_rank, name, process_set)
 
 
@@ -66,7 +66,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Fills the tensor with that of `root_rank`, and gives it back."""
+    """Fills the tensor with that of `root_rank`, and returns it."""
     return handles.synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -85,7 +85,7 @@ def _submit(sent: Operands, root_rank: int, name: str | None, set_number: int) -
 
 
 class HorovodBroadcast(torch.autograd.Function):
-    """The root gets the averaged gradient; the others' inputs had no part in the result."""
+    """A broadcast. The root gets the averaged gradient, the other ranks get zeros."""
 
     @staticmethod
     def forward(

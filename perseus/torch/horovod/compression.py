@@ -1,4 +1,4 @@
-"""Gradient compression: what a tensor is turned into before it is reduced."""
+"""Gradient compression, which converts tensors before they are reduced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FP16Compressor(Compressor):
 
 
 def checked_compression(compression: type[Compressor]) -> type[Compressor]:
-    """The compression; TypeError if it is none."""
+    """Returns the compression; raises TypeError if it is not one."""
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise TypeError(
             f"compression is {compression!r}; it takes a Compressor, such as Compression.fp16"
@@ -32,7 +32,7 @@ def checked_compression(compression: type[Compressor]) -> type[Compressor]:
 
 
 class Compression:
-    """The compressions to choose from."""
+    """The built-in compressions."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

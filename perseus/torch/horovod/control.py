@@ -13,15 +13,15 @@ from perseus_core import join as _join
 
 @eager
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data, and waits until all ranks of the world say so.
+    """Declares that this rank has no more data, and waits until all ranks have done so.
 
-    Meanwhile it takes part in the others' operations, also in its process sets, with what changes
-    nothing: zeros to a sum, no rows to a gather. An average is still over all ranks. A broadcast
-    from it fails.
+    Meanwhile this rank takes part in the operations of the others, also in its process sets, with
+    neutral data: zeros in a sum, no rows in a gather. An average still counts all ranks. A
+    broadcast from this rank fails.
 
     Args:
-      device: the GPU that Horovod would take zeros from, -1 for none. Any will do: tensors of GPUs
-        go by way of the host while a rank has joined, which needs none of its own.
+      device: the GPU on which Horovod would make zeros, or -1. It has no effect: while a rank has
+        joined, tensors on GPUs go by way of the host, and this rank needs none of its own.
 
     Returns the rank that joined last, the same on all ranks.
     """
@@ -34,8 +34,8 @@ def join(device: int = -1) -> int:
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns once all ranks of the set have called it.
 
-    What CUDA streams wait for (PERSEUS_ASYNC_COMPLETION) is complete then on this rank; an error of
-    it is raised.
+    Operations that CUDA streams wait for (PERSEUS_ASYNC_COMPLETION) are then complete on this rank;
+    an error in one of them is raised.
     """
     wait_for_all()
     _barrier(process_set=set_id(process_set))

@@ -1,7 +1,7 @@
-"""The updates of a step that has not waited for its gradients.
+"""The deferred updates of a step that did not wait for its gradients.
 
-A parameter is updated before its module's forward, together with the module's other parameters, or
-when something else uses it: see watched_tensors. So nobody ever sees it without its update.
+A parameter is updated before the forward pass of its module, together with the module's other
+parameters, or before any other use of it: see watched_tensors. So no code ever sees the old value.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from perseus.torch.horovod.gradients import Bucket, Gradients, deferred
 from perseus.torch.horovod.watched_tensors import can_watch, unwatch, watch
 
-#: The rest of a step, for some of the parameters.
+#: Updates some of the parameters, which is the rest of a step.
 Update = Callable[[list[torch.Tensor]], None]
 
 
 class DeferredUpdates:
-    """The updates of one optimizer's last step that have not happened yet. Any thread."""
+    """The deferred updates of one optimizer's last step. Any thread may use it."""
 
     def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
         self._lock = threading.RLock()
-        self._settling_in: int | None = None  # a thread
+        self._settling_in: int | None = None  # the id of a thread
         self._hook: Any = None
         self._forget()
 
     def _forget(self) -> None:
-        # By the first of their parameters that the forward pass needs.
+        # In the order in which the forward pass needs them.
         self._buckets: list[Bucket] = []
-        # Of parameters and of gradients.
+        # From parameters and gradients to their buckets.
         self._owner: dict[torch.Tensor, Bucket] = {}
         self._watched: dict[Bucket, list[torch.Tensor]] = {}
         self._reduced: Mapping[torch.Tensor, torch.Tensor] = {}
         self._update: Update = lambda params: None
 
     def defer(self, reduced: Mapping[torch.Tensor, torch.Tensor], update: Update) -> None:
-        """Puts off the updates of all parameters, whose gradients are being reduced.
+        """Defers the updates of all parameters, while their gradients are being reduced.
 
         Args:
-          reduced: by parameter, the tensor that is reduced in place.
-          update: updates parameters whose tensors are reduced; called for each once.
+          reduced: the tensor that is reduced in place, by parameter.
+          update: updates parameters whose tensors are reduced; it is called once for each.
         """
         self._buckets = list(self._gradients.buckets)
         self._reduced = reduced
@@ -64,28 +64,28 @@ class DeferredUpdates:
         return bool(self._buckets)
 
     def are_settling_here(self) -> bool:
-        """Whether this very thread is just applying some."""
+        """Returns whether the calling thread is applying some of them."""
         return self._settling_in == threading.get_ident()
 
     def keep_gradients(self) -> None:
-        """Takes what is being reduced out of the parameters' `grad`, as zero_grad may do."""
+        """Removes the tensors that are being reduced from the parameters' `grad`, for zero_grad."""
         for param, reduced in self._reduced.items():
             if param in self._owner and param.grad is reduced:
                 param.grad = None
 
     def apply(self) -> None:
-        """Applies all that are deferred."""
+        """Applies all deferred updates."""
         self._settle(list(self._buckets))
 
     def apply_to(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Applies those of these parameters or gradients, and of what else is ready to be."""
+        """Applies the updates of these parameters or gradients, and others that are ready."""
         owners = dict.fromkeys(map(self._owner.get, tensors))
         needed = [bucket for bucket in owners if bucket is not None]
         if needed:
             self._settle(needed)
 
     def _seen_of(self, bucket: Bucket) -> Iterator[torch.Tensor]:
-        """The parameters, and the gradients that are being reduced where the user sees them."""
+        """Yields the parameters, and the gradients being reduced that the user can see."""
         for param in bucket.params:
             yield param
             reduced = self._reduced.get(param)
@@ -93,7 +93,7 @@ class DeferredUpdates:
                 yield reduced
 
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
-        # TorchScript looks at all of its parameters, and not from Python.
+        # TorchScript uses all parameters of the module, and not through Python.
         is_script = isinstance(module, torch.jit.ScriptModule)
         self.apply_to(module.parameters() if is_script else module._parameters.values())
 
@@ -110,12 +110,12 @@ class DeferredUpdates:
             params = [param for bucket in settled for param in bucket.params]
             self._settling_in = threading.get_ident()
             try:
-                # Whoever comes to them in another thread waits for the lock.
+                # Another thread that uses one of them waits for the lock.
                 with _outside_of_forward(params[0].device):
                     self._gradients.finish(settled)
                     self._update(params)
             except BaseException:
-                # What is left belongs to a step that has failed.
+                # The updates that are left belong to a step that has failed.
                 settled = list(self._buckets)
                 with contextlib.suppress(Exception), _outside_of_forward(params[0].device):
                     self._gradients.finish(settled)
@@ -125,7 +125,7 @@ class DeferredUpdates:
                 self._reveal(settled)
 
     def _reveal(self, buckets: Sequence[Bucket]) -> None:
-        """Makes their tensors ordinary ones again."""
+        """Stops watching the tensors of these buckets."""
         for bucket in buckets:
             bucket.is_deferred = False
             deferred.pop(bucket.id, None)
@@ -139,18 +139,20 @@ class DeferredUpdates:
 
 
 def apply_all_updates() -> None:
-    """Applies what any optimizer has deferred, as long as there is an engine to wait for."""
+    """Applies the deferred updates of all optimizers, while the engine can still be waited for."""
     for apply in list(deferred.values()):
         try:
             apply()
         except Exception as error:
-            warnings.warn(f"the last step's update is lost: {error}", stacklevel=2)
+            warnings.warn(f"the update of the last step is lost: {error}", stacklevel=2)
 
 
 @contextlib.contextmanager
 def _outside_of_forward(device: torch.device) -> Iterator[None]:
-    """As where a step is usually taken: neither autograd, nor inference mode, nor autocast, nor a
-    trace; and tensors are not watched."""
+    """Sets the state in which a step is usually taken.
+
+    There is no autograd, inference mode, autocast or trace, and tensors are not watched.
+    """
     tracing = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:

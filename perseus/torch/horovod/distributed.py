@@ -1,4 +1,4 @@
-"""What a DistributedOptimizer puts in front of the optimizer's own class."""
+"""The class that a DistributedOptimizer puts before the optimizer's own class."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Distributed:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies are of the optimizer's own class: no hook watches the parameters they step on."""
+        """Gives copies the optimizer's own class, because their parameters have no hooks."""
         return _bare, (type(self).__bases__[-1],), self.__getstate__()
 
     def _names_of(
@@ -118,12 +118,12 @@ class Distributed:
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
-        """The elements that are there more than once."""
+        """Returns the elements that occur more than once."""
         seen: set[Any] = set()
         return {element for element in lst if element in seen or seen.add(element)}
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes are added up, from the next step on."""
+        """Sets how many backward passes are added up before each step, from the next step on."""
         if whole_number("passes", passes) <= 0:
             raise ValueError("backward_passes_per_step must be > 0")
         self.backward_passes_per_step = passes
@@ -131,7 +131,7 @@ class Distributed:
             self._gradients.set_passes(passes)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Loads the optimizer's state; what backward passes there were does not count any more."""
+        """Loads the optimizer's state, and restarts the count of backward passes."""
         if self._gradients is not None:
             self._gradients.restart()
         self._synchronized = False
@@ -139,10 +139,10 @@ class Distributed:
 
     @eager
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced, such as to clip them before step.
+        """Waits until all gradients are reduced, for example to clip them before step.
 
-        Every parameter takes part: one without a gradient with zeros. step within
-        skip_synchronize then uses the gradients as they are.
+        A parameter without a gradient takes part with zeros. A step within skip_synchronize then
+        uses the gradients as they are.
         """
         if self._gradients is not None:
             self._gradients.synchronize()
@@ -150,7 +150,7 @@ class Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it, step does not reduce gradients: synchronize has been called."""
+        """Within it, step does not reduce gradients, because synchronize has been called."""
         self._should_synchronize = False
         try:
             yield
@@ -180,15 +180,17 @@ class Distributed:
         return super().step(closure)
 
     def _step_later(self) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
-        """Begins a step: what it returns, the tensors that are being reduced, and the rest of it.
+        """Starts a step whose parameters are updated later.
 
-        The rest is called for each parameter once, when its tensor has been reduced.
+        Returns the result of the step, the tensors that are being reduced, by parameter, and the
+        function that updates parameters. Call that once for each parameter, when its tensor has
+        been reduced.
         """
         self._gradients.start()
         reduced = self._gradients.take()
         options = options_of(self)
         owned = set(self._gradients.params())
-        # Such as parameters that did not require gradients when this was made.
+        # For example parameters that did not require gradients when the optimizer was made.
         local = [
             param
             for group in self.param_groups
@@ -212,7 +214,7 @@ class Distributed:
 
         return None, reduced, update
 
-    # PyTorch runs its step hooks in what it wraps, which is the step of the optimizer's own class.
+    # PyTorch wraps the step of the optimizer's own class and runs its hooks there, so not here.
     step.hooked = True  # type: ignore[attr-defined]
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
@@ -227,7 +229,7 @@ class Distributed:
         return synchronized
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clears the gradients. AssertionError while they are being reduced."""
+        """Clears the gradients. Raises AssertionError while they are being reduced."""
         if self._gradients is not None and self._gradients.under_way():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
@@ -237,9 +239,9 @@ class Distributed:
         super().zero_grad(*args, **kwargs)
 
     def apply_updates(self) -> None:
-        """Does what is left of the last step; there is nothing unless overlap_forward is given."""
+        """Finishes the last step; there is nothing to do unless overlap_forward is given."""
 
 
 def _bare(cls: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """An optimizer that gets its state from a pickle."""
+    """Returns an empty optimizer, which gets its state from a pickle."""
     return cls.__new__(cls)

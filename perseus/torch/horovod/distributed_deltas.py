@@ -1,4 +1,4 @@
-"""DistributedOptimizer for Adasum, which combines steps in place of gradients."""
+"""DistributedOptimizer for Adasum, which combines the results of steps in place of gradients."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from perseus.torch.horovod.distributed import Distributed
 
 
 class DistributedDeltas(Distributed):
-    """For Adasum, which adds up what the ranks' steps have changed, not their gradients.
+    """The optimizer for Adasum, which combines the changes by the ranks' steps, not gradients.
 
-    As Horovod's, with these differences: what is reduced comes about in step, not while backward
-    runs, so that gradients can be clipped or unscaled before it; and any process set will do.
+    It differs from Horovod's in two ways. The changes arise in step, not while backward runs, so
+    gradients can be clipped or unscaled before. And it works with any process set.
     """
 
     _reduces_in_backward = False
 
     def synchronize(self) -> None:
-        """Does nothing: gradients stay each rank's own."""
+        """Does nothing: gradients stay local to each rank."""
 
     def skip_synchronize(self) -> Any:
-        """AssertionError: a step without its reduction would leave the ranks apart."""
+        """Raises AssertionError: a step without the reduction would make the ranks differ."""
         raise AssertionError("skip_synchronize is not supported with Adasum: step reduces")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Takes the optimizer's step and combines what it changed with the other ranks' changes."""
+        """Takes the optimizer's step and combines its changes with those of the other ranks."""
         if self._gradients is None:
             return super().step(closure)
         result, deltas, update = self._step_later(closure)
@@ -45,7 +45,7 @@ class DistributedDeltas(Distributed):
         before = [param.detach().clone() for param in params]
         result = super(Distributed, self).step(closure)
         grads = [param.grad for param in params]
-        # Until the ranks' changes are there, the parameters are as they were.
+        # The parameters keep their old values until the changes are reduced.
         for param, start in zip(params, before, strict=True):
             param.grad = param.detach() - start
             param.detach().copy_(start)

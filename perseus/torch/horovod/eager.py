@@ -1,8 +1,8 @@
-"""Keeps torch.compile out of what talks to the engine.
+"""Prevents torch.compile from compiling functions that call the engine.
 
-A compiled function that calls a collective is broken in two graphs there; the collective itself
-runs as it does elsewhere. Left alone, the compiler would look into our code, warn of what it cannot
-see through, and compile the rest of it piece by piece, to no use.
+A compiled function that calls a collective is split into two graphs at the call, and the collective
+runs uncompiled. Otherwise the compiler would trace our code, warn of everything that it cannot
+compile, and compile the rest in small pieces, without a benefit.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 def eager(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorates a function that is never to be compiled."""
-    # torch.compiler.disable, but for the time of its call: it loads the compiler at its first run.
+    """Decorates a function so that it is never compiled."""
+    # Like torch.compiler.disable, except that this one loads the compiler only at its first call.
     disabled = torch._disable_dynamo(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        # Who compiles nothing need not wait a second for the compiler to load.
+        # Loading the compiler takes a second, which a program that compiles nothing need not wait.
         if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
         return disabled(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""DistributedOptimizer(overlap_forward=True): steps that the next forward pass ends.
+"""DistributedOptimizer(overlap_forward=True), whose steps are finished by the next forward pass.
 
-Communication then goes on behind what follows a step, and behind the forward pass up to the layer
+Communication then overlaps with the code after a step, and with the forward pass up to the layer
 that a gradient belongs to.
 """
 
@@ -19,7 +19,7 @@ from perseus.torch.horovod.watched_tensors import can_watch
 
 
 class UpdatesInForward:
-    """Comes before Distributed, and puts off what is left of a step once its gradients move."""
+    """Comes before Distributed; defers the updates of a step while its gradients are reduced."""
 
     def _distribute(self, *args: Any) -> None:
         self._updates: DeferredUpdates | None = None
@@ -30,8 +30,8 @@ class UpdatesInForward:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Takes the optimizer's step; parameters are updated when they are needed.
 
-        As without overlap_forward with a closure, within skip_synchronize, after synchronize, with
-        step hooks, and with torch.compile in use.
+        It behaves as without overlap_forward if there is a closure or a step hook, within
+        skip_synchronize, after synchronize, and while torch.compile is in use.
         """
         self.apply_updates()
         is_reduced = self._synchronized or not self._should_synchronize
@@ -44,17 +44,17 @@ class UpdatesInForward:
     step.hooked = True  # type: ignore[attr-defined]
 
     def apply_updates(self) -> None:
-        """Does what is left of the last step, and waits for the gradients that it needs."""
+        """Finishes the last step, and waits for the gradients that it needs."""
         if self._updates is not None:
             self._updates.apply()
 
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced, such as to clip them before step."""
+        """Waits until all gradients are reduced, for example to clip them before step."""
         self.apply_updates()
         super().synchronize()  # type: ignore[misc]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clears the gradients; those that the last step still needs are set to None."""
+        """Clears the gradients. Those that the last step still needs are set to None."""
         if self._updates is not None and self._updates.are_under_way():
             self._updates.keep_gradients()
             super(Distributed, self).zero_grad(*args, **kwargs)
@@ -62,28 +62,28 @@ class UpdatesInForward:
             super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Loads the optimizer's state; what backward passes there were does not count any more."""
+        """Loads the optimizer's state, and restarts the count of backward passes."""
         self.apply_updates()
         super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the optimizer's own; what is left of the last step does not see the group."""
+        """Adds a group; the deferred updates of the last step do not see it."""
         self.apply_updates()
         super().add_param_group(param_group)  # type: ignore[misc]
 
     def register_step_pre_hook(self, hook: Any) -> Any:
-        """As the optimizer's own; the hook does not see what is left of the last step."""
+        """Registers a hook; it does not see the deferred updates of the last step."""
         self.apply_updates()
         return super().register_step_pre_hook(hook)  # type: ignore[misc]
 
     def register_step_post_hook(self, hook: Any) -> Any:
-        """As the optimizer's own; the hook does not see what is left of the last step."""
+        """Registers a hook; it does not see the deferred updates of the last step."""
         self.apply_updates()
         return super().register_step_post_hook(hook)  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
-        """The optimizer's state by parameter, with nothing left of the last step."""
+        """The optimizer's state by parameter, after all updates of the last step."""
         if self._updates is not None and not self._updates.are_settling_here():
             self._updates.apply()
         return self.__dict__["state"]
@@ -94,7 +94,7 @@ class UpdatesInForward:
 
 
 def _can_defer(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step in parts, later, does the same as a whole one now."""
+    """Returns whether deferred updates, one by one, give the same result as a whole step now."""
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
@@ -115,10 +115,10 @@ def _can_defer(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _has_compiled() -> bool:
-    """Whether torch.compile is in use.
+    """Returns whether torch.compile is in use.
 
-    Compiled code takes all of its parameters at once and expects them to be of their own class, so
-    there is nothing to gain, and code would be compiled again.
+    Compiled code uses all of its parameters at once, so nothing is gained by deferring. It also
+    depends on the class of the parameters, so it would be compiled again.
     """
     dynamo = sys.modules.get("torch._dynamo")
     counters = getattr(getattr(dynamo, "utils", None), "counters", None)

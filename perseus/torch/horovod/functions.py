@@ -1,4 +1,4 @@
-"""Model, optimizer and object state, made the same on all ranks."""
+"""Functions that make models, optimizers and objects the same on all ranks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Fills tensors with those of the root, such as a model's state_dict or named_parameters.
+    """Fills tensors, such as a model's state_dict or named_parameters, with those of the root.
 
     Args:
-      params: a dict, or tensors, or pairs of a name and a tensor. What is None is passed over.
-      root_rank: a rank of the world.
+      params: a dict, or tensors, or pairs of a name and a tensor. Entries that are None are
+      skipped. root_rank: a rank of the world.
     """
     set_number = set_id(process_set)
     named = [(name, tensor) for name, tensor in _named(params) if tensor is not None]
     started: list[int] = []
     error: Exception | None = None
-    # One that fails must not keep back the others, which other ranks wait for.
+    # If one fails, the others must still be sent, because other ranks wait for them.
     with torch.no_grad():
         for name, tensor in named:
             try:
@@ -57,11 +57,10 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Gives all ranks the root's optimizer state and its options, such as the learning rate.
+    """Gives all ranks the root's optimizer state and options, such as the learning rate.
 
-    The root's state decides: a rank without state gets it, one with other state loses it. No step
-    is taken for it, so gradients and parameters stay as they are. `model` is not needed; Horovod
-    has the argument.
+    Each rank's own state is replaced. No step is taken for it, so gradients and parameters do not
+    change. `model` is not needed; Horovod has the argument.
     """
     set_number = set_id(process_set)
     tensors: list[torch.Tensor] = []
@@ -101,7 +100,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle."""
+    """Returns the root's object on every rank; on other ranks a copy made by cloudpickle."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -111,7 +110,7 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
+    """Returns copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
     return objects.allgather_object(obj, name, process_set)
 
 
@@ -142,12 +141,12 @@ def _without_params(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
-# A tensor's place in an outline: where it is in the list, and what it must look like.
+# Replaces a tensor in an outline: its index in the list, and its shape, type and kind of device.
 _Place = collections.namedtuple("_Place", "index shape dtype device_type")
 
 
 def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The value with its tensors replaced by places, and the tensors put on the list."""
+    """Returns the value with its tensors replaced by places, and appends them to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return _Place(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type)
@@ -159,7 +158,7 @@ def _outline(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _places(outline: Any) -> list[_Place]:
-    """The places in an outline."""
+    """Returns the places in an outline."""
     if isinstance(outline, _Place):
         return [outline]
     if isinstance(outline, dict):
@@ -170,7 +169,7 @@ def _places(outline: Any) -> list[_Place]:
 
 
 def _filled(outline: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """The outline with new tensors in its places, which are put on the list in their order.
+    """Returns the outline with new tensors in its places, and appends them to the list.
 
     They are on the parameter's device, or in CPU memory, where some optimizers count their steps.
     """

@@ -1,8 +1,8 @@
-"""From backward's hooks to reduced gradients.
+"""Reduces gradients while backward produces them.
 
-A hook runs for each parameter as soon as its gradient is there, so it must be cheap: names become
-ids once, and a contiguous gradient is handed over by its address, to be reduced in place. Of
-thousands of small parameters, some at a time are reduced as one operation.
+A hook runs for each parameter as soon as its gradient is ready, so it must be cheap. Names are
+registered once, and a contiguous gradient is submitted by its address and reduced in place. If
+there are thousands of small parameters, several of them are reduced as one operation.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from perseus.torch.horovod.tensors import (
 from perseus_core import HorovodInternalError, OperationKind, engine, settings
 from perseus_core.refusals import refuse
 
-#: Where there are MANY gradients of at most SMALL bytes, to hand them over, agree on them and
-#: finish them takes longer than to move them: a RUN of them is one operation.
+#: If there are MANY gradients of at most SMALL bytes, submitting, agreeing on and finishing them
+#: takes longer than moving them. Then RUN of them are one operation.
 MANY = 500
 SMALL = 64 << 10
 RUN = 32
 
 NAN_CHECK = "PERSEUS_ALLREDUCE_NANCHECK"
 
-#: By operation: what waits for it, where an optimizer has put off the update that it is for; see
-#: forward_overlap.
+#: From the id of an operation to the function that waits for it and applies the deferred update
+#: that needs it; see forward_overlap.
 deferred: dict[int, Callable[[], None]] = {}
 
 
 class Bucket:
-    """Parameters whose gradients are reduced as one operation; most often just one.
+    """Parameters whose gradients are reduced as one operation; usually just one.
 
-    is_run: nobody has asked for it; see RUN.
+    Args:
+      is_run: whether the bucket was formed because of RUN, not by the user's choice.
     """
 
     def __init__(
@@ -66,27 +67,27 @@ class Bucket:
         self.id = 0
         #: backward passes still to come, for each parameter
         self.passes_left: list[int] = []
-        #: waits for the reduction and puts the result into the gradients; None: not under way
+        #: waits for the reduction and stores the result in the gradients; None if none is in flight
         self.finish: Callable[[], None] | None = None
-        #: what reduces dense gradients, once the name is registered
+        #: reduces dense gradients; set once the name is registered
         self.reduction: DenseReduction | GroupReduction
-        #: of the reduction under way, if it has just one
+        #: the handle of the reduction in flight, if it has just one
         self.handle: int | None = None
         #: the gradients that are being reduced
         self.grads: list[torch.Tensor] = []
-        #: whether the parameters' update is put off
+        #: whether the update of the parameters is deferred
         self.is_deferred = False
 
     def is_done(self) -> bool:
-        """Whether finish would not wait, as far as can be told."""
+        """Returns whether finish would not wait; False if that is not known."""
         return self.handle is not None and handles.poll(self.handle)
 
 
 class Gradients:
-    """The gradients of one optimizer. Used by the thread that runs backward and step.
+    """Reduces the gradients of one optimizer. For the thread that runs backward and step.
 
-    Reduced are the tensors that are in the parameters' `grad` when it starts, in place: with hooks
-    as backward produces them, the others at start() and synchronize().
+    The tensors in the parameters' `grad` are reduced in place. With hooks, each reduction starts as
+    soon as backward has produced the gradient; the others start in start() and synchronize().
     """
 
     def __init__(
@@ -110,8 +111,8 @@ class Gradients:
         self._postscale = predivide if op == Average else 1.0
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
-        # Of parameters whose last gradient was sparse: where others have a gradient and this rank
-        # has none, it must take part as they do.
+        # The sparse dimensions of parameters whose last gradient was sparse. If this rank has no
+        # gradient and others have one, it must take part with a sparse one as well.
         self._sparse_dims: dict[torch.Tensor, int] = {}
         self._registered_for: int | None = None
         self._names = [names[param] for param in params]
@@ -125,37 +126,37 @@ class Gradients:
                 weakref.finalize(self, hook.remove)
 
     def set_passes(self, passes: int) -> None:
-        """Sets the backward passes that are added up, and begins to count anew."""
+        """Sets how many backward passes are added up, and restarts the count."""
         self._passes = passes
         for bucket in self.buckets:
             self._count_anew(bucket)
 
     def params(self) -> list[torch.Tensor]:
-        """All parameters, in the order of their buckets."""
+        """Returns all parameters, in the order of their buckets."""
         return [param for bucket in self.buckets for param in bucket.params]
 
     def under_way(self) -> bool:
-        """Whether gradients are being reduced, or would be but for the others of their run."""
+        """Returns whether gradients are being reduced, or only wait for others of their run."""
         return any(
             bucket.finish is not None or (bucket.is_run and 0 in bucket.passes_left)
             for bucket in self.buckets
         )
 
     def restart(self) -> None:
-        """Waits for what is under way, and begins to count backward passes anew."""
+        """Waits for reductions in flight, and restarts the count of backward passes."""
         self.finish(self.buckets)
 
     def start(self) -> None:
-        """Starts to reduce what is not under way."""
+        """Starts the reductions that are not in flight yet."""
         for bucket in self.buckets:
             if bucket.finish is None:
                 self._reduce(bucket)
 
     def take(self) -> dict[torch.Tensor, torch.Tensor]:
-        """The gradients that are being reduced, by parameter.
+        """Returns the gradients that are being reduced, by parameter.
 
-        They are put back where another has taken their place meanwhile. A parameter whose gradient
-        was set to None is not among them.
+        If the gradient of a parameter has been replaced by another tensor, the one that is being
+        reduced is put back. Parameters whose gradient was set to None are left out.
         """
         taken = {}
         for bucket in self.buckets:
@@ -168,10 +169,10 @@ class Gradients:
         return taken
 
     def finish(self, buckets: Iterable[Bucket]) -> None:
-        """Waits for all of these, also where one fails; they begin to count backward passes anew.
+        """Waits for all of these buckets, even if one fails, and restarts their counts of passes.
 
-        Raises the first error. Where ranks have parameters of other names, that is one, and nothing
-        is waited for: some of it never ends.
+        Raises the first error. If the ranks' parameters have different names, that is an error, and
+        nothing is waited for, because some operations would never end.
         """
         if self._name_check is not None:
             self._name_check.check()
@@ -190,12 +191,13 @@ class Gradients:
             raise error
 
     def synchronize(self) -> None:
-        """Reduces what has not been yet, and waits for all, also where one fails."""
+        """Starts the reductions that are left, and waits for all, even if one fails."""
         try:
             self.start()
         finally:
             self.take()
-            # As backward has started them: so the first are done while the last are under way.
+            # In the order in which backward has started them, so that the first ones are probably
+            # done.
             self.finish(reversed(self.buckets))
 
     def _make_buckets(
@@ -206,8 +208,8 @@ class Gradients:
     ) -> list[Bucket]:
         # Parameters are registered in the order in which the forward pass needs them.
         order = {param: i for i, param in enumerate(params)}
-        # Adasum is for whole gradients; groups are what somebody has asked for.
-        no_runs = groups or self._op == Adasum or _is_each_to_be_named()
+        # Adasum needs whole gradients, and groups that the user chose must stay as they are.
+        no_runs = groups or self._op == Adasum or _checks_for_nan()
         runs = [] if no_runs else _runs(params, names)
         grouped = {param for group in (*groups, *runs) for param in group}
         members = [*groups, *runs, *([param] for param in params if param not in grouped)]
@@ -242,16 +244,16 @@ class Gradients:
         bucket.passes_left[:] = [self._passes] * len(bucket.params)
 
     def _make_hook(self, bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
-        # The parameters hold the hook; it must not hold an optimizer that nobody uses any more.
+        # The parameters hold the hook, so the hook must not keep an unused optimizer alive.
         owner = weakref.ref(self)
 
         def hook(param: torch.Tensor) -> None:
             left = bucket.passes_left
             if bucket.is_deferred:
                 raise RuntimeError(
-                    f"backward reached {bucket.name}, whose last update is put off: its parameter "
-                    "was used where Python does not see it. Call optimizer.apply_updates() before "
-                    "the forward pass, or leave out overlap_forward."
+                    f"backward reached {bucket.name}, whose last update is deferred: its parameter "
+                    "was used in a way that Python does not see. Call optimizer.apply_updates() "
+                    "before the forward pass, or do not use overlap_forward."
                 )
             if bucket.finish is not None or left[index] <= 0:
                 raise AssertionError(
@@ -270,9 +272,9 @@ class Gradients:
         return hook
 
     def _reduce(self, bucket: Bucket) -> None:
-        """Starts a bucket's reduction.
+        """Starts the reduction of a bucket.
 
-        What goes wrong is kept for synchronize to raise: backward must hand over the other
+        synchronize raises any error, not this function: backward must go on and submit the other
         gradients, which the other ranks wait for.
         """
         try:
@@ -286,7 +288,7 @@ class Gradients:
             self._register()
         if self._name_check is not None:
             self._name_check.start()
-        if bucket.id in deferred:  # another optimizer's, whose parameters are named alike
+        if bucket.id in deferred:  # of another optimizer, whose parameters have the same names
             deferred[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]
         if grads[0].is_sparse or (len(grads) > 1 and any(grad.is_sparse for grad in grads)):
@@ -300,14 +302,14 @@ class Gradients:
         bucket.handle = bucket.reduction.handle
 
     def _grad(self, param: torch.Tensor) -> torch.Tensor:
-        """The parameter's gradient, which is made of zeros if there is none."""
+        """Returns the parameter's gradient; sets it to zeros if there is none."""
         grad = param.grad
         if grad is None:
             grad = param.grad = self._zeros(param)
         return grad
 
     def _zeros(self, param: torch.Tensor) -> torch.Tensor:
-        """The gradient of a parameter that has none; of the layout that it had before."""
+        """Returns zeros as a parameter's gradient, in the layout that its last gradient had."""
         sparse_dims = self._sparse_dims.get(param)
         if sparse_dims is None:
             return torch.zeros_like(param)
@@ -326,7 +328,7 @@ class Gradients:
             return
         if not self._sparse_as_dense and not bucket.is_run:
             raise ValueError(
-                f"{bucket.name} is a group with sparse gradients; take them out of it, or give "
+                f"{bucket.name} is a group with sparse gradients; remove them from it, or set "
                 "sparse_as_dense=True"
             )
         dense = [grad.to_dense() if grad.is_sparse else grad for grad in grads]
@@ -342,17 +344,21 @@ class Gradients:
         bucket.finish = finish
 
 
-def _is_each_to_be_named() -> bool:
-    """Whether the engine looks for NaN: it names operations, and of a run that says too little."""
+def _checks_for_nan() -> bool:
+    """Returns whether the engine checks for NaN.
+
+    Its messages name the operation, which is not precise enough for several parameters in one.
+    """
     return any(row.name == NAN_CHECK and row.value != "off" for row in settings())
 
 
 def _runs(
     params: Sequence[torch.Tensor], names: Mapping[torch.Tensor, str]
 ) -> list[list[torch.Tensor]]:
-    """Small parameters to be reduced together, if there are many.
+    """Returns groups of small parameters to reduce as one operation, if there are many of them.
 
-    Ranks may have them in any order, so names tell who goes with whom: layer.9 with layer.10.
+    Ranks may have their parameters in different orders, so the order of the names decides which
+    ones form a group.
     """
     small = [param for param in params if param.numel() * param.element_size() <= SMALL]
     if len(small) < MANY:
@@ -369,19 +375,22 @@ def _runs(
 def _is_elsewhere(
     names: Mapping[torch.Tensor, str], run: Sequence[torch.Tensor], param: torch.Tensor
 ) -> bool:
-    """Whether a run must end, or had better: the last layers' gradients come first."""
-    if run[0].device != param.device:  # a group's tensors are on one device
+    """Returns whether a run must end before a parameter, or should.
+
+    It should end at another part of the model, because gradients of the last layers come first.
+    """
+    if run[0].device != param.device:  # the tensors of an operation must be on one device
         return True
     return len(run) >= RUN // 4 and _part(names[run[-1]]) != _part(names[param])
 
 
 def _part(name: str) -> str:
-    """The part of the model that a parameter is in: of head.1.weight it is head."""
+    """Returns the part of the model that a parameter is in: head for head.1.weight."""
     return name.partition(".")[0]
 
 
 def _in_order(name: str) -> tuple[list[tuple[int, str]], str]:
-    """A key that sorts names as people do: layer.9 before layer.10. No two have the same."""
+    """Returns a sort key that puts layer.9 before layer.10, different for every name."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)], name
 
@@ -389,9 +398,9 @@ def _in_order(name: str) -> tuple[list[tuple[int, str]], str]:
 class Reduction:
     """Reduces gradients in place, under the name that is registered as `id`.
 
-    start() takes those of a step; a call waits for the results and puts them into the gradients. It
-    stays from step to step: new objects for each of thousands of gradients, alive until all are
-    reduced, have Python's garbage collector go through everything again and again.
+    start() starts the reduction of a step. Calling the object waits for the results and stores them
+    in the gradients. The object is used for all steps: new objects for each of thousands of
+    gradients, which live until all are reduced, would make Python's garbage collector run often.
     """
 
     __slots__ = ("_compression", "_id", "_members", "_options", "handle")
@@ -413,7 +422,7 @@ class Reduction:
 
 
 class DenseReduction(Reduction):
-    """Of one gradient."""
+    """Reduces one gradient."""
 
     __slots__ = ("_address", "_buffer", "_ctx", "_grad", "_version")
 
@@ -424,7 +433,7 @@ class DenseReduction(Reduction):
         self._ctx: Any = None
 
     def start(self, grads: list[torch.Tensor]) -> None:
-        """Starts to reduce a gradient; the one before must be done."""
+        """Starts to reduce a gradient; the reduction before must be finished."""
         (grad,) = grads
         if self._compression is NoneCompressor and grad.is_contiguous():
             buffer, self._buffer = grad, None
@@ -432,7 +441,8 @@ class DenseReduction(Reduction):
             buffer, self._ctx = _compressed(grad, self._compression)
             self._buffer = buffer
         operand, place = in_memory(buffer, buffer)
-        memory = buffer.untyped_storage()  # which stays, whatever becomes of the gradient
+        # Keeps the memory alive, whatever happens to the gradient.
+        memory = buffer.untyped_storage()
         self.handle = engine.submit_allreduce(self._id, memory, *operand, *self._options, *place)
         handles.track(self.handle, memory)
         self._address = operand[0]
@@ -440,7 +450,7 @@ class DenseReduction(Reduction):
         self._version = grad._version
 
     def __call__(self) -> None:
-        """Waits for the result and puts it into the gradient."""
+        """Waits for the result and stores it in the gradient."""
         grad, buffer, self._grad, self._buffer = self._grad, self._buffer, None, None
         memory = handles.finish(self.handle)
         if buffer is not None:
@@ -450,18 +460,19 @@ class DenseReduction(Reduction):
 
 
 class GroupReduction(Reduction):
-    """Of several gradients, which are one operation."""
+    """Reduces several gradients as one operation."""
 
     __slots__ = ("_addresses", "_buffers", "_grads", "_versions")
 
     def __init__(self, *options: Any) -> None:
         super().__init__(*options)
         self._grads: list[torch.Tensor] = []
-        #: by position: what is reduced in a gradient's place, and what its decompression needs
+        #: by position: the tensor that is reduced in place of a gradient, and the context to
+        #: decompress it
         self._buffers: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def start(self, grads: list[torch.Tensor]) -> None:
-        """Starts to reduce gradients; those before must be done."""
+        """Starts to reduce gradients; the reduction before must be finished."""
         compresses = self._compression is not NoneCompressor
         self._buffers = {
             i: _compressed(grad, self._compression)
@@ -473,7 +484,7 @@ class GroupReduction(Reduction):
             reduced = [self._buffers.get(i, (grad,))[0] for i, grad in enumerate(grads)]
         tensors, place = described(reduced, reduced)
         op, prescale, postscale, priority = self._options
-        # Which stays, whatever becomes of the gradients.
+        # Keeps the memory alive, whatever happens to the gradients.
         memory = [tensor.untyped_storage() for tensor in reduced]
         self.handle = engine.submit(
             self._id,
@@ -491,7 +502,7 @@ class GroupReduction(Reduction):
         self._versions = [grad._version for grad in grads]
 
     def __call__(self) -> None:
-        """Waits for the results and puts them into the gradients."""
+        """Waits for the results and stores them in the gradients."""
         grads, buffers, self._grads, self._buffers = self._grads, self._buffers, [], {}
         try:
             memory = handles.finish(self.handle)
@@ -506,7 +517,7 @@ class GroupReduction(Reduction):
                 )
 
     def _naming(self, error: str) -> str:
-        """The engine's message, which counts the tensors of an operation."""
+        """Returns the engine's message with the names of parameters in place of their numbers."""
         return re.sub(
             r"tensor (\d+) of the group", lambda found: self._members[int(found[1])], error
         )
@@ -515,15 +526,15 @@ class GroupReduction(Reduction):
 def _put_in_place(
     grad: torch.Tensor, address: int, memory: torch.UntypedStorage, version: int, name: str
 ) -> None:
-    """For what was reduced in the gradient itself, which may have been moved or changed since."""
+    """Finishes a gradient that was reduced in place, and may have been moved or changed since."""
     if grad.data_ptr() != address:
         copy(grad, _tensor_at(address, memory, grad))
-    elif grad._version != version and not grad._is_view():  # views share what counts changes
+    elif grad._version != version and not grad._is_view():  # views share the counter of changes
         _warn_of_a_change(name)
 
 
 def _tensor_at(address: int, memory: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
-    """What lies at an address in a tensor's memory."""
+    """Returns the tensor at an address in a storage, with the shape and type of another."""
     offset = (address - memory.data_ptr()) // like.element_size()
     return like.new_empty(0).set_(memory, offset, like.shape)
 
@@ -540,7 +551,7 @@ def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:
 def _warn_of_a_change(name: str) -> None:
     warnings.warn(
         f"a gradient was changed in place while it was being reduced ({name}), so ranks may differ "
-        "now: call optimizer.synchronize() before, and step() within skip_synchronize()",
+        "now: call optimizer.synchronize() before that, and step() within skip_synchronize()",
         stacklevel=user_stacklevel(),
     )
 

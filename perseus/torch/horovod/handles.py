@@ -1,4 +1,4 @@
-"""Operations under way: ints for the user, and here what becomes of them."""
+"""Operations in flight: the user has integers as handles, and this module their outputs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import copied_back, shares_memory
 from perseus_core import engine
 
-# By handle: the output, or where there is none yet what makes it or brings it up to date. Two
-# tables, for with thousands of operations under way a closure for each has Python's garbage
-# collector go through everything again and again.
+# By handle: the output, and the function that makes or completes it if there is one. These are two
+# tables, because a closure for each of thousands of operations in flight would make Python's
+# garbage collector run often.
 _outputs: dict[int, Any] = {}
 _finishers: dict[int, Callable[[int], Any]] = {}
 
 
 def track(handle: int, output: Any, finish: Callable[[int], Any] | None = None) -> int:
-    """Keeps what synchronize is to give; gives the handle back.
+    """Stores the output for synchronize, and returns the handle.
 
-    `finish` is called with the handle when the operation has succeeded, and gives the output
-    instead.
+    `finish`, if given, is called with the handle when the operation has succeeded, and returns the
+    output in place of `output`.
     """
     _outputs[handle] = output
     if finish is not None:
@@ -32,7 +32,10 @@ def track(handle: int, output: Any, finish: Callable[[int], Any] | None = None) 
 
 
 def track_in_place(handle: int, buffer: torch.Tensor, tensor: torch.Tensor) -> int:
-    """track for what is to be in `tensor`, and is made in `buffer`: a copy, or the same memory."""
+    """Does what track does for a result in `buffer` that belongs in `tensor`.
+
+    `buffer` is a copy of the tensor, or has the same memory.
+    """
     if shares_memory(buffer, tensor):
         return track(handle, tensor)
     return track(handle, tensor, lambda _: copied_back(buffer, tensor))
@@ -40,10 +43,10 @@ def track_in_place(handle: int, buffer: torch.Tensor, tensor: torch.Tensor) -> i
 
 @eager
 def poll(handle: int) -> bool:
-    """Whether the operation is complete, so that synchronize would not block.
+    """Returns whether the operation is complete, so that synchronize would not block.
 
-    ValueError for a handle that was not created or has been synchronized, HorovodInternalError for
-    one of the process that this one was forked from.
+    Raises ValueError for a handle that was not created or has been synchronized, and
+    HorovodInternalError for a handle of the process that this one was forked from.
     """
     if _checked(handle) not in _outputs:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
@@ -55,7 +58,7 @@ def poll(handle: int) -> bool:
 
 @eager
 def synchronize(handle: int) -> Any:
-    """Waits for the operation and gives its output; None for an unknown handle.
+    """Waits for the operation and returns its output; None for an unknown handle.
 
     A handle can be synchronized once. Other Python threads run meanwhile. Raises
     HorovodInternalError if the operation failed. With PERSEUS_ASYNC_COMPLETION, the current CUDA
@@ -65,17 +68,17 @@ def synchronize(handle: int) -> Any:
 
 
 def finish(handle: int) -> Any:
-    """synchronize, for our own calls."""
+    """Does what synchronize does, for our own calls."""
     if handle not in _outputs:
         return None
-    is_known = True  # what becomes of the operation
+    is_known = True  # whether the outcome of the operation is known
     try:
         if async_completion.is_on():
             is_known = not async_completion.wait(handle, _outputs[handle])
         if is_known:
             engine.wait(handle)
     except BaseException:
-        # After Ctrl-C it is still under way, or well.
+        # After Ctrl-C it may still be in flight, or have succeeded.
         if engine.poll(handle) != 0 and engine.error(handle):
             _forget(handle)
         raise
@@ -92,7 +95,7 @@ def finish(handle: int) -> Any:
 
 
 def reset() -> None:
-    """Forgets the operations of an engine that has shut down."""
+    """Drops the operations of an engine that has shut down."""
     async_completion.reset()
     for handle in list(_outputs):
         _forget(handle)
@@ -100,7 +103,7 @@ def reset() -> None:
 
 def _checked(handle: int) -> int:
     if not isinstance(handle, int):
-        raise TypeError(f"handle is {type(handle).__name__}; it takes what an _async call gave")
+        raise TypeError(f"handle is {type(handle).__name__}; it takes the result of an _async call")
     return handle
 
 

@@ -1,4 +1,4 @@
-"""The operations under the module name that scripts written for Horovod import them from."""
+"""All operations, in the module from which scripts written for Horovod import them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
 
 
 def shutdown() -> None:
-    """Leaves the job. Operations under way fail, here and on the others. init may follow."""
+    """Leaves the job. Operations in flight fail, on all ranks. init may be called again."""
     apply_all_updates()
     _basics.shutdown()
     async_completion.warn_of_late_errors()

@@ -1,7 +1,7 @@
-"""Whether all ranks reduce parameters of the same names.
+"""Checks that all ranks reduce parameters with the same names.
 
-The engine matches operations by name. Where one of them carries the gradients of several
-parameters, it knows the first one's name only; the others would be matched by their places.
+The engine matches operations by name. If an operation has the gradients of several parameters, the
+engine knows the name of the first one only, and would match the others by their positions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from perseus.torch.horovod.allreduce import allreduce_async_
 from perseus.torch.horovod.functions import allgather_object
 from perseus_core import MismatchError, rank
 
-#: Of the names that some rank lacks, so many are told.
+#: How many names that some rank lacks are shown in the error.
 MOST_TOLD = 5
 
 
 class NameCheck:
-    """Compares the names with those of the other ranks, once, in the shadow of the first step."""
+    """Compares the names with those of the other ranks once, during the first step."""
 
     def __init__(self, names: Sequence[str], process_set: ProcessSet) -> None:
         self._names = sorted(names)
@@ -32,11 +32,11 @@ class NameCheck:
         self._handle: int | None = None
 
     def start(self) -> None:
-        """Starts the comparison, if it has not been; to be called before the first reduction."""
+        """Starts the comparison unless it has been started; call it before the first reduction."""
         if self._least is not None:
             return
         number = _number_of(self._names)
-        # The least, and the negative of the greatest.
+        # The smallest number, and the negative of the greatest.
         self._least = torch.tensor([number, -number], dtype=torch.int64, device="cpu")
         name = f"names.with.{self._names[0]}"
         self._handle = allreduce_async_(
@@ -44,7 +44,7 @@ class NameCheck:
         )
 
     def check(self) -> None:
-        """Waits for the comparison, if one is under way; MismatchError if ranks differ."""
+        """Waits for the comparison, if it is in flight; raises MismatchError if ranks differ."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
@@ -58,13 +58,13 @@ class NameCheck:
 
 
 def _number_of(names: Sequence[str]) -> int:
-    """A number from 0 on, of 62 bits, that other names hardly have."""
+    """Returns a 62-bit hash of the names."""
     digest = hashlib.blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "little") >> 2
 
 
 def _difference(everybodys: Mapping[int, Sequence[str]]) -> str:
-    """What to tell the user of the ranks' names; the same on every rank."""
+    """Describes how the ranks' names differ, in the same words on every rank."""
     holders: dict[str, list[int]] = {}
     for of_rank, names in everybodys.items():
         for name in names:
@@ -73,8 +73,9 @@ def _difference(everybodys: Mapping[int, Sequence[str]]) -> str:
     told = [f"'{name}' is on rank {_listed(of)} only" for name, of in partly.items()][:MOST_TOLD]
     more = f", and {len(partly) - len(told)} more" if len(partly) > len(told) else ""
     return (
-        f"ranks reduce different parameters: {'; '.join(told)}{more}. All must give the optimizer "
-        "parameters of the same names; what one rank does not use, it may leave without a gradient"
+        f"ranks reduce different parameters: {'; '.join(told)}{more}. All ranks must pass "
+        "parameters with the same names to the optimizer; a parameter that a rank does not use may "
+        "have no gradient there"
     )
 
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any PyTorch optimizer, with gradients reduced over the ranks."""
+"""DistributedOptimizer, which is any PyTorch optimizer with gradients reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -31,31 +31,30 @@ def DistributedOptimizer(
     *,
     overlap_forward: bool = False,
 ) -> torch.optim.Optimizer:
-    """The optimizer, with gradients that are reduced over the ranks before each step.
+    """Returns the optimizer with gradients that are reduced over the ranks before each step.
 
-    Each gradient is handed over as backward produces it, and moves while backward goes on; those
-    of the parameters that come first move first. The result is an instance of the optimizer's own
-    class and shares its param_groups and state; use it in the optimizer's place.
+    Each gradient is submitted when backward has produced it, and reduced while backward continues;
+    gradients of the first parameters go first. The result is an instance of the optimizer's own
+    class and shares its param_groups and state; use it in place of the optimizer.
 
     Args:
       optimizer: computes the updates.
       named_parameters: pairs such as model.named_parameters(); ranks match gradients by name.
-        Without them, by the position in the optimizer's groups.
-      compression: what a gradient is turned into before it is reduced.
-      backward_passes_per_step: backward passes that are added up before gradients are reduced.
-      op: Average or Sum (or Min, Max, Product), of gradients; or Adasum, of what the optimizer
-        makes of them: each rank steps by itself, and the differences that this makes to the
-        parameters are combined by Adasum.
+        Without it, they match them by the position in the optimizer's groups.
+      compression: converts a gradient before it is reduced.
+      backward_passes_per_step: how many backward passes are added up before gradients are reduced.
+      op: Average or Sum (or Min, Max, Product) of gradients; or Adasum. With Adasum each rank takes
+        a step by itself, and the changes of the parameters are combined.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
-        size / it after.
+        size / gradient_predivide_factor after.
       num_groups: deprecated form of an int for `groups`.
-      groups: gradients that are reduced together: the number of groups to split the parameters
-        into, or lists of parameters; others stay single.
-      sparse_as_dense: reduces sparse gradients as dense ones.
-      process_set: the ranks that take part; on others the optimizer stays local.
-      overlap_forward: step does not wait for the gradients. Each parameter is updated when the next
-        forward pass needs it, or whatever else looks at it, with the same numbers as without. For
-        optimizers that treat every parameter for itself, as all of torch.optim's but LBFGS do.
+      groups: gradients to reduce together: the number of groups to split the parameters into, or
+        lists of parameters; others are reduced one by one.
+      sparse_as_dense: reduce sparse gradients as dense ones.
+      process_set: the ranks that take part; on others the optimizer is local.
+      overlap_forward: do not wait for the gradients in step. Each parameter is updated when the
+        next forward pass, or other code, uses it, with the same result as without. For optimizers
+        that update each parameter independently, which are all of torch.optim except LBFGS.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -83,8 +82,8 @@ def DistributedOptimizer(
         {"__module__": __name__, "__doc__": type(optimizer).__doc__},
     )
     distributed = cls.__new__(cls)
-    # Sharing everything keeps momenta, hooks and schedulers, and asks nothing of the constructor.
-    # A scheduler leaves a wrapped `step` on the instance, bound to the optimizer as it was.
+    # Sharing all attributes keeps momenta, hooks and schedulers, and needs no constructor call.
+    # A scheduler stores a wrapped `step` on the instance, which is bound to the original optimizer.
     distributed.__dict__.update(
         (key, value) for key, value in vars(optimizer).items() if key != "step"
     )

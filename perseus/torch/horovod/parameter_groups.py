@@ -1,4 +1,4 @@
-"""Which gradients are reduced together."""
+"""Groups of gradients that are reduced together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perseus.common.util import split_list
 def checked_groups(
     groups: int | Sequence[Iterable[torch.Tensor]] | None,
 ) -> int | list[list[torch.Tensor]] | None:
-    """What DistributedOptimizer's argument says; see perseus.common.gradient_arguments."""
+    """Checks DistributedOptimizer's argument; see perseus.common.gradient_arguments."""
     return groups_of(groups, lambda each: isinstance(each, torch.Tensor), id, "tensors")
 
 
@@ -23,7 +23,7 @@ def int_groups(
     order: Sequence[str],
     count: int,
 ) -> list[list[torch.Tensor]]:
-    """The parameters in `order`, the same on all ranks, in `count` consecutive groups."""
+    """Splits the parameters into `count` groups, in `order`, which is the same on all ranks."""
     by_name = {names[param]: param for param in params}
     ordered = [by_name[name] for name in order if name in by_name]
     if len(ordered) != len(params):
@@ -36,7 +36,7 @@ def int_groups(
 def listed_groups(
     params: Sequence[torch.Tensor], groups: Sequence[Sequence[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
-    """The user's groups, without what the optimizer does not have."""
+    """Returns the user's groups, without parameters that the optimizer does not have."""
     ours = set(params)
     kept = [[param for param in group if param in ours] for group in groups]
     return [group for group in kept if group]

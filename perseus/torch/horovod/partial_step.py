@@ -1,4 +1,4 @@
-"""An optimizer's step for some of its parameters, with the options of an earlier moment."""
+"""Steps of an optimizer for some of its parameters, with options that were saved before."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def partial_groups(
 ) -> Iterator[None]:
     """Within it, the optimizer has these parameters only, and these options of its groups.
 
-    RuntimeError at the end if the optimizer has changed an option: then it keeps state there, of
-    which each part of a step would see another.
+    Raises RuntimeError at the end if the optimizer has changed an option: it then keeps state in
+    options, and the parts of a step would see different values of it.
     """
     chosen = set(params)
     whole = optimizer.param_groups
@@ -36,12 +36,12 @@ def partial_groups(
             if key != "params" and before.get(key) is not value:
                 raise RuntimeError(
                     f"{type(optimizer).__name__} keeps {key!r} in its parameter groups, so it "
-                    "cannot update one parameter after the other; leave out overlap_forward"
+                    "cannot update one parameter after the other; do not use overlap_forward"
                 )
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The groups' options as they are now; what schedulers do to them later does not show."""
+    """Returns a copy of the groups' present options, which later changes do not affect."""
     return [
         {
             key: value.clone() if isinstance(value, torch.Tensor) else value

@@ -1,7 +1,7 @@
-"""Reduce-scatter: every rank gets its rows of the reduced tensor.
+"""Reduce-scatter, which gives every rank its rows of the reduced tensor.
 
-Rows that do not divide go one each to the first ranks of the set. The common arguments are those
-of perseus.torch.horovod.allreduce.
+If the rows cannot be divided evenly, the first ranks of the set get one more each. The common
+arguments are those of perseus.torch.horovod.allreduce.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts a reduce-scatter; gives a handle for poll and synchronize."""
+    """Starts a reduce-scatter; returns a handle for poll and synchronize."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_number):
         op = checked_op(op)
@@ -58,7 +58,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """Reduces the ranks' tensors and gives this rank its rows of the result. Differentiable."""
+    """Reduces the ranks' tensors; returns this rank's rows of the result. Differentiable."""
     with refusals.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, set_id(process_set)):
         compressed, ctx = checked_compression(compression).compress(checked(tensor))
     reduced = HorovodReducescatter.apply(
@@ -76,7 +76,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts reduce-scatters that are agreed on, and complete, as one, under a single handle."""
+    """Starts reduce-scatters that are agreed on and complete as one; returns one handle for all."""
     set_number = set_id(process_set)
     with refusals.refusing(OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_number):
         op = checked_op(op)
@@ -97,7 +97,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """reducescatter of several tensors as one operation. Differentiable."""
+    """Does a reduce-scatter of several tensors as one operation. Differentiable."""
     with refusals.refusing(
         OperationKind.REDUCESCATTER, "grouped_reducescatter", name, set_id(process_set)
     ):
@@ -148,7 +148,7 @@ def _scatterable(sent: Operands) -> Operands:
 
 
 def _gradient_scale(op: int, process_set: ProcessSet, prescale: float, postscale: float) -> float:
-    """What the gradient of the rows is multiplied by: a sum weighs as much as the set has ranks."""
+    """Returns the factor for the gradient; for a sum it includes the number of ranks."""
     return prescale * postscale * (process_set.size() if op == Sum else 1)
 
 

@@ -23,9 +23,9 @@ def sparse_allreduce_async(
     op: int,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[], torch.Tensor]:
-    """Starts the sum or average of sparse COO tensors; call what it gives to wait for the result.
+    """Starts the sum or average of sparse COO tensors; call its result to wait for the tensor.
 
-    The result is not coalesced: an index that several ranks have is there several times.
+    The tensor is not coalesced: an index that several ranks have occurs several times.
     """
     set_number = set_id(process_set)
     parts = [f"{plain_text('name', name)}.indices", f"{name}.values"]

@@ -1,4 +1,4 @@
-"""Batch normalisation with the statistics of all ranks' batches together."""
+"""Batch normalization with the statistics of all ranks' batches together."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["SyncBatchNorm"]
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm whose mean and variance, while training, are those over all ranks' batches.
+    """A BatchNorm that uses mean and variance over all ranks' batches while training.
 
-    Takes the place of BatchNorm1d, 2d and 3d: inputs are (N, C) or (N, C, ...), and N may differ
-    from rank to rank. Every rank must come to the layer equally often. Gradients of weight and bias
-    are the local ones, which DistributedOptimizer averages.
+    It replaces BatchNorm1d, 2d and 3d: inputs are (N, C) or (N, C, ...), and N may differ between
+    ranks. Every rank must run the layer equally often. Gradients of weight and bias are local;
+    DistributedOptimizer averages them.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """Normalises (N, C, ...); also gives the mean and the unbiased variance.
+    """Normalizes (N, C, ...); also returns the mean and the unbiased variance.
 
-    The ranks' means and sums of squares are joined as by Chan, Golub and LeVeque (1979), which
-    loses no digits to cancellation; the gradient is that of Ioffe and Szegedy (2015).
+    The ranks' means and sums of squares are combined as by Chan, Golub and LeVeque (1979), which
+    avoids cancellation. The gradient is that of Ioffe and Szegedy (2015).
     """
 
     @staticmethod
@@ -142,7 +142,7 @@ class _SyncBatchNorm(torch.autograd.Function):
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:
-    """The type to compute in: 16-bit floats have too few digits for sums."""
+    """Returns the type to compute in: 16-bit floats have too few digits for sums."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
@@ -151,5 +151,5 @@ def _all_but_channels(x: torch.Tensor) -> list[int]:
 
 
 def _spread(of_channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A value for each channel, shaped so that it broadcasts over x."""
+    """Reshapes a value for each channel so that it broadcasts over x."""
     return of_channels.view(1, -1, *(1,) * (x.dim() - 2))

@@ -1,9 +1,9 @@
-"""PyTorch's tensors as the engine takes them: an address, a shape, a number for the type.
+"""Describes PyTorch tensors for the engine, by an address, a shape and a number for the type.
 
-An operation on CUDA tensors begins when the current stream has come to where it is at the call.
-Until it is complete, which it is when the GPU is done, a reference to all that it reads and writes
-is kept: PyTorch's allocator, which knows nothing of the engine's streams, must not give that memory
-to others. async_completion has another rule.
+An operation on CUDA tensors waits for the work that is in the current stream at the time of the
+call. It is complete when the GPU has finished it. Until then, references to all tensors that it
+reads and writes are kept: PyTorch's allocator does not know the engine's streams, and must not
+reuse that memory. async_completion has another rule.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perseus_core import DataType, engine
 from perseus_core.engine import Operand, Place
 from perseus_core.gpu_arrays import CUDA, in_torch
 
-#: Bytes from which fresh memory takes longer to come by than to fill.
+#: For tensors of at least this many bytes, getting fresh memory takes longer than filling it.
 LARGE = 4 << 20
 _NUMBERS = {
     getattr(torch, member.name.lower()): int(member)
@@ -29,7 +29,7 @@ _NUMBERS = {
 
 
 def dtype_number(tensor: torch.Tensor) -> int:
-    """The engine's number for the element type; ValueError for a tensor that cannot be sent."""
+    """Returns the engine's number of the element type; ValueError if it cannot be sent."""
     number = _NUMBERS.get(tensor.dtype)
     if number is None or tensor.layout is not torch.strided:
         kind = "" if tensor.layout is torch.strided else f" with layout {tensor.layout}"
@@ -150,16 +150,16 @@ def _place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself if it can be sent from where it is, else a row-major copy.
+    """Returns the tensor itself if it is row-major, otherwise a row-major copy.
 
-    TypeError or ValueError for what cannot be sent.
+    Raises TypeError or ValueError if it cannot be sent.
     """
     dtype_number(checked(tensor))
     return tensor.detach().contiguous()
 
 
 def checked_target(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; ValueError if it cannot take a result in place."""
+    """Returns the tensor; raises ValueError if it cannot take a result in place."""
     if checked(tensor).layout is not torch.strided or tensor.is_contiguous():
         return tensor
     if any(
@@ -167,35 +167,35 @@ def checked_target(tensor: torch.Tensor) -> torch.Tensor:
     ):
         raise ValueError(
             "several elements of the tensor share one place in memory, as after expand(); it "
-            "cannot take a result in place, so give its clone()"
+            "cannot take a result in place, so pass its clone()"
         )
     return tensor
 
 
 def shares_memory(buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether what contiguous gave for the tensor is no copy."""
+    """Returns whether the result of contiguous for the tensor is not a copy."""
     return buffer.data_ptr() == tensor.data_ptr()
 
 
 def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` with what `buffer` holds, which is a copy of it or shares its memory."""
+    """Returns `tensor`, with the data of `buffer`, which is a copy of it or shares its memory."""
     if not shares_memory(buffer, tensor):
         copy(tensor.detach(), buffer)
     return tensor
 
 
 def copy(target: torch.Tensor, buffer: torch.Tensor) -> None:
-    """target.copy_ of a buffer that is then let go of, and may be of another stream's memory."""
+    """Copies a buffer, which is freed afterwards and may be memory of another stream."""
     target.copy_(buffer)
     if buffer.is_cuda:
         buffer.record_stream(torch.cuda.current_stream(buffer.device))
 
 
 def record_stream(stream: torch.cuda.Stream, memory: Any) -> None:
-    """Lets tensors, or their storages, be let go of as soon as the stream does what it has by now.
+    """Marks tensors, or storages, as in use by the work that is in a stream at present.
 
-    PyTorch's allocator then gives their memory to others in the order of the stream that it was
-    allocated for, and not before this one has come so far.
+    They may then be freed: PyTorch's allocator does not reuse their memory before this stream has
+    finished that work.
     """
     if isinstance(memory, (list, tuple)):
         for part in memory:
@@ -208,21 +208,21 @@ def record_stream(stream: torch.cuda.Stream, memory: Any) -> None:
 
 
 def checked(tensor: torch.Tensor, argument: str = "tensor") -> torch.Tensor:
-    """The tensor; TypeError if it is none."""
+    """Returns the tensor; raises TypeError if it is not one."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{argument} is {type(tensor).__name__}; it takes a torch.Tensor")
     return tensor
 
 
 def checked_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors of a group as a list; TypeError if there is something else among them."""
+    """Returns the tensors of a group as a list; raises TypeError if one is not a tensor."""
     if not isinstance(tensors, Iterable):
         raise TypeError(f"tensors is {type(tensors).__name__}; it takes a list of torch.Tensor")
     return [checked(tensor, f"tensors[{i}]") for i, tensor in enumerate(tensors)]
 
 
 def may_be_differentiated(tensor: torch.Tensor) -> bool:
-    """Whether autograd, or a transform of functions, may want to know what becomes of it."""
+    """Returns whether autograd, or a transform of functions, must see operations on the tensor."""
     return (
         (tensor.requires_grad and torch.is_grad_enabled())
         or forward_ad._current_level >= 0
@@ -232,9 +232,9 @@ def may_be_differentiated(tensor: torch.Tensor) -> bool:
 
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A row-major tensor of this shape and type, for a result."""
+    """Returns a new row-major tensor of the same shape and type, for a result."""
     if type(tensor) is torch.Tensor and tensor.is_contiguous():
-        fresh = torch.empty_like(tensor)  # which takes a third of the time
+        fresh = torch.empty_like(tensor)  # takes a third of the time
     else:
         fresh = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     if fresh.nbytes >= LARGE and fresh.is_cpu:
@@ -243,14 +243,14 @@ def empty_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def take_result(handle: int, index: int = 0) -> torch.Tensor:
-    """Result `index`, which the engine allocated; in CPU memory without a copy."""
+    """Returns result `index`, which the engine allocated; in CPU memory without a copy."""
     return from_result(engine.Result(handle, index))
 
 
 def from_result(result: engine.Result) -> torch.Tensor:
-    """A result as a tensor, in CPU memory the one that owns it."""
+    """Returns a result as a tensor, which owns the memory if that is CPU memory."""
     if result.device == CUDA:
         return in_torch(result)
-    if result.dtype == DataType.BOOL:  # which the DLPack of PyTorch 2.1 does not know
+    if result.dtype == DataType.BOOL:  # DLPack in PyTorch 2.1 does not have it
         return torch.from_numpy(np.asarray(result))
     return torch.from_dlpack(result)

@@ -1,4 +1,4 @@
-"""Tensors that notice every use of them from Python, so that something can be done before."""
+"""Tensors that call a function before every use from Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Updates(Protocol):
-    """What is to be done before tensors are used."""
+    """Updates that must be applied before tensors are used."""
 
     def apply_to(self, tensors: Iterable[torch.Tensor]) -> None: ...
 
@@ -21,7 +21,7 @@ _HARMLESS_PROPERTIES = (
 _HARMLESS_METHODS = (
     *("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex"),
 )
-#: What may be asked of a tensor without a notice: none of it depends on its elements.
+#: Uses of a tensor that do not depend on its elements, so that nothing is called before them.
 _HARMLESS = frozenset(
     [
         *(getattr(torch.Tensor, name).__get__ for name in ("grad", *_HARMLESS_PROPERTIES)),
@@ -33,33 +33,33 @@ _HARMLESS = frozenset(
 
 
 def can_watch(tensor: torch.Tensor) -> bool:
-    """Whether the tensor can be made to: one of a class of its own may not."""
+    """Returns whether the tensor can be watched: a subclass of torch.Tensor cannot."""
     return type(tensor) in _WATCHED
 
 
 def watch(tensor: torch.Tensor, updates: Updates) -> None:
-    """Calls updates.apply_to([tensor]) before the tensor's next use, in whatever thread.
+    """Has updates.apply_to([tensor]) called before the tensor's next use, in any thread.
 
-    Not within torch._C.DisableTorchFunctionSubclass(), where it is as any other.
+    Uses within torch._C.DisableTorchFunctionSubclass() do not call it.
     """
     tensor._perseus_updates = updates  # type: ignore[attr-defined]
     tensor.__class__ = _WATCHED[type(tensor)]
 
 
 def unwatch(tensor: torch.Tensor) -> None:
-    """Takes back watch."""
+    """Undoes watch."""
     tensor.__dict__.pop("_perseus_updates", None)
     tensor.__class__ = _ORDINARY.get(type(tensor), type(tensor))
 
 
 def _before_use(tensors: Iterable[Any]) -> None:
-    """Tensors of one of the classes below are being used."""
+    """Called before these tensors, of the classes below, are used."""
     for tensor in tensors:
         updates: Updates | None = tensor.__dict__.get("_perseus_updates")
         if updates is not None:
             updates.apply_to([tensor])
         else:
-            unwatch(tensor)  # a copy: it has the class, and nothing that is put off
+            unwatch(tensor)  # a copy, which has the class, but no deferred update
 
 
 def _watched_in(value: Any) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def _watched_class(base: Any) -> Any:
     return Watched
 
 
-#: By the classes of tensors that can be made to notice their use, those that do.
+#: From classes of tensors that can be watched to their subclasses for watched ones.
 _WATCHED: dict[type, type] = {
     cls: _watched_class(cls) for cls in (torch.Tensor, torch.nn.Parameter)
 }

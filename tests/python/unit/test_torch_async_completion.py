@@ -191,7 +191,7 @@ def test_what_nobody_asks_for_any_more_is_warned_of(engine: Engine):
     handles.finish(7)
     engine.complete.add(7)
     engine.errors[7] = HorovodInternalError("rank 1 has gone")
-    with pytest.warns(UserWarning, match="may be void: rank 1 has gone"):
+    with pytest.warns(UserWarning, match="may be invalid: rank 1 has gone"):
         async_completion.warn_of_late_errors()
     async_completion.warn_of_late_errors()
 

@@ -1,4 +1,4 @@
-"""Training that survives the loss of ranks: see perseus.common.elastic."""
+"""Training that survives the loss of ranks; see perseus.common.elastic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ElasticSampler", "TorchState", "run"]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates `train(state, ...)`: it is begun again from the last commit when ranks are lost."""
+    """Decorates `train(state, ...)`, which restarts from the last commit when ranks are lost."""
     return run_fn(func, _reset)
 
 

@@ -1,4 +1,4 @@
-"""A sampler that goes on in the middle of an epoch, with another number of ranks if need be."""
+"""A sampler that can continue in the middle of an epoch, also with another number of ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["ElasticSampler"]
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Gives each rank its part of what the epoch has left. Use it after init.
+    """Gives each rank its part of the remaining samples of the epoch. Use it after init.
 
     Call set_epoch at the end of each epoch, and record_batch after each batch.
 
     Attributes:
-      epoch: changes the order.
-      processed_num: samples of this epoch that all ranks together have done.
-      remaining_indices: the others, in the epoch's order.
+      epoch: determines the order of the samples.
+      processed_num: how many samples of this epoch all ranks together have processed.
+      remaining_indices: the other samples, in the epoch's order.
       num_samples: how many of them each rank gets.
-      total_size: all ranks together, with the repeats that make the parts even.
+      total_size: how many all ranks get, with the repeats that make the parts equal.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -42,13 +42,13 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch, with nothing done."""
+        """Starts an epoch, of which nothing is processed."""
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Counts a batch as done, on every rank."""
+        """Counts a batch as processed on every rank."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Deals what is left to the ranks there are now."""
+        """Divides the remaining samples among the present ranks."""
         self.rank = rank()
         self.num_replicas = size()
         indices = list(range(len(self.dataset)))

@@ -1,4 +1,4 @@
-"""State of a PyTorch job: models, optimizers, samplers, and plain attributes."""
+"""The state of a PyTorch job: models, optimizers, samplers, and plain attributes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class StateHandler(Generic[T]):
-    """How one kind of value is saved, put back, and made the same on all ranks."""
+    """Saves and restores one kind of value, and makes it the same on all ranks."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -51,7 +51,7 @@ class StateHandler(Generic[T]):
 
 
 class _StateDictHandler(StateHandler[T]):
-    """For what has state_dict and load_state_dict."""
+    """Handles objects with state_dict and load_state_dict."""
 
     def __init__(self, value: T) -> None:
         super().__init__(value)
@@ -61,7 +61,7 @@ class _StateDictHandler(StateHandler[T]):
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
-        # Optimizers keep what they load.
+        # Optimizers keep references to what they load.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
 
@@ -89,7 +89,7 @@ class SamplerStateHandler(_StateDictHandler[ElasticSampler]):
         self.value.load_state_dict(broadcast_object(self.value.state_dict(), root_rank=0))
 
 
-#: Kinds of values and their handlers; the first that fits is taken.
+#: Kinds of values and their handlers; the first one that fits is used.
 Registry: TypeAlias = list[tuple[type, type[StateHandler[Any]]]]
 
 _registry: Registry = [
@@ -123,7 +123,7 @@ class TorchState(ObjectState):
     ) -> None:
         values = {"model": model, "optimizer": optimizer, **kwargs}
         handlers = {name: _handler_of(value) for name, value in values.items()}
-        # Before any attribute is set: __setattr__ looks here.
+        # This must be the first attribute that is set: __setattr__ reads it.
         super().__setattr__(
             "_handlers", {name: handler for name, handler in handlers.items() if handler}
         )
@@ -133,7 +133,7 @@ class TorchState(ObjectState):
         super().__init__(broadcast_object, rank, **plain)
 
     def save(self) -> None:
-        wait_for_all()  # what is void must not be saved
+        wait_for_all()  # invalid results must not be saved
         for handler in self._handlers.values():
             handler.save()
         super().save()
@@ -147,8 +147,8 @@ class TorchState(ObjectState):
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
-        # Not before all are synced: if a rank is lost in between, restore must not give a state
-        # that is one rank's in part.
+        # Save only when all are synced: if a rank is lost in between, restore must not mix the
+        # states of two ranks.
         wait_for_all()
         for handler in self._handlers.values():
             handler.save()

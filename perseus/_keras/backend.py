@@ -1,4 +1,4 @@
-"""What is done in another way on each framework that Keras runs on."""
+"""The functions that differ between the frameworks that Keras runs on."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Reduction(Protocol):
     """Reduces lists of gradients over the ranks."""
 
     def register_local_var(self, variable: Any) -> None:
-        """Leaves the gradients of a variable to this rank."""
+        """Excludes the gradients of a variable from the reduction."""
 
     def is_local(self, variable: Any) -> bool: ...
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The reduced gradients, in their order; None where there is none."""
+        """Returns the reduced gradients in their order; None for a variable without one."""
 
 
 class Accumulation(Protocol):
-    """Adds up gradients of several passes."""
+    """Adds up the gradients of several passes."""
 
     def __call__(
         self,
@@ -53,16 +53,16 @@ class Accumulation(Protocol):
         at_end: Callable[[list[Any]], object],
         otherwise: Callable[[], object],
     ) -> None:
-        """Adds gradients, then calls one of the two: the one with the sums in the last pass."""
+        """Adds gradients. Then calls at_end with the sums in the last pass, otherwise in others."""
 
     def reset(self) -> None:
-        """Begins anew, with nothing added up."""
+        """Discards what has been added up."""
 
 
 class Backend(Protocol):
-    """A module of functions, which the framework's adapter has: see _MODULES."""
+    """A module of functions in the adapter of each framework; see _MODULES."""
 
-    #: Horovod's interface for the framework
+    #: the module with Horovod's interface for the framework
     horovod: Any
 
     def keras2_class(self, optimizer: Any) -> type | None:
@@ -75,24 +75,24 @@ class Backend(Protocol):
     def finite_everywhere(
         self, gradients: list[Any], which: Sequence[int], name: str, process_set: ProcessSet
     ) -> list[Any]:
-        """The gradients, with NaN in one if one of `which` is not finite on any rank."""
+        """Returns the gradients; one is NaN if, on any rank, one of `which` is not finite."""
 
     def current_graph(self) -> object:
-        """Stands for where operations are put at present: a graph, or none."""
+        """Returns an object for the graph that is being built at present; None if there is none."""
 
     def refuse_xla(self, name: str) -> None:
-        """RuntimeError where what is traced at present is to be compiled by XLA."""
+        """Raises RuntimeError if the code being traced will be compiled by XLA."""
 
     def turn_off_xla(self, model: Any) -> bool:
-        """Has a Keras model train without XLA; whether its user had asked for XLA."""
+        """Turns off XLA for a Keras model; returns whether the user had asked for it."""
 
     def sees_attributes(self, model: Any) -> bool:
-        """Whether each training step reads the optimizer's attributes anew."""
+        """Returns whether each training step reads the optimizer's attributes again."""
 
     def is_variable(self, value: Any) -> bool: ...
 
     def broadcast_variables(self, variables: Iterable[Any], root_rank: int) -> None:
-        """Assigns what they are on the root to those whose type can be sent."""
+        """Assigns the root's values to the variables whose type can be sent."""
 
     def broadcast_global_variables(self, root_rank: int) -> Any: ...
 
@@ -122,10 +122,10 @@ _MODULES = {
 
 
 def backend_named(name: str) -> Backend:
-    """Keras's own name for it; NotImplementedError for one that Perseus has no adapter for."""
+    """Returns a backend by Keras's name for it; NotImplementedError if there is no adapter."""
     if name not in _MODULES:
         raise NotImplementedError(
-            f"Keras runs on {name}, which Perseus has no adapter for; it has one for "
+            f"Keras runs on {name}, for which Perseus has no adapter; it has one for "
             f"{' and '.join(_MODULES)}: set KERAS_BACKEND"
         )
     return cast(Backend, importlib.import_module(_MODULES[name]))

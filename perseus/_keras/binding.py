@@ -40,27 +40,26 @@ class Functions:
         self._backend = backend
 
     def run(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorates `train(state, ...)`: it is begun again from the last commit when ranks are
-        lost."""
+        """Decorates `train(state, ...)`, to restart from the last commit when ranks are lost."""
         return self._backend.run_elastic(func)
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
         """Returns the operation that gives all global variables of a graph the root's values.
 
-        RuntimeError where there is no graph of TensorFlow: give fit
-        BroadcastGlobalVariablesCallback.
+        Raises RuntimeError if there is no graph of TensorFlow; then pass the callback
+        BroadcastGlobalVariablesCallback to fit.
         """
         return self._backend.broadcast_global_variables(root_rank)
 
     def allgather(self, value: Any, name: str | None = None) -> Any:
-        """Joins the ranks' values along the first dimension, in the order of the ranks.
+        """Concatenates the ranks' values along the first dimension, in rank order; gives a tensor.
 
-        The first dimension may differ between the ranks. Gives a tensor.
+        The first dimension may differ between the ranks.
         """
         return self._backend.allgather(value, name)
 
     def broadcast(self, value: Any, root_rank: int, name: str | None = None) -> Any:
-        """Gives every rank the root's value as a tensor; all have its shape and type."""
+        """Gives every rank the root's value as a tensor; all must have its shape and type."""
         return self._backend.broadcast(value, root_rank, name)
 
     def reducescatter(self, value: Any, name: str | None = None, op: int = Average) -> Any:

@@ -1,6 +1,6 @@
-"""Callbacks of Horovod, each to be put before the class Callback of a Keras.
+"""Horovod's callbacks, as classes to put before the class Callback of a Keras.
 
-Classes that do so set `_backend`, the backend of that Keras.
+perseus._keras.binding does so, and sets `_backend`, the backend of that Keras.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = [
 
 
 class _Callback(Protocol):
-    """What a Keras's Callback gives to those below."""
+    """The attributes that a Keras's Callback gives to the classes below."""
 
     model: Any
     params: dict[str, Any]
 
 
 class WithoutXla:
-    """Turns XLA off for a model whose gradients are reduced, which XLA has no way to do.
+    """Turns XLA off for a model whose gradients are reduced, because XLA cannot do that.
 
-    Keras 3 on TensorFlow turns it on by itself where there is a GPU. A warning is given if the
-    user has asked for it.
+    Keras 3 on TensorFlow turns XLA on by itself if there is a GPU. If the user has asked for XLA, a
+    warning is given.
     """
 
     _backend: Backend
@@ -50,22 +50,22 @@ class WithoutXla:
         optimizer = getattr(model, "optimizer", None)
         if reducers_of(optimizer) and self._backend.turn_off_xla(model):
             warnings.warn(
-                "jit_compile=True is left out: XLA has no way to reduce gradients over the ranks",
+                "jit_compile=True is ignored: XLA cannot reduce gradients over the ranks",
                 stacklevel=user_stacklevel(),
             )
 
 
 class BroadcastGlobalVariablesCallback(WithoutXla):
-    """Gives all ranks the root's variables, of the model and of the optimizer.
+    """Gives all ranks the root's variables of the model and of the optimizer.
 
-    That is done once, after the first batch, when all are there. What metrics have counted stays,
-    and so do strings.
+    It does so once, after the first batch, when all variables exist. Variables of metrics, and
+    strings, are not changed.
 
     Args:
       root_rank: a rank of the world.
       device: not needed; Horovod has the argument.
-      local_variables: variables of the model that stay as they are on each rank, such as the seeds
-        of random generators that are to differ; ValueError for what is no variable.
+      local_variables: variables of the model that are not changed, such as the seeds of random
+        generators that must differ between ranks. ValueError if one is not a variable.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BroadcastGlobalVariablesCallback(WithoutXla):
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Leaves a variable of the model as it is on each rank."""
+        """Excludes a variable of the model from the broadcast."""
         if not self._backend.is_variable(var):
             raise ValueError("All local variables must be of tf.Variable type.")
         self._local_vars.append(var)
@@ -97,10 +97,10 @@ class BroadcastGlobalVariablesCallback(WithoutXla):
 
 
 class MetricAverageCallback(WithoutXla):
-    """Averages what the ranks log at the end of an epoch, in place: put it before callbacks that
-    read it.
+    """Averages the metrics that the ranks log at the end of an epoch, in place.
 
-    ValueError on all ranks if they log different metrics.
+    Put it before callbacks that read them. Raises ValueError on all ranks if they log different
+    metrics.
 
     Args:
       device: not needed; Horovod has the argument.
@@ -118,7 +118,7 @@ class MetricAverageCallback(WithoutXla):
         _require_equal(list(zip(names, shapes, strict=True)), "metrics")
         if None in shapes:
             name = names[shapes.index(None)]
-            raise ValueError(f"the metric {name} is {logs[name]!r}, which has no average")
+            raise ValueError(f"the metric {name} is {logs[name]!r}, which cannot be averaged")
         if not names:
             return
         together = np.concatenate([value.ravel() for value in values])
@@ -133,16 +133,18 @@ class LearningRateScheduleCallback(WithoutXla):
 
     Args:
       initial_lr: the rate that is multiplied.
-      multiplier: a function of the epoch, counted from 0; or a number, whose power to the epochs
-        since start_epoch is taken.
-      start_epoch, end_epoch: the first epoch in which it is active, and the first after.
-      staircase: changes the rate with each epoch only, not with each batch: between these the
-        multiplier is given the epoch with its part that is done, such as 1.5.
-      momentum_correction: after a change, multiplies the optimizer's momentum by it for one batch.
-        That works where each step reads the momentum: on PyTorch, with run_eagerly, and with legacy
-        optimizers of Keras 2. Elsewhere it is a number built into the compiled step, and stays.
-      steps_per_epoch: batches in an epoch, if Keras cannot tell; ValueError if it cannot and
-        staircase is False.
+      multiplier: a function of the epoch, counted from 0; or a number, which is raised to the power
+        of the epochs since start_epoch.
+      start_epoch, end_epoch: the first epoch in which the callback is active, and the first one
+        after that.
+      staircase: change the rate only once an epoch. If False, it changes with each batch, and the
+        multiplier gets the epoch with a fraction, such as 1.5.
+      momentum_correction: after a change of the rate, multiply the optimizer's momentum by the same
+        factor for one batch. That works if each step reads the momentum: on PyTorch, with
+        run_eagerly, and with legacy optimizers of Keras 2. Elsewhere the momentum is a constant in
+        the compiled step, and does not change.
+      steps_per_epoch: batches in an epoch, if Keras does not know it; ValueError if neither is
+        known and staircase is False.
 
     Logs the rate as "lr".
     """
@@ -205,13 +207,16 @@ class LearningRateScheduleCallback(WithoutXla):
         new = self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = new
         if self.momentum_correction and old and new != old and self._corrects_momentum():
-            # As the velocity holds the old rate: Goyal et al. 2017, section 2.1, remark 2.
+            # Because the velocity contains the old rate: Goyal et al. 2017, section 2.1, remark 2.
             owner = self._with_momentum()
             self.restore_momentum = _number(owner.momentum)
             owner.momentum = self.restore_momentum * new / old
 
     def _corrects_momentum(self: Any) -> bool:
-        """A step that is compiled has an attribute which is a number built in."""
+        """Returns whether a change of the momentum affects the next step.
+
+    In a compiled step, an attribute that is a number is a constant.
+        """
         momentum = getattr(self._with_momentum(), "momentum", None)
         if momentum is None or callable(momentum):
             return False
@@ -225,7 +230,7 @@ class LearningRateScheduleCallback(WithoutXla):
         steps = self.params.get("steps")
         if not steps:
             raise ValueError(
-                "the number of steps in an epoch is not known before its end; give "
+                "the number of steps in an epoch is not known before its end; pass "
                 f"steps_per_epoch to {type(self).__name__}"
             )
         return int(steps)
@@ -238,10 +243,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     Args:
       initial_lr: the rate at the end, for all ranks together.
-      warmup_epochs: epochs that it takes.
+      warmup_epochs: how many epochs the warm-up takes.
       verbose: with 1, rank 0 prints a line at the end.
 
-    The others are as those of LearningRateScheduleCallback.
+    The other arguments are those of LearningRateScheduleCallback.
     """
 
     def __init__(
@@ -265,7 +270,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def _rising(self, epoch: float) -> float:
-        """From 1 / size to 1, which the last batch of the warm-up has."""
+        """Returns the multiplier, which rises from 1 / size to 1 in the last warm-up batch."""
         assert self.steps_per_epoch
         size = perseus_core.size()
         done = epoch + 1.0 / self.steps_per_epoch
@@ -283,8 +288,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint:
-    """ModelCheckpoint of the best model, whose `filepath` is set after it is made; ValueError if it
-    is not when training begins. The arguments are ModelCheckpoint's.
+    """A ModelCheckpoint of the best model. Set its attribute `filepath` before training.
+
+    The arguments are those of ModelCheckpoint. Raises ValueError when training begins if `filepath`
+    is not set.
     """
 
     def __init__(
@@ -297,7 +304,7 @@ class BestModelCheckpoint:
     ) -> None:
         initialize: Any = super().__init__
         initialize(
-            # Of the form that is asked for here; where it is to be comes later.
+            # Only the suffix of this name matters; `filepath` replaces it.
             "best.weights.h5" if save_weights_only else "best.keras",
             monitor=monitor,
             verbose=verbose,
@@ -315,7 +322,7 @@ class BestModelCheckpoint:
 
 
 def _as_numbers(value: Any) -> Any:
-    """As an array; None for what is no number."""
+    """Returns the value as an array; None if it is not a number."""
     try:
         return np.asarray(value, np.float64)
     except (TypeError, ValueError):
@@ -323,12 +330,12 @@ def _as_numbers(value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    """Of a number, a variable or a tensor."""
+    """Returns a number, a variable or a tensor as a float."""
     return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _require_equal(what: Any, noun: str) -> None:
-    """ValueError on all ranks unless all have the same of something."""
+    """Raises ValueError on all ranks unless the value is the same on all."""
     of_ranks = objects.allgather_object(what, f"keras.{noun}", global_process_set)
     for rank, of_rank in enumerate(of_ranks):
         if of_rank != of_ranks[0]:

@@ -1,4 +1,4 @@
-"""What all distributed optimizers of Keras have."""
+"""The base of all distributed optimizers of Keras."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ _REDUCER = "_perseus_reducer"
 
 
 class Distributed:
-    """Comes before the optimizer's own class. The classes that of() makes know how to reduce, so
-    that from_config of one gives a distributed optimizer, too."""
+    """Comes before the optimizer's own class.
+
+    The classes that of() makes hold the options of the reduction, so that their from_config makes a
+    distributed optimizer as well.
+    """
 
     _perseus_backend: Backend
     _perseus_options: Options
@@ -25,7 +28,7 @@ class Distributed:
         members = {
             "__module__": own.__module__,
             "__doc__": own.__doc__,
-            # Keras goes by it when it saves: the file is to be that of the optimizer's own class.
+            # Keras uses it to save: the file must name the optimizer's own class.
             "__class__": property(lambda self: own),
             "_perseus_backend": backend,
             "_perseus_options": options,
@@ -36,7 +39,7 @@ class Distributed:
         }
         made = type(own)(own.__name__, (cls, own), members)
         distributed = made.__new__(made)
-        # Slots, counts and what the user has set stay, and it asks nothing of the constructor.
+        # This keeps slots, counters and what the user has set, and needs no constructor call.
         distributed.__dict__.update(vars(optimizer))
         distributed._reducer  # noqa: B018 (checks the options)
         cls._prepare(own)
@@ -44,7 +47,7 @@ class Distributed:
 
     @classmethod
     def _prepare(cls, own: type) -> None:
-        """A hook: such an optimizer has been made."""
+        """Is called when such an optimizer has been made; subclasses may override it."""
 
     @property
     def _reducer(self) -> Reducer:
@@ -56,13 +59,15 @@ class Distributed:
         return found
 
     def register_local_var(self, var: Any) -> None:
-        """Leaves the gradients of a variable to this rank, divided by the number of ranks if
-        scale_local_gradients is set."""
+        """Excludes the gradients of a variable from the reduction.
+
+        They are divided by the number of ranks if scale_local_gradients is set.
+        """
         self._reducer.register_local_var(var)
 
 
 def reducers_of(optimizer: Any) -> list[Reducer]:
-    """Those of an optimizer and of the one that it scales the loss for."""
+    """Returns the reducers of an optimizer, and of one for which it scales the loss."""
     found = []
     while optimizer is not None:
         if isinstance(optimizer, Distributed):

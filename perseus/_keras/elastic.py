@@ -1,5 +1,7 @@
-"""State of a Keras job, and the callbacks that keep it up to date, each to be put before the class
-Callback of a Keras."""
+"""The state of a Keras job, and callbacks that keep it up to date.
+
+The callbacks are classes to put before the class Callback of a Keras.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,15 @@ __all__ = [
 
 
 class KerasState(ObjectState):
-    """`model`, `optimizer` and what else is given by name, as attributes.
+    """A model, its optimizer, and other attributes given by name.
 
-    save keeps copies of the model's and the optimizer's variables in CPU memory; sync gives all
-    ranks rank 0's present ones, and its last saved values of the plain attributes.
+    save keeps copies of the variables of model and optimizer in CPU memory. sync gives all ranks
+    rank 0's present variables, and its last saved values of the other attributes.
 
     Args:
-      model: one that is built: ValueError if it has no variables yet.
-      optimizer: the model's, if None.
-      kwargs: plain attributes, such as epoch=0.
+      model: a model that is built; ValueError if it has no variables yet.
+      optimizer: None for that of the model.
+      kwargs: other attributes, such as epoch=0.
     """
 
     _backend: Backend
@@ -46,12 +48,12 @@ class KerasState(ObjectState):
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         if not getattr(model, "built", True):
             raise ValueError(
-                "the model is not built, so that its variables are not there to be saved: call it, "
-                "or model.build(input_shape), before"
+                "the model is not built, so it has no variables to save yet: call it, or "
+                "model.build(input_shape), before"
             )
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
-        # Its slots, too, are to be put back if ranks are lost before the first commit.
+        # Its slots must be restored as well if ranks are lost before the first commit.
         build_optimizer(self.optimizer, model)
         self._saved = self._copies()
         super().__init__(_broadcast_object, perseus_core.rank, **kwargs)
@@ -70,8 +72,8 @@ class KerasState(ObjectState):
         self._forget_passes()
         self._backend.broadcast_variables(self._variables(), 0)
         super().sync()
-        # Not before all are synced: if a rank is lost in between, restore must not give a state
-        # that is one rank's in part.
+        # Save only when all are synced: if a rank is lost in between, restore must not mix the
+        # states of two ranks.
         self._saved = self._copies()
 
     def _variables(self) -> list[Any]:
@@ -86,12 +88,13 @@ class KerasState(ObjectState):
 
 
 class CommitStateCallback:
-    """Commits the state after so many batches, and after each epoch. Put it after those that update
-    the state.
+    """Commits the state after every `batches_per_commit` batches, and after each epoch.
+
+    Put it after callbacks that update the state.
 
     Args:
       state: a KerasState.
-      batches_per_commit: the more, the less time it takes and the more is lost with a rank.
+      batches_per_commit: more batches cost less time, but more work is lost with a rank.
     """
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
@@ -117,11 +120,11 @@ class CommitStateCallback:
 
 
 class UpdateBatchStateCallback:
-    """Sets state.batch to the batch that is done, counted from 0, and to 0 at the end of an epoch.
+    """Sets state.batch to the last finished batch, counted from 0, and to 0 after each epoch.
 
-    An epoch that goes on after a loss is shown as one of the batches that are left. Keras has no
-    way for a callback to end an epoch: fit runs all its batches unless it is given data, or
-    steps_per_epoch, for those that are left.
+    An epoch that continues after a loss shows only the batches that are left. A callback cannot end
+    an epoch in Keras: fit runs all batches of its data unless it gets data, or steps_per_epoch, for
+    those that are left.
     """
 
     def __init__(self, state: State) -> None:
@@ -146,7 +149,7 @@ class UpdateBatchStateCallback:
 
 
 class UpdateEpochStateCallback:
-    """Sets state.epoch to the number of epochs that are done."""
+    """Sets state.epoch to the number of finished epochs."""
 
     def __init__(self, state: State) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Optimizers of Keras 3, on whichever backend: all gradients go through their `apply`."""
+"""Optimizers of Keras 3 on any backend, whose gradients all go through `apply`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Keras3Distributed(Distributed):
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Reduces the gradients over the ranks and applies them.
 
-        With backward_passes_per_step, adds them up until the last of these.
+        With backward_passes_per_step, it adds them up until the last pass.
         """
         grads = list(grads)
         apply = super().apply
@@ -44,10 +44,10 @@ class Keras3Distributed(Distributed):
 
 
 def _reduce_before_loss_scaling() -> None:
-    """Has LossScaleOptimizer decide by reduced gradients where it applies them by ours.
+    """Makes LossScaleOptimizer check reduced gradients, if it applies them by our optimizer.
 
-    model.compile puts it around an optimizer. It looks whether gradients are finite, and calls the
-    optimizer if so: ranks that find otherwise would be waited for.
+    model.compile wraps an optimizer in it. It calls the optimizer only if the gradients are finite.
+    If it checked local ones, some ranks could wait forever for others that skip the step.
     """
     scaling = sys.modules["keras"].optimizers.LossScaleOptimizer
     own = scaling.apply

@@ -1,4 +1,4 @@
-"""Models from files, with distributed optimizers."""
+"""Loads models from files, with distributed optimizers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ def load_model(
     custom_optimizers: Iterable[type] | None,
     custom_objects: dict[str, Any] | None,
 ) -> Any:
-    """What keras.models.load_model gives, whose optimizer is what `distribute` makes of its own.
+    """Returns the model of keras.models.load_model, with the optimizer made by `distribute`.
 
     Args:
-      keras: the package whose model it is.
-      custom_optimizers: classes that the file has by their names.
+      keras: the package of the model.
+      distribute: makes a distributed optimizer from the one in the file.
+      custom_optimizers: classes whose names are in the file.
     """
     known = {each.__name__: each for each in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
@@ -35,8 +36,10 @@ def load_model(
 
 
 def _was_built_for_nothing(optimizer: Any) -> bool:
-    """Keras 3 builds the optimizer of a file in HDF5 for the variables that the model has outside
-    its layers, and passes over the state."""
+    """Returns whether the optimizer was built for no variables, and without its state.
+
+    Keras 3 builds the optimizer of an HDF5 file for the variables outside the model's layers only.
+    """
     return hasattr(optimizer, "stateless_apply") and not optimizer._trainable_variables
 
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any optimizer of Keras, with gradients reduced over the ranks."""
+"""DistributedOptimizer, which is any optimizer of Keras with gradients reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def distributed_optimizer(
     process_set: ProcessSet,
     scale_local_gradients: bool,
 ) -> Any:
-    """The optimizer as an instance of a subclass of its class, with the class's name.
+    """Returns the optimizer as an instance of a subclass of its class, with the class's name.
 
-    It shares the optimizer's state, and is saved as the optimizer would be.
+    It shares the optimizer's state, and is saved like the optimizer.
     """
     ours = _kind_of(optimizer, backend)
     if isinstance(optimizer, Distributed):
@@ -62,10 +62,11 @@ def distributed_optimizer(
 
 
 def local_variables(layer_class: type, name: str, local_layers: Any) -> list[Any]:
-    """The trainable weights of a layer or several; ValueError for what is none.
+    """Returns the trainable weights of layers; raises ValueError if one is not a layer.
 
     Args:
-      name: of the class, as the message has it.
+      name: the name of layer_class in the message.
+      local_layers: one layer, several, or None.
     """
     if local_layers is None:
         return []

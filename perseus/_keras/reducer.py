@@ -1,4 +1,4 @@
-"""What a DistributedOptimizer does with gradients before its own class applies them."""
+"""Reduces the gradients of a DistributedOptimizer before its own class applies them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perseus._keras.backend import Backend, Options
 
 __all__ = ["Reducer"]
 
-# Where gradients are taken as reduced, besides in a graph.
+# In place of a graph in which gradients count as reduced: in none, or in all.
 _NOWHERE = object()
 _EVERYWHERE = object()
 
@@ -19,8 +19,8 @@ class Reducer:
     """Reduces gradients once on their way from the tape to the variables.
 
     Attributes:
-      is_loss_scaled: a step is taken or not by whether gradients are finite, so that the ranks must
-        find the same: where one has what is not finite, all get NaN.
+      is_loss_scaled: whether steps are skipped if gradients are not finite. All ranks must then
+        decide alike, so if a gradient is not finite on one rank, all ranks get NaN.
     """
 
     def __init__(self, backend: Backend, options: Options) -> None:
@@ -43,17 +43,18 @@ class Reducer:
         self._reduction.register_local_var(variable)
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of all ranks; those of local variables are this rank's."""
+        """Returns the reduced gradients; those of local variables are this rank's own."""
         self._backend.refuse_xla(self.options.name)
         reduced = self._reduction(gradients, variables)
         if not self.is_loss_scaled:
             return reduced
-        # What was reduced is not finite anywhere if it was not on one rank.
+        # A reduced gradient is not finite on all ranks if it was not on one, but a local one may
+        # differ.
         local = [i for i, variable in enumerate(variables) if self._reduction.is_local(variable)]
         return self._agreed(reduced, local)
 
     def agree(self, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients of this rank, all ranks' of which can be applied, or none's."""
+        """Returns this rank's gradients, with NaN if any rank's gradients are not finite."""
         self._backend.refuse_xla(self.options.name)
         return self._agreed(list(gradients), range(len(gradients)))
 
@@ -64,7 +65,7 @@ class Reducer:
         apply: Callable[[list[Any]], object],
         skip: Callable[[], object],
     ) -> None:
-        """Applies reduced gradients; or, before the last of several passes, skips the step."""
+        """Applies reduced gradients, or skips the step before the last of several passes."""
         if self._accumulation is None:
             apply(self.reduce(gradients, variables))
             return
@@ -78,13 +79,13 @@ class Reducer:
         self._accumulation(gradients, variables, apply_sums, skip)
 
     def reset(self) -> None:
-        """Forgets what has been added up."""
+        """Discards what has been added up."""
         self.clear_mark()
         if self._accumulation is not None:
             self._accumulation.reset()
 
     def mark(self) -> None:
-        """Notes that the gradients which come next, in the same graph, have been reduced."""
+        """Notes that the next gradients in the same graph have been reduced."""
         self._reduced_in = self._backend.current_graph()
 
     def clear_mark(self) -> None:
@@ -97,7 +98,7 @@ class Reducer:
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
-        """Within it gradients are taken as reduced, also in the branches of a graph."""
+        """Within it, gradients count as reduced, also in the branches of a graph."""
         self._reduced_in = _EVERYWHERE
         try:
             yield

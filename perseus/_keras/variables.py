@@ -8,15 +8,15 @@ __all__ = ["build_optimizer", "model_variables", "optimizer_variables", "without
 
 
 def model_variables(model: Any) -> list[Any]:
-    """Weights and the states of random generators; not what metrics have counted."""
+    """Returns weights and the states of random generators, without variables of metrics."""
     metrics = {id(each) for metric in model.metrics for each in metric.variables}
     return without_repeats(each for each in model.variables if id(each) not in metrics)
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Those that are there already: slots are created by the first step, or build_optimizer.
+    """Returns the variables that exist; the first step, or build_optimizer, creates slots.
 
-    Of Keras 2 also what its optimizers do not list: learning rates and loss scales.
+    For Keras 2 these include learning rates and loss scales, which its optimizers do not list.
     """
     if optimizer is None:
         return []

@@ -1,11 +1,11 @@
-"""Horovod's interface for Keras: `import perseus.keras as hvd`.
+"""Horovod's interface for Keras, `import perseus.keras as hvd`.
 
     hvd.init()
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * hvd.size())), "mse")
     model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-Keras 3 runs on TensorFlow or on PyTorch, as KERAS_BACKEND says, and tensors are its backend's;
-NotImplementedError if it runs on another. Keras 2 runs on TensorFlow.
+Keras 3 runs on TensorFlow or PyTorch, as KERAS_BACKEND says, and tensors are those of its backend.
+Importing this raises NotImplementedError if it runs on another. Keras 2 runs on TensorFlow.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ def DistributedOptimizer(
     num_groups: int = 0,
     groups: int | Sequence[Iterable[Any]] | None = None,
 ) -> Any:
-    """The optimizer, with gradients that are reduced over the ranks before they are applied.
+    """Returns the optimizer with gradients that are reduced over the ranks before they are applied.
 
     The result is an instance of a subclass of the optimizer's class, with its name, and shares its
-    state; use it in the optimizer's place. A model is saved with it as without, so that loading
-    does not need Perseus. register_local_var(variable) leaves a gradient to its rank. Where the
-    loss is scaled, all ranks take a step or none does.
+    state; use it in place of the optimizer. A saved model is the same with it as without, so that
+    loading does not need Perseus. register_local_var(variable) excludes a variable's gradients from
+    the reduction. If the loss is scaled, either all ranks take a step or none does.
 
     Args:
       optimizer: one of keras.optimizers, which may scale the loss.
-      name: a prefix of the operations' names; "Distributed" and the optimizer's class without one.
-      device_dense, device_sparse: the devices, as tf.device takes them, of the operations.
-      compression: what a gradient is turned into before it is reduced.
-      sparse_as_dense: reduces IndexedSlices as tensors, and does not gather them.
+      name: a prefix of the operations' names; "Distributed" with the optimizer's class by default.
+      device_dense, device_sparse: the devices of the operations, as for tf.device.
+      compression: converts a gradient before it is reduced.
+      sparse_as_dense: reduce IndexedSlices as tensors, in place of gathering them.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
-        size / it after.
+        size / gradient_predivide_factor after.
       op: Average or Sum.
       num_groups: deprecated form of an int for `groups`.
-      groups: gradients that are reduced together: the number of groups to split them into, or lists
-        of variables; others stay single.
+      groups: gradients to reduce together: the number of groups to split them into, or lists of
+        variables; others are reduced one by one.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -118,16 +118,17 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """DistributedOptimizer that leaves layers to their ranks.
+    """Returns a DistributedOptimizer that does not reduce the gradients of some layers.
 
     Args:
-      backward_passes_per_step: calls whose gradients are added up before they are reduced and
-        applied; those before only count as iterations.
-      average_aggregated_gradients: divides what has been added up by backward_passes_per_step.
-      process_set: the ranks that take part; on others the optimizer stays local.
-      local_layers: a layer or several, whose gradients are not reduced. The others are as those of
-        DistributedOptimizer.
-      scale_local_gradients: divides the gradients of these layers by the number of ranks.
+      backward_passes_per_step: how many calls add up their gradients before these are reduced and
+        applied; all calls count as iterations.
+      average_aggregated_gradients: divide the sums by backward_passes_per_step.
+      process_set: the ranks that take part; on others the optimizer is local.
+      local_layers: one or several layers whose gradients are not reduced.
+      scale_local_gradients: divide the gradients of these layers by the number of ranks.
+
+    The other arguments are those of DistributedOptimizer.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -169,16 +170,16 @@ def allreduce(
     op: int | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> Any:
-    """Reduces the ranks' values, of one shape and type, element by element; gives a tensor.
+    """Reduces the ranks' values, of one shape and type, element by element; returns a tensor.
 
     Args:
       value: a number, an array, or a tensor.
       name: what ranks match the operation by.
-      average: Horovod's older form of `op`; ValueError if both are given, so give None with `op`.
+      average: Horovod's older form of `op`. ValueError if both are given, so pass None with `op`.
       op: Average (the default), Sum, Min, Max or Product.
-      prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the
-        other last.
-      compression: what tensors are turned into before they are reduced.
+      prescale_factor, postscale_factor: inputs are multiplied by the former first, results by the
+        latter last.
+      compression: converts tensors before they are reduced.
     """
     if average and op is None:
         op, average = Average, None
@@ -194,15 +195,14 @@ def load_model(
     compression: type[Compressor] = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A model from a file, with a DistributedOptimizer that has the state of the one it was saved
-    with.
+    """Returns a model from a file, with a DistributedOptimizer in the state that was saved.
 
     Args:
-      filepath: as keras.models.load_model takes it.
-      custom_optimizers: classes of optimizers that are not Keras's own.
-      custom_objects: what else the file has by its name.
-      compression: of the optimizer.
-      legacy_opts: for Horovod's sake; the file tells whether its optimizer is a legacy one.
+      filepath: as for keras.models.load_model.
+      custom_optimizers: classes of optimizers other than Keras's own.
+      custom_objects: other objects whose names are in the file.
+      compression: that of the optimizer.
+      legacy_opts: not needed, because the file says so; Horovod has the argument.
     """
 
     distribute = functools.partial(DistributedOptimizer, compression=compression)

@@ -1,4 +1,4 @@
-"""The backend that Keras has been set to in this process."""
+"""The backend that Keras uses in this process."""
 
 from __future__ import annotations
 

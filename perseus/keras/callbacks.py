@@ -1,6 +1,6 @@
-"""Callbacks for keras in jobs of several ranks. Every rank gives them to fit.
+"""Callbacks for keras in jobs of several ranks. Every rank must pass them to fit.
 
-Each turns XLA off for a model whose gradients are reduced, which XLA has no way to do.
+Each turns XLA off for a model whose gradients are reduced, because XLA cannot do that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training with keras that survives the loss of ranks: see perseus.common.elastic."""
+"""Training with keras that survives the loss of ranks; see perseus.common.elastic."""
 
 from __future__ import annotations
 

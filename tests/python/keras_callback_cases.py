@@ -147,7 +147,7 @@ def test_ranks_with_other_metrics_are_told(hvd, two_ranks):
 
 
 def test_metrics_that_are_no_numbers_are_told(hvd):
-    with pytest.raises(ValueError, match="the metric note is 'abc', which has no average"):
+    with pytest.raises(ValueError, match="the metric note is 'abc', which cannot be averaged"):
         hvd.callbacks.MetricAverageCallback().on_epoch_end(0, {"loss": 1.0, "note": "abc"})
 
 

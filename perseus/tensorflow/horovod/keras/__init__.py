@@ -1,4 +1,4 @@
-"""Horovod's interface for tf.keras: `import perseus.tensorflow.keras as hvd`.
+"""Horovod's interface for tf.keras, `import perseus.tensorflow.keras as hvd`.
 
     hvd.init()
     model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1 * hvd.size())), "mse")
@@ -70,30 +70,30 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """The optimizer, with gradients that are reduced over the ranks before they are applied.
+    """Returns the optimizer with gradients that are reduced over the ranks before they are applied.
 
     The result is an instance of a subclass of the optimizer's class, with its name, and shares its
-    state; use it in the optimizer's place. A model is saved with it as without, so that loading
-    does not need Perseus. register_local_var(variable) leaves a gradient to its rank. Where the
-    loss is scaled, all ranks take a step or none does.
+    state; use it in place of the optimizer. A saved model is the same with it as without, so that
+    loading does not need Perseus. register_local_var(variable) excludes a variable's gradients from
+    the reduction. If the loss is scaled, either all ranks take a step or none does.
 
     Args:
       optimizer: one of tf.keras.optimizers, which may scale the loss.
-      name: a prefix of the operations' names; "Distributed" and the optimizer's class without one.
-      device_dense, device_sparse: the devices, as tf.device takes them, of the operations.
-      compression: what a gradient is turned into before it is reduced.
-      sparse_as_dense: reduces IndexedSlices as tensors, and does not gather them.
+      name: a prefix of the operations' names; "Distributed" with the optimizer's class by default.
+      device_dense, device_sparse: the devices of the operations, as for tf.device.
+      compression: converts a gradient before it is reduced.
+      sparse_as_dense: reduce IndexedSlices as tensors, in place of gathering them.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
-        size / it after.
+        size / gradient_predivide_factor after.
       op: Average or Sum.
-      backward_passes_per_step: calls whose gradients are added up before they are reduced and
-        applied; those before only count as iterations.
-      average_aggregated_gradients: divides what has been added up by backward_passes_per_step.
+      backward_passes_per_step: how many calls add up their gradients before these are reduced and
+        applied; all calls count as iterations.
+      average_aggregated_gradients: divide the sums by backward_passes_per_step.
       num_groups: deprecated form of an int for `groups`.
-      groups: gradients that are reduced together: the number of groups to split them into, or lists
-        of variables; others stay single.
-      process_set: the ranks that take part; on others the optimizer stays local.
-      scale_local_gradients: divides the gradients of what register_local_var has been given by the
+      groups: gradients to reduce together: the number of groups to split them into, or lists of
+        variables; others are reduced one by one.
+      process_set: the ranks that take part; on others the optimizer is local.
+      scale_local_gradients: divide the gradients of variables given to register_local_var by the
         number of ranks.
 
     Raises ValueError for arguments that contradict each other.
@@ -132,16 +132,16 @@ def allreduce(
     op: int | None = None,
     compression: type[Compressor] = Compression.none,
 ) -> Any:
-    """Reduces the ranks' values, of one shape and type, element by element; gives a tensor.
+    """Reduces the ranks' values, of one shape and type, element by element; returns a tensor.
 
     Args:
       value: a number, an array, or a tensor.
       name: what ranks match the operation by.
       average: Horovod's older form of `op`.
       op: Average (the default), Sum, Min, Max or Product.
-      prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the
-        other last.
-      compression: what tensors are turned into before they are reduced.
+      prescale_factor, postscale_factor: inputs are multiplied by the former first, results by the
+        latter last.
+      compression: converts tensors before they are reduced.
     """
     return _backend.allreduce(
         value, name, resolve_op(op, average), prescale_factor, postscale_factor, compression
@@ -155,15 +155,14 @@ def load_model(
     compression: type[Compressor] = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A model from a file, with a DistributedOptimizer that has the state of the one it was saved
-    with.
+    """Returns a model from a file, with a DistributedOptimizer in the state that was saved.
 
     Args:
-      filepath: as tf.keras.models.load_model takes it.
-      custom_optimizers: classes of optimizers that are not Keras's own.
-      custom_objects: what else the file has by its name.
-      compression: of the optimizer.
-      legacy_opts: for Horovod's sake; the file tells whether its optimizer is a legacy one.
+      filepath: as for tf.keras.models.load_model.
+      custom_optimizers: classes of optimizers other than Keras's own.
+      custom_objects: other objects whose names are in the file.
+      compression: that of the optimizer.
+      legacy_opts: not needed, because the file says so; Horovod has the argument.
     """
 
     distribute = functools.partial(DistributedOptimizer, compression=compression)

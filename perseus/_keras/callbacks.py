@@ -215,7 +215,7 @@ class LearningRateScheduleCallback(WithoutXla):
     def _corrects_momentum(self: Any) -> bool:
         """Returns whether a change of the momentum affects the next step.
 
-    In a compiled step, an attribute that is a number is a constant.
+        In a compiled step, an attribute that is a number is a constant.
         """
         momentum = getattr(self._with_momentum(), "momentum", None)
         if momentum is None or callable(momentum):

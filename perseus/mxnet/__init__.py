@@ -1,11 +1,11 @@
-"""Perseus for MXNet: a KVStore whose workers reduce among themselves.
+"""Perseus for MXNet, with a KVStore whose workers reduce among themselves.
 
     import perseus.mxnet as perseus
 
     kv = perseus.create("dist_sync_perseus")
     trainer = mx.gluon.Trainer(net.collect_params(), "sgd", kvstore=kv)
 
-perseus.mxnet.horovod is Horovod's interface, whose names are here as well.
+perseus.mxnet.horovod is Horovod's interface. Its names are in this module as well.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
-"""The operations of ranks as operations of MXNet's engine, through frameworks/mxnet.
+"""Runs operations as operations of MXNet's engine, through frameworks/mxnet.
 
-An operation runs once what it reads and writes is ready, and whatever uses the result waits for it:
-the caller never does, but for results whose size is not known before.
+An operation runs when the arrays that it reads and writes are ready, and code that uses the result
+waits for it. The caller only waits for results whose size is not known before.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ __all__ = [
 NDArray = mx.nd.NDArray
 
 _SENDABLE = {"float32", "float64", "float16", "uint8", "int8", "int32", "int64", "bool"}
-#: It runs operations as they are pushed, and keeps no errors for later.
+#: This engine of MXNet runs operations at once, and keeps no errors for later.
 _IS_NAIVE = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
 _IN_PROGRESS = 11  # PERSEUS_IN_PROGRESS
-#: How often a wait looks for what a signal asks for.
+#: How often a wait lets Python handle signals, in ms.
 _LOOK_MS = 100
-#: Leaving waits so long for operations to end, counted from the last that has: as long as it takes
-#: until one is reported as stalled.
-_PATIENCE = "PERSEUS_STALL_CHECK_TIME_SECONDS"
+#: When leaving, how long to wait for the next operation to end: the time after which an operation
+#: is reported as stalled.
+_DRAIN_SECONDS = "PERSEUS_STALL_CHECK_TIME_SECONDS"
 
 
 class _Call(ctypes.Structure):
@@ -93,7 +93,7 @@ _library = _load()
 
 
 class Pending:
-    """A call whose results the library allocates."""
+    """An operation whose results the library allocates."""
 
     def __init__(self, outcome: int, inputs: Sequence[NDArray]) -> None:
         self._outcome = ctypes.c_void_p(outcome)
@@ -103,12 +103,12 @@ class Pending:
         _library.perseus_mxnet_release(self._outcome)
 
     def wait(self) -> list[NDArray]:
-        """The results, of the inputs' kind; raises if the operation failed."""
+        """Waits and returns the results, of the inputs' kind; raises if the operation failed."""
         self.wait_for_end()
         return [self._take(index, like) for index, like in enumerate(self._inputs)]
 
     def wait_for_end(self) -> None:
-        """Raises if the operation failed."""
+        """Waits for the operation; raises if it failed."""
         while (status := _library.perseus_mxnet_wait(self._outcome, _LOOK_MS)) == _IN_PROGRESS:
             pass
         if status != 0:
@@ -116,11 +116,11 @@ class Pending:
             error = errors.from_status(status, message)
             if isinstance(error, AbortedError):
                 for array in self._inputs:
-                    array.wait_to_read()  # it may be that what computes it has failed
+                    array.wait_to_read()  # raises if the operation that computes it has failed
             raise error
 
     def received_splits(self) -> list[int]:
-        """Of an alltoall that is complete: rows from each rank of the set."""
+        """Returns how many rows a complete alltoall received from each rank of the set."""
         count = ctypes.c_int32()
         splits = _library.perseus_mxnet_received_splits(self._outcome, ctypes.byref(count))
         return splits[: count.value]
@@ -130,7 +130,7 @@ class Pending:
         taken = _library.perseus_mxnet_take(self._outcome, index, ctypes.byref(handle))
         mx.base.check_call(taken)
         if handle.value:
-            # Of CPUs MXNet has several, of one memory.
+            # MXNet has several CPU contexts, which share one memory.
             return type(like)(handle).as_in_context(like.context)
         rank = ctypes.c_int32()
         shape = _library.perseus_mxnet_shape(self._outcome, index, ctypes.byref(rank))
@@ -152,9 +152,9 @@ def submit(
     splits: Sequence[int] = (),
     priority: int = 0,
 ) -> Pending | None:
-    """Hands an operation to MXNet's engine, and gives what to wait for if `outputs` is None.
+    """Submits an operation to MXNet's engine; returns what to wait for if `outputs` is None.
 
-    Calls of one name run in their order, one after the other, whatever they read and write.
+    Calls of one name run one after the other, in their order, whatever arrays they use.
     """
     pending: list[Pending] = []
 
@@ -191,21 +191,21 @@ def submit(
     return pending[0] if pending else None
 
 
-#: In place of a handle: there is none yet. No operation has it.
+#: In place of a handle, which does not exist yet. No operation has this number.
 _ENGINES_OWN = 0
 
 
 def refusing(
     kind: OperationKind, prefix: str, name: str | None, process_set: int
 ) -> refusals.refusing:
-    """refusals.refusing, of which the other ranks are told after this rank's calls before it."""
+    """Does what refusals.refusing does, after this rank's earlier calls."""
     return refusals.refusing(kind, prefix, name, process_set, _tell)
 
 
 def refusing_all(
     kind: OperationKind, prefix: str, of_names: Iterable[str], process_set: int
 ) -> contextlib.AbstractContextManager[None]:
-    """refusing for a call that makes operations of several names."""
+    """Does what `refusing` does for a call that starts operations of several names."""
     return refusals.refusing_all(kind, prefix, of_names, process_set, _tell)
 
 
@@ -214,7 +214,7 @@ def _tell(id: int, reason: str) -> None:
 
 
 def require_member(process_set: int) -> None:
-    """NotInitializedError before init; ValueError on a rank that is not in the set."""
+    """Raises NotInitializedError before init, ValueError on a rank that is not in the set."""
     if not perseus_core.is_initialized():
         raise NotInitializedError(NOT_INITIALIZED)
     if perseus_core.process_set_rank(process_set) < 0:
@@ -222,13 +222,13 @@ def require_member(process_set: int) -> None:
 
 
 def checked(tensor: Any, argument: str = "tensor") -> NDArray:
-    """The array; TypeError or ValueError if it is none that can be sent."""
+    """Returns the array; raises TypeError or ValueError if it cannot be sent."""
     if not isinstance(tensor, NDArray):
-        raise TypeError(f"{argument} is {type(tensor).__name__}; it takes an array of MXNet's")
+        raise TypeError(f"{argument} is {type(tensor).__name__}; it takes an array of MXNet")
     if tensor.stype != "default":
         raise ValueError(
-            f"{argument} is {tensor.stype}; only dense arrays can be sent: tostype('default') is "
-            "one, and layers give dense gradients without sparse_grad"
+            f"{argument} is {tensor.stype}; only dense arrays can be sent: tostype('default') "
+            "gives one, and layers without sparse_grad have dense gradients"
         )
     if np.dtype(tensor.dtype).name not in _SENDABLE:
         raise ValueError(f"{argument} is of {np.dtype(tensor.dtype)}, which cannot be sent")
@@ -236,10 +236,10 @@ def checked(tensor: Any, argument: str = "tensor") -> NDArray:
 
 
 def checked_list(tensors: Any) -> list[NDArray]:
-    """The arrays of a group; ValueError also if they are not all on one device."""
-    # An array would be a list of its rows.
+    """Returns the arrays of a group; raises ValueError also if they are on several devices."""
+    # Iterating over an array would give its rows.
     if isinstance(tensors, NDArray) or not hasattr(tensors, "__iter__"):
-        raise TypeError(f"tensors is {type(tensors).__name__}; it takes a list of MXNet's arrays")
+        raise TypeError(f"tensors is {type(tensors).__name__}; it takes a list of MXNet arrays")
     group = [checked(tensor, f"tensors[{i}]") for i, tensor in enumerate(tensors)]
     for tensor in group:
         if tensor.context != group[0].context:
@@ -251,11 +251,11 @@ def checked_list(tensors: Any) -> list[NDArray]:
 
 
 def empty_like(tensor: NDArray, shape: tuple[int, ...] | None = None) -> NDArray:
-    """A new array of the same kind, type and device, and of its shape if none is given.
+    """Returns a new array of the same kind, type and device, with the same shape by default.
 
-    Its memory comes when something is written to it, as that of MXNet's own results does. Taken
-    here and now, it would often lie just before what is kept for a new name, and malloc of glibc
-    finds no use for the gap that it leaves.
+    Its memory is allocated when something is written to it, like that of MXNet's own results. If it
+    were allocated here, it would often lie just before memory that is kept for a new name, and
+    glibc's malloc could not reuse the gap when it is freed.
     """
     shape = tensor.shape if shape is None else shape
     new = mx.nd.ndarray._new_alloc_handle
@@ -263,27 +263,32 @@ def empty_like(tensor: NDArray, shape: tuple[int, ...] | None = None) -> NDArray
         with mx.util.np_shape(True):
             return mx.np.ndarray(handle=new(shape, tensor.context, True, tensor.dtype))
     if 0 in shape:
-        raise ValueError(f"an array of shape {shape}, without elements, takes one of mx.np")
+        raise ValueError(
+            f"an array of shape {shape} has no elements; only mx.np has such arrays"
+        )
     return NDArray(new(shape, tensor.context, True, tensor.dtype))
 
 
 def copy_to(source: NDArray, targets: Iterable[NDArray]) -> None:
-    """To each but itself."""
+    """Copies an array to others, except itself."""
     for target in targets:
         if target is not source:
             source.copyto(target)
 
 
 def drain() -> None:
-    """Waits for the operations that MXNet was given, as MXNet does at its end: another rank may
-    come to them later. Not for ever, since it may be that none comes to one of them: warns then."""
-    (seconds,) = [each.value for each in perseus_core.settings() if each.name == _PATIENCE]
+    """Waits for the operations that MXNet has been given, as MXNet does at its end.
+
+    Other ranks may submit them later. If none ends for a while, it warns and gives up, because
+    other ranks may never submit them.
+    """
+    (seconds,) = [each.value for each in perseus_core.settings() if each.name == _DRAIN_SECONDS]
     left = _library.perseus_mxnet_settle(1000 * int(seconds))
     if left:
         warnings.warn(
-            f"rank {perseus_core.rank()} leaves without {left} of the operations that it began, "
-            f"of which none has ended for {seconds} s ({_PATIENCE}): another rank has not come to "
-            "them. Their results are void",
+            f"rank {perseus_core.rank()} leaves before {left} of its operations are complete: none "
+            f"has ended for {seconds} s ({_DRAIN_SECONDS}), because other ranks have not submitted "
+            "them. Their results are invalid",
             RuntimeWarning,
             stacklevel=user_stacklevel(),
         )

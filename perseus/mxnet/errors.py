@@ -1,7 +1,7 @@
-"""What operations raise: errors of MXNet's, that are Perseus's as well.
+"""The errors of operations, which are errors of MXNet and of Perseus at the same time.
 
-MXNet raises what an operation ended with where somebody waits for an array that it writes, and
-chooses the class by the first word of the text.
+MXNet raises the error of an operation where the program waits for an array that it writes. It
+chooses the class by the first word of the message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BASES = (
 
 def _registered(base: type[Exception], word: str) -> type[Exception]:
     def without_first_word(self: Exception, message: object = "") -> None:
-        """MXNet leaves it in the text."""
+        """Removes the first word, which MXNet leaves in the message."""
         Exception.__init__(self, str(message).removeprefix(f"{word}: "))
 
     attributes = {"__doc__": base.__doc__, "__init__": without_first_word}
@@ -38,7 +38,7 @@ _registered(ValueError, "PerseusValueError")
 
 
 def from_status(status: int, message: str) -> Exception:
-    """The exception for a status of perseus.h other than PERSEUS_OK."""
+    """Returns the exception for a status of perseus.h other than PERSEUS_OK."""
     plain = errors.from_status(status, message)
     if isinstance(plain, ValueError):
         return plain

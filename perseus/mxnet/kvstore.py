@@ -1,15 +1,15 @@
-"""MXNet's KVStore, as Ali-Perseus has it: no servers, the workers reduce among themselves.
+"""A KVStore for MXNet like that of Ali-Perseus: there are no servers, the workers reduce.
 
     kv = perseus.mxnet.create("dist_sync_perseus")
     module.fit(..., kvstore=kv)
     mx.gluon.Trainer(..., kvstore=kv)
 
-What is pushed is summed over the workers, and pulled by each. With an optimizer, each worker
-updates its own weights by the sum, which is the same on all: Module and Trainer have it so. They
-divide by the number of workers (Module), or by the batch size that they are told (Trainer: that of
-all workers together).
+Arrays that are pushed are summed over the workers, and each worker pulls the sum. With an
+optimizer, as in Module and Trainer, each worker updates its own weights by the sum, so they stay
+the same on all. Module divides the sum by the number of workers. Trainer divides it by the batch
+size that it is given, which must be that of all workers together.
 
-To reduce by name, init(name, array, param_only=True) once, then push and pull it.
+To reduce by name, call init(name, array, param_only=True) once, then push and pull.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Key = Any  # str or int
 
 
 class PerseusOp(IntEnum):
-    """What becomes of the workers' arrays."""
+    """How the workers' arrays are reduced."""
 
     Sum = reduce_ops.Sum
     Max = reduce_ops.Max
@@ -50,7 +50,7 @@ class PerseusOp(IntEnum):
 
 
 def create(name: str) -> KVStore:
-    """The store of this job; joins it if hvd.init() has not. ValueError for another name."""
+    """Returns the store of this job; joins the job if necessary. ValueError for another name."""
     if name not in _SPELLINGS:
         raise ValueError(f"name is {name!r}; there is {_TYPE!r}")
     return KVStore()
@@ -59,21 +59,21 @@ def create(name: str) -> KVStore:
 class KVStore(mx.kvstore.KVStoreBase):
     """Arrays by key, the same on all workers.
 
-    Keys are str or int, and may come in lists, with as many arrays, or lists of one a device. All
-    workers make the same calls for a key, in the same order. Nothing waits for a result but who
-    reads it.
+    Keys are str or int. Methods also accept a list of keys with a list of values. A value is an
+    array, or a list with one for each device. All workers must make the same calls for a key, in
+    the same order. Only code that reads a result waits for it.
 
-    KeyError for a key that init or broadcast was not called for, ValueError for one that is
-    initialised twice.
+    Methods raise KeyError for a key that is not initialized, ValueError for one that is initialized
+    twice.
     """
 
     def __init__(self) -> None:
         mpi_ops.init()
-        # What a pull gives: the last sum, or the weight where there is an optimizer.
+        # The arrays to pull: the last sum, or the weight if there is an optimizer.
         self._values: dict[Key, NDArray] = {}
-        # What pushes have been reduced to.
+        # The results of pushes.
         self._results: dict[Key, NDArray] = {}
-        # Those that are reduced by name: no optimizer updates them.
+        # Keys that are reduced by name, which no optimizer updates.
         self._param_only: set[Key] = set()
         self._updater: Callable[[Any, NDArray, NDArray], None] | None = None
 
@@ -87,7 +87,7 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     @property
     def local_rank(self) -> int:
-        """The rank among those of this host: the number of the GPU to use."""
+        """The rank among those of this host, which is the number of the GPU to use."""
         return mpi_ops.local_rank()
 
     @property
@@ -96,17 +96,17 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        """Whether it can have an optimizer. ValueError for what is no capability."""
+        """Returns True for "optimizer"; raises ValueError for an unknown capability."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
             raise ValueError(f"capability is {capability!r}; there is 'optimizer'")
         return True
 
     def init(self, key: Key, value: Any, param_only: bool = False) -> None:
-        """Begins a key, with worker 0's array, for all workers to pull. `value` stays as it is.
+        """Initializes a key with worker 0's array for all workers to pull. `value` is not changed.
 
         Args:
-          param_only: the array only says what is to come: nothing is sent, and an optimizer has
-            no part in what is pushed.
+          param_only: use the array for its shape and type only. Nothing is sent, and no optimizer
+            is applied to what is pushed.
         """
         for one, arrays in _pairs(key, value, OperationKind.BROADCAST):
             with _refusing(OperationKind.BROADCAST, one):
@@ -119,9 +119,9 @@ class KVStore(mx.kvstore.KVStoreBase):
             self._values[one] = stored
 
     def broadcast(self, key: Key, value: Any, out: Any, priority: int = 0) -> None:
-        """Begins a key with worker 0's array, and writes that to `out`, one array or one a device.
+        """Initializes a key with worker 0's array, and writes it to `out`.
 
-        The first of `out` is what an optimizer updates.
+        An optimizer updates the first array of `out`.
         """
         outs = dict(_pairs(key, out, OperationKind.BROADCAST))
         for one, arrays in _pairs(key, value, OperationKind.BROADCAST):
@@ -136,8 +136,8 @@ class KVStore(mx.kvstore.KVStoreBase):
     def push(self, key: Key, value: Any, op: int = PerseusOp.Sum, priority: int = 0) -> None:
         """Reduces arrays over the workers, and over the devices of each.
 
-        Without an optimizer pull gives what comes of it; with one, which takes sums only, it gives
-        the weight that has been updated by it. `value` stays as it is.
+        Without an optimizer, pull then gives the result. With an optimizer, which requires sums, it
+        gives the updated weight. `value` is not changed.
         """
         for one, arrays in _pairs(key, value, OperationKind.ALLREDUCE):
             with _refusing(OperationKind.ALLREDUCE, one):
@@ -152,19 +152,19 @@ class KVStore(mx.kvstore.KVStoreBase):
     def pull(
         self, key: Key, out: Any = None, priority: int = 0, ignore_sparse: bool = True
     ) -> None:
-        """Writes what the key holds to `out`, one array or one a device. Sends nothing.
+        """Writes the array of the key to `out`. Sends nothing.
 
-        The other arguments are those that MXNet gives, and not needed.
+        The other arguments are not needed; MXNet passes them.
         """
         if out is None:
-            raise ValueError(f"out is None; it takes the arrays that {key!r} goes to")
+            raise ValueError(f"out is None; it takes the arrays to write {key!r} to")
         for one, targets in _pairs(key, out):
             copy_to(self._stored(one), targets)
 
     def pushpull(self, key: Key, value: Any, out: Any = None, priority: int = 0) -> None:
-        """push of sums and pull in one: into `out`, or into `value` if that is None.
+        """Does a push with Sum and a pull in one, into `out`, or into `value` if that is None.
 
-        The sum goes to nobody else: without an optimizer a later pull gives what it gave before.
+        Without an optimizer, the sum is not stored: a later pull gives what it gave before.
         """
         outs = dict(_pairs(key, value if out is None else out, OperationKind.ALLREDUCE))
         for one, arrays in _pairs(key, value, OperationKind.ALLREDUCE):
@@ -182,33 +182,33 @@ class KVStore(mx.kvstore.KVStoreBase):
                 copy_to(mpi_ops.allreduce_(outs[one][0], **options), outs[one])
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Has what is pushed from now on update the weights, by this optimizer, on each worker.
+        """Makes each worker update its weights by this optimizer with each later push.
 
-        Those of keys with param_only stay what they are: reductions by name.
+        Keys with param_only are not affected.
         """
         if not isinstance(optimizer, mx.optimizer.Optimizer):
-            raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes MXNet's Optimizer")
+            raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes an MXNet Optimizer")
         self._updater = mx.optimizer.get_updater(optimizer)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Writes the optimizer's states, and itself if asked, to a file."""
+        """Writes the states of the optimizer to a file, and the optimizer itself if asked to."""
         Path(fname).write_bytes(self._with_optimizer().get_states(dump_optimizer))
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Reads what save_optimizer_states has written."""
+        """Reads a file that save_optimizer_states has written."""
         self._with_optimizer().set_states(Path(fname).read_bytes())
 
     def row_sparse_pull(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError("sparse weights: the workers keep dense ones")
+        raise NotImplementedError("sparse weights are not supported: the workers keep dense ones")
 
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
         raise NotImplementedError(
-            "MXNet's 2-bit compression is not here; PERSEUS_ALLREDUCE_DTYPE=0 sends gradients as "
-            "float16"
+            "MXNet's 2-bit compression is not supported; PERSEUS_ALLREDUCE_DTYPE=0 sends gradients "
+            "as float16"
         )
 
     def barrier(self) -> None:
-        """Waits until all workers have come here."""
+        """Waits until all workers have called it."""
         perseus_core.barrier()
 
     def _with_optimizer(self) -> Any:
@@ -219,12 +219,12 @@ class KVStore(mx.kvstore.KVStoreBase):
         try:
             return self._values[key]
         except KeyError:
-            raise KeyError(f"{key!r} has not been initialised: call init first") from None
+            raise KeyError(f"{key!r} has not been initialized: call init first") from None
 
     def _require_new(self, key: Key) -> None:
         if key in self._values:
             raise ValueError(
-                f"key {key!r} is initialised already; each Trainer and each Module takes a store "
+                f"key {key!r} is initialized already; each Trainer and each Module needs a store "
                 "of its own"
             )
 
@@ -237,13 +237,13 @@ class KVStore(mx.kvstore.KVStoreBase):
         return PerseusOp(op)
 
     def _local(self, key: Key, arrays: Sequence[NDArray], op: int) -> NDArray:
-        """What this worker gives: one of its arrays, or what becomes of those of its devices."""
+        """Returns this worker's input: its array, or the reduced arrays of its devices."""
         stored, first = self._stored(key), arrays[0]
         for array in arrays:
             checked(array, "value")
             if (array.shape, array.dtype) != (stored.shape, stored.dtype):
                 raise ValueError(
-                    f"key {key!r} was initialised with {_described(stored)}, and is given "
+                    f"key {key!r} was initialized with {_described(stored)}, but the value is "
                     f"{_described(array)}"
                 )
         if len(arrays) == 1:
@@ -252,10 +252,12 @@ class KVStore(mx.kvstore.KVStoreBase):
         return functools.reduce(_COMBINED_BY[PerseusOp(op)], here)
 
     def _reduced(self, key: Key, local: NDArray, op: int, priority: int) -> NDArray:
-        """What becomes of the workers' arrays, in memory that the key keeps: that of a new array,
-        each of whose pages the system has to give, takes longer to have than to fill."""
+        """Returns the result of the workers' arrays, in memory that is kept for the key.
+
+        Getting the pages of a new array from the system takes longer than filling them.
+        """
         reduced = self._results.get(key)
-        # A sum that an optimizer has been set after is a weight by now.
+        # If an optimizer was set after the last push, its sum is a weight now.
         is_weight = self._updates(key) and reduced is self._values[key]
         if reduced is None or is_weight or reduced.context != local.context:
             reduced = self._results[key] = empty_like(local)
@@ -277,8 +279,10 @@ _COMBINED_BY: dict[PerseusOp, Callable[[NDArray, NDArray], NDArray]] = {
 def _pairs(
     key: Key, value: Any, kind: OperationKind | None = None
 ) -> list[tuple[Key, list[NDArray]]]:
-    """Each key, and its arrays, one a device. Where that is a mistake, it is one of the operations
-    of this kind by which the keys are reduced."""
+    """Returns each key with its arrays, one for each device.
+
+    If the arguments are wrong, the operations of this kind for the keys fail on all ranks.
+    """
     keys = list(key) if isinstance(key, (list, tuple)) else [key]
     names = [_name(one) for one in keys if isinstance(one, (str, int))]
     if kind is None:
@@ -308,7 +312,7 @@ def _name(key: Key) -> str:
 
 
 def _refusing(kind: OperationKind, key: Key) -> refusals.refusing:
-    """A worker's mistake is one of all for this key."""
+    """Makes an error of this worker fail the operation of the key on all workers."""
     return engine.refusing(kind, kind.name.lower(), _name(key), WORLD)
 
 
@@ -316,6 +320,6 @@ def _described(array: NDArray) -> str:
     return f"{np.dtype(array.dtype)}{list(array.shape)}"
 
 
-# So that MXNet knows it by name, as in fit(kvstore="dist_sync_perseus").
+# MXNet then finds it by name, as in fit(kvstore="dist_sync_perseus").
 for _spelling in _SPELLINGS:
     mx.kvstore.KVStoreBase.kv_registry[_spelling] = KVStore

@@ -1,8 +1,9 @@
 """Optimizers of Keras 2, new and legacy, on TensorFlow.
 
-minimize computes gradients, aggregates them (over the devices of one process, to Keras) and applies
-them, each by a method that users call, too. Gradients are reduced by the first that sees them, so
-that what comes between, such as clipping, has reduced ones, and none is applied as it is.
+minimize computes gradients, aggregates them (for Keras, over the devices of one process) and
+applies them. Each step is a method that users call as well. The first of these methods that sees
+gradients reduces them, so that code in between, such as clipping, gets reduced ones, and no
+gradient is applied without being reduced.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Keras2(Distributed):
         return pairs
 
     def _before_aggregating(self, pairs: Any) -> Pairs:
-        """Also of an optimizer that scales the loss, before it looks whether all are finite."""
+        """Reduces gradients, also for an optimizer that scales the loss, before it checks them."""
         pairs = list(pairs)
         if self._is_in_loss_scaling():
             self._reducer.is_loss_scaled = True
@@ -50,11 +51,13 @@ class _Keras2(Distributed):
     def _applying(
         self, pairs: Any, aggregates: bool, build: Callable[[Any], None], apply: Callable[..., Any]
     ) -> Any:
-        """Calls apply(pairs, whether these are to be aggregated) when it is time.
+        """Reduces gradients if necessary, and calls `apply` unless more passes are to come.
 
         Args:
-          aggregates: False: the caller says that the gradients have been reduced.
+          pairs: gradients with their variables.
+          aggregates: False if the caller says that the gradients have been reduced.
           build: creates the optimizer's variables.
+          apply: gets the pairs, and whether Keras must aggregate them.
         """
         pairs = list(pairs)
         reducer = self._reducer
@@ -67,14 +70,15 @@ class _Keras2(Distributed):
                 apply(list(zip(reduced, variables, strict=True)), False)
 
             reducer.step(gradients, variables, apply_reduced, self._count_a_pass)
-            # As the branch of LossScaleOptimizer that applies nothing: an operation in a graph.
+            # In a graph it must be an operation, like the branch of LossScaleOptimizer that applies
+            # nothing.
             return self.iterations if tf.executing_eagerly() else tf.no_op()
         if not aggregates:
             reducer.clear_mark()
             return apply(pairs, False)
         if not reducer.is_marked():
             pairs = self._with_reduced(pairs)
-        # One that scales the loss aggregates by the optimizer in it, which is not ours.
+        # An optimizer that scales the loss aggregates by the one in it, which is not ours.
         with reducer.marking():
             return apply(pairs, True)
 
@@ -86,10 +90,10 @@ class _Keras2(Distributed):
 
 
 class Keras2Distributed(_Keras2):
-    """Of tf.keras.optimizers."""
+    """For optimizers of tf.keras.optimizers."""
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
-        """The gradients, reduced over the ranks, with their variables."""
+        """Returns gradients, reduced over the ranks, with their variables."""
         pairs = super().compute_gradients(loss, var_list, tape)
         return self._after_computing(pairs)
 
@@ -104,16 +108,16 @@ class Keras2Distributed(_Keras2):
         skip_gradients_aggregation: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Applies gradients, and reduces them first unless compute_gradients has.
+        """Applies gradients, and reduces them first unless compute_gradients has done so.
 
         Args:
-          skip_gradients_aggregation: they are applied as they are.
+          skip_gradients_aggregation: apply the gradients without reducing them.
         """
         own = super().apply_gradients
         aggregates = not skip_gradients_aggregation and kwargs.pop(
             "experimental_aggregate_gradients", True
         )
-        # One that scales the loss takes no name.
+        # An optimizer that scales the loss has no argument `name`.
         options = {} if name is None else {"name": name}
 
         def apply(pairs: Pairs, aggregates: bool) -> Any:
@@ -123,7 +127,7 @@ class Keras2Distributed(_Keras2):
 
 
 class LegacyDistributed(_Keras2):
-    """Of tf.keras.optimizers.legacy."""
+    """For optimizers of tf.keras.optimizers.legacy."""
 
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
@@ -141,10 +145,10 @@ class LegacyDistributed(_Keras2):
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """Applies gradients, and reduces them first unless minimize has.
+        """Applies gradients, and reduces them first unless minimize has done so.
 
         Args:
-          experimental_aggregate_gradients: False: they are applied as they are.
+          experimental_aggregate_gradients: if False, apply the gradients without reducing them.
         """
         own = super().apply_gradients
 

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: see perseus._keras.backend. Variables are TensorFlow's or Keras 3's."""
+"""Keras on TensorFlow, a Backend of perseus._keras. Variables are TensorFlow's or Keras 3's."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def make_accumulation(options: Options) -> _Accumulation:
 
 
 class _Accumulation:
-    """Works in functions and eagerly."""
+    """Adds up gradients, in functions and eagerly."""
 
     def __init__(self, passes: int, sparse_as_dense: bool) -> None:
         self._sums = GradientSums(passes, sparse_as_dense)
@@ -118,7 +118,7 @@ def finite_everywhere(
 
 
 def _all_ranks(flag: tf.Tensor, name: str, process_set: ProcessSet) -> tf.Tensor:
-    """Whether it is true on all ranks of the set; on others, what it is there."""
+    """Returns whether a flag is true on all ranks of the set; the flag itself on other ranks."""
 
     def agreed() -> tf.Tensor:
         number = tf.cast(flag, tf.int32)
@@ -157,9 +157,9 @@ def refuse_xla(name: str) -> None:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and GraphOrParentsInXlaContext(graph):
         raise RuntimeError(
-            f"the training step of {name} is to be compiled by XLA, which has no way to reduce "
-            "gradients over the ranks: give jit_compile=False to model.compile (Keras 3 turns it "
-            "on by itself where there is a GPU; Perseus's callbacks turn it off)"
+            f"XLA would compile the training step of {name}, but it cannot reduce gradients over "
+            "the ranks: pass jit_compile=False to model.compile (Keras 3 turns it on by itself if "
+            "there is a GPU; Perseus's callbacks turn it off)"
         )
 
 
@@ -178,7 +178,7 @@ def sees_attributes(model: Any) -> bool:
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     sent = [each for each in variables if _can_be_sent(tensorflow_variable(each).dtype)]
-    # Ranks may have made layers besides, so that the variables' own names differ.
+    # The variables' own names differ if a rank has made other layers as well.
     horovod.broadcast_(sent, root_rank, name="keras_variable")
 
 

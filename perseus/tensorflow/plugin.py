@@ -1,7 +1,7 @@
-"""Perseus's ops, as TensorFlow has them once the plugin is loaded.
+"""Loads the plugin with Perseus's ops for TensorFlow.
 
-`ops` is the module of Python wrappers that tf.load_op_library makes: ops.horovod_allreduce and so
-on. The plugin is compiled against nothing of TensorFlow: it finds the C API in the process.
+`ops` is the module of Python wrappers that tf.load_op_library makes, such as ops.horovod_allreduce.
+The plugin is not compiled against TensorFlow: it finds the C API in the process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from perseus.common.exceptions import HorovodVersionMismatchError
 
 __all__ = ["is_in_loop", "ops"]
 
-#: The first release whose C API has all that the plugin needs.
+#: The first release whose C API has everything that the plugin needs.
 OLDEST = "2.13"
 
-#: What ranks do together. They wait for each other only, not for what comes before them in a
-#: function: automatic control dependencies would have them run one after the other. In the body of
-#: a loop they do, since the turns of a loop, of which several may be under way, have one name.
+#: The collective ops. In a function they must not wait for the ops before them: automatic control
+#: dependencies would run them one after the other. In the body of a loop they must, because all
+#: iterations, of which several may be in flight, use the same name.
 _COLLECTIVES = (
     "HorovodAllgather",
     "HorovodAllreduce",
@@ -53,15 +53,15 @@ def _load() -> Any:
 def _run_side_by_side() -> None:
     from tensorflow.python.framework import auto_control_deps
 
-    # Ops that a function waits for at its end, but not each for the one before it. Without it they
-    # are slower, and as right.
+    # Ops in this set are waited for at the end of a function, but not by each other. Without this,
+    # they are slower, but still correct.
     name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
     if hasattr(auto_control_deps, name):
         setattr(auto_control_deps, name, _Unordered(getattr(auto_control_deps, name)))
 
 
 class _Unordered(frozenset[str]):
-    """Types of ops, and ours while what is being built is not in a loop."""
+    """A set of types of ops, to which ours belong while the graph being built is not a loop."""
 
     def __contains__(self, op_type: object) -> bool:
         if op_type in _COLLECTIVES:
@@ -70,7 +70,7 @@ class _Unordered(frozenset[str]):
 
 
 def is_in_loop() -> bool:
-    """Whether what is being built is in the body of a loop, where operations take turns."""
+    """Returns whether the graph being built is the body of a loop, which runs ops in order."""
     from tensorflow.python.ops.control_flow_v2_func_graphs import (
         WhileBodyFuncGraph,
         WhileCondFuncGraph,
@@ -83,10 +83,10 @@ def is_in_loop() -> bool:
 
 
 def _call_as_they_are() -> None:
-    """Has functions of TensorFlow's call ours as they are, as it does with its own.
+    """Makes AutoGraph call our functions without translating them, like TensorFlow's own.
 
-    It would else translate each, from its file as that is by then: after an upgrade under a job
-    that runs, from lines that belong to another function.
+    AutoGraph translates a function from its source file. If an upgrade has replaced the file while
+    a job runs, it would translate lines of another function.
     """
     from tensorflow.python.autograph.core import config
 

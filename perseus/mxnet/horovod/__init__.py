@@ -6,7 +6,7 @@
     hvd.broadcast_parameters(net.collect_params(), root_rank=0)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
 
-Signatures and names are Horovod's.
+Names and signatures are Horovod's.
 """
 
 from perseus.common.process_sets import (

@@ -1,4 +1,4 @@
-"""Gradient compression: what an array is turned into before it is reduced."""
+"""Gradient compression, which converts arrays before they are reduced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_floating(dtype: Any) -> bool:
 
 
 class Compression:
-    """The compressions to choose from."""
+    """The built-in compressions."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,4 +1,4 @@
-"""Python objects over the ranks, and parameters made the same on all."""
+"""Sends Python objects between the ranks, and makes parameters the same on all."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
-    """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle."""
+    """Returns the root's object on every rank; on other ranks a copy made by cloudpickle."""
     return objects.broadcast_object(obj, root_rank, name, global_process_set)
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
+    """Returns copies of the ranks' objects, made by cloudpickle, in the order of the ranks."""
     return objects.allgather_object(obj, name, global_process_set)
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
     """Fills parameters with those of the root, a rank of the world.
 
-    A parameter whose initialisation is deferred, since its shape is not known yet, gets the root's
-    values as soon as it has been initialised, in the first forward pass.
+    The initialization of a parameter is deferred if its shape is not known yet. Such a parameter
+    gets the root's values when it has been initialized in the first forward pass.
 
     Args:
-      params: what Block.collect_params() gives, or a dict of parameters or arrays by name, such as
-        those of Module.get_params().
-      prefix: what the names that ranks match them by begin with.
+      params: the result of Block.collect_params(), or a dict of parameters or arrays by name, such
+        as those of Module.get_params().
+      prefix: a prefix of the names that ranks match the parameters by.
 
-    ValueError for what is no such dict, AssertionError for a prefix that is no str.
+    Raises ValueError if `params` is neither, AssertionError if the prefix is not a str.
     """
     if not isinstance(params, Mapping) and not isinstance(params, mx.gluon.ParameterDict):
         raise ValueError(f"invalid params of type: {type(params)}")
@@ -64,7 +64,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
 
 
 def _arrays_of(name: str, value: Any) -> list[NDArray] | None:
-    """One a device; None for a parameter that has none yet."""
+    """Returns a parameter's arrays, one for each device; None if it is not initialized yet."""
     if isinstance(value, NDArray):
         return [value]
     if not isinstance(value, mx.gluon.Parameter):

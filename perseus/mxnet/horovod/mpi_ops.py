@@ -1,15 +1,18 @@
-"""The operations. MXNet's engine runs them when their arrays are ready, and only who uses a result
-waits for it; allgather and alltoall wait, since the result's size is not known before.
+"""The operations on arrays of MXNet.
+
+MXNet's engine runs them when their arrays are ready, and only code that uses a result waits for it.
+allgather and alltoall wait themselves, because the size of their results is not known before.
 
 Common arguments:
-  tensor: an array of mx.nd or mx.np, dense; the result is one of the same.
-  name: what ranks match the call by; None: the order of the calls without one.
+  tensor: a dense array of mx.nd or mx.np; the result is an array of the same kind.
+  name: what ranks match the call by; None for the order of the unnamed calls.
   priority: higher goes first, in MXNet's engine and in Perseus's.
   process_set: the ranks that take part.
 
-A mistake seen here raises ValueError or TypeError, and the other ranks' calls fail with it. What
-only the ranks together can see, such as shapes that differ, raises where the result is waited for
-(asnumpy, wait_to_read): an MXNetError, which is also a HorovodInternalError, on all ranks.
+A mistake that is found on this rank raises ValueError or TypeError, and the other ranks' calls
+fail. If the ranks' calls do not fit together, for instance because shapes differ, all ranks get an
+MXNetError, which is also a HorovodInternalError. It is raised where the program waits for the
+result (asnumpy, wait_to_read).
 """
 
 from __future__ import annotations
@@ -48,22 +51,24 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
     is_first = not is_initialized()
     _basics.init(comm, process_sets)
     if is_first:
-        # Before what init has registered: the last to come is the first to run.
+        # Functions run in reverse order, so this one runs before those that init has registered.
         atexit.unregister(_drain_at_exit)
         atexit.register(_drain_at_exit)
 
 
 def shutdown() -> None:
-    """Leaves the job when the operations that MXNet's engine was given have ended. Waits for
-    PERSEUS_STALL_CHECK_TIME_SECONDS at most for one of which other ranks know nothing: it fails.
-    init may follow."""
+    """Leaves the job when the operations that MXNet's engine has been given are complete.
+
+    Waits for at most PERSEUS_STALL_CHECK_TIME_SECONDS for the next one; operations that other ranks
+    have not submitted by then fail. init may be called again.
+    """
     if is_initialized():
         engine.drain()
     _basics.shutdown()
 
 
 def _drain_at_exit() -> None:
-    # A script that has failed leaves at once.
+    # A script that has failed leaves without waiting.
     if getattr(sys, "last_value", None) is None and is_initialized():
         engine.drain()
 
@@ -81,9 +86,10 @@ def allreduce(
     """Reduces the ranks' arrays element by element into a new one; all ranks get the result.
 
     Args:
-      average: deprecated; in place of op=Average or op=Sum.
-      prescale_factor, postscale_factor: what inputs are multiplied by first, and results last.
-      op: Average (if None), Sum, Min, Max, Product or Adasum.
+      average: the deprecated form of op=Average or op=Sum.
+      prescale_factor, postscale_factor: inputs are multiplied by the former first, results by the
+        latter last.
+      op: Average (the default), Sum, Min, Max, Product or Adasum.
     """
     (output,), _ = _submit(
         OperationKind.ALLREDUCE,
@@ -106,7 +112,7 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> NDArray:
-    """allreduce in place; gives the array back."""
+    """Does an allreduce in place; returns the array."""
     _submit(
         OperationKind.ALLREDUCE,
         tensor,
@@ -121,7 +127,7 @@ def allreduce_(
 def allreduce_to(
     output: NDArray, tensor: NDArray, name: str, priority: int = 0, op: int = Average
 ) -> NDArray:
-    """allreduce into an array that is there already; gives that back. Not one of Horovod's."""
+    """Does an allreduce into an existing array, and returns that. Horovod does not have it."""
     _submit(
         OperationKind.ALLREDUCE,
         tensor,
@@ -143,7 +149,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Sequence[NDArray]:
-    """allreduce of several arrays that are agreed on, and complete, as one."""
+    """Does an allreduce of several arrays as one operation."""
     outputs, _ = _submit(
         OperationKind.ALLREDUCE,
         tensors,
@@ -166,7 +172,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Sequence[NDArray]:
-    """grouped_allreduce in place; gives the arrays back, of which no two may share memory."""
+    """Does a grouped_allreduce in place; returns the arrays, which must not share memory."""
     outputs, _ = _submit(
         OperationKind.ALLREDUCE,
         tensors,
@@ -185,8 +191,10 @@ def allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
-    """Joins the ranks' arrays by their first dimension, in which they may differ, in the order of
-    the ranks. Waits for the result."""
+    """Concatenates the ranks' arrays along the first dimension, in rank order.
+
+    The first dimension may differ between the ranks. Waits for the result.
+    """
     _, pending = _submit(
         OperationKind.ALLGATHER,
         tensor,
@@ -204,7 +212,7 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[NDArray]:
-    """allgather of several arrays as one operation."""
+    """Does an allgather of several arrays as one operation."""
     _, pending = _submit(
         OperationKind.ALLGATHER,
         tensors,
@@ -224,7 +232,7 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
-    """The array of a rank of the world, whose shape and dtype all have, as a new one."""
+    """Returns the array of a rank of the world as a new one; all must have its shape and dtype."""
     (output,), _ = _submit(
         OperationKind.BROADCAST,
         tensor,
@@ -243,7 +251,7 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
-    """broadcast in place; gives the array back."""
+    """Does a broadcast in place; returns the array."""
     _submit(
         OperationKind.BROADCAST,
         tensor,
@@ -262,13 +270,12 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> NDArray | tuple[NDArray, NDArray]:
-    """Sends rows to each rank and gives those that came, in the order of the ranks. Waits for them.
+    """Sends rows to each rank, waits, and returns the rows received, in rank order.
 
     Args:
-      splits: how many rows go to each rank of the set; None: as many to each, and the result is the
-        rows alone.
+      splits: how many rows each rank of the set gets; None for equal parts.
 
-    Returns the rows, and with `splits` also how many came from each rank, as int32.
+    Returns the rows; with `splits`, also how many came from each rank (int32).
     """
     _, pending = _submit(
         OperationKind.ALLTOALL,
@@ -296,8 +303,8 @@ def reducescatter(
 ) -> NDArray:
     """Reduces the ranks' arrays and gives each rank its rows of the result.
 
-    Rows that do not divide go one each to the first ranks of the set; arrays of mx.nd, which cannot
-    be empty, take at least one row a rank. `op` is Average or Sum.
+    If the rows cannot be divided evenly, the first ranks of the set get one more each. Arrays of
+    mx.nd cannot be empty, so they need at least one row for each rank. `op` is Average or Sum.
     """
     (output,), _ = _submit(
         OperationKind.REDUCESCATTER,
@@ -319,7 +326,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Sequence[NDArray]:
-    """reducescatter of several arrays as one operation."""
+    """Does a reducescatter of several arrays as one operation."""
     outputs, _ = _submit(
         OperationKind.REDUCESCATTER,
         tensors,
@@ -341,14 +348,14 @@ def _submit(
     options: Callable[[], dict[str, Any]],
     grouped: bool = False,
 ) -> tuple[list[NDArray], Any]:
-    """Checks an operation and hands it over; the other ranks are told of what is wrong with it.
+    """Checks and submits an operation; if the checks fail, the other ranks are told.
 
     Args:
-      tensors: an array, or if `grouped` several that are one operation; of none there is none.
-      where: gives the array that the result of one goes to; None: the library allocates it.
-      options: gives those arguments of engine.submit that are this operation's own.
+      tensors: an array, or if `grouped` several for one operation; nothing is submitted for none.
+      where: gives the array for the result of an input; None if the library allocates it.
+      options: gives the arguments of engine.submit that depend on the kind of operation.
 
-    Returns the arrays that the results go to, or in their place what to wait for.
+    Returns the arrays for the results, and what to wait for if the library allocates them.
     """
     number = set_id(process_set)
     prefix = ("grouped_" if grouped else "") + kind.name.lower()
@@ -390,7 +397,7 @@ def _scatterable_by(op: int) -> int:
 
 
 def _own_rows_of(process_set: ProcessSet) -> Callable[[NDArray], NDArray]:
-    """Where this rank's rows of an array's result go."""
+    """Returns a function that makes the array for this rank's rows of a result."""
 
     def own_rows(tensor: NDArray) -> NDArray:
         if not tensor.shape:

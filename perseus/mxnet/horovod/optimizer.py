@@ -1,4 +1,4 @@
-"""An optimizer that reduces gradients before each update: for Module, and for loops by hand."""
+"""An optimizer that reduces gradients before each update, for Module and for custom loops."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["DistributedOptimizer"]
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """`optimizer`, given gradients that are averaged over the ranks first, in place.
+    """Averages gradients over the ranks, in place, and passes them to `optimizer`.
 
-    Whatever else is asked of it or set on it is the optimizer's own, such as rescale_grad.
+    All other attributes, such as rescale_grad, are those of the optimizer.
 
     Args:
-      optimizer: of MXNet's.
-      gradient_predivide_factor: gradients are divided by it before they are summed, and by the
-        number of ranks over it afterwards.
-      num_groups: gradients that are updated together are reduced in so many groups; 0: each by
-        itself. MXNet updates several together where its optimizer has an aggregate_num.
-      process_set: a rank that is not in it takes its own gradients.
+      optimizer: an optimizer of MXNet.
+      gradient_predivide_factor: gradients are divided by it before the sum, and by
+        size / gradient_predivide_factor after.
+      num_groups: how many groups gradients that are updated together are reduced in; 0 to reduce
+        them one by one. MXNet updates several together if its optimizer has an aggregate_num.
+      process_set: a rank that is not in it uses its own gradients.
     """
 
     _OWN = frozenset({"_optimizer", "_predivide", "_num_groups", "_process_set"})
@@ -42,7 +42,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if not isinstance(optimizer, mx.optimizer.Optimizer):
-            raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes MXNet's Optimizer")
+            raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes an MXNet Optimizer")
         self._optimizer = optimizer
         self._predivide = checked_predivide(gradient_predivide_factor, Average)
         self._num_groups = checked_num_groups(num_groups)
@@ -103,7 +103,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 def reduces(process_set: ProcessSet) -> bool:
-    """Whether this rank has others to reduce with."""
+    """Returns whether this rank has other ranks to reduce with."""
     return bool(process_set.included()) and process_set.size() > 1
 
 
@@ -117,8 +117,8 @@ def reduce_named(
 
     Args:
       gradients: the name, the priority and the array of each.
-      num_groups: in so many groups, of one type each; 0: each by itself.
-      predivide: what they are divided by before they are summed, and multiplied by afterwards.
+      num_groups: into how many groups to split them, each of one type; 0 to reduce them one by one.
+      predivide: they are divided by it before the sum, and multiplied by it after.
     """
     scales = {
         "prescale_factor": 1.0 / predivide,

@@ -1,4 +1,4 @@
-"""gluon's Trainer, which reduces gradients over the ranks before it updates."""
+"""A gluon Trainer that reduces gradients over the ranks before it updates."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ __all__ = ["DistributedTrainer"]
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """Averages gradients over the ranks, each rank having one device.
+    """Averages gradients over the ranks. Each rank uses one device.
 
-    step(batch_size) takes the batch of this rank: the gradients of all are averaged.
+    step(batch_size) gets the batch size of this rank: the gradients of all ranks are averaged.
 
     Args:
-      params: of a dict, all in its order; a list is put in the order of names.
-      optimizer, optimizer_params: as gluon's Trainer has them.
-      compression: what gradients are sent as, such as Compression.fp16.
-      gradient_predivide_factor: gradients are divided by it before they are summed, and by the
-        number of ranks over it afterwards.
-      prefix: what the names of gradients begin with; tells several trainers apart.
-      num_groups: gradients are reduced in so many groups; 0: each by itself.
-      process_set: a rank that is not in it takes its own gradients.
+      params: a dict, which stays in its order, or a list, which is sorted by names.
+      optimizer, optimizer_params: as for gluon's Trainer.
+      compression: how gradients are sent, such as Compression.fp16.
+      gradient_predivide_factor: gradients are divided by it before the sum, and by
+        size / gradient_predivide_factor after.
+      prefix: a prefix of the names of gradients, different for each trainer.
+      num_groups: how many groups gradients are reduced in; 0 to reduce them one by one.
+      process_set: a rank that is not in it uses its own gradients.
 
-    AssertionError for a prefix that is no str, ValueError for parameters on several devices.
+    Raises AssertionError if the prefix is not a str, ValueError for parameters on several devices.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._process_set = process_set
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer takes the optimizer that DistributedOptimizer was given: "
+                "DistributedTrainer uses the optimizer in the DistributedOptimizer, so that "
                 "gradients are reduced once",
                 stacklevel=user_stacklevel(),
             )
@@ -90,7 +90,7 @@ class DistributedTrainer(mx.gluon.Trainer):
 
 
 def _in_order(params: Any) -> Any:
-    """As a list, which gluon leaves in its order; it sorts a dict by its keys."""
+    """Returns parameters as a list, which gluon does not reorder; it would sort a dict by keys."""
     if isinstance(params, (dict, mx.gluon.ParameterDict)):
         return [params[key] for key in params]
     if isinstance(params, (list, tuple)):

@@ -8,8 +8,7 @@
     tape = hvd.DistributedGradientTape(tape)
     hvd.broadcast_variables(model.variables, root_rank=0)
 
-Signatures and names are Horovod's. Keras has an interface of its own, in
-perseus.tensorflow.horovod.keras.
+Names and signatures are Horovod's. The interface for Keras is perseus.tensorflow.horovod.keras.
 """
 
 from perseus.common.process_sets import (

@@ -1,4 +1,4 @@
-"""Gradient compression: what a tensor is turned into before it is reduced."""
+"""Gradient compression, which converts tensors before they are reduced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The compressions to choose from."""
+    """The built-in compressions."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,4 +1,4 @@
-"""Training that survives the loss of ranks: see perseus.common.elastic."""
+"""Training that survives the loss of ranks; see perseus.common.elastic."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates `train(state, ...)`: it is begun again from the last commit when ranks are lost."""
+    """Decorates `train(state, ...)`, which restarts from the last commit when ranks are lost."""
 
     @functools.wraps(func)
     def wrapper(state: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return func(state, *args, **kwargs)
         except tf.errors.UnknownError as error:
-            # What an operation of ours fails with when the job cannot go on.
+            # One of our ops raises it when the job cannot go on.
             if HorovodInternalError.__name__ not in str(error):
                 raise
             raise HorovodInternalError(str(error)) from error
@@ -35,13 +35,13 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TensorFlowKerasState(KerasState):
-    """A model and its optimizer, of Keras on TensorFlow, and plain attributes.
+    """A model of Keras on TensorFlow, its optimizer, and other attributes.
 
     Args:
-      model: one that is built: ValueError if it has no variables yet.
-      optimizer: the model's, if None.
+      model: a model that is built; ValueError if it has no variables yet.
+      optimizer: None for that of the model.
       backend: not needed; Horovod has the argument.
-      kwargs: attributes, which are synced as they were saved last.
+      kwargs: other attributes; sync sends the values that were saved last.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class TensorFlowKerasState(KerasState):
 
 
 class TensorFlowState(ObjectState):
-    """Variables, and plain attributes.
+    """Variables, and other attributes.
 
     Args:
-      variables: of TensorFlow or Keras; None: the global variables of a v1 graph.
-      session: what runs the graph; None: the default session, if there is one.
-      kwargs: attributes, which are synced as they were saved last.
+      variables: variables of TensorFlow or Keras; None for the global variables of a v1 graph.
+      session: runs the graph; None for the default session, if there is one.
+      kwargs: other attributes; sync sends the values that were saved last.
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Variables and objects, made the same on all ranks."""
+"""Functions that make variables and objects the same on all ranks."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Assigns to variables what they are on the root.
+    """Assigns the root's values to variables.
 
     Args:
-      variables: of TensorFlow or Keras, the same on all ranks in their number, order, shapes and
-        types.
+      variables: variables of TensorFlow or Keras. Their number, order, shapes and types must be the
+        same on all ranks.
       root_rank: a rank of the world.
-      inplace: Horovod's way to save a copy; a result is given to its variable without one anyway.
+      inplace: not needed, because results are assigned without a copy; Horovod has the argument.
 
-    Returns None where TensorFlow executes eagerly, else the operation that does it. ValueError for
-    what is no variable.
+    Returns None in eager mode, otherwise the operation that does it. Raises ValueError if one is
+    not a variable.
     """
     variables = checked_variables("broadcast_variables", variables)
     if not variables:
@@ -51,10 +51,9 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that gives all global variables of the graph the root's values.
+    """Returns the operation that gives all global variables of the graph the root's values.
 
-    RuntimeError where TensorFlow executes eagerly and there is no graph: broadcast_variables takes
-    the variables that are meant.
+    Raises RuntimeError in eager mode, which has no graph; then use broadcast_variables.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -65,12 +64,13 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Gives all ranks the root's global variables when a MonitoredSession has been created,
-    whether they come from initializers or from a checkpoint.
+    """Gives all ranks the root's global variables when a MonitoredSession has been created.
+
+    The variables may come from initializers or from a checkpoint.
 
     Args:
       root_rank: a rank of the world.
-      device: where the operations are placed, as tf.device takes it.
+      device: the device of the operations, as for tf.device.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -96,12 +96,12 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object on every rank: itself on the root, elsewhere a copy made by cloudpickle.
+    """Returns the root's object on every rank; on other ranks a copy made by cloudpickle.
 
     Args:
       root_rank: a rank of the world.
-      session: not needed, for no graph takes part; Horovod has the argument.
-      name: what ranks match the call by; None: the order of their calls.
+      session: not needed, because no graph is used; Horovod has the argument.
+      name: what ranks match the call by; None for the order of their calls.
     """
     with _errors_of_tensorflow():
         return objects.broadcast_object(obj, root_rank, name, process_set)
@@ -113,7 +113,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """broadcast_object as a function of the object alone."""
+    """Returns broadcast_object as a function of the object alone."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
@@ -123,9 +123,9 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Copies of the ranks' objects, made by cloudpickle, in the order of the ranks.
+    """Returns copies of the ranks' objects, made by cloudpickle, in the order of the ranks.
 
-    The arguments are as those of broadcast_object.
+    The arguments are those of broadcast_object.
     """
     with _errors_of_tensorflow():
         return objects.allgather_object(obj, name, process_set)
@@ -133,7 +133,7 @@ def allgather_object(
 
 @contextlib.contextmanager
 def _errors_of_tensorflow() -> Iterator[None]:
-    """What goes wrong is raised as the operations of TensorFlow raise it."""
+    """Converts errors into those that operations of TensorFlow raise."""
     try:
         yield
     except NotInitializedError as error:

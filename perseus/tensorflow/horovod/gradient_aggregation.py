@@ -1,4 +1,4 @@
-"""Gradients of several backward passes, added up on each rank before they are reduced."""
+"""Adds up the gradients of several backward passes on each rank before they are reduced."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ __all__ = [
 
 
 class LocalGradientAggregationHelper:
-    """Adds gradients up, reduces the sums in every `backward_passes_per_step`-th call, and begins
-    anew. Eagerly, in functions, and in v1 graphs, where the sums are local variables: run
+    """Adds up gradients, and reduces and resets the sums in the last call of a step.
+
+    It works eagerly, in functions, and in v1 graphs. There the sums are local variables: run
     tf.compat.v1.local_variables_initializer(), as a MonitoredSession does.
 
     Args:
       backward_passes_per_step: how many calls of compute_gradients make a step.
       allreduce_func: from lists of sums and their variables to the reduced sums.
-      sparse_as_dense: turns IndexedSlices into tensors, which alone can be added up.
-      average_aggregated_gradients: divides the reduced sums by backward_passes_per_step.
+      sparse_as_dense: convert IndexedSlices to tensors, because only tensors can be added up.
+      average_aggregated_gradients: divide the reduced sums by backward_passes_per_step.
       rank, optimizer_type: not needed; Horovod has the arguments.
-      process_set: the ranks by whose number gradients of local variables are divided.
-      scale_local_gradients: whether they are.
+      process_set: its number of ranks divides the gradients of local variables.
+      scale_local_gradients: whether to divide them.
       name: a part of the variables' names.
     """
 
@@ -58,14 +59,15 @@ class LocalGradientAggregationHelper:
         self._is_last: Any = None
 
     def register_local_var(self, var: Any) -> None:
-        """Leaves the gradients of a variable to this rank."""
+        """Excludes the gradients of a variable from the reduction."""
         self._local.add(reference(var))
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """Adds gradients to the sums. In a step's last call the reduced sums, and in the others the
-        sums of this rank; None where there is no gradient.
+        """Adds gradients to the sums, and returns the sums.
 
-        Raises ValueError for IndexedSlices, unless sparse_as_dense is set.
+        In the last call of a step these are the reduced sums, in the others those of this rank;
+        None for a variable without gradient. Raises ValueError for IndexedSlices unless
+        sparse_as_dense is set.
         """
         present = [i for i, grad in enumerate(grads) if grad is not None]
         variables = [vars[i] for i in present]
@@ -76,7 +78,7 @@ class LocalGradientAggregationHelper:
             lambda: self._reduced(totals, variables),
             lambda: [tf.identity(total) for total in totals],
         )
-        # A list of one may come back as what is in it.
+        # tf.cond may return a list of one as its element.
         for i, gradient in zip(present, tf.nest.flatten(reduced), strict=True):
             results[i] = gradient
         return results
@@ -88,11 +90,13 @@ class LocalGradientAggregationHelper:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Calls the function in a step's last call; in the others only the optimizer's iterations
-        go on, and the variable `global_step`, if there is one.
+        """Calls the function in the last call of a step.
+
+        In the other calls it only increments the optimizer's iterations, and the variable
+        `global_step` if there is one.
 
         Args:
-          args, kwargs: what the function applies; it waits for the tensors among them.
+          args, kwargs: the function's data; it runs after the tensors among them are computed.
         """
         counters = [getattr(optimizer, "_iterations", None), kwargs.get("global_step")]
 
@@ -132,7 +136,7 @@ class LocalGradientAggregationHelper:
 def apply_op_to_not_none_tensors(
     tensor_op: Callable[..., Any], tensors: Sequence[Any], *args: Any
 ) -> list[Any]:
-    """What the function makes of each tensor; None stays None."""
+    """Applies the function to each tensor; None stays None."""
     return [None if tensor is None else tensor_op(tensor, *args) for tensor in tensors]
 
 
@@ -141,7 +145,7 @@ def get_not_none_from_list(tensor_list: Sequence[Any]) -> list[Any]:
 
 
 def _as_flag(*done: Any) -> tf.Tensor:
-    """What both branches of a condition can give, whatever they did."""
+    """Returns a value that both branches of a condition can return, after these operations."""
     dependencies = [] if tf.executing_eagerly() else [each for each in done if each is not None]
     with tf.control_dependencies(dependencies):
         return tf.constant(True)

@@ -1,4 +1,4 @@
-"""LocalGradientAggregationHelper, as Horovod has it for eager execution."""
+"""LocalGradientAggregationHelper under Horovod's name for eager execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["LocalGradientAggregationHelperEager"]
 
 
 class LocalGradientAggregationHelperEager(LocalGradientAggregationHelper):
-    """The same, with the arguments that it has under this name."""
+    """A LocalGradientAggregationHelper with the arguments of this name in Horovod."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What tapes and optimizers do with gradients: reduce them over the ranks."""
+"""Reduces the gradients of tapes and optimizers over the ranks."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from perseus_core import WORLD
 __all__ = ["GradientReduction"]
 
 
-#: TensorFlow needs longer to run an op than gradients of at most SMALL bytes take to be reduced:
-#: a RUN of them is handed over by one, each as an operation of its own. It starts when the last one
-#: is there, so few are taken.
+#: Running an op in TensorFlow takes longer than reducing gradients of at most SMALL bytes. So one
+#: op submits RUN of them, each as an operation of its own. The op starts when its last gradient is
+#: ready, so RUN is small.
 SMALL = 64 << 10
 RUN = 16
 
 
 class _Sent(NamedTuple):
-    """Gradients of one type that are one operation."""
+    """Gradients of one type that are reduced as one operation."""
 
     members: list[int]
     name: str
     priority: int
     tensors: list[Any]
-    #: what decompresses the results
+    #: contexts to decompress the results
     contexts: list[Any]
 
     def is_small(self) -> bool:
-        """Whether it may be in a run."""
+        """Returns whether it may be in a run."""
         elements = self.tensors[0].shape.num_elements()
         dtype = self.tensors[0].dtype
         return len(self.members) == 1 and elements is not None and elements * dtype.size <= SMALL
 
 
 class _Plan(NamedTuple):
-    """How some gradients are reduced, which have names and belong to groups; hashable."""
+    """How a list of gradients is reduced, with their names and groups; hashable."""
 
     name: str
     device_dense: str
@@ -60,7 +60,10 @@ class _Plan(NamedTuple):
     groups: tuple[tuple[int, ...], ...] = ()
 
     def reduce(self, process_set: ProcessSet, gradients: list[Any]) -> list[Any]:
-        """On ranks that are in the set when it runs; elsewhere the gradients as they are."""
+        """Reduces gradients on ranks in the set, and returns them unchanged on other ranks.
+
+        Whether a rank is in the set is found out when the graph runs.
+        """
         number = set_id(process_set)
         if number == WORLD:
             return self._reduce(process_set, gradients)
@@ -84,7 +87,7 @@ class _Plan(NamedTuple):
                 for members in dense.values():
                     tensors = [gradients[i] for i in members]
                     sent.append(self._compressed(members, len(self.groups) - turn, tensors))
-            # What is ready at the same time is run in this order, which is backward's.
+            # Ops that are ready at the same time run in this order, which is that of backward.
             for run in reversed(_in_runs(sent)):
                 with tf.device(self.device_dense):
                     for one, reduced in zip(run, self._reduced(run, process_set), strict=True):
@@ -102,7 +105,7 @@ class _Plan(NamedTuple):
         return _Sent(members, f"{kind}_{self.names[members[0]]}", priority, tensors, contexts)
 
     def _reduced(self, run: list[_Sent], process_set: ProcessSet) -> list[list[Any]]:
-        """The results of each, by one op for all."""
+        """Reduces a run by one op; returns the results of each member."""
         attributes = {
             **reducing(self.op, self.prescale, self.postscale),
             "process_set_id": set_id(process_set),
@@ -133,19 +136,19 @@ class _Plan(NamedTuple):
 
 
 class GradientReduction:
-    """Reduces lists of gradients. Dense ones move side by side, those of the first variables first.
+    """Reduces lists of gradients: dense ones at the same time, those of the first variables first.
 
-    In eager mode they are reduced by a function, since eager operations run one after the other.
+    In eager mode a function reduces them, because eager operations run one after the other.
 
     Args:
-      name: the scope of the operations, and with it a part of their names.
-      sparse_as_dense: turns IndexedSlices into tensors first.
+      name: the scope of the operations, which is a part of their names.
+      sparse_as_dense: convert IndexedSlices to tensors first.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
-        size / it after.
-      groups: gradients that are reduced as one: how many groups, or lists of variables.
-      process_set: the ranks that take part; on others gradients stay as they are.
-      scale_local_gradients: divides the gradients of local variables by the number of ranks, as
-        those of others are.
+        size / gradient_predivide_factor after.
+      groups: gradients to reduce as one operation: the number of groups, or lists of variables.
+      process_set: the ranks that take part; on others gradients are not changed.
+      scale_local_gradients: divide the gradients of local variables by the number of ranks, like
+        those of others.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -181,7 +184,7 @@ class GradientReduction:
         self._local: set[Any] = set()
 
     def register_local_var(self, variable: Any) -> None:
-        """Leaves the gradients of a variable to this rank."""
+        """Excludes the gradients of a variable from the reduction."""
         self._local.add(reference(variable))
 
     def is_local(self, variable: Any) -> bool:
@@ -190,11 +193,11 @@ class GradientReduction:
     def __call__(
         self, gradients: Sequence[Any], variables: Sequence[Any], use_generic_names: bool = False
     ) -> list[Any]:
-        """The reduced gradients, in their order; None where there is none.
+        """Returns the reduced gradients in their order; None for a variable without one.
 
         Args:
           gradients: tensors, IndexedSlices and None, one for each of `variables`.
-          use_generic_names: names them by their places only, and not by the variables.
+          use_generic_names: name the operations by position only, not by the variables.
         """
         results = list(gradients)
         refs = references(variables)
@@ -228,7 +231,7 @@ class GradientReduction:
         return gradient / tf.cast(size_op(set_id(self.process_set)), gradient.dtype)
 
     def _grouped(self, refs: list[Any]) -> list[Sequence[int]]:
-        """Positions in `refs` that are reduced as one; most often each by itself."""
+        """Returns the positions in `refs` that are reduced as one; usually one each."""
         if isinstance(self._groups, int):
             parts = split_list(range(len(refs)), min(self._groups, len(refs)))
             return [part for part in parts if part]
@@ -240,10 +243,10 @@ class GradientReduction:
 
 
 def _in_runs(sent: list[_Sent]) -> list[list[_Sent]]:
-    """Small ones of one type that follow each other but for others between them, at most RUN."""
+    """Groups small gradients of one type, in their order, into runs of at most RUN."""
     if is_in_loop():
-        # They take turns. A rank whose shapes differ would have another order, and all would wait
-        # where they should be told.
+        # In a loop they run one after the other. If shapes differ on one rank, its order would
+        # differ, and all ranks would wait in place of getting an error.
         return [[one] for one in sent]
     runs: list[list[_Sent]] = []
     open_runs: dict[Any, list[_Sent]] = {}
@@ -260,8 +263,10 @@ def _in_runs(sent: list[_Sent]) -> list[list[_Sent]]:
 
 
 def _takes_part(process_set: ProcessSet) -> bool:
-    """Whether this rank reduces anything when it is called now. A graph may be run when there are
-    other ranks, so that it holds the operations whatever there is now."""
+    """Returns whether this rank reduces anything when it is called now.
+
+    A graph always contains the operations, because it may run later, when there are other ranks.
+    """
     if not tf.executing_eagerly():
         return True
     return process_set.included() and process_set.size() > 1

@@ -1,4 +1,4 @@
-"""Gradients of several backward passes, added up in variables of this rank's own."""
+"""Sums of the gradients of several backward passes, in variables that are local to this rank."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ _COLLECTIONS = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, "aggregating_collection"
 
 
 class GradientSums:
-    """Eagerly, in functions, and in v1 graphs, where the sums are local variables: run
-    tf.compat.v1.local_variables_initializer(), as a MonitoredSession does.
+    """Adds up gradients eagerly, in functions, and in v1 graphs.
+
+    In v1 graphs the sums are local variables: run tf.compat.v1.local_variables_initializer(), as a
+    MonitoredSession does.
 
     Args:
-      passes: how many make a step.
-      sparse_as_dense: turns IndexedSlices into tensors, which alone can be added up.
+      passes: how many passes make a step.
+      sparse_as_dense: convert IndexedSlices to tensors, because only tensors can be added up.
       name: a part of the variables' names.
     """
 
@@ -32,10 +34,10 @@ class GradientSums:
         self._of_variables: dict[Any, Any] = {}
 
     def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Adds gradients, none of them None. What they add up to so far, and whether this is the
-        last pass of a step.
+        """Adds gradients, none of which may be None.
 
-        Raises ValueError for IndexedSlices, unless sparse_as_dense is set.
+        Returns the sums so far, and whether this is the last pass of a step. Raises ValueError for
+        IndexedSlices unless sparse_as_dense is set.
         """
         dense = [self._dense(gradient) for gradient in gradients]
         sums = self._sums(variables, dense)
@@ -48,11 +50,11 @@ class GradientSums:
         return totals, tf.equal(count % self._passes, 0)
 
     def clear(self, variables: Iterable[Any]) -> list[Any]:
-        """The sums of these variables begin anew."""
+        """Resets the sums of these variables."""
         return [_zeroed(self._of_variables[reference(each)]) for each in variables]
 
     def reset(self) -> None:
-        """All begin anew, with the first pass of a step."""
+        """Resets all sums and the count of passes."""
         if self._count is None:
             return
         self._count.assign(0)
@@ -68,7 +70,7 @@ class GradientSums:
         return tf.convert_to_tensor(gradient)
 
     def _sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        # Those of a function outlive its first trace.
+        # Variables that a function makes must outlive its first trace.
         with tf.init_scope():
             if self._count is None:
                 self._count = local_variable(tf.zeros([], tf.int64), f"{self._name}_counter")
@@ -82,7 +84,7 @@ class GradientSums:
 
 
 def local_variable(value: Any, name: str) -> Any:
-    """A variable of this rank's own, which no checkpoint holds and no broadcast changes."""
+    """Returns a variable local to this rank, which is in no checkpoint and no broadcast."""
     if tf.executing_eagerly():
         return tf.Variable(value, trainable=False, name=name.strip("_"))
     return tf.compat.v1.Variable(

@@ -1,4 +1,4 @@
-"""GradientTape whose gradients are those of all ranks."""
+"""A GradientTape whose gradients are reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def DistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """The tape, with a `gradient` that reduces over the ranks what it gives.
+    """Returns the tape, with a `gradient` that reduces its result over the ranks.
 
-    The result is an instance of the tape's own class and shares what that has recorded; use it in
-    the tape's place.
+    The result is an instance of the tape's own class and shares its recording; use it in place of
+    the tape.
 
     Args:
-      gradtape: a tf.GradientTape, before or after it has recorded.
-      device_dense, device_sparse: the devices, as tf.device takes them, of the operations.
-      compression: what a gradient is turned into before it is reduced.
-      sparse_as_dense: reduces IndexedSlices as tensors, and does not gather them.
+      gradtape: a tf.GradientTape, before or after recording.
+      device_dense, device_sparse: the devices of the operations, as for tf.device.
+      compression: converts a gradient before it is reduced.
+      sparse_as_dense: reduce IndexedSlices as tensors, in place of gathering them.
       op: Average, Sum, Min, Max, Product or Adasum.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
-        size / it after.
+        size / gradient_predivide_factor after.
       num_groups: deprecated form of an int for `groups`.
-      groups: gradients that are reduced together: the number of groups to split them into, or lists
-        of variables; others stay single.
-      process_set: the ranks that take part; on others gradients stay as they are.
-      scale_local_gradients: divides the gradients of what register_local_source has been given by
-        the number of ranks.
+      groups: gradients to reduce together: the number of groups to split them into, or lists of
+        variables; others are reduced one by one.
+      process_set: the ranks that take part; on others gradients are not changed.
+      scale_local_gradients: divide the gradients of variables given to register_local_source by the
+        number of ranks.
 
     Raises ValueError for arguments that contradict each other.
     """
@@ -63,7 +63,7 @@ def DistributedGradientTape(
     )
     tape = cls.__new__(cls)
     tape.__dict__.update(vars(gradtape))
-    # A recording that has begun is the other's to end: twice is once too often for TensorFlow.
+    # If recording has begun, only the original tape may end it: TensorFlow fails if it ends twice.
     tape._recording = False
     tape._begun = gradtape
     tape._reduction = GradientReduction(
@@ -95,11 +95,12 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """DistributedGradientTape that leaves layers to their ranks.
+    """Returns a DistributedGradientTape that does not reduce the gradients of some layers.
 
     Args:
-      local_layers: a layer of Keras or several, whose gradients are not reduced. The others are as
-        those of DistributedGradientTape.
+      local_layers: one or several layers of Keras whose gradients are not reduced.
+
+    The other arguments are those of DistributedGradientTape.
     """
     weights = local_variables(tf.keras.layers.Layer, "tf.keras.layers.Layer", local_layers)
     tape = DistributedGradientTape(
@@ -121,13 +122,13 @@ def PartialDistributedGradientTape(
 
 
 class _DistributedGradientTape(tf.GradientTape):
-    """Comes before the tape's own class."""
+    """The class that comes before the tape's own."""
 
     _reduction: GradientReduction
     _begun: Any
 
     def register_local_source(self, source: Any) -> None:
-        """Leaves the gradient of a variable to this rank."""
+        """Excludes the gradient of a variable from the reduction."""
         self._reduction.register_local_var(source)
 
     def gradient(
@@ -139,11 +140,11 @@ class _DistributedGradientTape(tf.GradientTape):
         *,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """tf.GradientTape.gradient, reduced over the ranks, in the structure of `sources`.
+        """Returns tf.GradientTape.gradient, reduced over the ranks, in the structure of `sources`.
 
         Args:
-          use_generic_names: names gradients by their places among the sources only, for ranks on
-            which variables are called otherwise.
+          use_generic_names: name gradients by their positions among the sources only, in case the
+            names of variables differ between ranks.
         """
         if self._begun._recording and not self._persistent:
             self._begun._pop_tape()
@@ -161,7 +162,7 @@ class _DistributedGradientTape(tf.GradientTape):
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """gradient(), apart: those of local variables, and the reduced ones of the others."""
+        """Returns the gradients of local variables, and the reduced ones of the others."""
         variables = tf.nest.flatten(sources)
         gradients = self.gradient(target, variables, output_gradients, use_generic_names)
         local = [self._reduction.is_local(variable) for variable in variables]

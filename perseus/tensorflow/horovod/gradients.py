@@ -1,4 +1,4 @@
-"""Gradients of the operations, registered with TensorFlow when this is imported."""
+"""Gradients of the operations. Importing this module registers them with TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perseus.common.reduce_ops import Average, Sum
 from perseus.tensorflow.horovod.op_arguments import node_name
 from perseus.tensorflow.plugin import ops
 
-# What a node's own gradient takes over from it.
+# Attributes that an op's gradient has in common with the op.
 _PLACE = ("ignore_name_scope", "process_set_id")
 _SCALES = ("prescale_factor", "prescale_rest", "postscale_factor", "postscale_rest")
 
@@ -20,7 +20,7 @@ def _attributes(op: tf.Operation, *names: str) -> dict[str, Any]:
 
 
 def _named(op: tf.Operation, kind: str, grad: tf.Tensor, suffix: str = "grad") -> dict[str, Any]:
-    """What ranks match an operation of a gradient by: in a graph, the gradient's name."""
+    """Returns the name by which ranks match an op of a gradient: in a graph, the gradient's."""
     given = op.get_attr("tensor_name")
     name = given.decode() if isinstance(given, bytes) else given
     if name:
@@ -34,7 +34,7 @@ def _from_gradient(kind: str, grad: tf.Tensor) -> dict[str, Any]:
 
 @tf.RegisterGradient("HorovodAllreduce")
 def _allreduce_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
-    """The same reduction of the gradient."""
+    """Returns the same reduction of the gradient."""
     return ops.horovod_allreduce(
         grad, **_attributes(op, "reduce_op", *_SCALES, *_PLACE), **_named(op, op.type, grad)
     )
@@ -60,7 +60,7 @@ def _allreduce_each_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor]
 
 @tf.RegisterGradient("HorovodBroadcast")
 def _broadcast_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
-    """The average of the ranks' gradients at the root, zero elsewhere."""
+    """Returns the average of the ranks' gradients on the root, zeros elsewhere."""
     averaged = ops.horovod_allreduce(
         grad, reduce_op=Average, **_attributes(op, *_PLACE), **_named(op, "HorovodAllreduce", grad)
     )
@@ -82,7 +82,7 @@ def _grouped_allgather_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tens
 
 
 def _own_rows(op: tf.Operation, tensor: tf.Tensor, grad: tf.Tensor, suffix: str) -> tf.Tensor:
-    """Of the average of the ranks' gradients, the rows that this rank has given."""
+    """Returns this rank's rows of the average of the ranks' gradients."""
     place = _attributes(op, *_PLACE)
     averaged = ops.horovod_allreduce(
         grad, reduce_op=Average, **place, **_named(op, "HorovodAllreduce", grad, f"grad{suffix}")
@@ -102,7 +102,7 @@ def _own_rows(op: tf.Operation, tensor: tf.Tensor, grad: tf.Tensor, suffix: str)
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _alltoall_grad(op: tf.Operation, grad: tf.Tensor, _: tf.Tensor) -> list[tf.Tensor | None]:
-    """What came from a rank goes back there."""
+    """Sends the gradient back to the ranks that the rows came from."""
     attributes = {**_attributes(op, *_PLACE), **_named(op, op.type, grad)}
     returned, _ = ops.horovod_alltoall(grad, op.outputs[1], **attributes)
     return [returned, None]
@@ -119,7 +119,7 @@ def _grouped_reducescatter_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.
 
 
 def _gathered(op: tf.Operation, grad: tf.Tensor, suffix: str) -> tf.Tensor:
-    """The ranks' gradients, joined, and scaled as Horovod does: a sum's also by their number."""
+    """Concatenates the ranks' gradients, scaled as in Horovod: for a sum also by their number."""
     scales = _attributes(op, *_SCALES)
     factor = (scales["prescale_factor"] + scales["prescale_rest"]) * (
         scales["postscale_factor"] + scales["postscale_rest"]

@@ -1,16 +1,18 @@
-"""The operations as ops of TensorFlow, and their gradients; in eager mode, functions and graphs.
+"""The operations as differentiable ops of TensorFlow, in eager mode, functions and graphs.
 
 Common arguments:
-  name: what ranks match the operation by. In a graph it is the node's, from the tensor's if there
-    is none; in eager mode unnamed operations of a kind have one name, one after the other.
-  ignore_name_scope: matches by the name without the scopes that the node is in.
+  name: what ranks match the operation by. In a graph it is the name of the node, by default made
+    from the tensor's name. In eager mode all unnamed operations of a kind have one name, and run
+    one after the other.
+  ignore_name_scope: match by the name without the scopes of the node.
   process_set: the ranks that take part.
 
-Errors are TensorFlow's: InvalidArgumentError for what is wrong here, FailedPreconditionError, on
-every rank, for what differs between the ranks and before init, UnknownError for a job that cannot
-go on, as when a rank dies. TypeError for types that cannot be sent.
+Errors are TensorFlow's: InvalidArgumentError for a mistake on this rank; FailedPreconditionError
+before init, and on every rank if the ranks' operations do not fit together; UnknownError if the job
+cannot go on, for instance because a rank has died. TypeError for types that cannot be sent.
 
-A tensor on a GPU goes by way of the host: TensorFlow's C API does not tell the streams of its GPUs.
+Tensors on a GPU are sent by way of the host, because TensorFlow's C API does not show the streams
+of its GPUs.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ from perseus.tensorflow.plugin import ops
 from perseus_core import OperationKind
 from perseus_core.arguments import whole_number
 
-# Types that ranks do not send, and one of the same size that they do.
+# From types that ranks cannot send to types of the same size that they can.
 _SENT_AS = {
     tf.uint32: tf.int32,
     tf.uint64: tf.int64,
     tf.complex64: tf.int64,
-    tf.complex128: tf.float64,  # of which it is two
+    tf.complex128: tf.float64,  # two of them
 }
 
 
@@ -76,7 +78,7 @@ def _grouped_allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """_allreduce of several tensors of one dtype, agreed on and complete as one."""
+    """Reduces several tensors of one dtype as one operation."""
     with refusing(OperationKind.ALLREDUCE, "HorovodGroupedAllreduce", name, process_set):
         tensors = [sendable(tensor) for tensor in tensors]
         how = reducing(op, prescale_factor, postscale_factor)
@@ -96,8 +98,10 @@ def _reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduces as _allreduce does; each rank gets its share of the rows, the first ranks one more
-    where they cannot be shared evenly."""
+    """Reduces as _allreduce does; each rank gets its share of the rows.
+
+    If the rows cannot be divided evenly, the first ranks get one more each.
+    """
     with refusing(OperationKind.REDUCESCATTER, "HorovodReducescatter", name, process_set):
         tensor = sendable(tensor)
         how = reducing(op, prescale_factor, postscale_factor)
@@ -117,7 +121,7 @@ def _grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
-    """_reducescatter of several tensors of one dtype as one."""
+    """Does a _reducescatter of several tensors of one dtype as one operation."""
     with refusing(OperationKind.REDUCESCATTER, "HorovodGroupedReducescatter", name, process_set):
         tensors = [sendable(tensor) for tensor in tensors]
         how = reducing(op, prescale_factor, postscale_factor)
@@ -134,8 +138,10 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Joins the ranks' tensors by their first dimension, in which they may differ, in the order of
-    the ranks."""
+    """Concatenates the ranks' tensors along the first dimension, in rank order.
+
+    The first dimension may differ between the ranks.
+    """
     with refusing(OperationKind.ALLGATHER, "HorovodAllgather", name, process_set):
         tensor = sendable(tensor)
     return ops.horovod_allgather(
@@ -150,7 +156,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """allgather of several tensors of one dtype as one operation."""
+    """Does an allgather of several tensors of one dtype as one operation."""
     with refusing(OperationKind.ALLGATHER, "HorovodGroupedAllgather", name, process_set):
         tensors = [sendable(tensor) for tensor in tensors]
     if not tensors:
@@ -168,7 +174,7 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """The tensor of a rank of the world, whose shape and dtype all have."""
+    """Returns the tensor of a rank of the world; all must have its shape and dtype."""
     with refusing(OperationKind.BROADCAST, "HorovodBroadcast", name, process_set):
         tensor = sendable(tensor)
         root_rank = whole_number("root_rank", root_rank)
@@ -185,12 +191,12 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Assigns to variables what they are on the root, and returns their new values.
+    """Assigns the root's values to variables, and returns the values.
 
     Args:
       name: what ranks match the operation by, in place of the variables' names.
 
-    ValueError for what is no variable.
+    Raises ValueError if one is not a variable.
     """
     variables = checked_variables("broadcast_", variables)
     if not variables:
@@ -204,7 +210,7 @@ def broadcast_(
 
 
 def checked_variables(function: str, variables: Iterable[Any]) -> list[Any]:
-    """TensorFlow's variables, of which Keras's have one each; ValueError for what is none."""
+    """Returns the variables of TensorFlow, also for those of Keras; ValueError for others."""
     found = [tensorflow_variable(each) for each in variables]
     for each in found:
         if not isinstance(each, tf.Variable):
@@ -217,13 +223,13 @@ def checked_variables(function: str, variables: Iterable[Any]) -> list[Any]:
 def assign_values_of_root(
     variables: Sequence[Any], names: Sequence[str], root_rank: int, process_set: ProcessSet
 ) -> tuple[list[tf.Tensor], list[Any]]:
-    """Gives variables, which have names to match them by, what they are on a rank of the world.
+    """Assigns the values on a rank of the world to variables; ranks match them by `names`.
 
     Returns the values, and in a graph the operations that assign them.
     """
     present = [tf.convert_to_tensor(each) for each in variables]
     values = in_graph(_values_of_root, process_set, tuple(names), root_rank)(present)
-    # The old kind of variable, too, which v1 graphs may have.
+    # This also works for the old kind of variable that v1 graphs may have.
     assigned = [
         tf.compat.v1.assign(each, value) for each, value in zip(variables, values, strict=True)
     ]
@@ -256,13 +262,12 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends rows to each rank and gives those that came, in the order of the ranks.
+    """Sends rows to each rank, and returns the rows received, in rank order.
 
     Args:
-      splits: how many rows go to each rank of the set; None: as many to each, and the result is
-        the tensor alone.
+      splits: how many rows each rank of the set gets; None for equal parts.
 
-    Returns the rows, and with `splits` also how many came from each rank, as int32.
+    Returns the rows; with `splits`, also how many came from each rank (int32).
     """
     with refusing(OperationKind.ALLTOALL, "HorovodAlltoall", name, process_set):
         tensor = sendable(tensor)
@@ -277,40 +282,43 @@ def alltoall(
 
 def _whole_numbers(splits: Any) -> tf.Tensor:
     splits = tf.convert_to_tensor(splits)
-    # What is empty is of floats until it is said otherwise.
+    # An empty list becomes a tensor of floats.
     if not splits.dtype.is_integer and splits.shape != [0]:
         raise TypeError(f"splits must be whole numbers, not {splits.dtype.name}")
     return tf.cast(splits, tf.int32)
 
 
 def join() -> tf.Tensor:
-    """Says that this rank has no more data, and waits until all say so; until then it takes part
-    with what changes nothing. The rank that joined last, as an int32 scalar."""
+    """Declares that this rank has no more data, and waits until all ranks have done so.
+
+    Meanwhile this rank takes part in operations with neutral data. Returns the rank that joined
+    last, as an int32 scalar.
+    """
     return ops.horovod_join()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """The number of ranks when the op runs, as an int32 scalar; -2 without such a set."""
+    """Returns the number of ranks when the op runs, as an int32 scalar; -2 for an unknown set."""
     return ops.horovod_size(process_set_id=process_set_id, name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """1 if this rank is in the set when the op runs, 0 if not; -2 without such a set. int32."""
+    """Returns 1 if this rank is in the set when the op runs, 0 if not, -2 for an unknown set."""
     return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """local_size() when the op runs, as an int32 scalar."""
+    """Returns local_size() when the op runs, as an int32 scalar."""
     return ops.horovod_local_size(name=name)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """rank() when the op runs, as an int32 scalar."""
+    """Returns rank() when the op runs, as an int32 scalar."""
     return ops.horovod_rank(name=name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """local_rank() when the op runs, as an int32 scalar."""
+    """Returns local_rank() when the op runs, as an int32 scalar."""
     return ops.horovod_local_rank(name=name)
 
 

@@ -1,4 +1,4 @@
-"""How operations are called: attributes of ops, and graphs of many."""
+"""Arguments of ops: tensors, names and attributes; and graphs that call many ops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "short_name",
 ]
 
-# As frameworks/tensorflow/ops.cc has them.
+# The types in frameworks/tensorflow/ops.cc.
 _SENDABLE = {
     tf.uint8,
     tf.int8,
@@ -43,7 +43,7 @@ _SENDABLE = {
 
 
 def sendable(value: Any) -> tf.Tensor:
-    """It as a tensor; TypeError if ranks cannot send its type."""
+    """Returns a value as a tensor; raises TypeError if its type cannot be sent."""
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype not in _SENDABLE:
         raise TypeError(f"tensors of {tensor.dtype.name} cannot be sent")
@@ -54,10 +54,10 @@ def sendable(value: Any) -> tf.Tensor:
 def refusing(
     operation: OperationKind, kind: str, name: str | None, process_set: ProcessSet
 ) -> Iterator[None]:
-    """For what a call does before its op: eagerly, an exception counts as the call on all ranks.
+    """Wraps the code of a call before its op. In eager mode, an exception in it counts as the call.
 
-    While a graph is built other ranks may have theirs already, and wait for an op that will not be;
-    they hear of it when this rank ends.
+    The other ranks' calls then fail as well. While a graph is built, they are not told: other ranks
+    may have built theirs already and wait for the op. They get an error when this rank ends.
     """
     try:
         yield
@@ -69,7 +69,10 @@ def refusing(
 
 
 def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:
-    """How it reduces. Attributes of TensorFlow are float32, so that each factor takes two."""
+    """Returns the attributes of a reduction.
+
+    TensorFlow's attributes are float32, so each factor needs two of them.
+    """
     attributes: dict[str, Any] = {"reduce_op": op}
     for name, value in (("prescale", prescale_factor), ("postscale", postscale_factor)):
         factor = real_number(f"{name}_factor", value)
@@ -82,10 +85,13 @@ def reducing(op: int, prescale_factor: float, postscale_factor: float) -> dict[s
 def matched(
     kind: str, tensor: Any, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
 ) -> dict[str, Any]:
-    """What ranks match it by; its `kind` is such as "HorovodAllreduce".
+    """Returns the attributes by which ranks match an op.
 
-    In a graph they do by its node's name, which without `name` comes from the tensor's. In eager
-    mode, where there are no nodes, they do by `name`, or by the kind.
+    In a graph they match it by the name of its node, which without `name` is made from the
+    tensor's. In eager mode, which has no nodes, they match it by `name`, or else by its kind.
+
+    Args:
+      kind: such as "HorovodAllreduce".
     """
     place = {"process_set_id": set_id(process_set), "ignore_name_scope": ignore_name_scope}
     if tf.executing_eagerly():
@@ -94,13 +100,15 @@ def matched(
 
 
 def node_name(tensor: Any) -> str:
-    """A tensor's name with what a node's name cannot hold replaced."""
+    """Returns a tensor's name with characters replaced that a node's name cannot have."""
     return normalized(tensor.name)
 
 
 def short_name(variable: Any) -> str:
-    """Of a variable, such as kernel: as far as a node's name can hold it. Tensors that are there
-    already have none."""
+    """Returns the last part of a variable's name, such as kernel, for the name of a node.
+
+    It is empty for an eager tensor, which has no name.
+    """
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or ""
     return normalized(own_name(name))
 
@@ -112,14 +120,14 @@ def normalized(name: str) -> str:
 def in_graph(
     function: Callable[..., list[Any]], process_set: ProcessSet, *key: Any
 ) -> Callable[[list[Any]], list[Any]]:
-    """`function(*key, process_set, tensors)` of `tensors`: a graph also where TensorFlow runs
-    eagerly, and operations would run one after the other.
+    """Returns `function(*key, process_set, tensors)` as a function of `tensors`.
 
-    Graphs are kept: the same key and the same types do not build another.
+    In eager mode it becomes a graph, because eager operations run one after the other. Graphs are
+    kept, and used again for the same key and types.
     """
     if not tf.executing_eagerly():
         return lambda tensors: function(*key, process_set, tensors)
-    # The number that a graph holds is another after shutdown and init.
+    # The number in a graph is not valid after shutdown and init.
     return _graph(function, process_set, set_id(process_set), *key)
 
 

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: TensorFlow's own optimizers and Keras's, with gradients of all ranks."""
+"""DistributedOptimizer for TensorFlow's own optimizers and Keras's."""
 
 from __future__ import annotations
 
@@ -40,28 +40,27 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """The optimizer, with gradients that are reduced over the ranks before they are applied.
+    """Returns the optimizer with gradients that are reduced over the ranks before they are applied.
 
     Args:
       optimizer: a tf.compat.v1.train.Optimizer; or one of Keras, for which see
         perseus.tensorflow.horovod.keras.DistributedOptimizer.
-      name: of a v1 optimizer; "Distributed" and its class without one.
-      use_locking: as v1 optimizers take it.
-      device_dense, device_sparse: the devices, as tf.device takes them, of the operations.
-      compression: what a gradient is turned into before it is reduced.
-      sparse_as_dense: reduces IndexedSlices as tensors, and does not gather them.
-      backward_passes_per_step: calls whose gradients are added up before they are reduced.
-      op: Average, Sum, Min, Max or Product, of gradients; or, of v1 optimizers, Adasum, of what the
-        optimizer makes of them: each rank steps by itself, and the differences that this makes to
-        the variables are combined.
+      name: the name of a v1 optimizer; "Distributed" with its class by default.
+      use_locking: as for v1 optimizers.
+      device_dense, device_sparse: the devices of the operations, as for tf.device.
+      compression: converts a gradient before it is reduced.
+      sparse_as_dense: reduce IndexedSlices as tensors, in place of gathering them.
+      backward_passes_per_step: how many calls add up their gradients before these are reduced.
+      op: Average, Sum, Min, Max or Product of gradients; for v1 optimizers also Adasum. With Adasum
+        each rank takes a step by itself, and the changes of the variables are combined.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
-        size / it after.
-      average_aggregated_gradients: divides what has been added up by backward_passes_per_step.
+        size / gradient_predivide_factor after.
+      average_aggregated_gradients: divide the sums by backward_passes_per_step.
       num_groups: deprecated form of an int for `groups`.
-      groups: gradients that are reduced together: the number of groups to split them into, or lists
-        of variables; others stay single.
-      process_set: the ranks that take part; on others the optimizer stays local.
-      scale_local_gradients: divides the gradients of what register_local_var has been given by the
+      groups: gradients to reduce together: the number of groups to split them into, or lists of
+        variables; others are reduced one by one.
+      process_set: the ranks that take part; on others the optimizer is local.
+      scale_local_gradients: divide the gradients of variables given to register_local_var by the
         number of ranks.
 
     Raises ValueError for arguments that contradict each other.
@@ -74,7 +73,7 @@ def DistributedOptimizer(
     if not isinstance(optimizer, _LegacyOptimizer):
         if op == Adasum:
             raise ValueError("op == Adasum is not supported yet with Keras")
-        # Keras is not needed before.
+        # Keras is only imported if it is needed.
         from perseus.tensorflow.horovod import keras
 
         return keras.DistributedOptimizer(
@@ -97,7 +96,7 @@ def DistributedOptimizer(
     if tf.executing_eagerly() and passes > 1:
         raise ValueError(
             "backward_passes_per_step > 1 is not supported yet with tf.compat.v1.train optimizers "
-            "in eager execution: use one of Keras, or a graph"
+            "in eager execution: use an optimizer of Keras, or a graph"
         )
     if op == Adasum:
         if set_id(process_set) != WORLD:
@@ -124,7 +123,7 @@ def DistributedOptimizer(
 
 
 class _Wrapper(_LegacyOptimizer):
-    """Gives what it does not change to the optimizer within."""
+    """Passes calls on to the optimizer within."""
 
     def __init__(self, optimizer: Any, name: str | None, use_locking: bool) -> None:
         super().__init__(
@@ -193,11 +192,11 @@ class _DistributedOptimizer(_Wrapper):
             )
 
     def register_local_var(self, var: Any) -> None:
-        """Leaves the gradient of a variable to this rank."""
+        """Excludes the gradient of a variable from the reduction."""
         (self._aggregation or self._reduction).register_local_var(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Pairs of gradients, reduced over the ranks, and variables."""
+        """Returns pairs of gradients, reduced over the ranks, and variables."""
         gradients, variables = zip(*super().compute_gradients(*args, **kwargs), strict=True)
         reduce = self._aggregation.compute_gradients if self._aggregation else self._reduction
         return list(zip(reduce(gradients, variables), variables, strict=True))
@@ -218,9 +217,9 @@ class _DistributedOptimizer(_Wrapper):
 
 
 class _DistributedAdasumOptimizer(_Wrapper):
-    """Lets the optimizer step by itself, and combines the differences that this makes.
+    """Lets the optimizer take a step by itself, and combines the changes of the ranks.
 
-    With several passes, the optimizer steps in each of them, and what they have made together is
+    With several passes, the optimizer takes a step in each, and the changes of all of them are
     combined after the last.
     """
 
@@ -247,7 +246,7 @@ class _DistributedAdasumOptimizer(_Wrapper):
             None,
             global_process_set,
         )
-        # With several passes: how many there have been, and the variables as they were before.
+        # With several passes: how many there have been, and the variables before the first.
         self._counter: Any = None
         self._starts: dict[Any, Any] = {}
 
@@ -278,9 +277,9 @@ class _DistributedAdasumOptimizer(_Wrapper):
         return None if tf.executing_eagerly() else tf.group(*assigned, name=name)
 
     def _begin(self, variables: list[Any]) -> tuple[list[Any], Any]:
-        """The variables as they were before the step's first pass, and whether this is its last."""
+        """Returns the variables before the step's first pass, and whether this is its last."""
         if self._passes == 1:
-            # In memory of its own: optimizers update in place.
+            # A deep copy, because optimizers update in place.
             return [tf.raw_ops.DeepCopy(x=each) for each in variables], None
         self._make_variables(variables)
         count = tf.identity(self._counter.assign_add(1))
@@ -294,7 +293,7 @@ class _DistributedAdasumOptimizer(_Wrapper):
             return [tf.identity(start) for start in starts], tf.equal(count % self._passes, 0)
 
     def _make_variables(self, variables: list[Any]) -> None:
-        # Not in the control dependencies of what goes on.
+        # Outside the control dependencies of the present graph.
         with tf.init_scope():
             if self._counter is None:
                 self._counter = local_variable(tf.zeros([], tf.int64), f"{self.get_name()}_counter")
@@ -310,5 +309,5 @@ class _DistributedAdasumOptimizer(_Wrapper):
 
 
 def _after(operations: list[Any]) -> Any:
-    """In a graph, what follows waits for the operations; eagerly it comes after them anyway."""
+    """In a graph, makes later operations wait for these; eager ones are in order anyway."""
     return tf.control_dependencies([] if tf.executing_eagerly() else operations)

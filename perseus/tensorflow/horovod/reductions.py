@@ -2,10 +2,10 @@
 
 Arguments besides those of perseus.tensorflow.horovod.mpi_ops:
   op: Average (the default), Sum, Min, Max, Product or Adasum. `average` is its deprecated form.
-  compression: what tensors are turned into before they are reduced.
-  prescale_factor, postscale_factor: inputs are multiplied by the one first, results by the other
-    last.
-  device_dense, device_sparse: the device, as tf.device takes it, on which the ops are placed.
+  compression: converts tensors before they are reduced.
+  prescale_factor, postscale_factor: inputs are multiplied by the former first, results by the
+    latter last.
+  device_dense, device_sparse: the device of the ops, as for tf.device.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def allreduce(
     """Reduces the ranks' tensors element by element. Differentiable.
 
     IndexedSlices are summed or averaged by gathering their values and indices; the result is
-    IndexedSlices with the rows of all ranks. NotImplementedError for other reductions of them.
+    IndexedSlices with the rows of all ranks. Other reductions of them raise NotImplementedError.
     """
     with refusing(OperationKind.ALLREDUCE, "HorovodAllreduce", name, process_set):
         op = resolve_op(op, average)
@@ -83,9 +83,9 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> Sequence[Any]:
-    """allreduce of several tensors of one dtype, agreed on and complete as one.
+    """Does an allreduce of several tensors of one dtype as one operation.
 
-    IndexedSlices among them are reduced by themselves.
+    IndexedSlices among them are reduced separately.
     """
     if not tensors:
         return tensors
@@ -159,7 +159,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Sequence[tf.Tensor]:
-    """reducescatter of several tensors of one dtype as one."""
+    """Does a reducescatter of several tensors of one dtype as one operation."""
     if not tensors:
         return tensors
     with tf.device(device_dense):
@@ -188,11 +188,13 @@ def gathered_slices(
     name: str | None,
     process_set: ProcessSet,
 ) -> tf.IndexedSlices:
-    """The rows of all ranks' slices, of which duplicates add up. NotImplementedError for what is
-    no sum of rows."""
+    """Gathers the rows of all ranks' slices, whose duplicates add up.
+
+    Raises NotImplementedError for reductions other than Average and Sum.
+    """
     if op == Adasum:
         raise NotImplementedError(
-            "Adasum does not reduce IndexedSlices: give sparse_as_dense=True, or a dense tensor"
+            "Adasum does not reduce IndexedSlices: set sparse_as_dense=True, or pass a dense tensor"
         )
     if op not in (Average, Sum):
         raise NotImplementedError("IndexedSlices can be averaged and summed only")
@@ -204,7 +206,7 @@ def gathered_slices(
     )
     if op == Average:
         values /= tf.cast(size_op(set_id(process_set)), values.dtype)
-    # Before the sum and after it is the same.
+    # Scaling before the sum and after it gives the same result.
     factor = prescale_factor * postscale_factor
     if factor != 1.0:
         values = tf.cast(tf.cast(values, tf.float64) * factor, values.dtype)

@@ -1,4 +1,4 @@
-"""Batch normalisation with the statistics of all ranks' batches together."""
+"""Batch normalization with the statistics of all ranks' batches together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["SyncBatchNormalization"]
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """BatchNormalization whose mean and variance, while training, are those over all ranks'
-    batches, which may differ in size. Every rank must come to the layer equally often.
+    """A BatchNormalization that uses mean and variance over all ranks' batches while training.
+
+    The batches may differ in size. Every rank must run the layer equally often.
 
     Args:
-      fused: must be false; there is no fused kernel that waits for other ranks.
-      kwargs: those of BatchNormalization.
+      fused: must be false, because no fused kernel waits for other ranks.
+      kwargs: arguments of BatchNormalization.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
@@ -36,11 +37,11 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         if tf.executing_eagerly() and size() == 1:
             return mean, variance
         mask = kwargs.get("mask", args[-1] if args else None)
-        # Sums of squares lose digits to each other, for which float64 has enough.
+        # Differences of sums of squares lose digits; float64 has enough of them.
         wide_mean, wide_variance = tf.cast(mean, tf.float64), tf.cast(variance, tf.float64)
         count = tf.cast(self._values_per_channel(inputs, mask, mean), tf.float64)
         own = [tf.ones_like(wide_mean), wide_mean, wide_variance + tf.square(wide_mean)]
-        # A rank without any value has no mean either.
+        # A rank without values has no mean.
         sums = allreduce(tf.math.multiply_no_nan(tf.stack(own), count), op=Sum)
         joint_mean = sums[1] / sums[0]
         joint_variance = sums[2] / sums[0] - tf.square(joint_mean)

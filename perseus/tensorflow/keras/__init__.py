@@ -1,4 +1,4 @@
-"""Horovod's interface for tf.keras under a shorter name: perseus.tensorflow.horovod.keras."""
+"""perseus.tensorflow.horovod.keras, Horovod's interface for tf.keras, under a shorter name."""
 
 from perseus.tensorflow.horovod.keras import *  # noqa: F403
 from perseus.tensorflow.horovod.keras import __all__ as __all__

@@ -102,7 +102,7 @@ def test_mistakes(kv):
     with pytest.raises(KeyError, match="call init first"):
         kv.pull("unknown", ones)
     kv.init("m", ones)
-    with pytest.raises(ValueError, match="initialised already"):
+    with pytest.raises(ValueError, match="initialized already"):
         kv.init("m", ones)
     with pytest.raises(ValueError, match=r"float32\[3\].*float32\[4\]"):
         kv.push("m", mx.nd.ones((4,)))
@@ -148,7 +148,7 @@ def test_what_was_pushed_is_the_weight_of_an_optimizer_set_later(kv):
 def test_a_mistake_of_one_worker_is_an_error_of_all(kv, two_ranks):
     kv.init("lone", mx.nd.ones((3,)))
     if kv.rank == 0:
-        with pytest.raises(ValueError, match="initialised with"):
+        with pytest.raises(ValueError, match="initialized with"):
             kv.push("lone", mx.nd.ones((4,)))
     else:
         kv.push("lone", mx.nd.ones((3,)))

@@ -292,7 +292,7 @@ def test_what_cannot_be_sent_is_said_at_once():
         hvd.grouped_allreduce(ones)
     with pytest.raises(ValueError, match="root_rank is 99"):
         hvd.broadcast(ones, 99)
-    with pytest.raises(ValueError, match="no reduction"):
+    with pytest.raises(ValueError, match="not a reduction"):
         hvd.allreduce(ones, op=17)
     with pytest.raises(TypeError, match="name"):
         hvd.allreduce(ones, name=3)

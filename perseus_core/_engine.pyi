@@ -98,7 +98,7 @@ def wait(handle: int, time_out_ms: int = -1, /) -> bool:
     """Returns whether the operation is complete; raises if it failed. Signal handlers run."""
 
 def wait_on_stream(handle: int, stream: int, /) -> None:
-    """Makes a CUDA stream wait for the results; raises if the operation failed. What is kept for
+    """Makes a CUDA stream wait for the results; raises if the operation failed. The object kept for
     the operation may then be dropped in the order of that stream."""
 
 def kept(handle: int, /) -> Any:

@@ -1,7 +1,7 @@
 """The engine's operations on memory that is given by address, for adapters.
 
 An adapter turns its framework's tensors into addresses, shapes and numbers, submits them and waits.
-This module is what an adapter may use for that. What ranks call an operation is in
+This module has what an adapter may use for that. Submission under a name is in
 `perseus_core.submission`, calls that fail before they are submitted in `perseus_core.refusals`,
 ranks and process sets in `perseus_core` itself. The names here are the bound functions of the
 extension module and no wrappers: a Python function around each would cost every operation.
@@ -53,7 +53,7 @@ Follow an operation by its handle, which is never used again for another:
       ValueError if there is none, or it has been taken.
   wait_on_stream(handle, stream) -> None
       Makes a CUDA stream, by its address, wait for the results in place of the host. Raises if the
-      operation has failed. What is kept may then be freed in the order of that stream.
+      operation has failed. The object that is kept may then be freed in the order of that stream.
   kept(handle) -> Any
       What submit was given to keep; None if nothing is kept any more.
   let_go(handle) -> None

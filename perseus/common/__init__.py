@@ -1,1 +1,1 @@
-"""What the adapters share: exceptions, process sets, reductions, and the process's place."""
+"""The parts that all adapters share: exceptions, process sets, reductions, ranks."""

@@ -263,9 +263,7 @@ def empty_like(tensor: NDArray, shape: tuple[int, ...] | None = None) -> NDArray
         with mx.util.np_shape(True):
             return mx.np.ndarray(handle=new(shape, tensor.context, True, tensor.dtype))
     if 0 in shape:
-        raise ValueError(
-            f"an array of shape {shape} has no elements; only mx.np has such arrays"
-        )
+        raise ValueError(f"an array of shape {shape} has no elements; only mx.np has such arrays")
     return NDArray(new(shape, tensor.context, True, tensor.dtype))
 
 

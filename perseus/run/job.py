@@ -39,7 +39,7 @@ AGENT_SECONDS = 1.0
 
 @dataclass
 class Job:
-    """What a launcher runs, and how."""
+    """Describes the job that a launcher runs."""
 
     command: Sequence[str]
     slots: Sequence[Slot]

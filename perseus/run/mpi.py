@@ -20,7 +20,7 @@ class Mpirun:
 
 @dataclass(frozen=True)
 class MpirunOptions:
-    """What mpirun is asked for."""
+    """The options of mpirun that a job needs."""
 
     size: int
     hosts: Sequence[tuple[str, int]]  # empty for this host

@@ -20,7 +20,7 @@ class RankOutcomes:
     def __init__(self, size: int, least: int | None) -> None:
         self.least = least
         self._size = size
-        self._statuses: dict[int, int] = {}  # of ranks that have exited
+        self._statuses: dict[int, int] = {}  # by rank, for those that have exited
         self._blames: dict[int, int] = {}  # from a rank to the rank that it blames, the latest one
         self._given_up_by: dict[int, set[int]] = defaultdict(set)
         self._failed: set[int] = set()

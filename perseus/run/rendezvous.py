@@ -34,7 +34,7 @@ def own_addresses(
 
 @dataclass(frozen=True)
 class ServedRendezvous:
-    """What the launcher needs of a rendezvous that is being served.
+    """Gives the launcher access to a rendezvous that is being served.
 
     Attributes:
       seen_from: from a host to the "address:port" at which it reaches the rendezvous.

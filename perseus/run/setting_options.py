@@ -17,7 +17,7 @@ class SettingOption:
     flags: tuple[str, ...]
     setting: str
     help: str
-    # What the flag sets; None if the flag takes a value.
+    # The value that the flag sets; None if the flag takes a value.
     value: str | None = None
     metavar: str = "N"
     # Refuses a wrong value before ranks start.

@@ -49,13 +49,13 @@ class Operands(NamedTuple):
 
     #: as the caller has them
     tensors: Sequence[torch.Tensor]
-    #: what is sent: the tensors themselves, or row-major copies
+    #: the memory that is sent: the tensors themselves, or row-major copies
     sources: list[torch.Tensor]
     #: where the results go; the sources in place, and empty if the engine allocates them
     targets: list[torch.Tensor]
-    #: what engine.submit takes
+    #: the argument `tensors` of engine.submit
     described: list[Operand]
-    #: what engine.submit takes; None is CPU memory
+    #: the argument `place` of engine.submit; None is CPU memory
     place: Place | None
 
     def copy_back(self) -> None:

@@ -1,4 +1,4 @@
-"""What environment variables tell about the job."""
+"""Reads facts about the job from environment variables."""
 
 from __future__ import annotations
 

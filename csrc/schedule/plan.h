@@ -47,8 +47,8 @@ void for_each_operation(const Shard& shard, Visit visit) {
 
 // All of it comes from the settings and the tuner.
 struct Granularity {
-  uint64_t merge_bytes = 0;  // 0 merges nothing
-  uint64_t shard_bytes = 0;
+  uint64_t merge_bytes = 0;   // 0 merges nothing
+  uint64_t shard_bytes = 0;   // must be given: above 0
   bool groups_apart = false;  // tensors of a group are merged only with each other
   // Of tensors on GPUs.
   uint64_t gpu_merge_bytes = merge_bytes;

@@ -160,8 +160,11 @@ TEST(Plan, APlannerUsedAgainPlansAsANewOneDoes) {
 TEST(Plan, GroupsCanBeKeptApart) {
   const std::vector<Agreement::Ready> agreed = {allreduce_of(0, {5, 6}), allreduce_of(1, {7}),
                                                 allreduce_of(2, {8})};
-  EXPECT_EQ(plan(agreed, {.groups_apart = true}).shards.size(), 2u);
-  EXPECT_EQ(plan(agreed, {.groups_apart = false}).shards.size(), 1u);
+  Granularity granularity = {.merge_bytes = 1 << 20, .shard_bytes = 1 << 20};
+  granularity.groups_apart = true;
+  EXPECT_EQ(plan(agreed, granularity).shards.size(), 2u);
+  granularity.groups_apart = false;
+  EXPECT_EQ(plan(agreed, granularity).shards.size(), 1u);
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ namespace {
 // urgent message can overtake.
 constexpr size_t kWindow = 4;
 constexpr int kArrivalsPerTurn = 16;
-constexpr std::chrono::milliseconds kPatience{2};
-constexpr std::chrono::milliseconds kSleep{1};
+constexpr std::chrono::milliseconds kPollTime{2};
+constexpr std::chrono::milliseconds kPollInterval{1};
 // How long the destructor waits for messages under way, including goodbyes.
 constexpr std::chrono::seconds kLastWait{1};
 
@@ -135,7 +135,7 @@ bool MpiFabric::poll() {
   bool moved = progress_sends();
   moved |= match_arrivals();
   moved |= progress_receives();
-  if (moved) poll_until_ = Clock::now() + kPatience;
+  if (moved) poll_until_ = Clock::now() + kPollTime;
   return moved;
 }
 
@@ -245,7 +245,7 @@ bool MpiFabric::is_busy() const {
 bool MpiFabric::prepare_to_sleep() {
   const bool busy = is_busy();
   const Clock::time_point now = Clock::now();
-  if (busy && !was_busy_) poll_until_ = now + kPatience;
+  if (busy && !was_busy_) poll_until_ = now + kPollTime;
   was_busy_ = busy;
   if (!busy) return true;
   if (now < poll_until_) {
@@ -255,7 +255,7 @@ bool MpiFabric::prepare_to_sleep() {
   }
   if (!is_sleeping_) {
     is_sleeping_ = true;
-    sleep_timer_ = loop_.call_at(now + kSleep, [this] { is_sleeping_ = false; });
+    sleep_timer_ = loop_.call_at(now + kPollInterval, [this] { is_sleeping_ = false; });
   }
   return true;
 }

@@ -3,8 +3,8 @@
 // happens to a peer or a link, MPI never uses a buffer of the engine.
 //
 // A thread cannot sleep until MPI makes progress. So while frames are under way or awaited, the
-// loop polls: all the time until nothing has moved for kPatience, then once every kSleep, so that
-// waiting for a straggler costs little. With nothing under way or awaited it sleeps.
+// loop polls: all the time until nothing has moved for kPollTime, then once every kPollInterval, so
+// that waiting for a straggler costs little. With nothing under way or awaited it sleeps.
 #pragma once
 
 #include <cstddef>

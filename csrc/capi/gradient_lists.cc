@@ -8,7 +8,7 @@
 namespace perseus {
 namespace {
 
-// What came of an allgather of one tensor.
+// The result of an allgather of one tensor.
 perseus_result_t gathered(perseus_handle_t handle) {
   perseus_result_t result{};
   result.struct_size = sizeof result;
@@ -85,7 +85,7 @@ Status GradientLists::gather_counts(const std::string& what, perseus_callback_t 
 void GradientLists::settle(perseus_handle_t handle, perseus_status_t status) {
   if (status == PERSEUS_OK) refuse_what_others_have(handle);
   perseus_release(handle);
-  // All ranks have heard of a refusal when they have made what comes after it: none leaves before.
+  // A rank that completes this operation has heard of all refusals before it, so none leaves early.
   if (!gather_counts("settled", [](void* user, perseus_handle_t last, perseus_status_t,
                                    const char*) {
          perseus_release(last);
@@ -109,7 +109,7 @@ void GradientLists::refuse_what_others_have(perseus_handle_t handle) {
   }
   for (const auto& [name, times] : most) {
     if (times == 0) continue;
-    // Nobody was more than once ahead: a gradient is submitted again when it is done.
+    // A rank is ahead by one at most: a gradient is submitted again only when it is done.
     const std::string whole = name_ + "." + std::string(name);
     int32_t id = 0;
     if (perseus_register(set_, PERSEUS_ALLREDUCE, whole.c_str(), &id) == PERSEUS_OK) {

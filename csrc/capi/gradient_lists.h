@@ -1,5 +1,5 @@
-// Whether the ranks have registered the same gradients, in the same order: what only some have the
-// others would never submit, and these would wait for in vain.
+// Compares whether all ranks have registered the same gradients in the same order. A gradient that
+// only some ranks have would never be submitted by the others, and these would wait in vain.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace perseus {
 
-// One comparison at a time: show() by a thread of the program, the rest on the library's.
+// One comparison at a time. A thread of the program calls show(); the rest runs on the library's.
 class GradientLists {
  public:
   class Owner {
    public:
-    // The ranks' lists are the same; kMismatch if not, with how they differ; any other status if
-    // the job ended before they could be compared. Where they differ nothing may be submitted any
-    // more. Gives how often each gradient has been, since show().
+    // The lists were compared. Ok: all are the same. kMismatch: they differ, as the message says,
+    // and nothing more may be submitted. Another error: the job ended first. Returns how often each
+    // gradient has been submitted since show().
     virtual std::vector<int64_t> on_compared(const Status& status) = 0;
-    // The last call: what was submitted of gradients that differ ends by itself.
+    // The last call. Gradients that were submitted although the lists differ end by themselves.
     virtual void on_settled() = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  // `name`: what the names of the gradients begin with, on all ranks.
+  // `name`: the prefix of the gradients' names, the same on all ranks.
   GradientLists(Owner& owner, perseus_process_set_t set, std::string name)
       : owner_(owner), set_(set), name_(std::move(name)) {}
 
-  // Shows the others this rank's gradients by their names, none of which is empty. The owner is
-  // told unless this fails.
+  // Sends the names of this rank's gradients, none of which is empty, to the other ranks. The
+  // owner is called back unless this fails.
   Status show(const std::vector<std::string>& gradients);
 
  private:
@@ -41,20 +41,20 @@ class GradientLists {
                 perseus_callback_t callback);
   void compare(perseus_handle_t handle, const Status& status);
   Status gather_counts(const std::string& what, perseus_callback_t callback);
-  // Some ranks have submitted gradients that others have not, and now will not.
+  // Ends gradients that some ranks have submitted and others now will not.
   void settle(perseus_handle_t handle, perseus_status_t status);
-  // Those of which this rank has submitted fewer than any other.
+  // Refuses the gradients that this rank has submitted less often than another rank.
   void refuse_what_others_have(perseus_handle_t handle);
-  // "" if there is none.
+  // Returns how the lists differ, or "".
   std::string find_difference() const;
 
   Owner& owner_;
   const perseus_process_set_t set_;
   const std::string name_;
-  std::string shown_;  // each name and a null character, and one more at the end
+  std::string shown_;  // each name, ended by a null character; one more at the end
   std::vector<std::string> own_;
   std::vector<std::vector<std::string>> of_ranks_;
-  std::vector<int64_t> submitted_;  // of own_
+  std::vector<int64_t> submitted_;  // how often, for each of own_
   std::string why_;
 };
 

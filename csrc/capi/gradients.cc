@@ -14,14 +14,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a time-out that began then.
+// Returns what is left of a time-out that began at `began`.
 int64_t left_of(int64_t time_out_ms, Clock::time_point began) {
   if (!is_bound(time_out_ms)) return -1;
   const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began);
   return std::max<int64_t>(0, time_out_ms - passed.count());
 }
 
-// What they do for this layer alone waits for nothing.
+// A callback that only serves this layer waits for nothing, so it may run in a wait.
 perseus_callback_thread_t callback_thread_of(const perseus_gradients_options_t& options) {
   const bool are_told = options.gradient_done != nullptr || options.batch_done != nullptr;
   return are_told ? options.callback_thread : PERSEUS_CALLBACK_IN_WAIT;
@@ -52,7 +52,7 @@ Result<int32_t> Gradients::add(const char* name, const perseus_tensor_t& tensor)
                                     " comes too late: one has been submitted already");
   }
   if (names_.contains(gradient.name)) {
-    return Status::invalid_argument(title(gradient) + " is there already");
+    return Status::invalid_argument(title(gradient) + " is registered already");
   }
   if (const auto bytes = bytes_of(tensor); !bytes.is_ok()) {
     return Status::invalid_argument(title(gradient) + ": " + bytes.status().message());
@@ -89,7 +89,7 @@ Status Gradients::submit(int32_t number, void* stream) {
   gradient.refusal = status;
   is_known_.notify_all();
   if (status.is_ok()) return status;
-  if (lists_differ_) {  // its batch gets no more
+  if (lists_differ_) {  // nothing more is submitted in its batch
     --under_way_;
     const int64_t last = batch_;
     lock.unlock();
@@ -128,7 +128,7 @@ Status Gradients::hand_over(Gradient& gradient, int64_t turn, void* stream) {
   PERSEUS_RETURN_IF_ERROR(perseus::submit(engine, submission, &handle));
   {
     const std::lock_guard lock(mutex_);
-    // Its callback may have submitted the next one meanwhile.
+    // The operation's callback may already have submitted the next one.
     if (turn > gradient.handle_of) {
       std::swap(gradient.handle, handle);
       gradient.handle_of = turn;
@@ -170,7 +170,7 @@ void Gradients::leave(Gradient& gradient, bool was_first) {
   --gradient.submitted;
   ++unsubmitted_;
   --under_way_;
-  // The lists are compared within the batch that they were shown in.
+  // A batch in which the lists are being compared stays, even if nothing is submitted in it.
   if (was_first && unsubmitted_ == gradients_.size() && batch(batch_).remaining == unsubmitted_) {
     batch(batch_).remaining = 0;
     unsubmitted_ = 0;
@@ -224,7 +224,7 @@ void Gradients::note_done(int64_t number, size_t parts, perseus_status_t status,
   }
   of.remaining -= parts;
   if (of.remaining > 0) return;
-  // Also in place of what follows from it.
+  // A mismatch takes the place of errors that follow from it.
   const perseus_status_t of_batch = lists_differ_ ? PERSEUS_MISMATCH : of.status;
   const std::string text = lists_differ_ ? why_ : std::move(of.message);
   lock.unlock();
@@ -251,7 +251,7 @@ Status Gradients::show_list_once(const std::shared_ptr<Engine>& engine) {
     const std::lock_guard lock(mutex_);
     shown_in_.reset();
     --batch(shown_at_).remaining;
-    are_compared_ = true;  // as far as they will be: nobody is to wait for it
+    are_compared_ = true;  // the comparison failed: nobody must wait for it
     is_known_.notify_all();
   }
   end_one();
@@ -288,7 +288,7 @@ Status Gradients::wait_for_comparison(int64_t time_out_ms) {
     if (!is_bound(time_out_ms)) {
       is_known_.wait(lock, compared);
     } else if (!is_known_.wait_for(lock, std::chrono::milliseconds(time_out_ms), compared)) {
-      return {StatusCode::kInProgress, "not all ranks have shown which gradients they have"};
+      return {StatusCode::kInProgress, "not all ranks have sent the names of their gradients yet"};
     }
   }
   return difference();

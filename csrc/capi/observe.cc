@@ -1,4 +1,4 @@
-// perseus.h: codecs, timeline, counters, settings, what was found.
+// perseus.h: codecs, timeline, counters, settings, what was found on this machine.
 #include <string>
 
 #include "capi/process.h"

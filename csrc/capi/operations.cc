@@ -20,11 +20,11 @@ using perseus::to_c;
 namespace {
 
 constexpr size_t kMaxName = 4096;
-// Of the first published perseus.h, which had no devices.
+// The sizes in the first published perseus.h, which had no devices.
 constexpr size_t kFirstSubmissionSize = offsetof(perseus_submission_t, device);
 constexpr size_t kFirstResultSize = offsetof(perseus_result_t, device);
 
-// The complete operation behind a handle, or why there is none.
+// Returns the complete operation behind a handle, or an error.
 perseus::Result<OperationPtr> find_complete(perseus_handle_t handle) {
   OperationPtr operation = Process::instance().handles.find(handle);
   if (operation == nullptr) return perseus::unknown_handle(handle);
@@ -64,7 +64,7 @@ perseus_status_t perseus_submit(const perseus_submission_t* submission, perseus_
     return to_c(
         Status::invalid_argument("the submission is missing, or its struct_size is not set"));
   }
-  // Of a program that was compiled before the last fields were there: on the CPU.
+  // A program that was compiled before the last fields existed gets the CPU.
   perseus_submission_t known{};
   std::memcpy(&known, submission, std::min(submission->struct_size, sizeof known));
   return to_c(perseus::submit(Process::instance().engine(), known, handle));

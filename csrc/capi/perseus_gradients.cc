@@ -21,7 +21,7 @@ struct perseus_gradients {
 
 namespace {
 
-// Of the first published perseus.h, in which callbacks ran in the library.
+// The size in the first published perseus.h, when callbacks ran only in the library.
 constexpr size_t kFirstOptionsSize = offsetof(perseus_gradients_options_t, callback_thread);
 
 Status missing() { return Status::invalid_argument("the gradients are a null pointer"); }
@@ -36,7 +36,7 @@ perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* opt
     return to_c(Status::invalid_argument(
         "the place for the gradients is missing, or the options' struct_size is not set"));
   }
-  // Of a program that was compiled before the last fields were there: callbacks in the library.
+  // A program that was compiled before the last fields existed gets callbacks in the library.
   perseus_gradients_options_t known{};
   known.device_index = -1;
   if (options != nullptr) {

@@ -30,8 +30,8 @@ void warn_about_environment() {
   }
 }
 
-// A program that ends without perseus_shutdown leaves first, with a reason: MPI, which comes after,
-// waits for all ranks when it is finalised, and the others may wait for this one.
+// If a program ends without perseus_shutdown, leaves the job with a reason before MPI is finalised:
+// MPI then waits for all ranks, and those may be waiting for this one.
 void leave_at_exit() {
   Process& process = Process::instance();
   if (EngineScope::is_here()) {
@@ -39,7 +39,7 @@ void leave_at_exit() {
     skip_mpi_finalize();
     return;
   }
-  if (process.engine() == nullptr) return;  // it has left, or is a forked child
+  if (process.engine() == nullptr) return;  // already left, or a forked child
   const Status status = process.shutdown("its program ended without perseus_shutdown");
   if (!status.is_ok()) PERSEUS_LOG(kError, status.message());
 }
@@ -81,7 +81,7 @@ void Process::after_fork_in_child() {
   recycled_operations().after_fork();
   handles.after_fork_in_child();
   names.after_fork_in_child();
-  // Its destructor would wait for a thread that is not here.
+  // Leaked: its destructor would wait for a thread that the child does not have.
   new std::shared_ptr<Engine>(std::move(engine_));
   engine_ = nullptr;
   engine_mutex_.unlock();
@@ -125,14 +125,14 @@ Status Process::init(const std::vector<int>& ranks) {
     std::lock_guard lock(engine_mutex_);
     engine_ = std::move(engine).value();
   }
-  // After MPI's own, of the first init: the last to come is the first to run.
+  // Registered after MPI's own handler, so that it runs before that one.
   static const bool leaves = std::atexit(leave_at_exit) == 0;
   if (!leaves) PERSEUS_LOG(kWarning, "call perseus_shutdown before the program ends");
   return {};
 }
 
 Status Process::shutdown(const std::string& why) {
-  // Another thread may be waiting for this one to be done with it.
+  // Another thread that shuts down may be waiting for this callback to end.
   if (EngineScope::is_here()) {
     return Status::invalid_argument("perseus_shutdown cannot be called from a callback");
   }
@@ -175,7 +175,7 @@ using perseus::Topology;
 
 namespace {
 
-// A property of the running engine's topology, -1 without one.
+// Returns a property of the running engine's topology, or -1 without an engine.
 template <typename Get>
 int32_t topology_value(Get get) {
   const auto engine = Process::instance().engine();

@@ -1,4 +1,4 @@
-// What perseus.h keeps for the life of the process, whatever engines come and go. Any thread.
+// The state behind perseus.h that outlives engines: it lasts as long as the process. Any thread.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace perseus {
 
 class Process {
  public:
-  // Never destroyed: threads of the host program may call until the very end.
+  // Never destroyed: threads of the host program may call it until the process ends.
   static Process& instance();
 
   // Null when not initialised.
@@ -30,14 +30,14 @@ class Process {
   Handles handles;
   Timeline timeline;
   Counters counters;
-  // How long a waiting thread yields before it sleeps, as the last init was told.
+  // How long a waiting thread yields before it sleeps, from the settings of the last init.
   std::atomic<std::chrono::microseconds> spin{std::chrono::microseconds(0)};
 
  private:
   Process();
 
-  // A forked child has no engine thread: it starts without an engine or handles, and leaves the
-  // parent's alone.
+  // A forked child has no engine thread. It starts without an engine and handles, and does not
+  // touch its parent's.
   void before_fork();
   void after_fork_in_parent();
   void after_fork_in_child();
@@ -48,9 +48,9 @@ class Process {
   int generation_ = 0;  // init calls
 };
 
-// What perseus.h has told, as a value.
+// The result of a perseus.h call as a Status.
 Status from_c(perseus_status_t status, const char* message);
-// While it lives, another message is perseus_last_error's: a callback may run within a call.
+// Keeps perseus_last_error's message across a callback that runs within a call and may change it.
 class KeptError {
  public:
   KeptError();
@@ -60,7 +60,7 @@ class KeptError {
  private:
   std::string error_;
 };
-// Keeps the message for perseus_last_error and gives the code.
+// Stores the message for perseus_last_error and returns the code.
 perseus_status_t to_c(const Status& status);
 Status not_initialized();
 

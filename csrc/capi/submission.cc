@@ -13,8 +13,8 @@
 namespace perseus {
 namespace {
 
-// Of a tensor. Some may be mapped from files, or be sparse; numbers that were never written as
-// shapes go far beyond.
+// The most bytes that a tensor may have. Some exceed the memory, as they are mapped from files or
+// sparse; a shape read from garbage is far larger still.
 int64_t most_bytes() {
   static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   return 64 * memory;
@@ -85,7 +85,7 @@ class Checker {
     return {};
   }
 
-  // Last, when all else is right: it leaves its mark on the caller's stream.
+  // Called last, when everything else is right: it records an event on the caller's stream.
   Status take_gpu() {
     auto found = find_gpu();
     if (!found.is_ok()) return about(found.status());
@@ -98,7 +98,7 @@ class Checker {
       const size_t bytes = static_cast<size_t>(description.elements()) * element;
       PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.input, bytes, element)));
       if (tensor.output == nullptr) continue;
-      // Of what is scattered a part comes back.
+      // A reduce-scatter returns only a part, whose size is not known here.
       const size_t least = name_.kind == OperationKind::kReduceScatter ? 1 : bytes;
       PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.output, least, element)));
     }
@@ -161,7 +161,7 @@ class Checker {
 
   Status take_splits() {
     const TensorDescription& tensor = operation_->description.tensors.front();
-    // A scalar is an error that all ranks are told of together.
+    // A scalar is an error that all ranks report together.
     const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape.front();
     const auto size = static_cast<int64_t>(set_ranks_.size());
     std::vector<int64_t>& splits = operation_->splits;
@@ -200,7 +200,7 @@ class Checker {
 
 }  // namespace
 
-// Never destroyed, as threads of the host program may hold operations until the very end.
+// Never destroyed: threads of the host program may hold operations until the process ends.
 Recycler<Operation>& recycled_operations() {
   static auto& the_one = *new Recycler<Operation>;
   return the_one;
@@ -217,11 +217,11 @@ Result<int64_t> bytes_of(const perseus_tensor_t& tensor) {
   int64_t bytes = static_cast<int64_t>(size_of(static_cast<DataType>(tensor.dtype)));
   for (int32_t d = 0; d < tensor.rank; ++d) {
     if (tensor.shape[d] < 0 || __builtin_mul_overflow(bytes, tensor.shape[d], &bytes)) {
-      return Status::invalid_argument("its shape is not possible");
+      return Status::invalid_argument("its shape is impossible");
     }
   }
   if (bytes > most_bytes()) {
-    return Status::invalid_argument("its shape is that of more memory than there can be");
+    return Status::invalid_argument("its shape needs more memory than a machine can have");
   }
   if (tensor.input == nullptr && bytes > 0) {
     return Status::invalid_argument("its input is a null pointer");

@@ -1,4 +1,5 @@
-// From a perseus_submission_t to an Operation: everything that one rank can check by itself.
+// Makes an Operation of a perseus_submission_t, and checks everything that one rank can check
+// alone.
 #pragma once
 
 #include "base/recycler.h"

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxReason = 1024;
 
-// What an operation of a registered name needs.
+// What submitting an operation of a registered name needs.
 struct Place {
   Engine& engine;
   const Names::Entry* name = nullptr;
@@ -40,7 +40,7 @@ Status in_flight(const Names::Entry& name) {
       ": an operation of the same name is still in flight; wait for it, or use another name");
 }
 
-// The other ranks must not wait for a call that has failed here.
+// Tells the other ranks of a call that has failed here, so that they do not wait for it.
 Status refuse(const Place& place, int32_t id, const std::string& reason) {
   if (Process::instance().names.is_in_flight(id)) return in_flight(*place.name);
   place.engine.refuse(place.name->process_set, place.name->key, reason.substr(0, kMaxReason));
@@ -66,7 +66,7 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
   const Place& place = found.value();
   auto made = make_operation(submission, place, handle != nullptr);
   if (!made.is_ok()) {
-    // In flight under the same name, it has no call that the others could wait for.
+    // If the name is in flight this tells nobody: there is no call that the others could wait for.
     [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
     return made.status();
   }
@@ -76,7 +76,7 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
   operation->holds_name = true;
   const perseus_handle_t added = process.handles.add(operation);
   if (submission.callback != nullptr) {
-    // Small enough to need no memory of its own.
+    // Small enough for std::function to store without allocating.
     operation->callback = [callback = submission.callback,
                            user = submission.user](Operation& done) {
       const KeptError kept;

@@ -1,5 +1,5 @@
-// Submitting an operation to the engine, or refusing to, as perseus.h has it. Any thread. Without
-// an engine both are kNotInitialized.
+// Submitting an operation to the engine, or refusing to, as perseus.h specifies it. Any thread.
+// Without an engine both return kNotInitialized.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace perseus {
 
-// Gives the operation's handle. If anything is wrong with the submission, the error names the
+// Writes the operation's handle. If anything is wrong with the submission, the error names the
 // operation, and the other ranks are told so that they do not wait for this one.
 Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
               perseus_handle_t* handle);

@@ -11,8 +11,8 @@
 namespace perseus {
 namespace {
 
-// Does the engine's work meanwhile, if it may and for as long as there is some; for a while the
-// thread yields, as the settings say, before it sleeps.
+// While it waits, the thread does the engine's work if it may and as long as there is some. Then it
+// yields for the time that the settings give, and then sleeps.
 bool wait_for_event(Event& event, int64_t time_out_ms) {
   if (event.is_set()) return true;
   const Process& process = Process::instance();
@@ -30,7 +30,7 @@ bool wait_for_event(Event& event, int64_t time_out_ms) {
 
 Status in_progress() { return {StatusCode::kInProgress, "the operation is still under way"}; }
 
-// A graph cannot wait for what is not a part of it.
+// A graph cannot wait for an event from outside it.
 bool is_captured(const Gpu& gpu, CuStream stream) {
   const CurrentContext current(gpu);
   const auto captured = gpu.is_captured(stream);
@@ -69,7 +69,7 @@ Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms) {
   for (const GpuEvent& result : operation.results) {
     if (status.is_ok()) status = gpu.make_stream_wait(waiting, result);
   }
-  // Agreed on and queued: a second operation of the name finds its own way.
+  // The operation is agreed on and queued, so another one of the same name may be submitted.
   if (status.is_ok()) operation.give_back_name(Process::instance().names);
   return status;
 }

@@ -1,4 +1,4 @@
-// Waiting for an operation, as perseus.h has it.
+// Waiting for an operation, as perseus.h specifies it.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace perseus {
 
-// Whether it bounds a wait: negative ones do not, nor do those beyond all lives, in whose
-// nanoseconds numbers would overflow.
+// Returns whether the time-out bounds a wait. Negative ones do not, nor do those of a century and
+// more, which would overflow as nanoseconds.
 bool is_bound(int64_t time_out_ms);
-// kInvalidArgument in a callback, which would wait for itself; it may look, with a time-out of 0.
+// kInvalidArgument in a callback, which would wait for itself; it may look with a time-out of 0.
 Status check_may_wait(int64_t time_out_ms);
-// The operation's status when it is done, kInProgress if the time ends first. Any thread:
+// Returns the operation's status when it is done; kInProgress if the time ends first. Any thread;
 // see check_may_wait.
 Status wait_for(Operation& operation, int64_t time_out_ms);
-// The same, but that a CUDA stream waits for the results.
+// The same, except that a CUDA stream waits for the results.
 Status wait_on_stream(Operation& operation, void* stream, int64_t time_out_ms);
-// What is wrong with a handle that stands for no operation.
+// The error for a handle that stands for no operation.
 Status unknown_handle(perseus_handle_t handle);
 
 }  // namespace perseus

@@ -5,7 +5,7 @@
 
 namespace perseus {
 
-// A run is its elements, 2 bytes each, rounded to nearest even. Any thread.
+// An encoded run is its elements, 2 bytes each, rounded to nearest even. Any thread.
 class Bf16Codec : public Codec {
  public:
   std::string_view name() const override { return "bf16"; }

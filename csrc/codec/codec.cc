@@ -23,7 +23,7 @@ struct Registry {
     std::string name;
     std::unique_ptr<Codec> codec;
   };
-  // Null if there is none. With the mutex held.
+  // Returns null if there is none. The caller holds the mutex.
   const Entry* find(int id) const {
     const auto entry = std::ranges::find(codecs, id, &Entry::id);
     return entry == codecs.end() ? nullptr : &*entry;
@@ -35,13 +35,13 @@ struct Registry {
 
 std::atomic<bool> has_users{false};
 
-// Never destroyed, as engine threads may still be coding when static objects are.
+// Never destroyed: engine threads may still be coding when static objects are destroyed.
 Registry& registry() {
   static Registry& the_one = *new Registry;
   return the_one;
 }
 
-// FNV-1a (Fowler, Noll, Vo), of 30 bits above all ids that are built in.
+// FNV-1a (Fowler, Noll, Vo), cut to 30 bits and put above all built-in ids.
 int id_of(std::string_view name) {
   uint32_t hash = 2166136261u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;

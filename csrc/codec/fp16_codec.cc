@@ -18,8 +18,8 @@ constexpr int kLargestExponent = 15;
 // Both the factor and its inverse must be normal floats.
 constexpr int kMostShift = 126;
 
-// By the bits, whose order as integers is that of the magnitudes: compilers vectorise a maximum of
-// integers, but may not reorder one of floats.
+// Compares the bits, since magnitudes and their bits as integers have the same order: compilers
+// vectorise a maximum of integers, but may not reorder one of floats.
 float largest_finite_magnitude(const float* source, size_t elements) {
   constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
   int32_t largest = 0;
@@ -31,7 +31,7 @@ float largest_finite_magnitude(const float* source, size_t elements) {
   return std::bit_cast<float>(largest);
 }
 
-// log2 of the factor that brings `largest` into [2^14, 2^15).
+// Returns log2 of the factor that brings `largest` into [2^14, 2^15).
 int shift_of(float largest) {
   if (largest == 0.0f) return 0;
   int exponent = 0;

@@ -11,8 +11,7 @@ Result<std::unique_ptr<Codec>> FunctionCodec::create(std::string_view name,
                         : functions.decode == nullptr     ? "decode"
                                                           : nullptr;
   if (missing != nullptr) {
-    return Status::invalid_argument("codec '" + std::string(name) + "' lacks its function " +
-                                    missing);
+    return Status::invalid_argument("codec '" + std::string(name) + "' has no function " + missing);
   }
   return std::unique_ptr<Codec>(new FunctionCodec(name, functions, error_feedback));
 }

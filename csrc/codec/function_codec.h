@@ -1,4 +1,4 @@
-// A codec made of plain functions, as the C ABI takes them.
+// A codec made of the plain functions that the C ABI takes.
 #pragma once
 
 #include "codec/codec.h"
@@ -9,7 +9,7 @@ struct CodecFunctions {
   size_t (*encoded_size)(void* user, size_t elements) = nullptr;
   void (*encode)(void* user, const float* elements, size_t count, void* encoded) = nullptr;
   void (*decode)(void* user, const void* encoded, float* elements, size_t count) = nullptr;
-  void* user = nullptr;  // must be good for as long as the process lives
+  void* user = nullptr;  // must be valid until the process ends
 };
 
 // As thread-safe as the functions are.

@@ -1,7 +1,8 @@
-// Error feedback (Seide et al. 2014, "1-bit stochastic gradient descent"): what a codec lost of a
-// tensor's gradient is added to the tensor's next one, so that over the steps nothing is lost.
+// Error feedback (Seide et al. 2014, "1-bit stochastic gradient descent"): the part of a gradient
+// that a codec loses is added to the tensor's next gradient, so that nothing is lost over the
+// steps.
 //
-// A step: residuals.of(name, n), add_residual to the gradient, encode it, decode what was encoded,
+// In a step: residuals.of(name, n), add_residual to the gradient, encode it, decode it again, and
 // keep_residual of the two. Each shard of a tensor does so with its part of the tensor's residual.
 #pragma once
 
@@ -14,12 +15,12 @@
 
 namespace perseus {
 
-// The residuals of all tensors. One thread at a time; parts of the memory it gives out that do not
-// overlap may be used by different threads.
+// The residuals of all tensors. One thread at a time; different threads may use parts of the
+// returned memory that do not overlap.
 class Residuals {
  public:
-  // The tensor's residual: zeros when it is new, or when its number of elements has changed.
-  // Good until the next call for this name.
+  // Returns the tensor's residual: zeros if it is new or its number of elements has changed. Valid
+  // until the next call for this name.
   std::span<float> of(std::string_view tensor, size_t elements);
 
  private:
@@ -33,8 +34,8 @@ class Residuals {
 // gradient[i] += residual[i]. Any thread.
 void add_residual(float* gradient, const float* residual, size_t elements);
 
-// residual[i] = gradient[i] - decoded[i], and 0 where that is not finite: one overflow must not
-// spoil the element for good. `decoded` may be `residual`. Any thread.
+// residual[i] = gradient[i] - decoded[i], or 0 if that is not finite: one overflow must not spoil
+// the element for good. `decoded` may be `residual`. Any thread.
 void keep_residual(float* residual, const float* gradient, const float* decoded, size_t elements);
 
 }  // namespace perseus

@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace perseus::python {
 namespace {
 
-// Consumers may dislike a null pointer even where there is nothing to read.
+// Some consumers reject a null pointer even if there is nothing to read.
 char g_nothing;
 
 py::tuple to_tuple(const std::vector<int64_t>& values) {
@@ -34,8 +34,8 @@ py::buffer_info describe(void* data, perseus_dtype_t dtype, const int64_t* shape
                          std::move(extents), std::move(steps), readonly);
 }
 
-// What a tensor that was given away needs until its consumer is done with it. The consumer may
-// call the deleter on any thread, without the GIL.
+// Keeps what a tensor needs until its consumer is done with it. The consumer may call the deleter
+// on any thread, without the GIL.
 template <class Managed>
 struct Lent {
   Managed managed{};
@@ -59,7 +59,7 @@ Managed* lend(const std::shared_ptr<void>& memory, const std::vector<int64_t>& s
   return &managed;
 }
 
-// Runs when a capsule is collected; one that nobody took still owns its tensor.
+// Runs when a capsule is collected. A capsule that no consumer took still owns its tensor.
 template <class Managed>
 void drop_capsule(PyObject* capsule, const char* name) {
   if (!PyCapsule_IsValid(capsule, name)) return;
@@ -124,7 +124,7 @@ py::tuple Result::dlpack_device() const {
 }
 
 Result Result::as_uint8() const {
-  if (info_of(dtype_).bytes != 1) throw py::type_error("its elements are not of one byte");
+  if (info_of(dtype_).bytes != 1) throw py::type_error("its elements are not one byte each");
   Result same = *this;
   same.dtype_ = PERSEUS_UINT8;
   return same;
@@ -147,7 +147,7 @@ py::dict Result::cuda_array_interface() const {
 py::buffer_info Result::buffer() const {
   if (device_ == PERSEUS_CUDA) {
     throw py::buffer_error("the result is on GPU " + std::to_string(device_index_) +
-                           ": take it by DLPack or __cuda_array_interface__");
+                           ": take it through DLPack or __cuda_array_interface__");
   }
   return describe(memory_.get(), dtype_, shape_.data(), nullptr,
                   static_cast<int32_t>(shape_.size()), false);
@@ -181,7 +181,7 @@ DlpackArray::DlpackArray(const py::capsule& capsule) {
   const dlpack::Tensor& tensor = newer ? newer->tensor : older->tensor;
   if (!is_cpu(tensor.device) && !is_gpu(tensor.device)) {
     throw py::value_error("the tensor is on DLPack device " + std::to_string(tensor.device.type) +
-                          "; only tensors of CPUs and of GPUs that CUDA speaks to can be used");
+                          "; only tensors on CPUs and CUDA GPUs can be used");
   }
   const std::optional<perseus_dtype_t> dtype = from_dlpack(tensor.dtype);
   if (!dtype) {
@@ -237,7 +237,7 @@ void bind_arrays(py::module_& module) {
       .def_property_readonly("__cuda_array_interface__", &Result::cuda_array_interface)
       .def("free_on_stream", &Result::free_on_stream, py::arg("stream"))
       .def("as_uint8", &Result::as_uint8)
-      // NumPy asks for it where there is no buffer, and else would make an array of one object.
+      // NumPy calls it if there is no buffer. Without it, NumPy would make an array of one object.
       .def("__array__",
            [](const Result& self, const py::args&, const py::kwargs&) -> py::object {
              throw py::type_error("the result is on GPU " + std::to_string(self.device_index()) +
@@ -248,10 +248,11 @@ void bind_arrays(py::module_& module) {
           [](const Result& self, const py::object& stream, const py::object& max_version,
              const py::object& dl_device, const py::object& copy) {
             if (copy.ptr() == Py_True) {
-              throw py::buffer_error("a result is given away as it is, not copied");
+              throw py::buffer_error("a result is passed on without a copy");
             }
             if (!dl_device.is_none() && !dl_device.equal(self.dlpack_device())) {
-              throw py::buffer_error("a result is given away where it is, not moved");
+              throw py::buffer_error(
+                  "a result is passed on where it is, and cannot move to another device");
             }
             return self.dlpack(max_version);
           },

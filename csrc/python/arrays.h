@@ -13,13 +13,13 @@
 
 namespace perseus::python {
 
-// A result that the engine allocated. Python sees it through DLPack and, on a CPU, the buffer
-// protocol, on a GPU the array interface for CUDA. The memory goes back to the engine with the last
-// of the Result and the tensors taken from it; a GPU's waits for what streams still do with it,
-// which is all that the GPU has to do unless one stream was named.
+// A result that the engine allocated. Python sees it through DLPack, and through the buffer
+// protocol on a CPU or CUDA's array interface on a GPU. The memory goes back to the engine with the
+// last of the Result and the tensors taken from it. On a GPU that waits for the one stream that was
+// named, or else until the GPU is idle.
 class Result {
  public:
-  // Takes result `index` of a complete operation over; raises if there is none.
+  // Takes over result `index` of a complete operation; raises if there is none.
   Result(perseus_handle_t handle, int32_t index);
 
   perseus_dtype_t dtype() const { return dtype_; }
@@ -27,14 +27,15 @@ class Result {
   pybind11::tuple received_splits() const;
   perseus_device_t device() const { return device_; }
   int32_t device_index() const { return device_index_; }
-  // Names the one stream that will have used the memory; see perseus_free_on_stream.
+  // Names the only stream that uses the memory; see perseus_free_on_stream.
   void free_on_stream(uintptr_t stream);
-  // Raises BufferError for memory of a GPU, which a CPU must not touch.
+  // Raises BufferError for memory on a GPU, which a CPU must not touch.
   pybind11::buffer_info buffer() const;
-  // Version 3; raises AttributeError for what it cannot describe, as objects without it do.
+  // Version 3. Raises AttributeError, as if there were no such attribute, for what it cannot
+  // describe.
   pybind11::dict cuda_array_interface() const;
   pybind11::tuple dlpack_device() const;
-  // The memory of booleans as uint8, for consumers whose DLPack does not know them.
+  // The same memory as uint8, for consumers whose DLPack does not know booleans.
   Result as_uint8() const;
   // `max_version` is (major, minor) of the newest DLPack the caller knows, or None.
   pybind11::capsule dlpack(const pybind11::object& max_version) const;
@@ -55,8 +56,8 @@ class Result {
   perseus_dtype_t dtype_ = PERSEUS_UINT8;
 };
 
-// Somebody else's tensor, taken from a DLPack capsule: in CPU memory, as a Python buffer, or on a
-// GPU, by its address. The producer gets it back with the end of this object.
+// Another library's tensor, taken from a DLPack capsule: a Python buffer if it is in CPU memory, an
+// address if it is on a GPU. The producer gets it back when this object ends.
 class DlpackArray {
  public:
   explicit DlpackArray(const pybind11::capsule& capsule);

@@ -23,8 +23,8 @@ struct Completion {
   std::string message;
 };
 
-// push: any thread. pop_all: the dispatching thread, without the GIL. The mutex is held for moments
-// only and never by one who waits for the GIL.
+// push: any thread. pop_all: the dispatching thread, without the GIL. The mutex is held only
+// briefly, and never by a thread that waits for the GIL.
 class CompletionQueue {
  public:
   void push(Completion completion) {
@@ -35,8 +35,8 @@ class CompletionQueue {
     came_.notify_one();
   }
 
-  // Blocks until something has come. Empty: close() was called, and everything was handed out; the
-  // queue is then open again.
+  // Blocks until there is a completion. Returns none if close() was called and everything has been
+  // handed out; the queue is then open again.
   std::vector<Completion> pop_all() {
     std::unique_lock lock(mutex_);
     came_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
@@ -59,8 +59,8 @@ class CompletionQueue {
   bool closed_ = false;
 };
 
-// Never destroyed: an engine thread may still push while the process ends. A forked child has one
-// of its own, for its parent's threads may be waiting in theirs.
+// Never destroyed: an engine thread may still push while the process ends. A forked child gets a
+// new queue, since threads of the parent may be waiting in the old one.
 std::atomic<CompletionQueue*> current_queue;
 
 void begin_queue() { current_queue = new CompletionQueue; }

@@ -1,5 +1,5 @@
-// Element types as their users' protocols name them: PEP 3118 formats, the array interface's
-// strings and DLPack codes.
+// Element types in the terms of each protocol: PEP 3118 formats, the array interface's strings and
+// DLPack codes.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@ namespace perseus::python {
 struct DtypeInfo {
   perseus_dtype_t dtype;
   int32_t bytes;
-  const char* format;   // PEP 3118; it has no bfloat16, whose bits are shown as uint16
-  const char* typestr;  // of the array interface; null: it has no such type
+  const char* format;   // PEP 3118, which has no bfloat16: its bits are shown as uint16
+  const char* typestr;  // of the array interface; null: no such type
   uint8_t dlpack_code;
 };
 
@@ -34,7 +34,7 @@ inline constexpr DtypeInfo kDtypes[] = {
 
 inline const DtypeInfo& info_of(perseus_dtype_t dtype) { return kDtypes[dtype]; }
 
-// Nothing if DLPack's type is one that Perseus does not have.
+// Returns nothing for a type that Perseus does not have.
 inline std::optional<perseus_dtype_t> from_dlpack(dlpack::DataType type) {
   if (type.lanes != 1) return std::nullopt;
   for (const DtypeInfo& info : kDtypes) {

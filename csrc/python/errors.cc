@@ -7,7 +7,7 @@ namespace py = pybind11;
 namespace perseus::python {
 
 void raise_status(perseus_status_t status, const std::string& message) {
-  // Names of tensors may come from other ranks, so bytes that are no UTF-8 are replaced.
+  // Names of tensors may come from other ranks, so bytes that are not UTF-8 are replaced.
   auto text = py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
   if (!text) throw py::error_already_set();

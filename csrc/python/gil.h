@@ -1,8 +1,8 @@
-// Gives up the GIL around what may block. In place of pybind11's guards, for a thread may come back
-// for it while the interpreter ends, daemon threads above all. Up to Python 3.13 that ends the
-// thread by unwinding its stack, which aborts the process at the first noexcept function, such as
-// pybind11's destructors, and runs others that need the GIL. Here the thread then sleeps until the
-// process is gone, as Python 3.14 has it do.
+// Releases the GIL around calls that may block. Used instead of pybind11's guards, because a
+// thread, a daemon thread above all, may ask for the GIL again while the interpreter is ending. Up
+// to Python 3.13 this ends the thread by unwinding its stack. That aborts the process at the first
+// noexcept function, such as pybind11's destructors, and runs destructors that need the GIL. Here
+// the thread sleeps instead until the process is gone, as in Python 3.14.
 #pragma once
 
 #include <Python.h>
@@ -10,7 +10,7 @@
 
 namespace perseus::python {
 
-// The thread that makes it.
+// Used only by the thread that makes it.
 class Unlocked {
  public:
   Unlocked() : thread_(PyEval_SaveThread()) {}
@@ -18,7 +18,7 @@ class Unlocked {
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
-  // Calls `function` with the GIL and gives what it returns.
+  // Calls `function` with the GIL and returns its result.
   template <class Function>
   auto with_lock(const Function& function) {
     lock();
@@ -28,12 +28,13 @@ class Unlocked {
   }
 
  private:
-  // Asking first whether the interpreter ends would not do: it may begin to right after.
+  // It would not help to ask first whether the interpreter is ending: it may begin to right after.
   void lock() noexcept {
     try {
       PyEval_RestoreThread(thread_);
     } catch (...) {
-      // This is pthread_exit at its unwinding, which may be stopped but not ended.
+      // This is pthread_exit unwinding the stack. The unwinding can be held here, but not
+      // cancelled.
       for (;;) pause();
     }
   }

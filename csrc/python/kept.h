@@ -1,6 +1,7 @@
-// What operations work on, by handle: it must outlive them, whatever becomes of the call that began
-// them. Python can raise what a signal's handler raises as soon as a C function has returned, so
-// that function must have taken hold of it. All calls are under the GIL.
+// The Python objects whose memory operations use, by handle. They must outlive their operations
+// even if the call that submitted one is interrupted: Python can raise a signal handler's exception
+// as soon as a C function has returned, so that function itself must keep the object. All calls
+// hold the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,7 +17,7 @@ namespace perseus::python {
 class Kept {
  public:
   static Kept& instance() {
-    static auto* kept = new Kept;  // at exit Python may be gone before it
+    static auto* kept = new Kept;  // never destroyed: at exit Python may end before it
     return *kept;
   }
 
@@ -24,7 +25,7 @@ class Kept {
     objects_[handle] = pybind11::reinterpret_borrow<pybind11::object>(object);
   }
 
-  // None for a handle that nothing is kept for.
+  // Returns None for a handle that nothing is kept for.
   pybind11::object find(perseus_handle_t handle) const {
     const auto found = objects_.find(handle);
     return found == objects_.end() ? pybind11::none() : found->second;
@@ -33,12 +34,12 @@ class Kept {
   void let_go(perseus_handle_t handle) {
     const auto found = objects_.find(handle);
     if (found == objects_.end()) return;
-    const pybind11::object last = std::move(found->second);  // whose end may run Python
+    const pybind11::object last = std::move(found->second);  // its end may run Python code
     objects_.erase(found);
   }
 
-  // Of operations whose handles nobody has got hold of.
-  void let_go_of_what_is_complete() {
+  // Lets go of the objects of complete operations, whose handles nobody may have received.
+  void let_go_of_complete() {
     std::vector<perseus_handle_t> complete;
     for (const auto& [handle, object] : objects_) {
       if (perseus_poll(handle) != 0) complete.push_back(handle);

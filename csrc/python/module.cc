@@ -11,7 +11,7 @@
 #include "python/steady_calls.h"
 
 PYBIND11_MODULE(_engine, module) {
-  module.doc() = "The engine of Perseus, as its C interface gives it.";
+  module.doc() = "The engine of Perseus, through its C interface.";
   perseus::python::bind_process(module);
   perseus::python::bind_operations(module);
   perseus::python::bind_steady_calls(module);

@@ -1,4 +1,4 @@
-// Counters, settings, timeline, codecs: what is looked at and set up beside the operations.
+// Counters, settings, timeline and codecs.
 
 #include "python/observe.h"
 
@@ -62,7 +62,7 @@ std::tuple<int32_t, int32_t, int32_t, bool> gpu_support() {
   return {found.cuda_driver, found.cuda_runtime, found.nccl, found.has_kernels != 0};
 }
 
-// The functions are C functions, given by address.
+// The functions are the addresses of C functions.
 int32_t register_codec(const std::string& name, uintptr_t encoded_size, uintptr_t encode,
                        uintptr_t decode, bool error_feedback, uintptr_t user) {
   perseus_codec_t codec{};

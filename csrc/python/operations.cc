@@ -1,5 +1,5 @@
-// Submission of any kind. Nothing here converts or copies a tensor: Python gives addresses, and the
-// object to keep alive as long as they are used.
+// Submission of any kind of operation. Nothing here converts or copies a tensor: Python passes
+// addresses, and an object to keep alive as long as they are used.
 
 #include "python/operations.h"
 
@@ -30,10 +30,10 @@ int32_t append_shape(const py::tuple& shape, std::vector<int64_t>& extents) {
   return rank;
 }
 
-// Where the tensors of a submission are: device, device_index and stream, as in perseus.h.
+// The place of a submission's tensors: device, device_index and stream, as in perseus.h.
 using Place = std::tuple<perseus_device_t, int32_t, uintptr_t>;
 
-// `tensors`: (input address, output address or 0, shape, dtype) each.
+// Each of `tensors`: (input address, output address or 0, shape, dtype).
 perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py::tuple>& tensors,
                         perseus_reduce_op_t reduce_op, int32_t root, double prescale,
                         double postscale, const std::optional<std::vector<int64_t>>& splits,
@@ -47,7 +47,7 @@ perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py
     described[i].rank = append_shape(tensors[i][2].cast<py::tuple>(), extents);
     described[i].dtype = tensors[i][3].cast<perseus_dtype_t>();
   }
-  // Only now, when `extents` does not move any more.
+  // Only now, since `extents` moves as it grows.
   const int64_t* shape = extents.data();
   for (perseus_tensor_t& tensor : described) {
     tensor.shape = shape;
@@ -89,7 +89,7 @@ perseus_handle_t send(perseus_submission_t& submission, py::handle keep, py::han
   if (!callback.is_none()) {
     submission.callback = queue_completion;
     submission.user = callback.inc_ref().ptr();
-    submission.callback_thread = PERSEUS_CALLBACK_IN_WAIT;  // waits for nothing
+    submission.callback_thread = PERSEUS_CALLBACK_IN_WAIT;  // it waits for nothing
   }
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);

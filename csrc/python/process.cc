@@ -19,12 +19,12 @@ namespace py = pybind11;
 namespace perseus::python {
 namespace {
 
-// Whether a signal's handler has raised, as that of Ctrl-C does; what it has raised stays set.
+// Returns whether a signal handler has raised, as that of Ctrl-C does. The exception stays set.
 int has_signal_raised(void* unlocked) {
   return static_cast<Unlocked*>(unlocked)->with_lock([] { return PyErr_CheckSignals() != 0; });
 }
 
-// Runs a call that may block without the GIL; its message is fetched on the same thread after.
+// Makes a call that may block, without the GIL. Its message is fetched afterwards on this thread.
 template <class Call>
 void blocking(const Call& call) {
   perseus_status_t status;
@@ -45,7 +45,7 @@ void init(const std::optional<std::vector<int32_t>>& ranks) {
     options.ranks = ranks->data();
     options.rank_count = static_cast<int32_t>(ranks->size());
   }
-  Kept::instance().let_go_of_what_is_complete();
+  Kept::instance().let_go_of_complete();
   blocking([&] { return perseus_init(&options); });
 }
 
@@ -74,7 +74,7 @@ std::vector<perseus_process_set_t> process_sets() {
   return ids;
 }
 
-// The exchange of addresses of a job, served by the launcher until stop() or the object's end.
+// The exchange of a job's addresses, which the launcher serves until stop() or the object's end.
 class Rendezvous {
  public:
   Rendezvous(int32_t size, const std::string& secret, const std::string& address, int32_t port,

@@ -1,5 +1,5 @@
-// What a training step calls for each of its tensors, as plain C functions of positional arguments:
-// pybind11's dispatcher takes longer than most of them do.
+// The functions that a training step calls for each tensor, as plain C functions with positional
+// arguments: pybind11's dispatcher takes longer than most of them.
 
 #include "python/steady_calls.h"
 
@@ -22,12 +22,12 @@ namespace py = pybind11;
 namespace perseus::python {
 namespace {
 
-constexpr Py_ssize_t kMaxRank = 64;  // NumPy's and PyTorch's bound
+constexpr Py_ssize_t kMaxRank = 64;  // the limit of NumPy and PyTorch
 
 // While a wait is under way, Python must be able to act on Ctrl-C.
 constexpr int64_t kSignalCheckMs = 250;
 
-// The positional arguments of a call. What is wrong with one is thrown.
+// The positional arguments of a call. Throws if one is wrong.
 class Arguments {
  public:
   Arguments(PyObject* const* values, Py_ssize_t count) : values_(values), count_(count) {}
@@ -63,7 +63,7 @@ class Arguments {
     if (!characters) throw py::error_already_set();
     return characters;
   }
-  // Its extents, into `extents`; returns its rank.
+  // Writes the shape's extents and returns its rank.
   int32_t shape(Py_ssize_t index, int64_t (&extents)[kMaxRank]) const {
     PyObject* shape = values_[index];
     if (!PyTuple_Check(shape)) throw py::type_error("a shape must be a tuple");
@@ -96,8 +96,8 @@ PyObject* register_name(const Arguments& arguments) {
 }
 
 // submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale = 1.0, postscale
-// = 1.0, priority = 0, codec = 0, callback = None[, device, device_index, stream]) -> handle. The
-// way of a gradient: one tensor. Without a device it is in the CPU's memory.
+// = 1.0, priority = 0, codec = 0, callback = None[, device, device_index, stream]) -> handle. For
+// gradients: takes one tensor, in the CPU's memory unless a device is given.
 PyObject* submit_allreduce(const Arguments& arguments) {
   arguments.expect(7, 15);
   int64_t extents[kMaxRank];
@@ -127,8 +127,8 @@ PyObject* submit_allreduce(const Arguments& arguments) {
       send(submission, arguments.object(1), arguments.has(11) ? arguments.object(11) : Py_None));
 }
 
-// array_address(array) -> where a numpy.ndarray's elements are, for which NumPy's own attributes
-// make objects of several kinds.
+// array_address(array) -> the address of a numpy.ndarray's elements. NumPy's own attributes would
+// create several objects to get it.
 PyObject* array_address(const Arguments& arguments) {
   arguments.expect(1, 1);
   if (!py::isinstance<py::array>(arguments.object(0))) throw py::type_error("it takes an ndarray");
@@ -165,7 +165,7 @@ PyObject* error(const Arguments& arguments) {
   return none();
 }
 
-// One call that waits for at most `time_out_ms`, without the GIL. Raises if the operation failed.
+// Waits once, for at most `time_out_ms`, without the GIL. Raises if the operation failed.
 template <typename Wait>
 bool wait_slice(const Wait& wait, int64_t time_out_ms) {
   perseus_status_t status;
@@ -180,8 +180,7 @@ bool wait_slice(const Wait& wait, int64_t time_out_ms) {
   raise_status(status, message);
 }
 
-// Calls it for slices of the time until it is done, and signals are handled in between; negative:
-// without bound.
+// Waits in slices of the time, and handles signals in between. A negative time is without bound.
 template <typename Wait>
 bool wait_in_slices(const Wait& wait, int64_t time_out_ms) {
   using Clock = std::chrono::steady_clock;
@@ -199,9 +198,9 @@ bool wait_in_slices(const Wait& wait, int64_t time_out_ms) {
   }
 }
 
-// Whether the operation is complete; negative waits without bound.
+// Returns whether the operation is complete. A negative time-out waits without bound.
 bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
-  // Who does not wait keeps the GIL: another thread may hold it for long.
+  // If there is nothing to wait for, the GIL is kept: another thread might hold it for long.
   if (perseus_poll(handle) != 0) {
     check(perseus_wait(handle, 0));
     return true;
@@ -209,7 +208,7 @@ bool wait_for(perseus_handle_t handle, int64_t time_out_ms) {
   return wait_in_slices([&](int64_t ms) { return perseus_wait(handle, ms); }, time_out_ms);
 }
 
-// wait(handle, time_out_ms = -1) -> whether the operation is complete
+// wait(handle, time_out_ms = -1) -> True if the operation is complete
 PyObject* wait(const Arguments& arguments) {
   arguments.expect(1, 2);
   return PyBool_FromLong(wait_for(arguments.int64(0), arguments.has(1) ? arguments.int64(1) : -1));
@@ -224,21 +223,21 @@ PyObject* wait_on_stream(const Arguments& arguments) {
   return none();
 }
 
-// kept(handle) -> what submit was given to keep, or None
+// kept(handle) -> the object that submit was told to keep, or None
 PyObject* kept(const Arguments& arguments) {
   arguments.expect(1, 1);
   return Kept::instance().find(arguments.int64(0)).release().ptr();
 }
 
-// let_go(handle): of that, before the operation is complete
+// let_go(handle): lets go of that object before the operation is complete
 PyObject* let_go_of_kept(const Arguments& arguments) {
   arguments.expect(1, 1);
   Kept::instance().let_go(arguments.int64(0));
   return none();
 }
 
-// finish(handle): waits and forgets the handle, unless Python was interrupted meanwhile: then the
-// operation is still under way, and so the handle and the buffers stay.
+// finish(handle): waits and releases the handle. If Python was interrupted meanwhile, the operation
+// is still under way, so the handle and the buffers stay.
 PyObject* finish(const Arguments& arguments) {
   arguments.expect(1, 1);
   const perseus_handle_t handle = arguments.int64(0);
@@ -275,8 +274,8 @@ PyMethodDef method(const char* name) {
 }  // namespace
 
 void bind_steady_calls(py::module_& module) {
-  // pybind11 asks NumPy for its interface at the first use and gives up the GIL for that, by a
-  // guard of its own: see gil.h.
+  // pybind11 looks up NumPy's interface at the first use, and releases the GIL for that with a
+  // guard of its own, which gil.h avoids. So this happens here, once.
   [[maybe_unused]] const bool has_numpy = py::isinstance<py::array>(py::none());
   static PyMethodDef methods[] = {
       method<register_name>("register"),

@@ -4,7 +4,7 @@
 
 namespace perseus::python {
 
-// register, submit_allreduce, array_address, poll, wait, finish, error, release.
+// Binds register, submit_allreduce, array_address, poll, wait, finish, error, release and others.
 void bind_steady_calls(pybind11::module_& module);
 
 }  // namespace perseus::python

@@ -231,7 +231,7 @@ TEST_P(AnySizeOfGradients, SayWhatIsWrongWithACall) {
     const perseus_tensor_t tensor = {model.values[0].data(), nullptr, &one, 1, PERSEUS_FLOAT32};
     REQUIRE(perseus_gradients_add(model.handle, "layer1", &tensor, &number) ==
             PERSEUS_INVALID_ARGUMENT);
-    REQUIRE(last_error_has("gradient 'layer1' of 'gradients' is there already"));
+    REQUIRE(last_error_has("gradient 'layer1' of 'gradients' is registered already"));
     REQUIRE(perseus_gradients_add(model.handle, "", &tensor, &number) == PERSEUS_INVALID_ARGUMENT);
     REQUIRE(perseus_gradients_add(model.handle, "new", nullptr, &number) ==
             PERSEUS_INVALID_ARGUMENT);

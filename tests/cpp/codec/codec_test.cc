@@ -183,7 +183,7 @@ TEST(FunctionCodecTest, AMissingNameOrFunctionIsNamed) {
   functions.decode = nullptr;
   auto codec = FunctionCodec::create("sign", functions, false);
   EXPECT_EQ(codec.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(codec.status().message(), "codec 'sign' lacks its function decode");
+  EXPECT_EQ(codec.status().message(), "codec 'sign' has no function decode");
 }
 
 TEST(CodecRegistryTest, BuiltInCodecsHaveTheirIds) {

@@ -52,8 +52,8 @@ std::optional<size_t> find_choice(const TableRow& row, std::string_view spelling
 // Compares without regard to case.
 bool same_word(std::string_view a, std::string_view b);
 
-// What the variable accepts: "1 .. 64", "0 .. 4096 MiB", "auto, flat (0), hierarchical (1)"; empty
-// for a string.
+// The values that the variable accepts: "1 .. 64", "0 .. 4096 MiB", "auto, flat (0), hierarchical
+// (1)"; empty for a string.
 std::string range_of(const TableRow& row);
 // The value as text; the variable accepts it.
 std::string value_of(const TableRow& row, const Settings& settings);

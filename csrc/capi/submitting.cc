@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxReason = 1024;
 
-// What submitting an operation of a registered name needs.
+// Everything that submitting an operation of a registered name needs.
 struct Place {
   Engine& engine;
   const Names::Entry* name = nullptr;

@@ -5,9 +5,9 @@
 //   perseus::caffe::Synchronizer<float> synchronizer(*solver);
 //   synchronizer.solve();                                     // in place of solver->Solve()
 //
-// The weights of rank 0 go to all ranks at the start. Gradients are submitted layer by layer as
-// backward computes them, averaged over the ranks meanwhile, and all there when the solver updates.
-// C++11, of Caffe's public classes alone; see docs/caffe.md.
+// At the start the weights of rank 0 are broadcast to all ranks. Gradients are submitted layer by
+// layer as the backward pass computes them, are averaged in the background, and are complete when
+// the solver updates. C++11; uses only Caffe's public classes. See docs/caffe.md.
 #ifndef PERSEUS_PERSEUS_CAFFE_HPP_
 #define PERSEUS_PERSEUS_CAFFE_HPP_
 
@@ -51,8 +51,9 @@ std::vector<int64_t> shape_of(const ::caffe::Blob<Dtype>& blob) {
   return std::vector<int64_t>(blob.shape().begin(), blob.shape().end());
 }
 
-// An operation on memory of the host, from its submission to its end; `what` begins the error, and
-// the engine's message with the name goes on. In place where it has an output of that size.
+// A complete operation on host memory: the constructor submits it and waits for it. An error
+// consists of `what` and the engine's message, which has the name. A null output is left to the
+// library.
 class Operation {
  public:
   Operation(const std::string& what, perseus_operation_t operation, const std::string& name,
@@ -75,7 +76,7 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  // Its bytes, where the output was left to the library.
+  // Returns the bytes of the result, if the output was left to the library.
   std::string result() const {
     perseus_result_t result = {};
     result.struct_size = sizeof result;
@@ -87,10 +88,10 @@ class Operation {
   perseus_handle_t handle_ = 0;
 };
 
-// What a rank is about to train, in sentences; none has a null character.
+// A description of what a rank is about to train, in sentences without null characters.
 typedef std::vector<std::string> Description;
 
-// Of all ranks, by rank.
+// Returns the descriptions of all ranks, by rank.
 inline std::vector<Description> gather(const std::string& name, const Description& own) {
   std::string text;
   for (const std::string& sentence : own) text += sentence + '\0';
@@ -112,7 +113,8 @@ inline std::vector<Description> gather(const std::string& name, const Descriptio
   return of_ranks;
 }
 
-// They must be the same on all ranks, lest some of them wait for what others never submit.
+// Fails unless the descriptions of all ranks are the same: otherwise some ranks would wait for
+// gradients that others never submit.
 inline void check_agreement(const std::string& name, const Description& own) {
   const std::vector<Description> of_ranks = gather(name, own);
   const Description& first = of_ranks[0];
@@ -131,13 +133,13 @@ inline void check_agreement(const std::string& name, const Description& own) {
 
 template <typename Dtype>
 struct Parameter {
-  std::string name;  // "conv1/0", of the first layer that uses it
+  std::string name;  // such as "conv1/0", after the first layer that uses it
   ::caffe::Blob<Dtype>* blob;
-  int layer;  // the first that uses it, and so the last of backward that adds to its gradient
+  int layer;  // the first that uses it, so the last one of backward that adds to its gradient
 };
 
-// The parameters that are learnt, in the order of forward. One that several layers share is there
-// once; each of those layers has a blob of its own for it, of the same memory.
+// Returns the learnable parameters, in the order of the forward pass. A parameter that several
+// layers share is listed once; each of those layers has its own blob for it, on the same memory.
 template <typename Dtype>
 std::vector<Parameter<Dtype>> parameters_of(const ::caffe::Net<Dtype>& net) {
   std::vector<Parameter<Dtype>> parameters;
@@ -161,12 +163,12 @@ std::vector<Parameter<Dtype>> parameters_of(const ::caffe::Net<Dtype>& net) {
   return parameters;
 }
 
-// How a batch ends. The engine's thread tells it, and the solver's thread waits for it.
+// The outcome of a batch. The engine's thread reports it, and the solver's thread waits for it.
 class Outcome {
  public:
   void note_failure(int32_t gradient, perseus_status_t status, const char* message) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (status_ != PERSEUS_OK) return;  // what comes after the first follows from it
+    if (status_ != PERSEUS_OK) return;  // later failures follow from the first
     gradient_ = gradient;
     status_ = status;
     message_ = message;
@@ -178,7 +180,8 @@ class Outcome {
     has_come_.notify_one();
   }
 
-  // PERSEUS_OK, or the first failure. The next batch begins.
+  // Waits for the end of the batch; returns PERSEUS_OK or the first failure. Then the next batch
+  // begins.
   perseus_status_t wait(int32_t* gradient, std::string* message) {
     std::unique_lock<std::mutex> lock(mutex_);
     has_come_.wait(lock, [this] { return is_there_; });
@@ -201,10 +204,10 @@ class Outcome {
 
 }  // namespace detail
 
-// Joins the other processes, and tells Caffe which of how many solvers this process has. Called
-// before the solver is made, since data layers take their share of the rows as they are set up, and
-// by the thread that makes it, since Caffe keeps these numbers for each thread. Throws
-// std::runtime_error. perseus_shutdown() is the end.
+// Joins the other ranks, and tells Caffe the number of solvers and which one this process runs.
+// Call it before the solver is made, since data layers choose their share of the rows when they are
+// set up, and on the thread that makes the solver, since Caffe keeps these numbers for each thread.
+// Throws std::runtime_error. Call perseus_shutdown() in the end.
 inline void init() {
   detail::check(perseus_init(nullptr), "init");
   ::caffe::Caffe::set_solver_count(perseus_size());
@@ -212,16 +215,17 @@ inline void init() {
   ::caffe::Caffe::set_multiprocess(true);
 }
 
-// Keeps the solvers of all ranks in step. Made by all ranks, in the same order, once the solver has
-// its weights and its mode, and used by the thread that runs the solver. Caffe cannot be told to
-// forget it, so the solver must take no step after it is gone.
+// Keeps the solvers of all ranks in step. All ranks must make their Synchronizers in the same
+// order, after the solver has its weights and its mode, and use them on the thread that runs the
+// solver. Caffe cannot remove a callback, so the solver must take no step after the Synchronizer is
+// gone.
 template <typename Dtype>
 class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
                            public ::caffe::Net<Dtype>::Callback {
  public:
-  // `name` tells the solvers of one process apart. Blocks until all ranks are here. Throws
-  // std::runtime_error: when init() has not been called before, when the ranks' nets differ, or
-  // when a rank has died.
+  // `name` distinguishes the solvers of one process. Blocks until all ranks have called this.
+  // Throws std::runtime_error if init() was not called before, if the ranks' nets differ, or if a
+  // rank has died.
   explicit Synchronizer(::caffe::Solver<Dtype>& solver, const std::string& name = "caffe")
       : solver_(solver),
         net_(*solver.net()),
@@ -240,9 +244,9 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
   Synchronizer(const Synchronizer&) = delete;
   Synchronizer& operator=(const Synchronizer&) = delete;
 
-  // What solver.Solve() does, which Caffe lets only rank 0 call: the other ranks take the same
-  // steps, but no tests and snapshots. Throws std::runtime_error, naming a parameter and the
-  // reason, when its gradient could not be averaged; so does solver.Step().
+  // To be called instead of solver.Solve(), which Caffe allows only on rank 0: the other ranks take
+  // the same steps, without tests and snapshots. If a gradient cannot be averaged, throws
+  // std::runtime_error with the parameter and the reason; so does solver.Step().
   void solve() {
     if (::caffe::Caffe::root_solver()) {
       solver_.Solve();
@@ -257,8 +261,8 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
     is_in_iteration_ = true;
   }
 
-  // After each layer of each backward pass. Before the last of iter_size passes, gradients are not
-  // whole.
+  // Called after each layer of each backward pass. Gradients are complete only in the last of
+  // iter_size passes.
   void run(int layer) override {
     if (!is_in_iteration_) return;
     if (passes_ + 1 == solver_.param().iter_size()) {
@@ -269,8 +273,8 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
 
   void on_gradients_ready() override {
     is_in_iteration_ = false;
-    if (registered_.empty()) return;  // no batch, and so no end of one
-    // All ranks submit all: those too that backward did not come to here.
+    if (registered_.empty()) return;  // there is no batch whose end could come
+    // Every rank must submit every gradient, also those that its backward pass did not reach.
     for (size_t number = 0; number < registered_.size(); ++number) {
       if (!registered_[number].is_submitted) submit(static_cast<int32_t>(number));
     }
@@ -301,9 +305,9 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
         "solver is made, by the same thread, and Caffe::set_solver_count() not at all");
   }
 
-  // A parameter with an lr_mult of 0 is never updated. Its gradient may be other than zero all the
-  // same, where a layer that shares it has another lr_mult or heeds none; then it counts in the
-  // norm by which Caffe clips all of them, and that must be the same on all ranks.
+  // A parameter with an lr_mult of 0 is never updated. Its gradient may still be nonzero, if a
+  // layer that shares it has another lr_mult or ignores it. Then it counts in the norm by which
+  // Caffe clips all gradients, which must be the same on all ranks.
   bool needs_gradient(size_t parameter) const {
     return net_.params_lr()[parameter] != 0 || solver_.param().clip_gradients() >= 0;
   }
@@ -364,8 +368,8 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
     completed_by_[parameter.layer].push_back(number);
   }
 
-  // Where Caffe has the gradient, or where it is to be: Caffe copies it to the side that is asked
-  // for, on the default stream.
+  // Returns the gradient's memory on the CPU or GPU. Caffe copies the gradient there if it is on
+  // the other side, on the default stream.
   Dtype* memory_of(::caffe::Blob<Dtype>* blob) const {
     return is_on_gpu_ ? blob->mutable_gpu_diff() : blob->mutable_cpu_diff();
   }
@@ -374,7 +378,7 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
     Gradient& gradient = registered_[number];
     if (memory_of(gradient.blob) != gradient.memory) {
       detail::fail(title(number), PERSEUS_INVALID_ARGUMENT,
-                   "its memory is another than when the Synchronizer was made");
+                   "its memory has moved since the Synchronizer was made");
     }
     void* const default_stream = nullptr;  // on which Caffe computes
     detail::check(perseus_gradients_submit(gradients_.get(), number, default_stream),
@@ -400,10 +404,10 @@ class Synchronizer final : public ::caffe::Solver<Dtype>::Callback,
   ::caffe::Solver<Dtype>& solver_;
   ::caffe::Net<Dtype>& net_;
   const bool is_on_gpu_;
-  std::vector<Gradient> registered_;                // by the engine's numbers
-  std::vector<std::vector<int32_t>> completed_by_;  // for each layer, such numbers
+  std::vector<Gradient> registered_;                // by the gradients' numbers
+  std::vector<std::vector<int32_t>> completed_by_;  // by layer: the numbers of gradients
   int passes_ = 0;                                  // backward passes of this iteration so far
-  bool is_in_iteration_ = false;                    // else a backward pass is none of the solver's
+  bool is_in_iteration_ = false;                    // if not, a backward pass is not the solver's
   detail::Outcome outcome_;
   // Last, so that it is destroyed first: until then, the engine's thread may call back.
   std::unique_ptr<perseus_gradients_t, void (*)(perseus_gradients_t*)> gradients_;

@@ -1,5 +1,5 @@
-// The binary interface of DLPack (dmlc.github.io/dlpack), versions 0 and 1: as much as is needed to
-// give and take tensors in the memory of CPUs and GPUs.
+// The part of DLPack's binary interface (dmlc.github.io/dlpack), versions 0 and 1, that is needed
+// to exchange tensors in the memory of CPUs and GPUs.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct Tensor {
   uint64_t byte_offset;
 };
 
-// In a capsule named "dltensor", "used_dltensor" once taken.
+// In a capsule named "dltensor", which the consumer renames "used_dltensor".
 struct ManagedTensor {
   Tensor tensor;
   void* context;
@@ -49,7 +49,7 @@ struct ManagedTensor {
 
 inline constexpr uint64_t kReadOnly = 1;
 
-// In a capsule named "dltensor_versioned", "used_dltensor_versioned" once taken.
+// In a capsule named "dltensor_versioned", which the consumer renames "used_dltensor_versioned".
 struct ManagedTensorVersioned {
   uint32_t major;
   uint32_t minor;

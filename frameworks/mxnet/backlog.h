@@ -1,4 +1,4 @@
-// Operations that MXNet's engine has been given and that have not ended.
+// Counts the operations that were given to MXNet's engine and have not ended.
 #pragma once
 
 #include <chrono>
@@ -14,12 +14,12 @@ class Backlog {
     const std::lock_guard lock(mutex_);
     ++waiting_;
   }
-  void take_away() {
+  void remove() {
     const std::lock_guard lock(mutex_);
     --waiting_;
     has_shrunk_.notify_all();
   }
-  // Waits until it is empty, or has not shrunk for so long. How many are left.
+  // Waits until there are none, or until none has ended for `patience`. Returns how many are left.
   long settle(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     while (waiting_ > 0) {

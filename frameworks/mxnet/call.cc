@@ -17,7 +17,7 @@ struct TypeInfo {
   perseus_dtype_t dtype;
 };
 
-// Those of MXNet. Its bool says that it has one bit, of a byte.
+// MXNet's types. Its bool claims to have one bit, but takes a byte.
 constexpr TypeInfo kTypes[] = {
     {dlpack::kFloat, 32, PERSEUS_FLOAT32}, {dlpack::kFloat, 64, PERSEUS_FLOAT64},
     {dlpack::kFloat, 16, PERSEUS_FLOAT16}, {dlpack::kUint, 8, PERSEUS_UINT8},
@@ -34,7 +34,7 @@ std::optional<perseus_dtype_t> dtype_of(dlpack::DataType type) {
 
 std::string last_mxnet_error() { return api().MXGetLastError(); }
 
-// The text that MXNet's users see; its first word chooses the class.
+// Returns the text that MXNet's users see; its first word chooses the class.
 std::string shown(perseus_status_t status, const std::string& message) {
   switch (status) {
     case PERSEUS_INVALID_ARGUMENT:
@@ -47,7 +47,8 @@ std::string shown(perseus_status_t status, const std::string& message) {
   }
 }
 
-// Of arrays that the engine sees as one, one: it would wait for itself.
+// Keeps only one of several arrays that MXNet's engine sees as one: given more, the operation would
+// wait for itself.
 void keep_one_a_chunk(std::vector<NDArrayHandle>& arrays) {
   std::sort(arrays.begin(), arrays.end(),
             [](NDArrayHandle a, NDArrayHandle b) { return chunk_of(a) < chunk_of(b); });
@@ -100,7 +101,7 @@ void refuse(const Turns::Ticket& ticket, int32_t id, const std::string& reason) 
 
 }  // namespace
 
-// Never destroyed: MXNet's threads may outlive what is.
+// Never destroyed: MXNet's threads may outlive static objects.
 Backlog& backlog() {
   static Backlog& the_one = *new Backlog;
   return the_one;
@@ -118,18 +119,18 @@ Call::Call(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome)
   backlog().add();
 }
 
-// If it has not run, the other ranks must not wait for it.
+// If the call has not run, the other ranks are told so that they do not wait for it.
 Call::~Call() {
   if (has_run_) return;
-  if (why_not_.empty()) why_not_ = "an operation of MXNet's that it needs has failed";
+  if (why_not_.empty()) why_not_ = "an MXNet operation that it depends on has failed";
   refuse(ticket_, what_.id, why_not_);
   if (outcome_ != nullptr) outcome_->fail(PERSEUS_ABORTED, titled(what_.id, why_not_));
-  backlog().take_away();
+  backlog().remove();
 }
 
 std::string Call::push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome) {
-  // Of two calls of one name that write to one array, the first in turn must be the first for MXNet
-  // as well. (The naive engine returns when it is done, which may take a call of another thread.)
+  // If two calls of one name write to one array, MXNet must get them in the order of their turns.
+  // (The naive engine returns when a call is done, which may need a call of another thread.)
   static std::mutex& one_at_a_time = *new std::mutex;
   std::unique_lock lock(one_at_a_time, std::defer_lock);
   if (what.is_naive == 0) lock.lock();
@@ -147,7 +148,7 @@ std::string Call::push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome
   };
   const auto free = [](void* self) { delete static_cast<Call*>(self); };
   static const Context cpu;
-  // It is MXNet's from here, which frees it also if it cannot take it.
+  // From here on the call belongs to MXNet, which frees it even if it refuses it.
   if (api().MXEnginePushAsyncND(run, call.release(), free, &cpu, read.data(),
                                 static_cast<int>(read.size()), written.data(),
                                 static_cast<int>(written.size()), &kOnPrioritizedThread,
@@ -204,12 +205,12 @@ bool Call::describe_tensors() {
     tensors_.push_back({input->data, output, input->shape, input->rank, *dtype});
   }
   if (!overlap(written)) return true;
-  why_not_ = "two arrays of the group share memory, which can take one result only";
+  why_not_ = "two arrays of the group share memory, which can hold only one result";
   return false;
 }
 
-// Unlike MXNDArrayGetData, MXNDArrayToDLPack does not wait, for this call itself, where an array is
-// in a layout of oneDNN's: it fails.
+// If an array is in a layout of oneDNN's, MXNDArrayToDLPack fails; MXNDArrayGetData would wait, for
+// this very call.
 const dlpack::Tensor* Call::view(const Array& array, bool is_written) {
   dlpack::ManagedTensor* managed = nullptr;
   if (api().MXNDArrayToDLPack(array.get(), &managed) == 0) {
@@ -249,7 +250,7 @@ void Call::submit() {
   const dlpack::Device device = views_.front()->tensor.device;
   submission.device = device.type == dlpack::kCuda ? PERSEUS_CUDA : PERSEUS_CPU;
   submission.device_index = device.type == dlpack::kCuda ? device.id : -1;
-  // MXNet's engine begins an operation when the GPU has done those before.
+  // MXNet's engine starts an operation only when the GPU has completed those before it.
   submission.stream = PERSEUS_NO_STREAM;
   submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
                            const char* message) {
@@ -271,11 +272,11 @@ void Call::complete(perseus_handle_t handle, perseus_status_t status, const char
   views_.clear();
   copies_.clear();
   turns().end(ticket_);
-  backlog().take_away();
+  backlog().remove();
   const OnComplete on_complete = on_complete_;
-  // An error of the engine's stays with the arrays: who waits for a result has it from there.
+  // An error that MXNet's engine gets stays with the arrays and reaches whoever waits for a result.
   if (status == PERSEUS_OK || outcome_ != nullptr) {
-    on_complete(nullptr);  // this is gone
+    on_complete(nullptr);  // frees this object
     return;
   }
   const Error error(shown(status, message));

@@ -1,5 +1,5 @@
-// One operation that the ranks do together, as an operation of MXNet's engine: it runs once the
-// arrays are ready, and those who use them next wait for its end.
+// One collective operation, as an operation of MXNet's engine: it runs once its arrays are ready,
+// and whatever uses them next waits for its end.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,22 @@
 #include "perseus/perseus.h"
 #include "turns.h"
 
-// What perseus_mxnet_push takes.
+// The argument of perseus_mxnet_push.
 struct perseus_mxnet_call_t {
   int32_t id;  // of the name
   perseus_operation_t operation;
   perseus_reduce_op_t reduce_op;
   int32_t root;
-  int32_t priority;  // of MXNet's engine and of Perseus's
+  int32_t priority;  // for MXNet's engine and for Perseus
   double prescale;
   double postscale;
   const int64_t* splits;
   int32_t split_count;
   int32_t array_count;
   const perseus::mxnet::NDArrayHandle* inputs;
-  // In place of which nullptr: the library allocates results, for which the caller waits.
+  // nullptr: the library allocates the results, and the caller waits for them.
   const perseus::mxnet::NDArrayHandle* outputs;
-  // MXNet's engine is the naive one, which runs what it is given at once and hears of no errors:
+  // Nonzero if MXNet's engine is the naive one, which runs everything at once and takes no errors:
   // the caller asks for them.
   int32_t is_naive;
 };
@@ -43,16 +43,17 @@ struct FreeTensor {
 };
 using Tensor = std::unique_ptr<dlpack::ManagedTensor, FreeTensor>;
 
-// This rank's call of the name with this id has failed before it was pushed: the other ranks are
-// told, when its turn comes.
+// Tells the other ranks that this rank's call of the name with this id failed before it was pushed,
+// when that call's turn comes.
 void refuse(int32_t id, const std::string& reason);
 
-// Made on the caller's thread, runs on one of MXNet's, completes on one of Perseus's; MXNet's
-// engine frees it then, or without having run it if an operation that it needs has failed.
+// Made on the caller's thread, runs on one of MXNet's, completes on one of Perseus's. MXNet's
+// engine frees it then; if an operation that it depends on has failed, it frees it without running
+// it.
 class Call {
  public:
-  // Hands it to MXNet's engine. `outcome` is told of its end; null where nobody asks. Why it
-  // cannot, which the other ranks have been told; "" if it could.
+  // Hands a call to MXNet's engine. `outcome` receives its end, and is null if nobody asks for it.
+  // Returns "", or the reason if the engine refuses it; the other ranks have then been told.
   static std::string push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome);
 
   ~Call();
@@ -60,17 +61,17 @@ class Call {
  private:
   Call(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome);
 
-  // Of what is given: the caller may let go of its handles.
+  // Takes references to the arrays, so that the caller may free its handles.
   bool take_references(const perseus_mxnet_call_t& what);
   void run(OnComplete on_complete);
   void begin();
   bool describe_tensors();
-  // Null if there is none: why_not_ says why.
+  // Returns null if there is no view; why_not_ then holds the reason.
   const dlpack::Tensor* view(const Array& array, bool is_written);
   void submit();
   void complete(perseus_handle_t handle, perseus_status_t status, const char* message);
 
-  // Without pointers once it is made.
+  // Its pointers are null after construction.
   perseus_mxnet_call_t what_;
   std::vector<int64_t> splits_;
   std::vector<Array> inputs_;

@@ -8,7 +8,7 @@
 namespace perseus::mxnet {
 namespace {
 
-// 1.9; 2 has another engine.
+// 1.9. Version 2 has another engine.
 constexpr int kOldest = 10900, kTooNew = 20000;
 
 Api the_one;
@@ -30,19 +30,20 @@ std::string missing_functions(void* library) {
 }
 
 void find_layout_functions(void* library) {
-#ifdef __x86_64__  // where a function gets the place of its result as an argument before the others
+#ifdef __x86_64__  // whose ABI passes the place of a result before the other arguments
   find(library, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", the_one.to_default_layout);
   find(library, "_ZNK5mxnet7NDArray15Reorder2DefaultEv", the_one.make_default_copy);
 #endif
 }
 
-// The file of which this address is a part; "" for none.
+// Returns the file that this address was loaded from; "" for none.
 std::string_view file_of(const void* address) {
   Dl_info info{};
   return dladdr(address, &info) != 0 ? info.dli_fname : "";
 }
 
-// Whether its function is one of MXNet's. If not, nobody can tell the engine that it is complete.
+// True if the completion callback is a function of MXNet. If it is not, nothing can tell the engine
+// that an operation is complete.
 std::atomic<bool> has_complete{false};
 
 void probe(void*, void* on_complete, void*) {
@@ -52,9 +53,9 @@ void probe(void*, void* on_complete, void*) {
   if (has_complete) complete(nullptr);
 }
 
-// Waits for it only if it can end.
+// Returns whether an operation can be completed; waits for it only if it can.
 bool can_complete(NDArrayHandle array) {
-  // Runs while it is pushed: no array that it needs is in use.
+  // The probe runs while it is pushed, since its array is not in use.
   const int while_pushed = 4;  // FnProperty::kAsync
   const Context cpu;
   return the_one.MXEnginePushAsyncND(probe, nullptr, nullptr, &cpu, nullptr, 0, &array, 1,
@@ -62,7 +63,7 @@ bool can_complete(NDArrayHandle array) {
          has_complete && the_one.MXNDArrayWaitToRead(array) == 0;
 }
 
-// With an array, a slice of it, and another.
+// Tries it with an array, a slice of that, and another array.
 bool tells_chunks_apart(NDArrayHandle array, NDArrayHandle other) {
   NDArrayHandle slice = nullptr;
   if (the_one.MXNDArrayAt(array, 1, &slice) != 0) return false;
@@ -100,8 +101,8 @@ std::string find_api(const char* path) {
   if (!missing.empty()) return std::string(path) + " lacks " + missing;
   int version = 0;
   the_one.MXGetVersion(&version);
-  if (version < kOldest || version >= kTooNew) return "its engine is another one";
-  return looks_as_expected() ? "" : "its engine is not as that of 1.9 is";
+  if (version < kOldest || version >= kTooNew) return "its engine is a different one";
+  return looks_as_expected() ? "" : "its engine differs from that of 1.9";
 }
 
 }  // namespace perseus::mxnet

@@ -1,5 +1,5 @@
-// MXNet's C API of arrays and of its dependency engine (mxnet/c_api.h), found in the process: to
-// build this takes nothing of MXNet.
+// MXNet's C API for arrays and its dependency engine (mxnet/c_api.h), looked up in the process:
+// building this needs nothing from MXNet.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ namespace perseus::mxnet {
 
 using NDArrayHandle = void*;
 
-// Context: where a function of the engine runs.
+// Context: the device on which a function of the engine runs.
 struct Context {
   int32_t device_type = 1;  // the CPU
   int32_t device_id = 0;
 };
 
-// FnProperty::kCPUPrioritized: on threads that compute nothing, so that what is handed over does
-// not wait for a layer that is computed.
+// FnProperty::kCPUPrioritized: on threads that compute nothing, so that a call does not wait until
+// a layer has been computed.
 inline constexpr int kOnPrioritizedThread = 3;
 
 // dmlc::Error, which adds nothing to its base.
@@ -29,7 +29,7 @@ struct Error : std::runtime_error {
 };
 
 // engine::CallbackOnComplete: tells the engine, from any thread, that an operation is complete. It
-// has no C interface; find_api makes sure that this is what it looks like.
+// has no C interface; find_api verifies this layout.
 struct OnComplete {
   void (*callback)(void* engine, void* operation, const Error* error);
   void* engine;
@@ -38,11 +38,11 @@ struct OnComplete {
   void operator()(const Error* error) const { callback(engine, operation, error); }
 };
 
-// What the engine runs once the arrays are ready. The first is the RunContext, the second an
-// OnComplete that lives only during the call.
+// The function that the engine runs once the arrays are ready. The first argument is the
+// RunContext, the second an OnComplete that is valid only during the call.
 using AsyncFunction = void (*)(void* run_context, void* on_complete, void* parameter);
 
-// X(name, parameters); each gives 0, or -1 and a message from MXGetLastError.
+// X(name, parameters). Each returns 0, or -1 with a message from MXGetLastError.
 #define PERSEUS_MXNET_FUNCTIONS(X)                                                            \
   X(MXGetVersion, (int* version))                                                             \
   X(MXNDArrayFree, (NDArrayHandle))                                                           \
@@ -64,25 +64,27 @@ struct Api {
   PERSEUS_MXNET_FUNCTIONS(PERSEUS_MEMBER)
 #undef PERSEUS_MEMBER
   const char* (*MXGetLastError)() = nullptr;
-  // Where MXNet computes by oneDNN, which keeps some arrays in layouts of its own: weights, once
-  // the network has been used without training. The C API has these only for who may wait for other
-  // operations. Null where there is no such function.
-  // NDArray::Chunk::Reorder2Default(): of an array that nobody else uses.
+  // oneDNN keeps some arrays in layouts of its own, such as weights once the network has been used
+  // for inference. These two bring them back; the C API has them only for callers that may wait for
+  // other operations. Null if MXNet has no such function.
+  // NDArray::Chunk::Reorder2Default(): for an array that nobody else is using.
   void (*to_default_layout)(const void* chunk) = nullptr;
   // NDArray::Reorder2Default() const: makes an NDArray, in memory of kNDArrayBytes.
   void (*make_default_copy)(void* memory, NDArrayHandle array) = nullptr;
 };
 
-// More than one takes.
+// More than an NDArray takes.
 inline constexpr size_t kNDArrayBytes = 1024;
 
-// That of the process, once find_api has found it.
+// The API of the process's MXNet, once find_api has found it.
 const Api& api();
-// Of the library at this path, which is loaded. What is wrong with it; "" if nothing is.
+// Looks the API up in the library at this path, which must be loaded. Returns "", or what is wrong
+// with it.
 std::string find_api(const char* path);
 
-// What tells arrays apart that the engine sees as one: an array and its slices, say. The address of
-// their NDArray::Chunk, which is what an NDArray holds first; find_api makes sure of that, too.
+// Returns the address of an array's NDArray::Chunk. The engine sees arrays with the same chunk,
+// such as an array and its slices, as one. An NDArray begins with this pointer; find_api verifies
+// that.
 inline const void* chunk_of(NDArrayHandle array) { return *static_cast<const void* const*>(array); }
 
 }  // namespace perseus::mxnet

@@ -6,7 +6,7 @@
 namespace perseus::mxnet {
 namespace {
 
-// What MXNet keeps of a result; goes with the last array that shows it.
+// Owned by MXNet for a result; freed with the last array that shows it.
 struct Lent {
   dlpack::ManagedTensor managed{};
   std::vector<int64_t> shape;

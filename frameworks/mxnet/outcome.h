@@ -1,4 +1,4 @@
-// The end of a call whose results the library allocates, for the caller that waits for it.
+// The outcome of a call, for a caller that waits for it.
 #pragma once
 
 #include <chrono>
@@ -18,16 +18,16 @@ class Outcome {
   ~Outcome();
 
   void fail(perseus_status_t status, const std::string& message);
-  // Takes results over from an operation that is complete, one of each of these types: the inputs',
-  // or none where the results are in arrays of the caller's.
+  // Takes over the results of a complete operation, one for each of these types. The types are
+  // those of the inputs; there are none if the results are in the caller's arrays.
   void succeed(perseus_handle_t handle, const std::vector<dlpack::DataType>& types);
 
-  // PERSEUS_IN_PROGRESS when the time ends first.
+  // Returns PERSEUS_IN_PROGRESS if the time ends first.
   perseus_status_t wait_for(std::chrono::milliseconds time);
-  // Once it has ended:
+  // The rest only once the call has ended.
   const std::string& message() const { return message_; }
-  // A result as an array of MXNet's, which owns it from then on; null for one without elements.
-  // False, and MXNet has a message, if it cannot.
+  // Gives a result as an array of MXNet's, which then owns it; null for one without elements.
+  // Returns false if MXNet refuses; MXNet then has a message.
   bool take(int index, NDArrayHandle* array);
   const std::vector<int64_t>& shape(int index) const { return results_[index].shape; }
   const std::vector<int64_t>& received_splits() const { return received_splits_; }

@@ -21,8 +21,8 @@ void Turns::end(const Ticket& ticket) {
   advance(ticket->id_, lock);
 }
 
-// In a loop rather than each from the end of the one before: of many that fail at once, each ends
-// within its beginning.
+// A loop rather than recursion: if many calls fail at once, each of them ends within its own
+// begin().
 void Turns::advance(int32_t id, std::unique_lock<std::mutex>& lock) {
   Line& line = lines_.at(id);
   if (std::exchange(line.is_advancing, true)) return;
@@ -36,7 +36,7 @@ void Turns::advance(int32_t id, std::unique_lock<std::mutex>& lock) {
   if (line.places.empty()) lines_.erase(id);
 }
 
-// Never destroyed: MXNet's threads may outlive what is.
+// Never destroyed: MXNet's threads may outlive static objects.
 Turns& turns() {
   static Turns& the_one = *new Turns;
   return the_one;

@@ -1,5 +1,5 @@
-// Calls of one name begin in the order in which they were made, each when the one before it has
-// ended. MXNet has them ready in any order, and ranks match them by theirs.
+// Starts calls of one name in the order in which they were made, each when the one before it has
+// ended. MXNet may have them ready in any order, but ranks match them by their order.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,22 @@ class Turns {
   using Ticket = std::shared_ptr<Place>;
 
   Ticket take(int32_t id);
-  // Has it begin when its turn comes, on the thread that makes it so, which may be this one.
+  // Calls `begin` when the ticket's turn comes, on the thread that ends the turn before, or on this
+  // one.
   void begin(const Ticket& ticket, std::function<void()> begin);
-  // Of a call that has begun.
+  // Ends the turn of a call that has begun.
   void end(const Ticket& ticket);
 
  private:
   struct Line {
-    std::list<Ticket> places;  // the first's turn it is
+    std::list<Ticket> places;  // it is the first one's turn
     bool is_advancing = false;
   };
 
   void advance(int32_t id, std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
-  std::unordered_map<int32_t, Line> lines_;  // where somebody stands
+  std::unordered_map<int32_t, Line> lines_;  // by id; none is empty
 };
 
 Turns& turns();

@@ -25,7 +25,7 @@ class Attributes {
     note();
     return value != 0;
   }
-  // A double in two floats: what the second adds, the first leaves out.
+  // Reads a double from two floats: the second is the part that does not fit into the first.
   double real(const char* name, const char* rest) { return part(name) + part(rest); }
   std::string text(const char* name) {
     const int32_t size = size_of(name).characters;
@@ -61,7 +61,7 @@ class Attributes {
     const TF_StringView name = api().TF_OpKernelConstruction_GetName(construction_);
     return {name.data, name.length};
   }
-  // Has the construction fail if an attribute could not be read; whether it did.
+  // Fails the construction if an attribute could not be read, and returns whether it did.
   bool fail_if_missing() {
     if (!has_failed_) return false;
     api().TF_OpKernelConstruction_Failure(construction_, status_.get());
@@ -69,7 +69,7 @@ class Attributes {
   }
 
  private:
-  // Of a list; of a text, its characters.
+  // The size of a list; for a text, its number of characters.
   struct Size {
     int32_t elements = 0;
     int32_t characters = 0;

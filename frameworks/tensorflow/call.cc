@@ -89,7 +89,7 @@ bool Call::make_outputs() {
   if (!has_own_outputs()) return true;
   const StatusHolder status = new_status();
   for (int i = 0; i < tensor_count(); ++i) {
-    // An input that is held here would not be forwarded.
+    // TensorFlow forwards an input only if nobody holds it.
     inputs_[i].reset();
     outputs_.emplace_back(api().TF_ForwardInputOrAllocateOutput(
         context_, &i, 1, i, shapes_[i].data(), static_cast<int>(shapes_[i].size()), nullptr,
@@ -110,10 +110,10 @@ void Call::submit() {
     tensors[i].output = has_own_outputs() ? api().TF_TensorData(outputs_[i].get()) : nullptr;
     tensors[i].shape = shapes_[i].data();
     tensors[i].rank = static_cast<int32_t>(shapes_[i].size());
-    // Ops take no others.
+    // The ops accept no types but these.
     tensors[i].dtype = *dtype_of(api().TF_TensorType(inputs_[i].get()));
   }
-  // Once the last member is submitted all may be complete, and this gone.
+  // Once the last member is submitted, all may be complete and this object gone.
   const std::span<const Member> members = collective_.members;
   incomplete_ = members.size();
   const size_t of_each = tensors.size() / members.size();
@@ -149,7 +149,7 @@ void Call::complete(perseus_handle_t handle, perseus_status_t status, const char
   if (status == PERSEUS_OK) {
     give_results(handle);
   } else if (const int code = code_of(status); code == kUnknown) {
-    // Elastic training tells it by this from what fails otherwise.
+    // Elastic training recognises the error by this word.
     fail(code, std::string("HorovodInternalError: ") + message);
   } else {
     fail(code, message);
@@ -189,7 +189,7 @@ bool Call::give_results(perseus_handle_t handle) {
   return give_numbers(1, result.received_splits, result.received_split_count, false);
 }
 
-// The library's memory becomes TensorFlow's.
+// Passes the library's memory on to TensorFlow.
 bool Call::give_result(int index, const perseus_result_t& result, void* data) {
   const StatusHolder status = new_status();
   const int type = api().TF_TensorType(inputs_[index].get());
@@ -203,7 +203,7 @@ bool Call::give_result(int index, const perseus_result_t& result, void* data) {
   }
   const auto free = [](void* memory, size_t, void*) { perseus_free(memory); };
   tensor.reset(api().TF_NewTensor(type, result.shape, result.rank, data, bytes, free, nullptr));
-  if (tensor == nullptr) return fail(kInternal, "TensorFlow does not take the result");
+  if (tensor == nullptr) return fail(kInternal, "TensorFlow refuses the result");
   api().TF_SetOutput(context_, index, tensor.get(), status.get());
   return is_ok(status) || fail(status);
 }

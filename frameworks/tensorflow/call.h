@@ -1,4 +1,4 @@
-// One run of an op that the ranks do together: from TensorFlow's inputs to its outputs.
+// One run of a collective op: from TensorFlow's inputs to its outputs.
 #pragma once
 
 #include <atomic>
@@ -13,14 +13,14 @@
 
 namespace perseus::tensorflow {
 
-// An operation of a node: the ranks match it by its name.
+// An operation of a node. Ranks match it by its name.
 struct Member {
   int32_t id = 0;  // of the name
   int32_t priority = 0;
 };
 
-// What all runs of a node have in common. One operation takes all of its tensors; of several, each
-// takes one.
+// The part that all runs of a node have in common. A single member takes all of the node's tensors;
+// if there are several, each takes one.
 struct Collective {
   perseus_operation_t operation;
   std::vector<Member> members = {};
@@ -35,8 +35,8 @@ struct DeleteTensor {
 };
 using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
 
-// Begun on TensorFlow's thread; completes on Perseus's, which runs what TensorFlow wants to be told
-// then: that hands what is ready next to other threads.
+// Starts on TensorFlow's thread and completes on Perseus's. That thread then runs TensorFlow's
+// callback, which passes work that has become ready to other threads.
 class Call {
  public:
   // Runs the op; the context may be used until `done` has run, once.
@@ -49,17 +49,18 @@ class Call {
 
   bool take_inputs();
   bool take_splits();
-  // Where results go whose size is the input's: into the input's own memory if nobody else has it.
+  // Allocates the outputs whose size is that of their inputs: the input's own memory if nobody else
+  // uses it.
   bool make_outputs();
   void submit();
   void submit(const Member& member, std::span<const perseus_tensor_t> tensors);
-  // A member; any thread. The last one ends the call.
+  // Completes a member, on any thread. The last one ends the call.
   void complete(perseus_handle_t handle, perseus_status_t status, const char* message);
   void end();
   bool give_results(perseus_handle_t handle);
   bool give_result(int index, const perseus_result_t& result, void* data);
   bool give_numbers(int output, const int64_t* numbers, int64_t count, bool is_scalar);
-  // False; the op will have failed when all members are complete. The first reason counts.
+  // Returns false. The op fails when all members are complete, with the first of the reasons.
   bool fail(int code, const std::string& message);
   bool fail(const StatusHolder& status);
 
@@ -79,7 +80,7 @@ class Call {
   std::vector<int64_t> splits_;
   std::atomic<size_t> incomplete_{0};
   std::mutex why_not_mutex_;
-  // Of the first failure; the code is TensorFlow's.
+  // The first failure. The code is one of TensorFlow's.
   int why_not_code_ = kOk;
   std::string why_not_;
 };

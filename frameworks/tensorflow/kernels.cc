@@ -17,7 +17,7 @@ void destroy(void* kernel) {
   delete static_cast<Kernel*>(kernel);
 }
 
-// ---- What the ranks do together.
+// ---- Collective ops.
 
 bool is_reduction(perseus_operation_t operation) {
   return operation == PERSEUS_ALLREDUCE || operation == PERSEUS_REDUCESCATTER;
@@ -42,7 +42,7 @@ void fail(TF_OpKernelConstruction* construction, int code, const char* message) 
   api().TF_OpKernelConstruction_Failure(construction, status.get());
 }
 
-// Whether it could; else the construction has failed.
+// Returns false if that fails; the construction has then failed.
 bool add_member(TF_OpKernelConstruction* construction, Collective& collective, int32_t process_set,
                 const std::string& name, int32_t priority) {
   Member member{.priority = priority};
@@ -62,7 +62,7 @@ void* create_collective(TF_OpKernelConstruction* construction) {
   Attributes attributes(construction);
   if (is_reduction(kOperation)) read_reduction(attributes, *collective);
   if (kOperation == PERSEUS_BROADCAST) collective->root = attributes.number("root_rank");
-  // A join is of all ranks, and they match it by nothing.
+  // All ranks take part in a join, and they match it without a name.
   const bool is_named = kOperation != PERSEUS_JOIN;
   const int32_t process_set = is_named ? attributes.number("process_set_id") : PERSEUS_WORLD;
   const std::string name = is_named ? name_of(attributes) : "join";
@@ -74,8 +74,8 @@ void* create_collective(TF_OpKernelConstruction* construction) {
   return collective.release();
 }
 
-// Several allreduces by one node, which each have a name beside the node's own, a priority, and one
-// tensor. It takes TensorFlow as long to run a node as Perseus to reduce a small tensor.
+// Several allreduces in one node, each with one tensor, a priority, and a name in the node's scope.
+// TensorFlow takes as long to run a node as Perseus to reduce a small tensor.
 void* create_each(TF_OpKernelConstruction* construction) {
   auto collective = std::make_unique<Collective>(Collective{.operation = PERSEUS_ALLREDUCE});
   Attributes attributes(construction);
@@ -100,7 +100,7 @@ void* create_each(TF_OpKernelConstruction* construction) {
 }
 
 void run_collective(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  // What it points at lives until this returns, and is a std::function: the copy outlives it.
+  // `done` points at a std::function that lives only until this returns, so it is copied.
   Call::start(*static_cast<Collective*>(kernel), context,
               [copy = *reinterpret_cast<std::function<void()>*>(done)]() mutable {
                 api().TF_RunAsyncOpKernelDoneCallback(
@@ -134,7 +134,7 @@ const std::vector<CollectiveOp>& collective_ops() {
   return ops;
 }
 
-// ---- What a rank knows by itself.
+// ---- Ops that a rank answers by itself.
 
 struct Query {
   int32_t process_set = PERSEUS_WORLD;
@@ -166,7 +166,7 @@ void run_query(void* kernel, TF_OpKernelContext* context) {
       kAnswer(static_cast<Query*>(kernel)->process_set);
 }
 
-// Horovod's code for a process set that there is not.
+// Horovod's code for a process set that does not exist.
 constexpr int32_t kUnknownSet = -2;
 
 int32_t set_size(int32_t set) {
@@ -196,12 +196,13 @@ constexpr QueryOp kQueryOps[] = {
      "local_rank"},
 };
 
-// On a GPU, TensorFlow copies: its C API does not give the stream of its own GPUs.
+// TensorFlow copies tensors from and to its GPUs, since its C API does not give out their streams.
 constexpr const char* kDevices[] = {"CPU", "GPU"};
 
 std::string register_kernel(TF_KernelBuilder* builder, const char* op, const char* device,
                             const std::vector<const char*>& arguments) {
-  // On the CPU all memory is the host's: to say so would keep inputs from becoming outputs.
+  // All memory of the CPU is the host's. Marking it so would keep TensorFlow from forwarding
+  // inputs.
   if (std::string_view(device) == "GPU") {
     for (const char* argument : arguments) api().TF_KernelBuilder_HostMemory(builder, argument);
   }

@@ -1,11 +1,11 @@
-// What ops do.
+// The kernels of the ops.
 #pragma once
 
 #include <string>
 
 namespace perseus::tensorflow {
 
-// What went wrong, or "".
+// Returns "", or what went wrong.
 std::string register_kernels();
 
 }  // namespace perseus::tensorflow

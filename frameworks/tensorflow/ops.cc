@@ -19,7 +19,7 @@ Shape new_shape() { return Shape(api().TF_NewShapeHandle()); }
 
 bool failed(const TF_Status* status) { return api().TF_GetCode(status) != kOk; }
 
-// Every output is as the input with its number.
+// Each output has the shape of the input with the same number.
 void as_inputs(TF_ShapeInferenceContext* context, TF_Status* status) {
   const auto inputs = static_cast<int>(api().TF_ShapeInferenceContextNumInputs(context));
   for (int i = 0; i < inputs && !failed(status); ++i) {
@@ -35,7 +35,7 @@ Shape vector_of_unknown_length(TF_ShapeInferenceContext* context) {
   return Shape(api().TF_ShapeInferenceContextVectorFromSize(context, static_cast<size_t>(-1)));
 }
 
-// Output i is input i with another number of rows, which the ranks' inputs tell.
+// Output i has the shape of input i, except for the number of rows, which depends on all ranks.
 void with_other_rows(TF_ShapeInferenceContext* context, int i, TF_Status* status) {
   const Shape input = new_shape();
   api().TF_ShapeInferenceContextGetInput(context, i, input.get(), status);
@@ -45,7 +45,7 @@ void with_other_rows(TF_ShapeInferenceContext* context, int i, TF_Status* status
   }
   const int64_t rank = api().TF_ShapeInferenceContextRank(context, input.get());
   if (rank == 0) {
-    constexpr const char* kScalar = "a scalar has no rows: give it a dimension, as by [x]";
+    constexpr const char* kScalar = "a scalar has no rows: give it a dimension, as in [x]";
     return api().TF_SetStatus(status, kInvalidArgument, kScalar);
   }
   const Shape row = new_shape();
@@ -90,8 +90,9 @@ struct Op {
 #define PERSEUS_TYPE \
   "T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}"
 
-// tensor_name: what ranks match calls by; "": the node's name, perhaps without the scopes it is in.
-// *_rest: what float32 leaves out.
+// tensor_name: ranks match calls by it; "": the node's name, without its scopes if
+// ignore_name_scope.
+// *_rest: the part of a double that does not fit into float32.
 #define PERSEUS_NAMED                                                                       \
   "tensor_name: string = ''", "ignore_name_scope: bool = false", "process_set_id: int = 0", \
       "priority: int = 0"
@@ -159,7 +160,7 @@ std::string register_op(const Op& op) {
   for (const char* spec : op.inputs) api().TF_OpDefinitionBuilderAddInput(builder, spec);
   for (const char* spec : op.outputs) api().TF_OpDefinitionBuilderAddOutput(builder, spec);
   for (const char* spec : op.attributes) api().TF_OpDefinitionBuilderAddAttr(builder, spec);
-  // Else two of the same input would be taken for one, and one of a constant for a constant.
+  // Otherwise TensorFlow would merge two ops of the same input, and fold an op of a constant.
   api().TF_OpDefinitionBuilderSetIsStateful(builder, true);
   api().TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, op.infer);
   const StatusHolder status = new_status();

@@ -1,11 +1,11 @@
-// What ops there are: their inputs, attributes and outputs, and the outputs' shapes.
+// The ops: their inputs, attributes and outputs, and the outputs' shapes.
 #pragma once
 
 #include <string>
 
 namespace perseus::tensorflow {
 
-// Before their kernels. What went wrong, or "".
+// To be called before register_kernels. Returns "", or what went wrong.
 std::string register_ops();
 
 }  // namespace perseus::tensorflow

@@ -1,4 +1,4 @@
-// What tf.load_op_library opens: ops are those that are registered while it does.
+// The library for tf.load_op_library, which takes the ops that are registered while it loads.
 #include <string>
 
 #include "kernels.h"
@@ -24,7 +24,7 @@ const std::string& what_is_wrong() {
 
 }  // namespace
 
-// Why there are no ops; "" if there are.
+// Returns why there are no ops; "" if there are.
 extern "C" __attribute__((visibility("default"))) const char* perseus_tensorflow_error() {
   return what_is_wrong().c_str();
 }

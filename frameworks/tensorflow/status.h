@@ -1,4 +1,4 @@
-// Outcomes of Perseus as TensorFlow's.
+// Turns statuses of Perseus into those of TensorFlow.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,9 @@ using StatusHolder = std::unique_ptr<TF_Status, DeleteStatus>;
 inline StatusHolder new_status() { return StatusHolder(api().TF_NewStatus()); }
 inline bool is_ok(const StatusHolder& status) { return api().TF_GetCode(status.get()) == kOk; }
 
-// Of the types that Horovod raises: FailedPreconditionError for ranks that differ and without init,
-// InvalidArgumentError for what is wrong here, UnknownError for a job that cannot go on.
+// Returns the codes of the errors that Horovod raises: FailedPreconditionError if ranks differ or
+// init is missing, InvalidArgumentError for this rank's mistakes, UnknownError if the job cannot go
+// on.
 int code_of(perseus_status_t status);
 
 }  // namespace perseus::tensorflow

@@ -1,5 +1,6 @@
-// TensorFlow's C API of ops and kernels (tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h), found
-// in the process: to build this takes nothing of TensorFlow, and it runs with any that has these.
+// TensorFlow's C API for ops and kernels (tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h), looked
+// up in the process: building this needs nothing from TensorFlow, and it runs with every version
+// that has these functions.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ struct TF_ShapeInferenceContext;
 struct TF_KernelBuilder;
 struct TF_OpKernelConstruction;
 struct TF_OpKernelContext;
-// A std::function<void()>, whatever the header says: see kernel.cc.
+// A std::function<void()>, whatever the header says: see kernels.cc.
 struct TF_AsyncOpKernelDoneCallback;
 struct TF_StringView {
   const char* data;
@@ -120,9 +121,9 @@ struct Api {
 #undef PERSEUS_MEMBER
 };
 
-// That of the process, once find_api has found it.
+// The API of the process's TensorFlow, once find_api has found it.
 const Api& api();
-// What is missing; "" if nothing is.
+// Looks the API up. Returns "", or what is missing.
 std::string find_api();
 
 }  // namespace perseus::tensorflow

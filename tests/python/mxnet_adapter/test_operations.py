@@ -334,7 +334,7 @@ def failed():
 def test_an_array_that_could_not_be_computed_is_an_error_on_every_rank(two_ranks, in_place):
     array = failed() if hvd.rank() == 0 else mx.nd.ones((2, 2))
     result = (hvd.allreduce_ if in_place else hvd.allreduce)(array, name="failed")
-    told = "allreduce of 'allreduce.failed': an operation of MXNet's that it needs has failed"
+    told = "allreduce of 'allreduce.failed': an MXNet operation that it depends on has failed"
     text = "scale" if hvd.rank() == 0 else told
     with pytest.raises(mx.MXNetError, match=text):
         result.wait_to_read()

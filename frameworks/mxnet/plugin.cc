@@ -7,12 +7,12 @@
 #include <string>
 
 #include "backlog.h"
-#include "call.h"
+#include "engine_operation.h"
 #include "outcome.h"
 
 #define PERSEUS_MXNET_API extern "C" __attribute__((visibility("default")))
 
-using perseus::mxnet::Call;
+using perseus::mxnet::EngineOperation;
 using perseus::mxnet::Outcome;
 
 namespace {
@@ -46,7 +46,7 @@ PERSEUS_MXNET_API const char* perseus_mxnet_push(const perseus_mxnet_call_t* cal
                                                  SharedOutcome** outcome) {
   SharedOutcome shared;
   if (call->outputs == nullptr || call->is_naive != 0) shared = std::make_shared<Outcome>();
-  last_error = Call::push(*call, shared);
+  last_error = EngineOperation::push(*call, shared);
   const bool is_asked = shared != nullptr && last_error.empty();
   *outcome = is_asked ? new SharedOutcome(std::move(shared)) : nullptr;
   return last_error.c_str();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attributes.h"
-#include "call.h"
+#include "op_run.h"
 
 namespace perseus::tensorflow {
 namespace {
@@ -101,11 +101,11 @@ void* create_each(TF_OpKernelConstruction* construction) {
 
 void run_collective(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   // `done` points at a std::function that lives only until this returns, so it is copied.
-  Call::start(*static_cast<Collective*>(kernel), context,
-              [copy = *reinterpret_cast<std::function<void()>*>(done)]() mutable {
-                api().TF_RunAsyncOpKernelDoneCallback(
-                    reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&copy));
-              });
+  OpRun::start(*static_cast<Collective*>(kernel), context,
+               [copy = *reinterpret_cast<std::function<void()>*>(done)]() mutable {
+                 api().TF_RunAsyncOpKernelDoneCallback(
+                     reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&copy));
+               });
 }
 
 struct CollectiveOp {

@@ -20,7 +20,7 @@ Shape new_shape() { return Shape(api().TF_NewShapeHandle()); }
 bool failed(const TF_Status* status) { return api().TF_GetCode(status) != kOk; }
 
 // Each output has the shape of the input with the same number.
-void as_inputs(TF_ShapeInferenceContext* context, TF_Status* status) {
+void same_as_inputs(TF_ShapeInferenceContext* context, TF_Status* status) {
   const auto inputs = static_cast<int>(api().TF_ShapeInferenceContextNumInputs(context));
   for (int i = 0; i < inputs && !failed(status); ++i) {
     const Shape shape = new_shape();
@@ -36,7 +36,7 @@ Shape vector_of_unknown_length(TF_ShapeInferenceContext* context) {
 }
 
 // Output i has the shape of input i, except for the number of rows, which depends on all ranks.
-void with_other_rows(TF_ShapeInferenceContext* context, int i, TF_Status* status) {
+void with_unknown_rows(TF_ShapeInferenceContext* context, int i, TF_Status* status) {
   const Shape input = new_shape();
   api().TF_ShapeInferenceContextGetInput(context, i, input.get(), status);
   if (failed(status)) return;
@@ -60,13 +60,13 @@ void with_other_rows(TF_ShapeInferenceContext* context, int i, TF_Status* status
   }
 }
 
-void all_with_other_rows(TF_ShapeInferenceContext* context, TF_Status* status) {
+void all_with_unknown_rows(TF_ShapeInferenceContext* context, TF_Status* status) {
   const auto inputs = static_cast<int>(api().TF_ShapeInferenceContextNumInputs(context));
-  for (int i = 0; i < inputs && !failed(status); ++i) with_other_rows(context, i, status);
+  for (int i = 0; i < inputs && !failed(status); ++i) with_unknown_rows(context, i, status);
 }
 
-void of_alltoall(TF_ShapeInferenceContext* context, TF_Status* status) {
-  with_other_rows(context, 0, status);
+void alltoall_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  with_unknown_rows(context, 0, status);
   if (failed(status)) return;
   const Shape received = vector_of_unknown_length(context);
   api().TF_ShapeInferenceContextSetOutput(context, 1, received.get(), status);
@@ -105,48 +105,48 @@ const Op kOps[] = {
      {"tensor: T"},
      {"sum: T"},
      {PERSEUS_TYPE, PERSEUS_REDUCING, PERSEUS_NAMED},
-     as_inputs},
+     same_as_inputs},
     {"HorovodGroupedAllreduce",
      {"tensors: num_tensors * T"},
      {"sum: num_tensors * T"},
      {PERSEUS_TYPE, "num_tensors: int >= 1", PERSEUS_REDUCING, PERSEUS_NAMED},
-     as_inputs},
+     same_as_inputs},
     {"PerseusAllreduceEach",
      {"tensors: num_tensors * T"},
      {"sums: num_tensors * T"},
      {PERSEUS_TYPE, "num_tensors: int >= 1", PERSEUS_REDUCING, "names: list(string) >= 1",
       "priorities: list(int) >= 1", "process_set_id: int = 0"},
-     as_inputs},
+     same_as_inputs},
     {"HorovodReducescatter",
      {"tensor: T"},
      {"output: T"},
      {PERSEUS_TYPE, PERSEUS_REDUCING, PERSEUS_NAMED},
-     all_with_other_rows},
+     all_with_unknown_rows},
     {"HorovodGroupedReducescatter",
      {"tensors: num_tensors * T"},
      {"output: num_tensors * T"},
      {PERSEUS_TYPE, "num_tensors: int >= 1", PERSEUS_REDUCING, PERSEUS_NAMED},
-     all_with_other_rows},
+     all_with_unknown_rows},
     {"HorovodAllgather",
      {"tensor: T"},
      {"output: T"},
      {PERSEUS_TYPE, PERSEUS_NAMED},
-     all_with_other_rows},
+     all_with_unknown_rows},
     {"HorovodGroupedAllgather",
      {"tensors: num_tensors * T"},
      {"output: num_tensors * T"},
      {PERSEUS_TYPE, "num_tensors: int >= 1", PERSEUS_NAMED},
-     all_with_other_rows},
+     all_with_unknown_rows},
     {"HorovodBroadcast",
      {"tensor: T"},
      {"output: T"},
      {PERSEUS_TYPE, "root_rank: int", PERSEUS_NAMED},
-     as_inputs},
+     same_as_inputs},
     {"HorovodAlltoall",
      {"tensor: T", "splits: int32"},
      {"output: T", "received_splits: int32"},
      {PERSEUS_TYPE, PERSEUS_NAMED},
-     of_alltoall},
+     alltoall_shapes},
     {"HorovodJoin", {}, {"last_rank: int32"}, {}, scalar},
     {"HorovodSize", {}, {"size: int32"}, {"process_set_id: int = 0"}, scalar},
     {"HorovodProcessSetIncluded", {}, {"included: int32"}, {"process_set_id: int = 0"}, scalar},

@@ -53,7 +53,7 @@ _DRAIN_SECONDS = "PERSEUS_STALL_CHECK_TIME_SECONDS"
 
 
 class _Call(ctypes.Structure):
-    """perseus_mxnet_call_t of frameworks/mxnet/call.h."""
+    """perseus_mxnet_call_t of frameworks/mxnet/engine_operation.h."""
 
     _fields_ = (
         ("id", ctypes.c_int32),

@@ -1,4 +1,4 @@
-#include "call.h"
+#include "engine_operation.h"
 
 #include <algorithm>
 #include <mutex>
@@ -109,7 +109,7 @@ Backlog& backlog() {
 
 void refuse(int32_t id, const std::string& reason) { refuse(turns().take(id), id, reason); }
 
-Call::Call(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome)
+EngineOperation::EngineOperation(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome)
     : what_(what),
       splits_(what.splits, what.splits + what.split_count),
       outcome_(std::move(outcome)),
@@ -120,7 +120,7 @@ Call::Call(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome)
 }
 
 // If the call has not run, the other ranks are told so that they do not wait for it.
-Call::~Call() {
+EngineOperation::~EngineOperation() {
   if (has_run_) return;
   if (why_not_.empty()) why_not_ = "an MXNet operation that it depends on has failed";
   refuse(ticket_, what_.id, why_not_);
@@ -128,13 +128,14 @@ Call::~Call() {
   backlog().remove();
 }
 
-std::string Call::push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome) {
+std::string EngineOperation::push(const perseus_mxnet_call_t& what,
+                                  std::shared_ptr<Outcome> outcome) {
   // If two calls of one name write to one array, MXNet must get them in the order of their turns.
   // (The naive engine returns when a call is done, which may need a call of another thread.)
   static std::mutex& one_at_a_time = *new std::mutex;
   std::unique_lock lock(one_at_a_time, std::defer_lock);
   if (what.is_naive == 0) lock.lock();
-  std::unique_ptr<Call> call(new Call(what, std::move(outcome)));
+  std::unique_ptr<EngineOperation> operation(new EngineOperation(what, std::move(outcome)));
   std::vector<NDArrayHandle> written;
   if (what.outputs != nullptr) written.assign(what.outputs, what.outputs + what.array_count);
   keep_one_a_chunk(written);
@@ -142,14 +143,14 @@ std::string Call::push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome
   for (int i = 0; i < what.array_count; ++i) {
     if (!holds_chunk_of(written, what.inputs[i])) read.push_back(what.inputs[i]);
   }
-  if (!call->take_references(what)) return call->why_not_ = last_mxnet_error();
+  if (!operation->take_references(what)) return operation->why_not_ = last_mxnet_error();
   const auto run = [](void*, void* on_complete, void* self) {
-    static_cast<Call*>(self)->run(*static_cast<const OnComplete*>(on_complete));
+    static_cast<EngineOperation*>(self)->run(*static_cast<const OnComplete*>(on_complete));
   };
-  const auto free = [](void* self) { delete static_cast<Call*>(self); };
+  const auto free = [](void* self) { delete static_cast<EngineOperation*>(self); };
   static const Context cpu;
-  // From here on the call belongs to MXNet, which frees it even if it refuses it.
-  if (api().MXEnginePushAsyncND(run, call.release(), free, &cpu, read.data(),
+  // From here on the operation belongs to MXNet, which frees it even if it refuses it.
+  if (api().MXEnginePushAsyncND(run, operation.release(), free, &cpu, read.data(),
                                 static_cast<int>(read.size()), written.data(),
                                 static_cast<int>(written.size()), &kOnPrioritizedThread,
                                 what.priority, name_of(what.operation), false) != 0) {
@@ -158,7 +159,7 @@ std::string Call::push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome
   return "";
 }
 
-bool Call::take_references(const perseus_mxnet_call_t& what) {
+bool EngineOperation::take_references(const perseus_mxnet_call_t& what) {
   const auto take = [&](const NDArrayHandle* arrays, std::vector<Array>& references) {
     for (int i = 0; arrays != nullptr && i < what.array_count; ++i) {
       NDArrayHandle copy = nullptr;
@@ -170,13 +171,13 @@ bool Call::take_references(const perseus_mxnet_call_t& what) {
   return take(what.inputs, inputs_) && take(what.outputs, outputs_);
 }
 
-void Call::run(OnComplete on_complete) {
+void EngineOperation::run(OnComplete on_complete) {
   has_run_ = true;
   on_complete_ = on_complete;
   turns().begin(ticket_, [this] { begin(); });
 }
 
-void Call::begin() {
+void EngineOperation::begin() {
   if (describe_tensors()) {
     submit();
   } else {
@@ -185,7 +186,7 @@ void Call::begin() {
   }
 }
 
-bool Call::describe_tensors() {
+bool EngineOperation::describe_tensors() {
   std::vector<const dlpack::Tensor*> written;
   for (const Array& output : outputs_) {
     const dlpack::Tensor* const tensor = view(output, true);
@@ -211,7 +212,7 @@ bool Call::describe_tensors() {
 
 // If an array is in a layout of oneDNN's, MXNDArrayToDLPack fails; MXNDArrayGetData would wait, for
 // this very call.
-const dlpack::Tensor* Call::view(const Array& array, bool is_written) {
+const dlpack::Tensor* EngineOperation::view(const Array& array, bool is_written) {
   dlpack::ManagedTensor* managed = nullptr;
   if (api().MXNDArrayToDLPack(array.get(), &managed) == 0) {
     return &views_.emplace_back(managed)->tensor;
@@ -234,7 +235,7 @@ const dlpack::Tensor* Call::view(const Array& array, bool is_written) {
   return &views_.emplace_back(managed)->tensor;
 }
 
-void Call::submit() {
+void EngineOperation::submit() {
   perseus_submission_t submission{};
   submission.struct_size = sizeof(submission);
   submission.id = what_.id;
@@ -254,7 +255,7 @@ void Call::submit() {
   submission.stream = PERSEUS_NO_STREAM;
   submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
                            const char* message) {
-    static_cast<Call*>(user)->complete(handle, status, message);
+    static_cast<EngineOperation*>(user)->complete(handle, status, message);
   };
   submission.user = this;
   perseus_handle_t handle = 0;
@@ -262,7 +263,8 @@ void Call::submit() {
   if (status != PERSEUS_OK) complete(0, status, perseus_last_error());
 }
 
-void Call::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
+void EngineOperation::complete(perseus_handle_t handle, perseus_status_t status,
+                               const char* message) {
   if (outcome_ != nullptr && status == PERSEUS_OK) {
     outcome_->succeed(handle, outputs_.empty() ? types_ : std::vector<dlpack::DataType>());
   } else if (outcome_ != nullptr) {

@@ -50,16 +50,16 @@ void refuse(int32_t id, const std::string& reason);
 // Made on the caller's thread, runs on one of MXNet's, completes on one of Perseus's. MXNet's
 // engine frees it then; if an operation that it depends on has failed, it frees it without running
 // it.
-class Call {
+class EngineOperation {
  public:
   // Hands a call to MXNet's engine. `outcome` receives its end, and is null if nobody asks for it.
   // Returns "", or the reason if the engine refuses it; the other ranks have then been told.
   static std::string push(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome);
 
-  ~Call();
+  ~EngineOperation();
 
  private:
-  Call(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome);
+  EngineOperation(const perseus_mxnet_call_t& what, std::shared_ptr<Outcome> outcome);
 
   // Takes references to the arrays, so that the caller may free its handles.
   bool take_references(const perseus_mxnet_call_t& what);

@@ -37,14 +37,14 @@ using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
 
 // Starts on TensorFlow's thread and completes on Perseus's. That thread then runs TensorFlow's
 // callback, which passes work that has become ready to other threads.
-class Call {
+class OpRun {
  public:
   // Runs the op; the context may be used until `done` has run, once.
   static void start(const Collective& collective, TF_OpKernelContext* context,
                     std::function<void()> done);
 
  private:
-  Call(const Collective& collective, TF_OpKernelContext* context, std::function<void()> done)
+  OpRun(const Collective& collective, TF_OpKernelContext* context, std::function<void()> done)
       : collective_(collective), context_(context), done_(std::move(done)) {}
 
   bool take_inputs();
@@ -54,7 +54,7 @@ class Call {
   bool make_outputs();
   void submit();
   void submit(const Member& member, std::span<const perseus_tensor_t> tensors);
-  // Completes a member, on any thread. The last one ends the call.
+  // Completes a member, on any thread. The last one ends the run.
   void complete(perseus_handle_t handle, perseus_status_t status, const char* message);
   void end();
   bool give_results(perseus_handle_t handle);

@@ -1,4 +1,4 @@
-#include "call.h"
+#include "op_run.h"
 
 #include <optional>
 #include <utility>
@@ -47,20 +47,20 @@ size_t element_bytes(perseus_dtype_t dtype) {
 
 }  // namespace
 
-void Call::start(const Collective& collective, TF_OpKernelContext* context,
-                 std::function<void()> done) {
-  auto* const call = new Call(collective, context, std::move(done));
-  if (call->take_inputs() && call->take_splits() && call->make_outputs()) {
-    call->submit();
+void OpRun::start(const Collective& collective, TF_OpKernelContext* context,
+                  std::function<void()> done) {
+  auto* const run = new OpRun(collective, context, std::move(done));
+  if (run->take_inputs() && run->take_splits() && run->make_outputs()) {
+    run->submit();
     return;
   }
   for (const Member& member : collective.members) {
-    perseus_refuse(member.id, call->why_not_.c_str());
+    perseus_refuse(member.id, run->why_not_.c_str());
   }
-  call->end();
+  run->end();
 }
 
-bool Call::take_inputs() {
+bool OpRun::take_inputs() {
   const StatusHolder status = new_status();
   const int count = api().TF_NumInputs(context_);
   for (int i = 0; i < count; ++i) {
@@ -73,7 +73,7 @@ bool Call::take_inputs() {
   return true;
 }
 
-bool Call::take_splits() {
+bool OpRun::take_splits() {
   if (collective_.operation != PERSEUS_ALLTOALL) return true;
   const TF_Tensor* const tensor = inputs_.back().get();
   if (shapes_.back().size() != 1) {
@@ -85,7 +85,7 @@ bool Call::take_splits() {
   return true;
 }
 
-bool Call::make_outputs() {
+bool OpRun::make_outputs() {
   if (!has_own_outputs()) return true;
   const StatusHolder status = new_status();
   for (int i = 0; i < tensor_count(); ++i) {
@@ -103,7 +103,7 @@ bool Call::make_outputs() {
   return true;
 }
 
-void Call::submit() {
+void OpRun::submit() {
   std::vector<perseus_tensor_t> tensors(tensor_count());
   for (size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].input = api().TF_TensorData(inputs_[i].get());
@@ -122,7 +122,7 @@ void Call::submit() {
   }
 }
 
-void Call::submit(const Member& member, std::span<const perseus_tensor_t> tensors) {
+void OpRun::submit(const Member& member, std::span<const perseus_tensor_t> tensors) {
   perseus_submission_t submission{};
   submission.struct_size = sizeof(submission);
   submission.id = member.id;
@@ -137,7 +137,7 @@ void Call::submit(const Member& member, std::span<const perseus_tensor_t> tensor
   submission.priority = member.priority;
   submission.callback = [](void* user, perseus_handle_t handle, perseus_status_t status,
                            const char* message) {
-    static_cast<Call*>(user)->complete(handle, status, message);
+    static_cast<OpRun*>(user)->complete(handle, status, message);
   };
   submission.user = this;
   perseus_handle_t handle = 0;
@@ -145,7 +145,7 @@ void Call::submit(const Member& member, std::span<const perseus_tensor_t> tensor
   if (status != PERSEUS_OK) complete(0, status, perseus_last_error());
 }
 
-void Call::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
+void OpRun::complete(perseus_handle_t handle, perseus_status_t status, const char* message) {
   if (status == PERSEUS_OK) {
     give_results(handle);
   } else if (const int code = code_of(status); code == kUnknown) {
@@ -158,8 +158,8 @@ void Call::complete(perseus_handle_t handle, perseus_status_t status, const char
   if (incomplete_.fetch_sub(1) == 1) end();
 }
 
-void Call::end() {
-  const std::unique_ptr<Call> self(this);
+void OpRun::end() {
+  const std::unique_ptr<OpRun> self(this);
   if (why_not_code_ != kOk) {
     const StatusHolder status = new_status();
     api().TF_SetStatus(status.get(), why_not_code_, why_not_.c_str());
@@ -170,7 +170,7 @@ void Call::end() {
   done_();
 }
 
-bool Call::give_results(perseus_handle_t handle) {
+bool OpRun::give_results(perseus_handle_t handle) {
   if (has_own_outputs()) return true;
   perseus_result_t result{};
   result.struct_size = sizeof(result);
@@ -190,7 +190,7 @@ bool Call::give_results(perseus_handle_t handle) {
 }
 
 // Passes the library's memory on to TensorFlow.
-bool Call::give_result(int index, const perseus_result_t& result, void* data) {
+bool OpRun::give_result(int index, const perseus_result_t& result, void* data) {
   const StatusHolder status = new_status();
   const int type = api().TF_TensorType(inputs_[index].get());
   size_t bytes = element_bytes(result.dtype);
@@ -208,7 +208,7 @@ bool Call::give_result(int index, const perseus_result_t& result, void* data) {
   return is_ok(status) || fail(status);
 }
 
-bool Call::give_numbers(int output, const int64_t* numbers, int64_t count, bool is_scalar) {
+bool OpRun::give_numbers(int output, const int64_t* numbers, int64_t count, bool is_scalar) {
   const StatusHolder status = new_status();
   const Tensor tensor(api().TF_AllocateOutput(context_, output, kInt32, &count, is_scalar ? 0 : 1,
                                               count * sizeof(int32_t), status.get()));
@@ -218,7 +218,7 @@ bool Call::give_numbers(int output, const int64_t* numbers, int64_t count, bool 
   return true;
 }
 
-bool Call::fail(int code, const std::string& message) {
+bool OpRun::fail(int code, const std::string& message) {
   const std::lock_guard lock(why_not_mutex_);
   if (why_not_code_ != kOk) return false;
   why_not_code_ = code;
@@ -226,7 +226,7 @@ bool Call::fail(int code, const std::string& message) {
   return false;
 }
 
-bool Call::fail(const StatusHolder& status) {
+bool OpRun::fail(const StatusHolder& status) {
   return fail(api().TF_GetCode(status.get()), api().TF_Message(status.get()));
 }
 

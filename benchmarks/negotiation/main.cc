@@ -28,7 +28,7 @@ namespace {
 // some fields (its wire/message.fbs), on the low side.
 constexpr size_t kRequestBytes = 48, kResponseBytes = 16;
 
-struct Job {
+struct Options {
   std::string scheme = "perseus";
   std::string names;
   double ranks = 2, rounds = 3;
@@ -39,28 +39,29 @@ struct Job {
 };
 
 // Whether `argument` is one of ours.
-bool take(const std::string& argument, Job& job) {
+bool take(const std::string& argument, Options& options) {
   const size_t equals = argument.find('=');
   if (equals == std::string::npos) return false;
   const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
-  if (name == "scheme") return job.scheme = value, true;
-  if (name == "names") return job.names = value, true;
+  if (name == "scheme") return options.scheme = value, true;
+  if (name == "names") return options.names = value, true;
   double number = 0;
   if (std::istringstream stream(value); !(stream >> number) || !stream.eof()) return false;
   const std::map<std::string, double*> numbers = {
-      {"ranks", &job.ranks},
-      {"rounds", &job.rounds},
-      {"spread_ns", &job.spread_ns},
-      {"inside_bytes_per_ns", &job.model.inside.bytes_per_ns},
-      {"between_bytes_per_ns", &job.model.between.bytes_per_ns},
+      {"ranks", &options.ranks},
+      {"rounds", &options.rounds},
+      {"spread_ns", &options.spread_ns},
+      {"inside_bytes_per_ns", &options.model.inside.bytes_per_ns},
+      {"between_bytes_per_ns", &options.model.between.bytes_per_ns},
   };
   const std::map<std::string, Nanoseconds*> times = {
-      {"inside_overhead_ns", &job.model.inside.overhead},
-      {"inside_latency_ns", &job.model.inside.latency},
-      {"between_overhead_ns", &job.model.between.overhead},
-      {"between_latency_ns", &job.model.between.latency},
+      {"inside_overhead_ns", &options.model.inside.overhead},
+      {"inside_latency_ns", &options.model.inside.latency},
+      {"between_overhead_ns", &options.model.between.overhead},
+      {"between_latency_ns", &options.model.between.latency},
   };
-  if (name == "ranks_per_host") return job.model.ranks_per_host = static_cast<int>(number), true;
+  if (name == "ranks_per_host")
+    return options.model.ranks_per_host = static_cast<int>(number), true;
   if (numbers.contains(name)) return *numbers.at(name) = number, true;
   if (times.contains(name)) return *times.at(name) = static_cast<Nanoseconds>(number), true;
   return false;
@@ -98,15 +99,15 @@ struct Extremes {
 
 // Lets every rank submit, and prints what came of it. False if some rank learnt of no agreement.
 template <typename SomeRanks>
-bool run_round(const Job& job, int round, Network& network, SomeRanks& ranks,
+bool run_round(const Options& options, int round, Network& network, SomeRanks& ranks,
                const std::string& more) {
   Nanoseconds begin = 0;
   for (int rank = 0; rank < network.size(); ++rank) begin = std::max(begin, network.now(rank));
   std::mt19937_64 random(static_cast<uint64_t>(round) + 1);
   Nanoseconds last_submission = 0;
   for (int rank = 0; rank < network.size(); ++rank) {
-    const auto delay =
-        static_cast<Nanoseconds>(job.spread_ns * (static_cast<double>(random() >> 11) * 0x1p-53));
+    const auto delay = static_cast<Nanoseconds>(options.spread_ns *
+                                                (static_cast<double>(random() >> 11) * 0x1p-53));
     network.start_at(rank, begin + delay);
     last_submission = std::max(last_submission, begin + delay);
   }
@@ -125,7 +126,7 @@ bool run_round(const Job& job, int round, Network& network, SomeRanks& ranks,
     bytes_received.add(rank, traffic.bytes_received);
   }
   std::printf("{\"scheme\": \"%s\", \"ranks\": %d, \"round\": %d, \"time_us\": %.3f",
-              job.scheme.c_str(), job.size(), round, (last - last_submission) / 1000.0);
+              options.scheme.c_str(), options.size(), round, (last - last_submission) / 1000.0);
   sent.print("messages_sent");
   received.print("messages_received");
   bytes_sent.print("bytes_sent");
@@ -137,11 +138,12 @@ bool run_round(const Job& job, int round, Network& network, SomeRanks& ranks,
 
 // What a negotiator's own work takes in the first round and in later ones: of several rounds the
 // least means, as on a machine that does nothing else.
-std::vector<NegotiatorCost> measure_costs(const Job& job, const std::vector<Tensor>& tensors) {
+std::vector<NegotiatorCost> measure_costs(const Options& options,
+                                          const std::vector<Tensor>& tensors) {
   constexpr int kRanks = 16, kRepeats = 5, kRounds = 10;
   std::vector<NegotiatorCost> costs(2, {INT64_MAX, INT64_MAX, INT64_MAX});
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    Network network(kRanks, job.model);
+    Network network(kRanks, options.model);
     PerseusRanks ranks(network, tensors, {});
     for (int round = 0; round < kRounds; ++round) {
       for (int rank = 0; rank < kRanks; ++rank) network.start_at(rank, network.now(rank));
@@ -184,22 +186,23 @@ Nanoseconds measure_request(const std::vector<Tensor>& tensors) {
   return least / static_cast<Nanoseconds>(tensors.size());
 }
 
-bool simulate_perseus(const Job& job, const std::vector<Tensor>& tensors) {
-  const std::vector<NegotiatorCost> costs = measure_costs(job, tensors);
-  Network network(job.size(), job.model);
+bool simulate_perseus(const Options& options, const std::vector<Tensor>& tensors) {
+  const std::vector<NegotiatorCost> costs = measure_costs(options, tensors);
+  Network network(options.size(), options.model);
   PerseusRanks ranks(network, tensors, costs[0]);
-  for (int round = 0; round < job.rounds; ++round) {
+  for (int round = 0; round < options.rounds; ++round) {
     const NegotiatorCost& cost = costs[round > 0];
     ranks.set_cost(cost);
     const std::string more = ", \"begin_ns\": " + std::to_string(cost.begin) +
                              ", \"message_ns\": " + std::to_string(cost.message) +
                              ", \"conclude_ns\": " + std::to_string(cost.conclude);
-    if (!run_round(job, round, network, ranks, more)) return false;
+    if (!run_round(options, round, network, ranks, more)) return false;
   }
   return true;
 }
 
-bool simulate_horovod(const Job& job, HorovodScheme scheme, const std::vector<Tensor>& tensors) {
+bool simulate_horovod(const Options& options, HorovodScheme scheme,
+                      const std::vector<Tensor>& tensors) {
   HorovodRequests requests;
   requests.names = tensors.size();
   for (const Tensor& tensor : tensors) {
@@ -207,10 +210,10 @@ bool simulate_horovod(const Job& job, HorovodScheme scheme, const std::vector<Te
     requests.response_bytes += kResponseBytes + tensor.name.size();
   }
   requests.cost = measure_request(tensors);
-  Network network(job.size(), job.model);
+  Network network(options.size(), options.model);
   HorovodRanks ranks(network, scheme, requests);
-  for (int round = 0; round < job.rounds; ++round) {
-    if (!run_round(job, round, network, ranks,
+  for (int round = 0; round < options.rounds; ++round) {
+    if (!run_round(options, round, network, ranks,
                    ", \"request_ns\": " + std::to_string(requests.cost))) {
       return false;
     }
@@ -219,21 +222,21 @@ bool simulate_horovod(const Job& job, HorovodScheme scheme, const std::vector<Te
 }
 
 int run(int count, char** arguments) {
-  Job job;
+  Options options;
   for (int i = 1; i < count; ++i) {
-    if (take(arguments[i], job)) continue;
+    if (take(arguments[i], options)) continue;
     std::fprintf(stderr, "negotiation_simulator: '%s' is no argument\n", arguments[i]);
     return 2;
   }
-  const std::vector<Tensor> tensors = read_tensors(job.names);
-  const auto scheme = horovod_scheme(job.scheme);
-  if (tensors.empty() || job.size() < 2 || job.model.ranks_per_host < 1 ||
-      (!scheme && job.scheme != "perseus")) {
+  const std::vector<Tensor> tensors = read_tensors(options.names);
+  const auto scheme = horovod_scheme(options.scheme);
+  if (tensors.empty() || options.size() < 2 || options.model.ranks_per_host < 1 ||
+      (!scheme && options.scheme != "perseus")) {
     std::fprintf(stderr, "negotiation_simulator: needs a scheme, names=FILE and ranks=2 or more\n");
     return 2;
   }
   const bool is_agreed =
-      scheme ? simulate_horovod(job, *scheme, tensors) : simulate_perseus(job, tensors);
+      scheme ? simulate_horovod(options, *scheme, tensors) : simulate_perseus(options, tensors);
   if (!is_agreed) std::fprintf(stderr, "negotiation_simulator: some rank learnt of no agreement\n");
   return is_agreed ? 0 : 1;
 }

@@ -78,8 +78,9 @@ Task allreduce(const Group& group, CollectiveOptions options, const void* in, vo
                double factor = 1.0);
 // The same where every rank's input is at hand, by index, one after the other; out must not overlap
 // them. The bits are those that kAuto gives. Returns kOutOfMemory if there is none for scratch.
-Status allreduce_at_hand(const Group& group, BufferPool& buffers, std::span<const std::byte> inputs,
-                         void* out, size_t elements, DataType type, ReduceOp op, double factor);
+Status allreduce_gathered(const Group& group, BufferPool& buffers,
+                          std::span<const std::byte> inputs, void* out, size_t elements,
+                          DataType type, ReduceOp op, double factor);
 // What kAuto stands for: a pure function of the group, the bytes and nothing else.
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes);
 

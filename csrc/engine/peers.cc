@@ -27,8 +27,8 @@ void Peers::on_control(int from, std::span<const std::byte> message) {
         return watches_.stalls.on_answer(from, *answer);
       }
       break;
-    case ControlKind::kAreYouThere: return send_word(from, ControlKind::kHere);
-    case ControlKind::kHere: return;
+    case ControlKind::kPing: return send_word(from, ControlKind::kPong);
+    case ControlKind::kPong: return;
   }
   termination_.break_world(
       {from, mesh_.topology().name(from) + " sent a malformed control message"});
@@ -65,7 +65,7 @@ std::set<int> Peers::awaited_peers() const {
   return termination_.is_broken() ? std::set<int>() : sets_.awaited_peers();
 }
 
-void Peers::ask_whether_there(int rank) { send_word(rank, ControlKind::kAreYouThere); }
+void Peers::ping(int rank) { send_word(rank, ControlKind::kPing); }
 
 void Peers::on_silent_peer(int rank) {
   const std::string cause = mesh_.is_connected(rank)

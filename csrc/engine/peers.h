@@ -35,7 +35,7 @@ class Peers final : public MeshListener, public StallWatchHost, public PeerWatch
 
   // PeerWatchHost.
   std::set<int> awaited_peers() const override;
-  void ask_whether_there(int rank) override;
+  void ping(int rank) override;
   void on_silent_peer(int rank) override;
 
  private:

@@ -48,19 +48,19 @@ constexpr int kMostNonFiniteLines = 100;
 // What there is need not come again: gathers of ever other sizes do not.
 constexpr int kMostBursts = 64;
 
-uint64_t mixed(uint64_t hash, uint64_t value) {
+uint64_t mix(uint64_t hash, uint64_t value) {
   return (hash ^ value) * 0x9e3779b97f4a7c15 + (hash >> 29);
 }
 
 // What tells an operation of a process set from others in each training step: its name or, if an
 // adapter has only numbered it, what it does.
-uint64_t sign_of(const Agreement::Ready& ready) {
-  if (!is_numbered(ready.key())) return mixed(0, ready.id);
+uint64_t fingerprint_of(const Agreement::Ready& ready) {
+  if (!is_numbered(ready.key())) return mix(0, ready.id);
   const Description& description = ready.description();
-  uint64_t hash = mixed(~uint64_t{0}, static_cast<uint64_t>(description.kind));
+  uint64_t hash = mix(~uint64_t{0}, static_cast<uint64_t>(description.kind));
   for (const TensorDescription& tensor : description.tensors) {
-    hash = mixed(hash, static_cast<uint64_t>(tensor.dtype));
-    hash = mixed(hash, static_cast<uint64_t>(tensor.elements()));
+    hash = mix(hash, static_cast<uint64_t>(tensor.dtype));
+    hash = mix(hash, static_cast<uint64_t>(tensor.elements()));
   }
   return hash;
 }
@@ -105,10 +105,10 @@ void Executor::conclude_trial(uint64_t slowest) {
 
 void Executor::note_step(Batch& batch) {
   if (tuner_.is_finished() && !FiniteCheck::is_on(context_.settings)) return;
-  signs_.clear();
-  for (const Agreement::Ready& ready : batch.agreed) signs_.push_back(sign_of(ready));
+  fingerprints_.clear();
+  for (const Agreement::Ready& ready : batch.agreed) fingerprints_.push_back(fingerprint_of(ready));
   StepCounter& steps = batch.set->steps;
-  const bool is_new = steps.note(signs_);
+  const bool is_new = steps.note(fingerprints_);
   batch.step = steps.step();
   // The tuner's steps are those of the world, whose agreements conclude its trials.
   if (tuner_.is_finished() || batch.set->id != ProcessSet::kWorld) return;
@@ -158,13 +158,13 @@ Granularity Executor::granularity(const Batch& batch) const {
 bool Executor::takes_turns(const ShardRun& run) const {
   return run.is_of_gpus() && !run.batch->is_joined &&
          context_.settings.gpu_operations != GpuOperations::kStaged &&
-         has_nccl_way(run.description(), context_.settings);
+         nccl_supports(run.description(), context_.settings);
 }
 
 Status Executor::check_gpu(ProcessSet& set, const Operation& operation) const {
   const Settings& settings = context_.settings;
   if (operation.gpu == nullptr || settings.gpu_operations == GpuOperations::kStaged ||
-      !has_nccl_way(operation.description, settings)) {
+      !nccl_supports(operation.description, settings)) {
     return {};
   }
   if (set.gpu == nullptr) set.gpu = operation.gpu;
@@ -180,7 +180,7 @@ Status Executor::prepare_gpus(ProcessSet& set, const ShardRun& run) {
   set.nccl = std::make_shared<NcclGroup>(context_.settings, *thread.value(), set);
   CollectiveOptions options = collective_options(run, context_, 0);
   options.operation = operation_tag(set, set.next_series++);
-  set.nccl->meet(options);
+  set.nccl->exchange_capabilities(options);
   return {};
 }
 
@@ -190,7 +190,7 @@ void Executor::settle_launches(ProcessSet& set, const Agreement& agreement) {
 
 void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs) {
   note_step(*batch);
-  if (!inputs.empty()) return run_at_once(*batch, inputs);
+  if (!inputs.empty()) return run_gathered(*batch, inputs);
   planner_.make(batch->agreed, granularity(*batch), batch->plan);
   for (const Shard& shard : batch->plan.shards) {
     for_each_operation(shard, [&](uint32_t operation) {
@@ -203,7 +203,7 @@ void Executor::run(const std::shared_ptr<Batch>& batch, std::span<const std::byt
   for (const OperationPtr& operation : batch->operations) {
     if (operation == nullptr) continue;
     const Status status = allocate_outputs(*operation, batch->set->group.size, batch->set->index);
-    if (!status.is_ok()) return give_up(*batch, status);
+    if (!status.is_ok()) return fail_batch(*batch, status);
   }
   for (const OperationPtr& operation : batch->operations) {
     if (operation != nullptr && operation->unfinished_shards == 0) {
@@ -250,7 +250,7 @@ std::span<const std::byte> Executor::input_for_agreement(const Operation& operat
   return {operation.tensors.front().input, static_cast<size_t>(description.bytes())};
 }
 
-void Executor::run_at_once(const Batch& batch, std::span<const std::byte> inputs) {
+void Executor::run_gathered(const Batch& batch, std::span<const std::byte> inputs) {
   const Description& description = batch.agreed.front().description();
   const TensorDescription& tensor = description.tensors.front();
   const OperationPtr& operation = batch.operations.front();
@@ -258,9 +258,9 @@ void Executor::run_at_once(const Batch& batch, std::span<const std::byte> inputs
   context_.counters.bytes_reduced.add(static_cast<uint64_t>(description.bytes()));
   Status status = allocate_outputs(*operation, group.size, batch.set->index);
   if (status.is_ok()) {
-    status = allreduce_at_hand(group, context_.buffers, inputs, operation->tensors.front().output,
-                               static_cast<size_t>(tensor.elements()), tensor.dtype,
-                               wire_op(description), result_factor(description, group.size));
+    status = allreduce_gathered(group, context_.buffers, inputs, operation->tensors.front().output,
+                                static_cast<size_t>(tensor.elements()), tensor.dtype,
+                                wire_op(description), result_factor(description, group.size));
   }
   hosts_.operations.operation_done(operation, status);
   hosts_.operations.wake_waiters();
@@ -285,7 +285,7 @@ void Executor::launch_in_turn(Batch& batch) {
   in_turn_.swap(runs);  // which keeps the memory
 }
 
-void Executor::give_up(const Batch& batch, const Status& status) {
+void Executor::fail_batch(const Batch& batch, const Status& status) {
   const Status told = hosts_.shards.shard_failed(status);
   for (const OperationPtr& operation : batch.operations) {
     if (operation != nullptr) hosts_.operations.operation_done(operation, told);
@@ -339,13 +339,13 @@ void Executor::settle(ShardRun& run, const Status& status) {
     if (operation == nullptr) return;
     if (operation->first_error.is_ok()) operation->first_error = status;
     if (--operation->unfinished_shards == 0) {
-      hosts_.operations.operation_done(operation, verdict(*operation));
+      hosts_.operations.operation_done(operation, outcome(*operation));
     }
   });
   hosts_.operations.wake_waiters();
 }
 
-Status Executor::verdict(const Operation& operation) {
+Status Executor::outcome(const Operation& operation) {
   if (!operation.first_error.is_ok() || !operation.non_finite) return operation.first_error;
   const Operation::NonFinite& found = *operation.non_finite;
   context_.counters.non_finite_reductions.add();
@@ -353,7 +353,7 @@ Status Executor::verdict(const Operation& operation) {
   if (context_.settings.nan_check == NanCheck::kRaise && found.is_agreed) {
     return Status::non_finite(text);
   }
-  if (found.is_told_here && non_finite_lines_ < kMostNonFiniteLines) {
+  if (found.is_logged_here && non_finite_lines_ < kMostNonFiniteLines) {
     const bool is_last = ++non_finite_lines_ == kMostNonFiniteLines;
     PERSEUS_LOG(kWarning, text << (is_last ? "; from here on they are only counted" : ""));
   }

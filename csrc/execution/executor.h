@@ -72,7 +72,7 @@ class Executor final : ShardObserver {
   // Whether something is not done that this set agreed on after `round`.
   bool is_running_after(int32_t process_set, uint64_t round) const;
 
-  // The tuner's part in an agreement: what was measured here, and the verdict of all ranks.
+  // The tuner's part in an agreement: what was measured here, and the outcome of all ranks.
   const Tuner& tuner() const { return tuner_; }
   void conclude_trial(uint64_t slowest);
 
@@ -85,15 +85,15 @@ class Executor final : ShardObserver {
   // Makes what the set needs for that.
   Status prepare_gpus(ProcessSet& set, const ShardRun& run);
   // The whole work of a batch whose inputs have come with the agreement.
-  void run_at_once(const Batch& batch, std::span<const std::byte> inputs);
+  void run_gathered(const Batch& batch, std::span<const std::byte> inputs);
   void launch_in_turn(Batch& batch);
   // Ends a batch that cannot run here; the other ranks wait for it in vain.
-  void give_up(const Batch& batch, const Status& status);
+  void fail_batch(const Batch& batch, const Status& status);
   void pump();
   void launch_finished(ShardRun& run, const Status& status);
   void settle(ShardRun& run, const Status& status);
   // How an operation whose shards are done has ended.
-  Status verdict(const Operation& operation);
+  Status outcome(const Operation& operation);
   void count(const ShardRun& run);
 
   // Shards that may be under way at once.
@@ -115,8 +115,8 @@ class Executor final : ShardObserver {
   uint64_t busy_bytes_ = 0;
   bool pumping_ = false;
   TuningLog tuning_log_;
-  std::vector<uint64_t> signs_;  // of a batch, for the counter of steps
-  int bursts_ = 0;               // of work, in this step
+  std::vector<uint64_t> fingerprints_;  // of a batch, for the counter of steps
+  int bursts_ = 0;                      // of work, in this step
   bool step_ends_when_idle_ = false;
   int non_finite_lines_ = 0;  // in the log
   Planner planner_;

@@ -19,9 +19,9 @@ constexpr uint32_t kFindingsPart = 127;
 enum Kind : uint64_t { kNan, kInfinity };
 constexpr uint64_t kKinds = 4;
 constexpr uint64_t kAllFinite = UINT64_MAX;
-constexpr uint64_t kNothingGiven = UINT64_MAX - 1;  // the rank has joined
+constexpr uint64_t kNothingSubmitted = UINT64_MAX - 1;  // the rank has joined
 
-bool is_found(uint64_t code) { return code < kNothingGiven; }
+bool is_found(uint64_t code) { return code < kNothingSubmitted; }
 
 uint64_t code_of(uint64_t element, const std::byte* value, DataType type) {
   double number = 0.0;
@@ -49,27 +49,28 @@ NanCheck mode_for(const ShardRun& run, const Settings& settings) {
 
 }  // namespace
 
-struct FiniteCheck::Account {
-  std::vector<int> givers;        // ranks of the world that submitted it
-  Code first_given = kAllFinite;  // by the first of them
-  Code made = kAllFinite;         // in the result
-  bool is_told_here = false;
+struct FiniteCheck::PieceReport {
+  std::vector<int> submitters;             // ranks of the world that submitted it
+  ValueCode first_submitted = kAllFinite;  // by the first of them
+  ValueCode first_in_result = kAllFinite;  // in the result
+  bool is_logged_here = false;
   bool is_agreed = false;  // all ranks know
 
   std::string text(const ShardRun& run, const Piece& piece, DataType dtype, bool put_zeros) const {
-    const Code code = givers.empty() ? made : first_given;
+    const ValueCode code = submitters.empty() ? first_in_result : first_submitted;
     const size_t tensors = run.batch->agreed[piece.operation].description().tensors.size();
     std::string where = " in step " + std::to_string(run.batch->step) + ", first at element " +
                         std::to_string(element_of(code));
     if (tensors > 1) where += " of tensor " + std::to_string(piece.tensor);
     std::string text;
-    if (givers.empty()) {
+    if (submitters.empty()) {
       text = "the reduction of finite values made " + name_of(code) + where +
              ": it is out of the range of " + std::string(to_string(dtype));
     } else {
-      text = name_ranks({givers.front()}) + " submitted " + name_of(code) + where;
-      if (givers.size() > 1) text += "; so did " + name_ranks({givers.begin() + 1, givers.end()});
-      if (!is_found(made) && !put_zeros) text += "; the result is finite all the same";
+      text = name_ranks({submitters.front()}) + " submitted " + name_of(code) + where;
+      if (submitters.size() > 1)
+        text += "; so did " + name_ranks({submitters.begin() + 1, submitters.end()});
+      if (!is_found(first_in_result) && !put_zeros) text += "; the result is finite all the same";
     }
     if (put_zeros) text += "; 0 was put in its place";
     return text;
@@ -84,8 +85,8 @@ FiniteCheck::FiniteCheck(ShardRun& run, RunContext& context, std::span<const Pie
       findings_(context.buffers, is_on() ? pieces.size() : 0) {
   if (!is_on() || !findings_) return;
   for (const Piece& piece : pieces_) {
-    const Code given = operation(piece) != nullptr ? kAllFinite : kNothingGiven;
-    findings_.emplace(Finding{{given, kAllFinite}});
+    const ValueCode submitted = operation(piece) != nullptr ? kAllFinite : kNothingSubmitted;
+    findings_.emplace(Finding{{submitted, kAllFinite}});
   }
 }
 
@@ -117,7 +118,7 @@ void FiniteCheck::found(Side side, size_t piece, const std::byte* source, size_t
   if (puts_zeros()) put_zeros(copy, first, elements, type);
 }
 
-void FiniteCheck::found_there(Side side, size_t piece, uint64_t offset, bool is_infinity) {
+void FiniteCheck::found_on_gpu(Side side, size_t piece, uint64_t offset, bool is_infinity) {
   found_[side] = true;
   findings_[piece].side[side] =
       (pieces_[piece].offset + offset) * kKinds + (is_infinity ? kInfinity : kNan);
@@ -157,23 +158,23 @@ Task FiniteCheck::conclude(bool is_shared) {
   size_t place = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (!is_asked(i)) continue;
-    Account account;
-    account.is_agreed = true;
-    int teller = -1;
+    PieceReport report;
+    report.is_agreed = true;
+    int logging_rank = -1;
     for (int r = 0; r < group.size; ++r) {
       const Finding& theirs = all[r * asked + place];
-      const Code given = theirs.side[kInput];
-      if (is_found(given)) {
-        if (account.givers.empty()) account.first_given = given;
-        if (account.givers.empty()) teller = r;
-        account.givers.push_back(set.ranks[r]);
+      const ValueCode submitted = theirs.side[kInput];
+      if (is_found(submitted)) {
+        if (report.submitters.empty()) report.first_submitted = submitted;
+        if (report.submitters.empty()) logging_rank = r;
+        report.submitters.push_back(set.ranks[r]);
       }
-      if (teller < 0 && given != kNothingGiven) teller = r;
-      account.made = std::min(account.made, theirs.side[kResult]);
+      if (logging_rank < 0 && submitted != kNothingSubmitted) logging_rank = r;
+      report.first_in_result = std::min(report.first_in_result, theirs.side[kResult]);
     }
     ++place;
-    account.is_told_here = teller == group.index;
-    record(pieces_[i], account);
+    report.is_logged_here = logging_rank == group.index;
+    record(pieces_[i], report);
   }
   co_return Status::ok();
 }
@@ -181,27 +182,28 @@ Task FiniteCheck::conclude(bool is_shared) {
 void FiniteCheck::conclude_alone(bool is_shared) {
   const ProcessSet& set = *run_.batch->set;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const auto [given, made] = findings_[i].side;
-    Account account;
-    account.made = made;
-    account.is_told_here = is_found(given) || !is_shared || set.index == 0;
-    if (is_found(given)) {
-      account.givers = {set.ranks[set.index]};
-      account.first_given = given;
+    const auto [submitted, first_in_result] = findings_[i].side;
+    PieceReport report;
+    report.first_in_result = first_in_result;
+    report.is_logged_here = is_found(submitted) || !is_shared || set.index == 0;
+    if (is_found(submitted)) {
+      report.submitters = {set.ranks[set.index]};
+      report.first_submitted = submitted;
     }
-    record(pieces_[i], account);
+    record(pieces_[i], report);
   }
 }
 
-void FiniteCheck::record(const Piece& piece, const Account& account) {
+void FiniteCheck::record(const Piece& piece, const PieceReport& report) {
   Operation* here = operation(piece);
-  if (here == nullptr || (account.givers.empty() && !is_found(account.made))) return;
-  const Code code = account.givers.empty() ? account.made : account.first_given;
+  if (here == nullptr || (report.submitters.empty() && !is_found(report.first_in_result))) return;
+  const ValueCode code =
+      report.submitters.empty() ? report.first_in_result : report.first_submitted;
   const std::pair place(piece.tensor, element_of(code));
   std::optional<Operation::NonFinite>& kept = here->non_finite;
   if (kept && kept->place <= place) return;
-  kept = {place, account.text(run_, piece, dtype(piece), puts_zeros()), account.is_told_here,
-          account.is_agreed};
+  kept = {place, report.text(run_, piece, dtype(piece), puts_zeros()), report.is_logged_here,
+          report.is_agreed};
 }
 
 }  // namespace perseus

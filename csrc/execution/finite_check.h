@@ -37,7 +37,7 @@ class FiniteCheck {
              size_t elements, size_t offset = 0);
 
   // The same where a kernel has searched it: element `offset` of the piece is the first.
-  void found_there(Side side, size_t piece, uint64_t offset, bool is_infinity);
+  void found_on_gpu(Side side, size_t piece, uint64_t offset, bool is_infinity);
 
   // To be run once the result has been searched. `is_shared`: all ranks have the same result.
   bool has_to_conclude(bool is_shared) const;
@@ -45,16 +45,16 @@ class FiniteCheck {
 
  private:
   // The first that is not finite on one side: an element of the tensor, and what it is.
-  using Code = uint64_t;
+  using ValueCode = uint64_t;
   struct Finding {
-    Code side[2];
+    ValueCode side[2];
   };
-  struct Account;  // of all ranks, about one piece
+  struct PieceReport;  // of all ranks, about one piece
 
   DataType dtype(const Piece& piece) const;
   Operation* operation(const Piece& piece) const;
   void conclude_alone(bool is_shared);
-  void record(const Piece& piece, const Account& account);
+  void record(const Piece& piece, const PieceReport& report);
 
   ShardRun& run_;
   RunContext& context_;

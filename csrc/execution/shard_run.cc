@@ -247,7 +247,7 @@ Task run_shard(ShardRun& run, RunContext context) {
       return run.description().reduce_op == ReduceOp::kAdasum ? run_adasum(run, context)
                                                               : run_allreduce(run, context);
     case OperationKind::kBroadcast: return run_broadcast(run, context);
-    default: return run_whole(run, context);
+    default: return run_unsharded(run, context);
   }
 }
 

@@ -101,7 +101,7 @@ Task run_shard(ShardRun& run, RunContext context);
 // ---- What the kinds of operations have in common.
 
 // Of one that is done whole: allgather, alltoall, reduce-scatter.
-Task run_whole(ShardRun& run, RunContext context);
+Task run_unsharded(ShardRun& run, RunContext context);
 
 // Of a series of messages of the set.
 uint64_t operation_tag(const ProcessSet& set, uint64_t series);

@@ -14,7 +14,7 @@ const Operation* own_operation(const ShardRun& run) {
 
 }  // namespace
 
-Task swap_rows(ShardRun& run, RunContext context, std::span<int64_t> rows) {
+Task exchange_row_counts(ShardRun& run, RunContext context, std::span<int64_t> rows) {
   const Group& group = run.batch->set->group;
   const Operation* operation = own_operation(run);
   const size_t tensors = run.description().tensors.size();
@@ -29,8 +29,8 @@ Task swap_rows(ShardRun& run, RunContext context, std::span<int64_t> rows) {
   co_return status;
 }
 
-Task swap_splits(ShardRun& run, RunContext context, std::span<int64_t> send_rows,
-                 std::span<int64_t> receive_rows) {
+Task exchange_splits(ShardRun& run, RunContext context, std::span<int64_t> send_rows,
+                     std::span<int64_t> receive_rows) {
   const Group& group = run.batch->set->group;
   const Operation* operation = own_operation(run);
   const size_t size = send_rows.size();

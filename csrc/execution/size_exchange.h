@@ -10,9 +10,9 @@
 namespace perseus {
 
 // Of an allgather: the rows of every rank's tensors, into rows[rank * tensors + tensor].
-Task swap_rows(ShardRun& run, RunContext context, std::span<int64_t> rows);
+Task exchange_row_counts(ShardRun& run, RunContext context, std::span<int64_t> rows);
 // Of an alltoall: the rows for each rank, and those from each.
-Task swap_splits(ShardRun& run, RunContext context, std::span<int64_t> send_rows,
-                 std::span<int64_t> receive_rows);
+Task exchange_splits(ShardRun& run, RunContext context, std::span<int64_t> send_rows,
+                     std::span<int64_t> receive_rows);
 
 }  // namespace perseus

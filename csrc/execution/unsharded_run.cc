@@ -22,7 +22,7 @@ Task run_allgather(ShardRun& run, RunContext context) {
   ScratchArray<int64_t> rows(context.buffers, tensors * group.size, 0);
   ScratchArray<uint64_t> bytes_of(context.buffers, group.size, uint64_t{0});
   if (!rows || !bytes_of) co_return out_of_scratch(rows.size() * sizeof(int64_t));
-  Status status = co_await swap_rows(run, context, rows.span());
+  Status status = co_await exchange_row_counts(run, context, rows.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   for (size_t t = 0; t < tensors; ++t) {
@@ -62,7 +62,7 @@ Task run_alltoall(ShardRun& run, RunContext context) {
   if (!send_rows || !receive_rows || !send_bytes || !receive_bytes) {
     co_return out_of_scratch(size * sizeof(int64_t));
   }
-  Status status = co_await swap_splits(run, context, send_rows.span(), receive_rows.span());
+  Status status = co_await exchange_splits(run, context, send_rows.span(), receive_rows.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   int64_t total = 0;
@@ -91,33 +91,34 @@ Task run_alltoall(ShardRun& run, RunContext context) {
 }
 
 // What this rank gives to the reduction of a tensor: its input, or a copy that had to be changed.
-struct Given {
+struct ReductionInput {
   const std::byte* data = nullptr;
   Buffer copy;
 };
 
-Result<Given> give(RunContext& context, FiniteCheck& check, size_t tensor, const std::byte* input,
-                   const TensorDescription& agreed, const Description& description) {
+Result<ReductionInput> prepare_input(RunContext& context, FiniteCheck& check, size_t tensor,
+                                     const std::byte* input, const TensorDescription& agreed,
+                                     const Description& description) {
   const auto elements = static_cast<size_t>(agreed.elements());
   const bool is_ours = input != nullptr || elements == 0;
   const size_t first =
       check.is_on() && is_ours ? find_non_finite(input, elements, agreed.dtype) : elements;
   const bool has_zeros_to_put = check.puts_zeros() && first != elements;
-  Given given{input, {}};
+  ReductionInput prepared{input, {}};
   if (!is_ours || description.prescale != 1.0 || has_zeros_to_put) {
-    given.copy = context.buffers.take(elements * size_of(agreed.dtype));
-    if (!given.copy) return out_of_scratch(elements * size_of(agreed.dtype));
-    given.data = given.copy.data();
+    prepared.copy = context.buffers.take(elements * size_of(agreed.dtype));
+    if (!prepared.copy) return out_of_scratch(elements * size_of(agreed.dtype));
+    prepared.data = prepared.copy.data();
     if (is_ours) {
-      scale(given.copy.data(), input, elements, agreed.dtype, description.prescale);
+      scale(prepared.copy.data(), input, elements, agreed.dtype, description.prescale);
     } else {
-      fill_identity(given.copy.data(), elements, agreed.dtype, wire_op(description));
+      fill_identity(prepared.copy.data(), elements, agreed.dtype, wire_op(description));
     }
   }
   if (first != elements) {
-    check.found(FiniteCheck::kInput, tensor, input, first, given.copy.data(), elements);
+    check.found(FiniteCheck::kInput, tensor, input, first, prepared.copy.data(), elements);
   }
-  return given;
+  return prepared;
 }
 
 Task run_reduce_scatter(ShardRun& run, RunContext context) {
@@ -149,12 +150,13 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
     HostTensor tensor(run, context, t);
     Status status = co_await tensor.fetch(pieces[t].elements * size_of(agreed.dtype));
     PERSEUS_CO_RETURN_IF_ERROR(status);
-    Result<Given> given = give(context, check, t, tensor.input(), agreed, description);
-    if (!given.is_ok()) co_return given.status();
+    Result<ReductionInput> prepared =
+        prepare_input(context, check, t, tensor.input(), agreed, description);
+    if (!prepared.is_ok()) co_return prepared.status();
     status = co_await tensor.make_room(own_bytes);
     PERSEUS_CO_RETURN_IF_ERROR(status);
     status = co_await reduce_scatter(
-        group, collective_options(run, context, static_cast<uint32_t>(t)), given.value().data,
+        group, collective_options(run, context, static_cast<uint32_t>(t)), prepared.value().data,
         tensor.output(), elements_of.span(), agreed.dtype, wire_op(description), factor);
     PERSEUS_CO_RETURN_IF_ERROR(status);
     check.search(FiniteCheck::kResult, t, tensor.output(), own, own_begin);
@@ -168,7 +170,7 @@ Task run_reduce_scatter(ShardRun& run, RunContext context) {
 
 }  // namespace
 
-Task run_whole(ShardRun& run, RunContext context) {
+Task run_unsharded(ShardRun& run, RunContext context) {
   switch (run.description().kind) {
     case OperationKind::kAllgather: return run_allgather(run, context);
     case OperationKind::kAlltoall: return run_alltoall(run, context);

@@ -56,7 +56,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
     last_join_round = other.last_join_round;
     last_join_rank = other.last_join_rank;
   }
-  unite(joined, other.joined);
+  merge_ranks(joined, other.joined);
   piggyback.merge(other.piggyback);
   time = std::max(time, other.time);
   launches_ended = std::min(launches_ended, other.launches_ended);
@@ -83,7 +83,7 @@ void Ballot::merge(Ballot&& other, const KnownOperations& known) {
 }
 
 void Ballot::write(ByteWriter& writer) const {
-  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.is_there() ? kHasPiggyback : 0));
+  writer.put<uint8_t>((all_joined ? kAllJoined : 0) | (piggyback.has_inputs() ? kHasPiggyback : 0));
   writer.put(last_join_round);
   writer.put(last_join_rank);
   write_ranks(writer, joined);
@@ -94,7 +94,7 @@ void Ballot::write(ByteWriter& writer) const {
   writer.put(slowest);
   bits.write(writer);
   records.write(writer);
-  if (piggyback.is_there()) piggyback.write(writer);
+  if (piggyback.has_inputs()) piggyback.write(writer);
 }
 
 bool Ballot::read(ByteReader& reader) {

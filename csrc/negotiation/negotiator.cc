@@ -116,7 +116,7 @@ bool Negotiator::conclude(const std::string& key) {
 void Negotiator::mark_overdue(const std::string& key) {
   const uint32_t id = find(key);
   Pending pending = take_pending(id, key);
-  if (!pending.is_there()) return;
+  if (!pending.exists()) return;
   pending.is_overdue = true;
   place(id, key, std::move(pending));
   has_news_ = true;
@@ -152,9 +152,9 @@ Status Negotiator::receive(std::span<const std::byte> message) {
                             std::to_string(next));
   }
   Arrival& place = inbox_[round & 1][hop];
-  if (place.has_come) return Status::internal("a ballot arrived twice");
+  if (place.has_arrived) return Status::internal("a ballot arrived twice");
   if (!place.ballot.read(reader)) return Status::internal("a malformed ballot arrived");
-  place.has_come = true;
+  place.has_arrived = true;
   return {};
 }
 
@@ -163,7 +163,7 @@ bool Negotiator::should_begin() const {
   if (has_news_ || demanded_round_ > completed_rounds_) return true;
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
-                                 [](const Arrival& arrival) { return arrival.has_come; });
+                                 [](const Arrival& arrival) { return arrival.has_arrived; });
   return asked && (joined_ || attends_ || attends_to_launches_ || pending_count() > 0);
 }
 
@@ -203,13 +203,13 @@ void Negotiator::begin_round() {
     if (!to_describe_.empty()) {
       describe();
     } else if (standing_ == 1) {
-      load();
+      attach_input();
     }
   }
   if (hops_ > 0) send_hop();
 }
 
-void Negotiator::load() {
+void Negotiator::attach_input() {
   standing_bits_.for_each([&](uint32_t id) {
     const auto input = host_.input(known_[id].operation->key);
     if (Piggyback::fits(size_, input.size())) ballot_.piggyback.set(id, index_, input);
@@ -243,8 +243,8 @@ void Negotiator::send_hop() {
 
 void Negotiator::run_hops() {
   auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
-  while (hop_ < hops_ && std::exchange(arrived[hop_].has_come, false)) {
-    if (!is_sound(arrived[hop_].ballot)) {
+  while (hop_ < hops_ && std::exchange(arrived[hop_].has_arrived, false)) {
+    if (!is_valid(arrived[hop_].ballot)) {
       failure_ = Status::internal("a ballot arrived that does not fit what has been described");
       limit_rounds(completed_rounds_);
       return;
@@ -255,12 +255,12 @@ void Negotiator::run_hops() {
   }
 }
 
-bool Negotiator::is_sound(const Ballot& ballot) const {
+bool Negotiator::is_valid(const Ballot& ballot) const {
   bool all = true;
   ballot.bits.for_each(
       [&](uint32_t id) { all &= id < known_.size() && known_[id].operation != nullptr; });
   const Piggyback& piggyback = ballot.piggyback;
-  if (!all || !piggyback.is_there()) return all;
+  if (!all || !piggyback.has_inputs()) return all;
   return ballot.bits.has(piggyback.id()) &&
          description(piggyback.id()).bytes() == piggyback.bytes();
 }
@@ -312,7 +312,7 @@ uint32_t Negotiator::learn(const std::string& key, const Description& descriptio
   }
   known_[id].operation = std::make_shared<const KnownOperation>(KnownOperation{key, description});
   known_[id].last_used = completed_rounds_;
-  if (pending.is_there()) place(id, key, std::move(pending));
+  if (pending.exists()) place(id, key, std::move(pending));
   return id;
 }
 
@@ -385,7 +385,7 @@ void Negotiator::forget(uint32_t id) {
   ids_.erase(key);
   free_ids_.insert(id);
   known_[id] = Known{};
-  if (!pending.is_there()) return;
+  if (!pending.exists()) return;
   place(kNoId, key, std::move(pending));
   has_news_ = true;
 }

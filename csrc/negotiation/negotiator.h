@@ -122,7 +122,7 @@ class Negotiator final : private KnownOperations {
     std::optional<Refusal> refusal;  // in place of the description
     bool is_overdue = false;
 
-    bool is_there() const { return description != nullptr || refusal; }
+    bool exists() const { return description != nullptr || refusal; }
   };
   struct Known {
     std::shared_ptr<const KnownOperation> operation;  // null: a free place
@@ -153,10 +153,10 @@ class Negotiator final : private KnownOperations {
   // Makes records of what bits do not say.
   void describe();
   // Sends the input of the only operation that is pending along, if it is small.
-  void load();
+  void attach_input();
   void send_hop();
   void run_hops();
-  bool is_sound(const Ballot& ballot) const;
+  bool is_valid(const Ballot& ballot) const;
   void complete_round();
   uint32_t learn(const std::string& key, const Description& description);
   Agreement::Ready ready(uint32_t id) const;
@@ -208,7 +208,7 @@ class Negotiator final : private KnownOperations {
   Ballot ballot_;
   // Ballots that have arrived, by round (this one or the next) and hop.
   struct Arrival {
-    bool has_come = false;
+    bool has_arrived = false;
     Ballot ballot;
   };
   std::array<std::array<Arrival, kMaxHops>, 2> inbox_;

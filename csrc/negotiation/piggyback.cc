@@ -26,8 +26,8 @@ void Piggyback::set(uint32_t id, int index, std::span<const std::byte> input_of_
 }
 
 void Piggyback::merge(const Piggyback& other) {
-  if (!is_there()) return;
-  if (!other.is_there() || other.id_ != id_ || other.bytes_ != bytes_) return clear();
+  if (!has_inputs()) return;
+  if (!other.has_inputs() || other.id_ != id_ || other.bytes_ != bytes_) return clear();
   const uint64_t others = other.ranks_ & ~ranks_;
   ranks_ |= others;
   make_room(ranks_);

@@ -23,7 +23,7 @@ class Piggyback {
     return bytes > 0 && size <= kMostRanks && bytes * static_cast<size_t>(size) <= kMostBytes;
   }
 
-  bool is_there() const { return bytes_ > 0; }
+  bool has_inputs() const { return bytes_ > 0; }
   uint32_t id() const { return id_; }
   // Of each rank's input.
   uint32_t bytes() const { return bytes_; }
@@ -33,7 +33,7 @@ class Piggyback {
   void set(uint32_t id, int index, std::span<const std::byte> input);
   void merge(const Piggyback& other);
   bool is_of_all(int size) const {
-    return is_there() && size <= kMostRanks && ranks_ == UINT64_MAX >> (kMostRanks - size);
+    return has_inputs() && size <= kMostRanks && ranks_ == UINT64_MAX >> (kMostRanks - size);
   }
   // By index, one after the other.
   std::span<const std::byte> inputs() const { return inputs_; }

@@ -10,7 +10,7 @@
 
 namespace perseus {
 
-inline void unite(std::vector<int32_t>& ranks, const std::vector<int32_t>& others) {
+inline void merge_ranks(std::vector<int32_t>& ranks, const std::vector<int32_t>& others) {
   if (others.empty()) return;
   std::vector<int32_t> all;
   std::set_union(ranks.begin(), ranks.end(), others.begin(), others.end(), std::back_inserter(all));

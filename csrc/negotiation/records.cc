@@ -15,8 +15,8 @@ constexpr size_t kSizes = 2 * sizeof(uint32_t) + sizeof(uint8_t);
 // Of a record with nobody waiting and one statement: those two numbers, then who says it and when,
 // then what is said.
 constexpr size_t kCounts = sizeof(uint32_t) + sizeof(uint8_t);
-constexpr size_t kWho = sizeof(int32_t) + sizeof(uint32_t);
-constexpr std::string_view kNobodyWaitsOneSpeaks("\0\0\0\0\1", kCounts);
+constexpr size_t kSpeaker = sizeof(int32_t) + sizeof(uint32_t);
+constexpr std::string_view kOneStatementAlone("\0\0\0\0\1", kCounts);
 
 std::string_view text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -54,14 +54,14 @@ bool read_statement(ByteReader& reader, Statement& statement) {
 
 // Whether both say the same and are said by one rank each, so that nothing need be taken apart.
 bool are_same(std::string_view a, std::string_view b) {
-  constexpr size_t kWhat = kCounts + kWho;
-  return a.size() == b.size() && a.starts_with(kNobodyWaitsOneSpeaks) &&
-         b.starts_with(kNobodyWaitsOneSpeaks) && a.substr(kWhat) == b.substr(kWhat);
+  constexpr size_t kWhat = kCounts + kSpeaker;
+  return a.size() == b.size() && a.starts_with(kOneStatementAlone) &&
+         b.starts_with(kOneStatementAlone) && a.substr(kWhat) == b.substr(kWhat);
 }
 
-int32_t speaker_of(std::string_view said) {
+int32_t speaker_of(std::string_view body) {
   int32_t rank = 0;
-  std::memcpy(&rank, said.data() + kCounts, sizeof rank);
+  std::memcpy(&rank, body.data() + kCounts, sizeof rank);
   return rank;
 }
 
@@ -69,7 +69,7 @@ int32_t speaker_of(std::string_view said) {
 
 void Record::merge(Record&& other) {
   everywhere = everywhere && other.everywhere;
-  unite(waiting, other.waiting);
+  merge_ranks(waiting, other.waiting);
   for (Statement& statement : other.statements) {
     const auto same = std::find_if(statements.begin(), statements.end(),
                                    [&](const Statement& s) { return alike(s, statement); });
@@ -85,38 +85,38 @@ void Record::merge(Record&& other) {
 }
 
 void Records::append(std::string_view key, const Record& record) {
-  ByteWriter said;
-  write_ranks(said, record.waiting);
-  said.put<uint8_t>(static_cast<uint8_t>(record.statements.size()));
-  for (const Statement& statement : record.statements) write_statement(said, statement);
-  append({record.everywhere, key, text(said.bytes())});
+  ByteWriter body;
+  write_ranks(body, record.waiting);
+  body.put<uint8_t>(static_cast<uint8_t>(record.statements.size()));
+  for (const Statement& statement : record.statements) write_statement(body, statement);
+  append({record.everywhere, key, text(body.bytes())});
 }
 
 void Records::append(const Entry& entry) {
   const auto key_size = static_cast<uint32_t>(entry.key.size());
-  const auto said_size = static_cast<uint32_t>(entry.said.size());
+  const auto body_size = static_cast<uint32_t>(entry.body.size());
   char sizes[kSizes];
   std::memcpy(sizes, &key_size, sizeof key_size);
-  std::memcpy(sizes + sizeof key_size, &said_size, sizeof said_size);
+  std::memcpy(sizes + sizeof key_size, &body_size, sizeof body_size);
   sizes[kSizes - 1] = entry.everywhere;
-  bytes_.append(sizes, kSizes).append(entry.key).append(entry.said);
+  bytes_.append(sizes, kSizes).append(entry.key).append(entry.body);
 }
 
 std::optional<Records::Entry> Records::take(std::string_view& rest) {
   if (rest.size() < kSizes) return std::nullopt;
-  uint32_t key_size = 0, said_size = 0;
+  uint32_t key_size = 0, body_size = 0;
   std::memcpy(&key_size, rest.data(), sizeof key_size);
-  std::memcpy(&said_size, rest.data() + sizeof key_size, sizeof said_size);
+  std::memcpy(&body_size, rest.data() + sizeof key_size, sizeof body_size);
   const bool everywhere = rest[kSizes - 1] != 0;
   rest.remove_prefix(kSizes);
-  if (uint64_t{key_size} + said_size > rest.size()) return std::nullopt;
-  const Entry entry{everywhere, rest.substr(0, key_size), rest.substr(key_size, said_size)};
-  rest.remove_prefix(size_t{key_size} + said_size);
+  if (uint64_t{key_size} + body_size > rest.size()) return std::nullopt;
+  const Entry entry{everywhere, rest.substr(0, key_size), rest.substr(key_size, body_size)};
+  rest.remove_prefix(size_t{key_size} + body_size);
   return entry;
 }
 
-bool Records::read_said(std::string_view said, Record& record) {
-  ByteReader reader(std::as_bytes(std::span(said)));
+bool Records::read_body(std::string_view body, Record& record) {
+  ByteReader reader(std::as_bytes(std::span(body)));
   if (!read_ranks(reader, record.waiting)) return false;
   record.statements.resize(reader.get<uint8_t>());
   if (record.statements.empty() || record.statements.size() > kMaxStatements) return false;
@@ -132,7 +132,7 @@ bool Records::read(ByteReader& reader) {
   Record record;  // for its memory
   while (!rest.empty()) {
     const std::optional<Entry> entry = take(rest);
-    if (!entry || entry->key <= before || !read_said(entry->said, record)) return false;
+    if (!entry || entry->key <= before || !read_body(entry->body, record)) return false;
     before = entry->key;
   }
   return !reader.failed();
@@ -140,7 +140,7 @@ bool Records::read(ByteReader& reader) {
 
 Record Records::unpack(const Entry& entry) {
   Record record;
-  read_said(entry.said, record);
+  read_body(entry.body, record);
   record.everywhere = entry.everywhere;
   return record;
 }
@@ -155,10 +155,10 @@ std::vector<std::pair<std::string, Record>> Records::unpack() const {
 }
 
 void Records::append_merged(const Entry& ours, const Entry& theirs) {
-  if (are_same(ours.said, theirs.said)) {
-    const bool ours_is_lower = speaker_of(ours.said) <= speaker_of(theirs.said);
+  if (are_same(ours.body, theirs.body)) {
+    const bool ours_is_lower = speaker_of(ours.body) <= speaker_of(theirs.body);
     append(
-        {ours.everywhere && theirs.everywhere, ours.key, ours_is_lower ? ours.said : theirs.said});
+        {ours.everywhere && theirs.everywhere, ours.key, ours_is_lower ? ours.body : theirs.body});
     return;
   }
   Record record = unpack(ours);
@@ -171,7 +171,7 @@ void Records::merge(const Records& other, const Substitute& ours, const Substitu
   bytes_.reserve(std::max(mine.size(), other.bytes_.size()));
   const auto append_lone = [this](const Entry& entry, const Substitute& substitute) {
     std::optional<Record> made_up = substitute(entry.key);
-    if (!made_up) return append({false, entry.key, entry.said});
+    if (!made_up) return append({false, entry.key, entry.body});
     Record record = unpack(entry);
     record.merge(std::move(*made_up));
     append(entry.key, record);

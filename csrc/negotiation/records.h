@@ -67,10 +67,10 @@ class Records {
   struct Entry {
     bool everywhere = true;
     std::string_view key;
-    std::string_view said;  // `waiting` and `statements`
+    std::string_view body;  // `waiting` and `statements`
   };
   static std::optional<Entry> take(std::string_view& rest);
-  static bool read_said(std::string_view said, Record& record);
+  static bool read_body(std::string_view body, Record& record);
   static Record unpack(const Entry& entry);
   void append(const Entry& entry);
   void append_merged(const Entry& ours, const Entry& theirs);

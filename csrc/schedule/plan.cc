@@ -14,7 +14,7 @@ bool is_cut(OperationKind kind) {
   return kind == OperationKind::kAllreduce || kind == OperationKind::kBroadcast;
 }
 
-bool is_whole(OperationKind kind) {
+bool is_unsharded(OperationKind kind) {
   return is_uneven(kind) || kind == OperationKind::kReduceScatter;
 }
 
@@ -42,13 +42,13 @@ void Planner::make(std::span<const Agreement::Ready> agreed, const Granularity& 
   ends_.clear();
   for (uint32_t i = 0; i < agreed_.size(); ++i) {
     const Description& description = agreed_[i].description();
-    if (is_whole(description.kind)) {
-      add_whole(i, plan);
+    if (is_unsharded(description.kind)) {
+      add_unsharded(i, plan);
     } else if (is_cut(description.kind)) {
       for (uint32_t t = 0; t < description.tensors.size(); ++t) add_tensor(i, t);
     }
   }
-  std::sort(placed_.begin(), placed_.end(), [](const Placed& a, const Placed& b) {
+  std::sort(placed_.begin(), placed_.end(), [](const PlacedTensor& a, const PlacedTensor& b) {
     return std::tie(a.unit, a.tensor.operation, a.tensor.tensor) <
            std::tie(b.unit, b.tensor.operation, b.tensor.tensor);
   });
@@ -79,7 +79,7 @@ const TensorDescription& Planner::tensor_of(const Piece& piece) const {
   return description_of(piece).tensors[piece.tensor];
 }
 
-void Planner::add_whole(uint32_t operation, Plan& plan) {
+void Planner::add_unsharded(uint32_t operation, Plan& plan) {
   const Description& description = agreed_[operation].description();
   Shard shard;
   shard.operation = operation;
@@ -124,7 +124,7 @@ bool Planner::may_share_unit(const Piece& a, const Piece& b) const {
 
 // Cuts the tensors of a unit, laid end to end, into shards of nearly equal size; between tensors
 // where they must stay whole.
-void Planner::cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan) {
+void Planner::cut(std::span<const PlacedTensor> tensors, uint64_t bytes, Plan& plan) {
   const DataType dtype = tensor_of(tensors.front().tensor).dtype;
   const uint64_t elements = bytes / size_of(dtype);
   const uint64_t shard_bytes =

@@ -76,7 +76,7 @@ class Planner {
 
  private:
   // A tensor, and the unit that it travels with.
-  struct Placed {
+  struct PlacedTensor {
     Piece tensor;
     size_t unit = 0;
   };
@@ -87,16 +87,16 @@ class Planner {
 
   const Description& description_of(const Piece& piece) const;
   const TensorDescription& tensor_of(const Piece& piece) const;
-  void add_whole(uint32_t operation, Plan& plan);
+  void add_unsharded(uint32_t operation, Plan& plan);
   void add_tensor(uint32_t operation, uint32_t tensor);
   Unit* open_unit_for(const Piece& piece, uint64_t bytes);
   bool may_share_unit(const Piece& a, const Piece& b) const;
-  void cut(std::span<const Placed> tensors, uint64_t bytes, Plan& plan);
+  void cut(std::span<const PlacedTensor> tensors, uint64_t bytes, Plan& plan);
   void close(const Shard& shard, Plan& plan);
 
   std::span<const Agreement::Ready> agreed_;
   Granularity granularity_;
-  std::vector<Placed> placed_;
+  std::vector<PlacedTensor> placed_;
   std::vector<Unit> units_;
   std::vector<size_t> ends_;  // of each shard's pieces in the plan's
 };

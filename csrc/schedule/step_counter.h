@@ -10,16 +10,16 @@ namespace perseus {
 
 class StepCounter {
  public:
-  // Operations that were agreed on together; a sign tells one from all others of a step. Returns
-  // whether they begin a new step.
-  bool note(std::span<const uint64_t> signs);
+  // Operations that were agreed on together; a fingerprint tells one from all others of a step.
+  // Returns whether they begin a new step.
+  bool note(std::span<const uint64_t> fingerprints);
 
   // The one that is under way, from 1 on.
   int64_t step() const { return step_; }
 
  private:
   int64_t step_ = 1;
-  std::unordered_map<uint64_t, int64_t> last_step_of_;  // by sign
+  std::unordered_map<uint64_t, int64_t> last_step_of_;  // by fingerprint
 };
 
 }  // namespace perseus

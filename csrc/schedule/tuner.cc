@@ -6,8 +6,8 @@
 namespace perseus {
 namespace {
 
-constexpr uint64_t kSmallest = 256 << 10;  // bytes of a step; smaller ones tell of latency only
-constexpr int kMostSmallSteps = 500;       // in a row, after which there is nothing to tune
+constexpr uint64_t kSmallestStep = 256 << 10;  // bytes of a step; smaller ones tell of latency only
+constexpr int kMostSmallSteps = 500;           // in a row, after which there is nothing to tune
 constexpr uint64_t kMiB = 1 << 20;
 
 constexpr size_t kRounds = 3;  // of the duel
@@ -101,8 +101,8 @@ void Tuner::end_step() {
   step_time_ = {};
   if (is_finished()) return;
   ++steps_;
-  small_steps_ = bytes < kSmallest ? small_steps_ + 1 : 0;
-  if (bytes < kSmallest) return;
+  small_steps_ = bytes < kSmallestStep ? small_steps_ + 1 : 0;
+  if (bytes < kSmallestStep) return;
   if (steps_to_skip_ > 0) {
     --steps_to_skip_;
   } else if (samples_.size() < static_cast<size_t>(effort_.steps)) {

@@ -19,8 +19,8 @@ enum class ControlKind : uint8_t {
   kBroken = 3,       // Broken
   kStallQuery = 4,   // StallQuery
   kStallAnswer = 5,  // StallAnswer
-  kAreYouThere = 6,  // nothing more
-  kHere = 7,         // nothing more
+  kPing = 6,         // nothing more
+  kPong = 7,         // nothing more
   kRoundDemand = 8,  // RoundDemand
   kClosed = 9,       // Closed
 };

@@ -84,8 +84,8 @@ class Operation {
   struct NonFinite {
     std::pair<uint32_t, uint64_t> place;  // tensor, element
     std::string text;
-    bool is_told_here = false;  // this rank is to log it
-    bool is_agreed = false;     // all ranks know
+    bool is_logged_here = false;  // this rank is to log it
+    bool is_agreed = false;       // all ranks know
   };
   std::optional<NonFinite> non_finite;
   // When it was submitted, for the stall report.

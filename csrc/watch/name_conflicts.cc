@@ -41,7 +41,7 @@ void NameConflicts::check() {
     for (const auto& [id, set] : host_.process_sets()) {
       if (set->negotiator) set->negotiator->attend(attends_);
     }
-    refuse_heard();
+    refuse_overdue_elsewhere();
     advance_all();
   }
   if (any_pending || attends_) arm(overdue_after_ / 2);
@@ -56,16 +56,16 @@ bool NameConflicts::find_overdue() {
       if (is_watched(*operation)) by_name[users_name(key)].push_back(operation.get());
     }
   }
-  std::set<Place> overdue;
+  std::set<OperationId> overdue;
   const auto latest = Clock::now() - overdue_after_;
   for (const auto& [name, operations] : by_name) {
     const Operation& operation = *operations.front();
     if (operations.size() > 1 || operation.submitted_at > latest) continue;
-    Place place{operation.process_set, operation.key};
-    if (!overdue_.contains(place)) {
-      host_.process_sets().at(place.first)->negotiator->mark_overdue(place.second);
+    OperationId id{operation.process_set, operation.key};
+    if (!overdue_.contains(id)) {
+      host_.process_sets().at(id.first)->negotiator->mark_overdue(id.second);
     }
-    overdue.insert(std::move(place));
+    overdue.insert(std::move(id));
   }
   overdue_ = std::move(overdue);
   return any_pending;
@@ -80,14 +80,15 @@ void NameConflicts::on_agreement(const ProcessSet& set, const Agreement& agreeme
     }
     forget({set.id, failure.key});
   }
-  if (!overdue_.empty() || !heard_.empty()) {
+  if (!overdue_.empty() || !overdue_elsewhere_.empty()) {
     for (const Agreement::Ready& ready : agreement.ready) forget({set.id, ready.key()});
   }
   for (const Agreement::Overdue& overdue : agreement.overdue) {
-    if (!set.pending.contains(overdue.key)) heard_[{set.id, overdue.key}] = overdue.waiting;
+    if (!set.pending.contains(overdue.key))
+      overdue_elsewhere_[{set.id, overdue.key}] = overdue.waiting;
   }
   if (!agreement.overdue.empty()) {
-    refuse_heard();
+    refuse_overdue_elsewhere();
     loop_.post([this] { advance_all(); });
   }
 }
@@ -99,10 +100,10 @@ void NameConflicts::add_stray(const std::string& key, const std::string& reason)
   check();
 }
 
-void NameConflicts::refuse_heard() {
-  for (const auto& [theirs, waiting] : heard_) {
+void NameConflicts::refuse_overdue_elsewhere() {
+  for (const auto& [theirs, waiting] : overdue_elsewhere_) {
     const std::string name(users_name(theirs.second));
-    for (const Place& ours : overdue_) {
+    for (const OperationId& ours : overdue_) {
       if (users_name(ours.second) == name && waits_for_one_of(ours, waiting)) {
         refuse_for(theirs, ours);
       }
@@ -114,17 +115,17 @@ void NameConflicts::refuse_heard() {
   }
 }
 
-bool NameConflicts::waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const {
+bool NameConflicts::waits_for_one_of(const OperationId& ours,
+                                     const std::vector<int32_t>& ranks) const {
   const ProcessSet& set = *host_.process_sets().at(ours.first);
   return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) { return set.has(rank); });
 }
 
-void NameConflicts::refuse_for(const Place& theirs, const Place& ours) {
+void NameConflicts::refuse_for(const OperationId& theirs, const OperationId& ours) {
   if (refused_.contains({ours, theirs})) return;
-  const auto describe = [&](const Place& place) {
-    const std::string text = "'" + display_name(place.second) + "'";
-    return theirs.first == ours.first ? text
-                                      : text + " in process set " + std::to_string(place.first);
+  const auto describe = [&](const OperationId& id) {
+    const std::string text = "'" + display_name(id.second) + "'";
+    return theirs.first == ours.first ? text : text + " in process set " + std::to_string(id.first);
   };
   if (refuse(theirs,
              {"it waits for " + describe(ours) + " instead of " + describe(theirs) +
@@ -135,7 +136,7 @@ void NameConflicts::refuse_for(const Place& theirs, const Place& ours) {
 }
 
 // Whether that could be done.
-bool NameConflicts::refuse(const Place& theirs, Refusal refusal) {
+bool NameConflicts::refuse(const OperationId& theirs, Refusal refusal) {
   const auto& sets = host_.process_sets();
   const auto set = sets.find(theirs.first);
   if (set == sets.end() || set->second->negotiator == nullptr ||
@@ -146,10 +147,10 @@ bool NameConflicts::refuse(const Place& theirs, Refusal refusal) {
   return true;
 }
 
-void NameConflicts::forget(const Place& place) {
-  overdue_.erase(place);
-  heard_.erase(place);
-  std::erase_if(refused_, [&](const auto& entry) { return entry.first == place; });
+void NameConflicts::forget(const OperationId& id) {
+  overdue_.erase(id);
+  overdue_elsewhere_.erase(id);
+  std::erase_if(refused_, [&](const auto& entry) { return entry.first == id; });
 }
 
 void NameConflicts::advance_all() {

@@ -55,17 +55,17 @@ class NameConflicts {
 
  private:
   // An operation, by process set and key.
-  using Place = std::pair<int32_t, std::string>;
+  using OperationId = std::pair<int32_t, std::string>;
 
   void arm(std::chrono::nanoseconds from_now);
   void check();
   // Marks what is overdue here; whether anything is pending at all.
   bool find_overdue();
-  void refuse_heard();
-  bool waits_for_one_of(const Place& ours, const std::vector<int32_t>& ranks) const;
-  void refuse_for(const Place& theirs, const Place& ours);
-  bool refuse(const Place& theirs, Refusal refusal);
-  void forget(const Place& place);
+  void refuse_overdue_elsewhere();
+  bool waits_for_one_of(const OperationId& ours, const std::vector<int32_t>& ranks) const;
+  void refuse_for(const OperationId& theirs, const OperationId& ours);
+  bool refuse(const OperationId& theirs, Refusal refusal);
+  void forget(const OperationId& id);
   void advance_all();
 
   EventLoop& loop_;
@@ -73,15 +73,16 @@ class NameConflicts {
   NameConflictHost& host_;
   Alarm alarm_;
   bool attends_ = false;
-  std::set<Place> overdue_;  // here
+  std::set<OperationId> overdue_;  // here
   // Overdue elsewhere, and not pending here; on which ranks.
-  std::map<Place, std::vector<int32_t>> heard_;
+  std::map<OperationId, std::vector<int32_t>> overdue_elsewhere_;
   struct Stray {
     Clock::time_point until;
     std::string reason;
   };
-  std::map<std::string, Stray> strays_;        // by the user's name
-  std::set<std::pair<Place, Place>> refused_;  // for the sake of which of ours, and which
+  std::map<std::string, Stray> strays_;  // by the user's name
+  std::set<std::pair<OperationId, OperationId>>
+      refused_;  // for the sake of which of ours, and which
 };
 
 }  // namespace perseus

@@ -20,7 +20,7 @@ void PeerWatch::tick() {
     auto [entry, is_new] = heard_.try_emplace(peer, now);
     if (has_slept) entry->second = now;
     if (now - entry->second >= silence_) return host_.on_silent_peer(peer);
-    host_.ask_whether_there(peer);
+    host_.ping(peer);
     next = std::min(next, entry->second + silence_);
   }
   if (awaited.empty()) {

@@ -20,7 +20,7 @@ class PeerWatchHost {
   // Ranks that this one waits for, or would hear nothing of others without; empty if it waits for
   // nothing.
   virtual std::set<int> awaited_peers() const = 0;
-  virtual void ask_whether_there(int rank) = 0;
+  virtual void ping(int rank) = 0;
   // It has said nothing for so long, though it was asked.
   virtual void on_silent_peer(int rank) = 0;
 

@@ -118,15 +118,14 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
     if (!is_there) answer.missing.push_back(key);
   }
   host_.send_to(from, answer.write());
-  if (!answer.missing.empty()) say_who_waits_for_us(from, query.process_set, answer.missing);
+  if (!answer.missing.empty()) log_waiting_ranks(from, query.process_set, answer.missing);
 }
 
 // All who wait ask at about the same time; one line says enough.
-void StallWatch::say_who_waits_for_us(int asker, int32_t set,
-                                      const std::vector<std::string>& keys) {
+void StallWatch::log_waiting_ranks(int asker, int32_t set, const std::vector<std::string>& keys) {
   const auto now = Clock::now();
-  if (!enabled_ || now < said_at_ + report_after_ / 2) return;
-  said_at_ = now;
+  if (!enabled_ || now < logged_waiting_at_ + report_after_ / 2) return;
+  logged_waiting_at_ = now;
   std::string text = "rank " + std::to_string(asker) + ", and perhaps others, has waited for " +
                      std::to_string(report_after_ / std::chrono::seconds(1)) +
                      " s for this rank to submit " + shown(set, keys.front());

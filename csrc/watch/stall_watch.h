@@ -62,7 +62,7 @@ class StallWatch {
   void drop_settled();
   // Suspects; `names` holds what they are called.
   std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
-  void say_who_waits_for_us(int asker, int32_t set, const std::vector<std::string>& keys);
+  void log_waiting_ranks(int asker, int32_t set, const std::vector<std::string>& keys);
   std::string last_submitted() const;
 
   const std::chrono::milliseconds report_after_;
@@ -76,8 +76,8 @@ class StallWatch {
   std::map<int32_t, std::weak_ptr<ProcessSet>> sets_;
   std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
   int32_t last_set_ = ProcessSet::kWorld;
-  std::string last_key_;              // of the user's operation that was submitted last
-  StallReporter::TimePoint said_at_;  // that others wait for this rank
+  std::string last_key_;                        // of the user's operation that was submitted last
+  StallReporter::TimePoint logged_waiting_at_;  // that others wait for this rank
 };
 
 }  // namespace perseus

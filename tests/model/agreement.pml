@@ -39,7 +39,7 @@
 
 /* ---- Each rank's negotiator */
 typedef Inbox {
-  byte has_come; /* bits: hops */
+  byte has_arrived; /* bits: hops */
   byte bits[HOPS]
 }
 typedef Negotiator {
@@ -229,7 +229,7 @@ inline advance() {
   :: true ->
      if
      :: !me_.in_round && !is_exhausted &&
-        (me_.has_news || (arrived.has_come != 0 && me_.pending != 0)) ->
+        (me_.has_news || (arrived.has_arrived != 0 && me_.pending != 0)) ->
         me_.in_round = true;
         me_.has_news = false;
         me_.ballot = me_.pending;
@@ -238,9 +238,9 @@ inline advance() {
      fi;
      if :: !me_.in_round -> break :: else fi;
      do
-     :: me_.hop < HOPS && (arrived.has_come & bit(me_.hop)) ->
+     :: me_.hop < HOPS && (arrived.has_arrived & bit(me_.hop)) ->
         h = me_.hop;
-        arrived.has_come = arrived.has_come & ~bit(h);
+        arrived.has_arrived = arrived.has_arrived & ~bit(h);
         me_.ballot = me_.ballot & arrived.bits[h];
         arrived.bits[h] = 0;
         me_.hop++;
@@ -279,8 +279,8 @@ inline go_without() {
 inline receive(r, hop_) {
   i = wire[me].round[r].hop[hop_].round;
   assert(i == next_round || i == next_round + 1);
-  assert(!(me_.inbox[r].has_come & bit(hop_)));
-  me_.inbox[r].has_come = me_.inbox[r].has_come | bit(hop_);
+  assert(!(me_.inbox[r].has_arrived & bit(hop_)));
+  me_.inbox[r].has_arrived = me_.inbox[r].has_arrived | bit(hop_);
   me_.inbox[r].bits[hop_] = wire[me].round[r].hop[hop_].bits;
   wire[me].round[r].hop[hop_].round = 0;
   wire[me].round[r].hop[hop_].bits = 0;
@@ -387,7 +387,7 @@ inline die() {
 }
 
 #define is_up (!dead[me] && !closing[me])
-#define has_come(r, hop_) (!dead[me] && wire[me].round[r].hop[hop_].round != 0)
+#define has_arrived(r, hop_) (!dead[me] && wire[me].round[r].hop[hop_].round != 0)
 #define may_submit(name) (is_up && !(submitted[me] & bit(name)))
 #define is_complete(name) ((running[me] & bit(name)) && (wire[me].data[name] & needed) == needed)
 #define leaves(who) (!dead[me] && (wire[me].leaving & bit(who)))
@@ -415,10 +415,10 @@ end:
 #if NAMES > 1
   OPERATION(1)
 #endif
-  :: d_step { has_come(0, 0) -> receive(0, 0) }
-  :: d_step { has_come(0, 1) -> receive(0, 1) }
-  :: d_step { has_come(1, 0) -> receive(1, 0) }
-  :: d_step { has_come(1, 1) -> receive(1, 1) }
+  :: d_step { has_arrived(0, 0) -> receive(0, 0) }
+  :: d_step { has_arrived(0, 1) -> receive(0, 1) }
+  :: d_step { has_arrived(1, 0) -> receive(1, 0) }
+  :: d_step { has_arrived(1, 1) -> receive(1, 1) }
   :: d_step { !dead[me] && wire[me].broken -> wire[me].broken = false;
               if :: !is_done(me) -> break_world() :: else fi }
   :: d_step { leaves(0) -> on_leaving(0) }

@@ -27,7 +27,7 @@ void GpuLaunches::add(ShardRun& run, bool has_halves) {
   unfinished_ += 1;
 }
 
-bool GpuLaunches::is_later(const Place& a, const Place& b) {
+bool GpuLaunches::is_later(const QueuedTurn& a, const QueuedTurn& b) {
   return std::tie(a.time, a.set) > std::tie(b.time, b.set);
 }
 
@@ -38,10 +38,10 @@ void GpuLaunches::settle(ProcessSet& set, const Agreement& agreement) {
     for (const LaunchTurn& next : settled) {
       auto* turn = static_cast<GpuTurn*>(next.launch);
       turn->is_settled = true;
-      const Place place{agreement.time, set.id, turn->run, next.is_last()};
-      turns_.insert(std::lower_bound(turns_.begin(), turns_.end(), place, is_later), place);
+      const QueuedTurn queued{agreement.time, set.id, turn->run, next.is_last()};
+      turns_.insert(std::lower_bound(turns_.begin(), turns_.end(), queued, is_later), queued);
     }
-    tell_progress(set);
+    report_progress(set);
   }
   --holds_;
   // A round that others waited for may have ended.
@@ -53,7 +53,7 @@ void GpuLaunches::pump() {
   if (pumping_ || holds_ > 0) return;
   pumping_ = true;
   while (!turns_.empty()) {
-    const Place next = turns_.back();
+    const QueuedTurn next = turns_.back();
     ShardRun& run = *next.run;
     const bool is_prepared = run.turn.is_over || run.turn.waiter != nullptr;
     if (!is_prepared || host_.may_be_preceded(next.set, next.time)) break;
@@ -63,13 +63,13 @@ void GpuLaunches::pump() {
     PERSEUS_LOG(kTrace, "launch " << run.turn.number << " of process set " << next.set
                                   << " at time " << next.time << ": "
                                   << display_name(run.agreed().key()));
-    if (run.lane < 0) run.lane = kFirstRow + take_row();
+    if (run.lane < 0) run.lane = kFirstRow + take_timeline_row();
     std::exchange(run.turn.waiter, nullptr).resume();
   }
   pumping_ = false;
 }
 
-int GpuLaunches::take_row() {
+int GpuLaunches::take_timeline_row() {
   const auto free_row = std::find(rows_used_.begin(), rows_used_.end(), false);
   const auto row = static_cast<int>(free_row - rows_used_.begin());
   if (free_row == rows_used_.end()) {
@@ -85,13 +85,13 @@ void GpuLaunches::end(ShardRun& run, ProcessSet& set) {
   run.turn.is_over = true;
   if (run.lane >= 0) rows_used_[run.lane - kFirstRow] = false;
   if (run.turn.is_settled) set.launches->end(run.turn);
-  tell_progress(set);
+  report_progress(set);
   pump();
 }
 
 // What waits is settled by an agreement. One that was under way when the last launch ended may have
 // been the last, and has not heard of it.
-void GpuLaunches::tell_progress(ProcessSet& set) {
+void GpuLaunches::report_progress(ProcessSet& set) {
   const bool has_waiting = set.launches->has_waiting();
   set.negotiator->attend_to_launches(has_waiting);
   set.negotiator->launches_ended(set.launches->ended_here(), has_waiting);
@@ -101,9 +101,9 @@ void GpuLaunches::cancel(ProcessSet& set, const Status& why) {
   if (set.launches == nullptr) return;
   std::vector<GpuTurn*> cancelled;
   for (Launch* launch : set.launches->cancel()) cancelled.push_back(static_cast<GpuTurn*>(launch));
-  std::erase_if(turns_, [&](const Place& place) {
-    if (place.set == set.id && place.is_last) cancelled.push_back(&place.run->turn);
-    return place.set == set.id;
+  std::erase_if(turns_, [&](const QueuedTurn& queued) {
+    if (queued.set == set.id && queued.is_last) cancelled.push_back(&queued.run->turn);
+    return queued.set == set.id;
   });
   // None that is let go meanwhile.
   const bool was_pumping = std::exchange(pumping_, true);

@@ -76,22 +76,22 @@ class GpuLaunches {
 
  private:
   // Of one that has been settled.
-  struct Place {
+  struct QueuedTurn {
     uint64_t time = 0;
     int32_t set = 0;
     ShardRun* run = nullptr;
     bool is_last = true;  // turn of the shard's
   };
-  static bool is_later(const Place& a, const Place& b);
+  static bool is_later(const QueuedTurn& a, const QueuedTurn& b);
   void pump();
-  static void tell_progress(ProcessSet& set);
+  static void report_progress(ProcessSet& set);
   // Of those that have had their turn and not ended, the smallest number that is free.
-  int take_row();
+  int take_timeline_row();
 
   const uint64_t credit_bytes_;
   const int lanes_;
   GpuLaunchesHost& host_;
-  std::vector<Place> turns_;  // the next is the last
+  std::vector<QueuedTurn> turns_;  // the next is the last
   int unfinished_ = 0;
   std::vector<bool> rows_used_;  // of the timeline
   bool pumping_ = false;

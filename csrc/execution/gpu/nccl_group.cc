@@ -13,7 +13,7 @@ namespace perseus {
 namespace {
 
 // The first NCCL of which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE is set.
-constexpr int kSharesGpus = 23003;
+constexpr int kFirstToShareGpus = 23003;
 
 // Returns whether this version of NCCL can be given the policy.
 bool has_cta_policy(CtaPolicy policy, int version) {
@@ -31,7 +31,7 @@ int nccl_cta_policy(CtaPolicy policy) {
 }
 
 // The two exchanges run under the same options, so each takes message numbers of its own.
-constexpr uint32_t kCardsPart = 0, kIdsPart = 1;
+constexpr uint32_t kCapabilitiesPart = 0, kIdsPart = 1;
 
 bool is_set(const char* variable) {
   const char* value = std::getenv(variable);
@@ -59,8 +59,8 @@ int roots_of(const FoundLibrary<Nccl>& library, const Settings& settings, int si
 
 }  // namespace
 
-// What a rank tells the others.
-struct NcclGroup::Card {
+// A rank tells these to the others.
+struct NcclGroup::Capabilities {
   int32_t version = 0;  // of NCCL; 0: none that can be used
   uint8_t has_kernels = 0;
   uint8_t shares_gpus = 0;
@@ -85,30 +85,30 @@ NcclGroup::~NcclGroup() {
   }
 }
 
-NcclGroup::Card NcclGroup::own_card() const {
-  Card card;
-  if (library_.is_usable()) card.version = library_.version;
-  card.has_kernels = gpu().kernels() != nullptr;
-  card.shares_gpus = is_set("NCCL_MULTI_RANK_GPU_ENABLE") && card.version >= kSharesGpus;
-  card.uuid = gpu().uuid();
-  return card;
+NcclGroup::Capabilities NcclGroup::own_capabilities() const {
+  Capabilities own;
+  if (library_.is_usable()) own.version = library_.version;
+  own.has_kernels = gpu().kernels() != nullptr;
+  own.shares_gpus = is_set("NCCL_MULTI_RANK_GPU_ENABLE") && own.version >= kFirstToShareGpus;
+  own.uuid = gpu().uuid();
+  return own;
 }
 
-Task NcclGroup::swap(CollectiveOptions options) {
+Task NcclGroup::exchange(CollectiveOptions options) {
   const Group& group = set_.group;
-  std::vector<Card> cards(group.size);
-  std::vector<uint64_t> bytes_of(group.size, sizeof(Card));
-  const Card mine = own_card();
-  Status status = co_await allgather(group, options_of_part(options, kCardsPart), &mine,
-                                     cards.data(), bytes_of);
+  std::vector<Capabilities> all(group.size);
+  std::vector<uint64_t> bytes_of(group.size, sizeof(Capabilities));
+  const Capabilities mine = own_capabilities();
+  Status status = co_await allgather(group, options_of_part(options, kCapabilitiesPart), &mine,
+                                     all.data(), bytes_of);
   PERSEUS_CO_RETURN_IF_ERROR(status);
-  judge(cards);
-  if (why_not_.empty()) status = co_await swap_ids(options_of_part(options, kIdsPart));
+  compare(all);
+  if (staging_reason_.empty()) status = co_await exchange_ids(options_of_part(options, kIdsPart));
   co_return status;
 }
 
 // Every so many ranks one makes ids, which answers those up to the next as they connect.
-Task NcclGroup::swap_ids(CollectiveOptions options) {
+Task NcclGroup::exchange_ids(CollectiveOptions options) {
   struct Ids {
     uint64_t is_error = 0;
     std::array<NcclUniqueId, kMostNcclLanes> by_lane{};
@@ -143,38 +143,40 @@ Task NcclGroup::swap_ids(CollectiveOptions options) {
   co_return Status::ok();
 }
 
-// The same cards give the same verdict on all ranks.
-void NcclGroup::judge(std::span<const Card> cards) {
+// All ranks compare the same capabilities, so they come to the same result.
+void NcclGroup::compare(std::span<const Capabilities> all) {
   const auto rank_text = [](size_t index) {
     return "rank " + std::to_string(index) + " of the process set";
   };
-  has_kernels_ = std::ranges::all_of(cards, [](const Card& card) { return card.has_kernels != 0; });
-  for (const Card& card : cards) gpus_.push_back(card.uuid);
-  for (size_t i = 0; i < cards.size() && why_not_.empty(); ++i) {
-    if (cards[i].version == 0) {
-      why_not_ = rank_text(i) + " has no NCCL that can be used";
-    } else if (cards[i].has_kernels == 0 && FiniteCheck::is_on(settings_)) {
-      why_not_ = rank_text(i) +
-                 " has no kernels, which look for what is not finite "
-                 "(PERSEUS_ALLREDUCE_NANCHECK)";
-    } else if (cards[i].version != cards[0].version) {
-      why_not_ = "the ranks have different versions of NCCL: " + std::to_string(cards[0].version) +
-                 " and, on " + rank_text(i) + ", " + std::to_string(cards[i].version);
+  has_kernels_ =
+      std::ranges::all_of(all, [](const Capabilities& rank) { return rank.has_kernels != 0; });
+  for (const Capabilities& rank : all) gpus_.push_back(rank.uuid);
+  for (size_t i = 0; i < all.size() && staging_reason_.empty(); ++i) {
+    if (all[i].version == 0) {
+      staging_reason_ = rank_text(i) + " has no NCCL that can be used";
+    } else if (all[i].has_kernels == 0 && FiniteCheck::is_on(settings_)) {
+      staging_reason_ = rank_text(i) +
+                        " has no kernels, which look for what is not finite "
+                        "(PERSEUS_ALLREDUCE_NANCHECK)";
+    } else if (all[i].version != all[0].version) {
+      staging_reason_ =
+          "the ranks have different versions of NCCL: " + std::to_string(all[0].version) +
+          " and, on " + rank_text(i) + ", " + std::to_string(all[i].version);
     }
-    for (size_t j = 0; j < i && why_not_.empty(); ++j) {
+    for (size_t j = 0; j < i && staging_reason_.empty(); ++j) {
       const bool is_same = gpus_[i] == gpus_[j];
-      if (!is_same || (cards[i].shares_gpus != 0 && cards[j].shares_gpus != 0)) continue;
-      why_not_ =
+      if (!is_same || (all[i].shares_gpus != 0 && all[j].shares_gpus != 0)) continue;
+      staging_reason_ =
           rank_text(j) + " and " + rank_text(i) +
           " share a GPU, which NCCL does only with NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30.3 "
           "on; give each process a GPU of its own (torch.cuda.set_device(hvd.local_rank()))";
     }
   }
   if (set_.index != 0) return;
-  if (!why_not_.empty() && settings_.gpu_operations == GpuOperations::kNccl)
+  if (!staging_reason_.empty() && settings_.gpu_operations == GpuOperations::kNccl)
     return;  // which errors tell
-  if (!why_not_.empty()) {
-    PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << why_not_);
+  if (!staging_reason_.empty()) {
+    PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << staging_reason_);
   } else if (settings_.nccl_cta_policy != CtaPolicy::kDefault &&
              !has_cta_policy(settings_.nccl_cta_policy, library_.version)) {
     PERSEUS_LOG(kWarning,
@@ -185,7 +187,7 @@ void NcclGroup::judge(std::span<const Card> cards) {
 }
 
 void NcclGroup::task_finished(const Status& status) {
-  has_met_ = true;
+  is_ready_ = true;
   status_ = status;
   for (const std::coroutine_handle<> waiter : std::exchange(waiters_, {})) waiter.resume();
 }
@@ -200,7 +202,8 @@ Status check_same_gpu(const Operation& operation, const Gpu& gpu) {
 }
 
 Status NcclGroup::check(const Operation& operation) const {
-  const bool may_go_by_nccl = has_met_ ? status_.is_ok() && why_not_.empty() : library_.is_usable();
+  const bool may_go_by_nccl =
+      is_ready_ ? status_.is_ok() && staging_reason_.empty() : library_.is_usable();
   return may_go_by_nccl ? check_same_gpu(operation, gpu()) : Status::ok();
 }
 

@@ -30,29 +30,29 @@ class NcclGroup final : TaskObserver {
   ~NcclGroup();
 
   // Has the ranks tell each other what they have. Call once; the messages go under `options`.
-  void meet(const CollectiveOptions& options) { swap(options).start(this); }
+  void exchange_capabilities(const CollectiveOptions& options) { exchange(options).start(this); }
 
-  // Awaited by shards, any number: until the ranks have met.
-  class Met {
+  // Awaited by shards, any number: until the ranks know what all of them have.
+  class Ready {
    public:
-    explicit Met(NcclGroup& group) : group_(group) {}
-    bool await_ready() const { return group_.has_met_; }
+    explicit Ready(NcclGroup& group) : group_(group) {}
+    bool await_ready() const { return group_.is_ready_; }
     void await_suspend(std::coroutine_handle<> waiter) { group_.waiters_.push_back(waiter); }
     Status await_resume() const { return group_.status_; }
 
    private:
     NcclGroup& group_;
   };
-  Met met() { return Met(*this); }
+  Ready ready() { return Ready(*this); }
 
-  // All of these once the ranks have met; the same on all ranks.
+  // All of these once ready() has returned; the same on all ranks.
   // Why the set's tensors go by way of the host; empty if they go by NCCL.
-  const std::string& why_not() const { return why_not_; }
+  const std::string& staging_reason() const { return staging_reason_; }
   // Whether every rank has kernels.
   bool has_kernels() const { return has_kernels_; }
 
-  // Why the operation cannot go by NCCL with the others, or could not if the ranks, which have not
-  // met, turn out to use it.
+  // Why the operation cannot go by NCCL with the others. Before ready() has returned: why it could
+  // not if the ranks turn out to use NCCL.
   Status check(const Operation& operation) const;
 
   Gpu& gpu() const { return thread_.gpu(); }
@@ -64,11 +64,11 @@ class NcclGroup final : TaskObserver {
   Result<NcclLane*> lane(int number, const NcclGroup* world);
 
  private:
-  struct Card;
-  Card own_card() const;
-  void judge(std::span<const Card> cards);
-  Task swap(CollectiveOptions options);
-  Task swap_ids(CollectiveOptions options);
+  struct Capabilities;
+  Capabilities own_capabilities() const;
+  void compare(std::span<const Capabilities> all);
+  Task exchange(CollectiveOptions options);
+  Task exchange_ids(CollectiveOptions options);
   void task_finished(const Status& status) override;
   Status connect(NcclLane& lane, int number, const NcclGroup* world);
   // The lane of that number, if it is connected and these ranks use the same GPUs there.
@@ -81,9 +81,9 @@ class NcclGroup final : TaskObserver {
   const NcclSetup setup_;
   const bool is_hierarchical_;
 
-  bool has_met_ = false;
+  bool is_ready_ = false;
   Status status_;
-  std::string why_not_;
+  std::string staging_reason_;
   bool has_kernels_ = false;
   std::vector<CuUuid> gpus_;  // by index
   std::vector<std::coroutine_handle<>> waiters_;

@@ -106,17 +106,17 @@ class Pieces {
   std::span<const CuEvent> ready() { return ready_.span(); }
 
   // GPU's thread.
-  struct Place {
+  struct Buffers {
     const void* source;
     std::byte* target;
   };
   // Where the collective is to read and to write `room` bytes, of which there may be more than the
   // pieces have. packs: whether this rank's values are read.
-  Result<Place> gather(const LaneCalls& calls, uint64_t room, bool packs) {
+  Result<Buffers> pack_tensors(const LaneCalls& calls, uint64_t room, bool packs) {
     const bool fits = pack_.size() == 1 && room == run_.shard.bytes;
     const bool is_searched = search_ != nullptr && search_->is_on();
     auto* buffer = static_cast<std::byte*>(unpack_[0].target);
-    if (fits && !is_searched && factor_ == 1.0) return Place{pack_[0].source, buffer};
+    if (fits && !is_searched && factor_ == 1.0) return Buffers{pack_[0].source, buffer};
     if (is_searched) PERSEUS_RETURN_IF_ERROR(search_->prepare(calls.gpu()));
     if (!fits) {
       const auto memory = calls.take_memory(room);
@@ -132,10 +132,10 @@ class Pieces {
           calls.move(pack_.span(), run_.shard.dtype, 1.0, search(FiniteCheck::kInput)));
     }
     buffer_ = buffer;
-    return Place{buffer, buffer};
+    return Buffers{buffer, buffer};
   }
   // Of what the collective has written.
-  Status spread(const LaneCalls& calls) {
+  Status unpack_tensors(const LaneCalls& calls) {
     if (buffer_ == nullptr) return {};
     return calls.unpack(buffer_, run_.shard.elements(), unpack_.span(), run_.shard.dtype, factor_,
                         search(FiniteCheck::kResult));
@@ -170,7 +170,7 @@ struct PiecesCheck {
     for (const auto side : {FiniteCheck::kInput, FiniteCheck::kResult}) {
       for (size_t i = 0; i < pieces; ++i) {
         const auto found = search.found(side, i);
-        if (found) check.found_there(side, i, found->element, found->is_infinity);
+        if (found) check.found_on_gpu(side, i, found->element, found->is_infinity);
       }
     }
     if (!check.has_to_conclude(/*is_shared=*/true)) co_return Status::ok();
@@ -187,12 +187,12 @@ Task run_allreduce(ShardRun& run, RunContext context, const GpuLaunches& launche
   Pieces pieces(run, context, factors.in_unpack, &checked.search);
   PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
   const auto queue = [&](const LaneCalls& calls) -> Status {
-    const auto place = pieces.gather(calls, run.shard.bytes, /*packs=*/true);
-    PERSEUS_RETURN_IF_ERROR(place.status());
-    PERSEUS_RETURN_IF_ERROR(calls.all_reduce(place.value().source, place.value().target,
+    const auto buffers = pieces.pack_tensors(calls, run.shard.bytes, /*packs=*/true);
+    PERSEUS_RETURN_IF_ERROR(buffers.status());
+    PERSEUS_RETURN_IF_ERROR(calls.all_reduce(buffers.value().source, buffers.value().target,
                                              run.shard.elements(), run.shard.dtype,
                                              description.reduce_op, factors.in_sum));
-    return pieces.spread(calls);
+    return pieces.unpack_tensors(calls);
   };
   auto work = on_lane(run, launches, pieces.ready(), /*is_last=*/true, queue);
   Status status = co_await work;
@@ -220,18 +220,18 @@ Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
   std::byte* own = nullptr;
   Status upper_launched = Status::aborted("the upper half has not been launched");
   const auto queue_upper = [&](const LaneCalls& calls) -> Status {
-    const auto place = pieces.gather(calls, part_bytes * local.size, /*packs=*/true);
-    PERSEUS_RETURN_IF_ERROR(place.status());
-    whole = place.value().target;
+    const auto buffers = pieces.pack_tensors(calls, part_bytes * local.size, /*packs=*/true);
+    PERSEUS_RETURN_IF_ERROR(buffers.status());
+    whole = buffers.value().target;
     own = whole + part_bytes * local.index;
     PERSEUS_RETURN_IF_ERROR(calls.inside_host().reduce_scatter(
-        place.value().source, own, part, dtype, description.reduce_op, factors.in_sum));
+        buffers.value().source, own, part, dtype, description.reduce_op, factors.in_sum));
     return calls.between_hosts().all_reduce(own, own, part, dtype, description.reduce_op, 1.0);
   };
   const auto queue_lower = [&](const LaneCalls& calls) -> Status {
     PERSEUS_RETURN_IF_ERROR(upper_launched);
     PERSEUS_RETURN_IF_ERROR(calls.inside_host().all_gather(own, whole, part_bytes));
-    return pieces.spread(calls);
+    return pieces.unpack_tensors(calls);
   };
 
   auto upper = on_lane(run, launches, pieces.ready(), /*is_last=*/false,
@@ -261,11 +261,11 @@ Task run_broadcast(ShardRun& run, RunContext context, const GpuLaunches& launche
   Pieces pieces(run, context, /*factor=*/1.0, /*search=*/nullptr);
   PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
   const auto queue = [&](const LaneCalls& calls) -> Status {
-    const auto place = pieces.gather(calls, run.shard.bytes, /*packs=*/root == set.index);
-    PERSEUS_RETURN_IF_ERROR(place.status());
+    const auto buffers = pieces.pack_tensors(calls, run.shard.bytes, /*packs=*/root == set.index);
+    PERSEUS_RETURN_IF_ERROR(buffers.status());
     PERSEUS_RETURN_IF_ERROR(
-        calls.broadcast(place.value().source, place.value().target, run.shard.bytes, root));
-    return pieces.spread(calls);
+        calls.broadcast(buffers.value().source, buffers.value().target, run.shard.bytes, root));
+    return pieces.unpack_tensors(calls);
   };
   auto work = on_lane(run, launches, pieces.ready(), /*is_last=*/true, queue);
   const Status status = co_await work;
@@ -344,12 +344,12 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& la
     for (int r = 0; r < group.size; ++r) {
       if (r == group.index) {
         if (const auto made = search.found(FiniteCheck::kResult, t)) {
-          check.found_there(FiniteCheck::kResult, t, before + made->element, made->is_infinity);
+          check.found_on_gpu(FiniteCheck::kResult, t, before + made->element, made->is_infinity);
         }
       }
       const auto given = search.found(FiniteCheck::kInput, t * group.size + r);
       if (given && !is_told) {
-        check.found_there(FiniteCheck::kInput, t, before + given->element, given->is_infinity);
+        check.found_on_gpu(FiniteCheck::kInput, t, before + given->element, given->is_infinity);
         is_told = true;
       }
       before += elements_of(t, r);
@@ -380,7 +380,7 @@ Task run_allgather(ShardRun& run, RunContext context, GpuLaunches& launches) {
   ScratchArray<int64_t> rows(context.buffers, tensors * group.size, 0);
   ScratchArray<uint64_t> bytes_of(context.buffers, tensors, uint64_t{0});
   if (!rows || !bytes_of) co_return out_of_scratch(rows.size() * sizeof(int64_t));
-  Status status = co_await swap_rows(run, context, rows.span());
+  Status status = co_await exchange_row_counts(run, context, rows.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
   for (size_t t = 0; t < tensors; ++t) {
     int64_t total = 0;
@@ -394,7 +394,7 @@ Task run_allgather(ShardRun& run, RunContext context, GpuLaunches& launches) {
   PERSEUS_CO_RETURN_IF_ERROR(status);
 
   const TracedShard traced(context.timeline, run);
-  const auto gather = [&](const LaneCalls& calls, size_t t) -> Status {
+  const auto gather_tensor = [&](const LaneCalls& calls, size_t t) -> Status {
     const uint64_t row = row_bytes(agreed[t]);
     const std::byte* input = operation.tensors[t].input;
     std::byte* place = operation.tensors[t].output;
@@ -423,7 +423,7 @@ Task run_allgather(ShardRun& run, RunContext context, GpuLaunches& launches) {
   };
   const CuEvent ready = operation.ready.get();
   const auto queue = [&](const LaneCalls& calls) -> Status {
-    for (size_t t = 0; t < tensors; ++t) PERSEUS_RETURN_IF_ERROR(gather(calls, t));
+    for (size_t t = 0; t < tensors; ++t) PERSEUS_RETURN_IF_ERROR(gather_tensor(calls, t));
     return {};
   };
   auto work = on_lane(run, launches, {&ready, 1}, /*is_last=*/true, queue);
@@ -439,7 +439,7 @@ Task run_alltoall(ShardRun& run, RunContext context, GpuLaunches& launches) {
   ScratchArray<int64_t> send_rows(context.buffers, group.size, 0);
   ScratchArray<int64_t> receive_rows(context.buffers, group.size, 0);
   if (!send_rows || !receive_rows) co_return out_of_scratch(group.size * sizeof(int64_t));
-  Status status = co_await swap_splits(run, context, send_rows.span(), receive_rows.span());
+  Status status = co_await exchange_splits(run, context, send_rows.span(), receive_rows.span());
   PERSEUS_CO_RETURN_IF_ERROR(status);
   const int64_t total =
       std::accumulate(receive_rows.data(), receive_rows.data() + group.size, int64_t{0});
@@ -511,8 +511,8 @@ Task run_staged(ShardRun& run, RunContext context, GpuLaunches& launches) {
 }
 
 // Why the shard goes by way of the host; empty if it goes by NCCL. The same on all ranks.
-std::string why_staged(const ShardRun& run, const NcclGroup& nccl) {
-  if (!nccl.why_not().empty() || nccl.has_kernels()) return nccl.why_not();
+std::string staging_reason(const ShardRun& run, const NcclGroup& nccl) {
+  if (!nccl.staging_reason().empty() || nccl.has_kernels()) return nccl.staging_reason();
   const bool takes_kernels =
       is_reduction(run.description().kind) && factors_of(run).in_unpack != 1.0;
   return takes_kernels ? "a rank has no kernels, which multiply in 16 bits" : "";
@@ -528,7 +528,7 @@ Status check_gpus(const ShardRun& run, const NcclGroup& nccl) {
 
 }  // namespace
 
-bool has_nccl_way(const Description& description, const Settings& settings) {
+bool nccl_supports(const Description& description, const Settings& settings) {
   if (description.tensors.empty()) return false;
   if (!is_reduction(description.kind)) return true;
   const DataType dtype = description.tensors.front().dtype;
@@ -553,9 +553,9 @@ bool has_halves(const ShardRun& run, const Settings& settings) {
 
 Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches) {
   NcclGroup& nccl = *run.batch->set->nccl;
-  Status status = co_await nccl.met();
+  Status status = co_await nccl.ready();
   if (status.is_ok()) status = check_gpus(run, nccl);
-  const std::string why = why_staged(run, nccl);
+  const std::string why = staging_reason(run, nccl);
   if (status.is_ok() && !why.empty() && context.settings.gpu_operations == GpuOperations::kNccl) {
     status = Status::unsupported("PERSEUS_GPU_OPERATIONS is nccl, but " + why);
   }

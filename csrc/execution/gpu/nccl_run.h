@@ -18,7 +18,7 @@
 namespace perseus {
 
 // Whether NCCL does such operations: what all ranks say alike decides.
-bool has_nccl_way(const Description& description, const Settings& settings);
+bool nccl_supports(const Description& description, const Settings& settings);
 
 // Whether the shard, which goes by NCCL, has halves; the same on all ranks.
 bool has_halves(const ShardRun& run, const Settings& settings);

@@ -333,12 +333,12 @@ TEST(AllreduceAtHand, GivesTheBitsThatMessagesWouldGive) {
         for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
         BufferPool buffers;
         for (int rank = 0; rank < size; ++rank) {
-          Elements at_hand(type, kElements);
-          ASSERT_TRUE(allreduce_at_hand(world.group(rank), buffers, all, at_hand.data(), kElements,
-                                        type, op, factor)
+          Elements gathered(type, kElements);
+          ASSERT_TRUE(allreduce_gathered(world.group(rank), buffers, all, gathered.data(),
+                                         kElements, type, op, factor)
                           .is_ok());
-          EXPECT_TRUE(at_hand.guards_intact());
-          EXPECT_TRUE(at_hand.bytes() == moved[rank].bytes()) << "rank " << rank;
+          EXPECT_TRUE(gathered.guards_intact());
+          EXPECT_TRUE(gathered.bytes() == moved[rank].bytes()) << "rank " << rank;
         }
       }
     }

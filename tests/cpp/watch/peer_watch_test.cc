@@ -20,7 +20,7 @@ struct PeerWatchTest : testing::Test, PeerWatchHost {
   PeerWatch watch{loop, 160ms, *this};
 
   std::set<int> awaited_peers() const override { return awaited; }
-  void ask_whether_there(int rank) override {
+  void ping(int rank) override {
     ++questions;
     if (answering.contains(rank)) loop.post([this, rank] { watch.heard(rank); });
   }

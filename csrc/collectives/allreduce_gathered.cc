@@ -28,8 +28,9 @@ void reduce_doubling(std::byte* blocks, size_t block_bytes, size_t elements, int
 
 }  // namespace
 
-Status allreduce_at_hand(const Group& group, BufferPool& buffers, std::span<const std::byte> inputs,
-                         void* out, size_t elements, DataType type, ReduceOp op, double factor) {
+Status allreduce_gathered(const Group& group, BufferPool& buffers,
+                          std::span<const std::byte> inputs, void* out, size_t elements,
+                          DataType type, ReduceOp op, double factor) {
   if (group.size == 1) {
     scale(out, inputs.data(), elements, type, factor);
     return {};

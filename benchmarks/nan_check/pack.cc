@@ -1,10 +1,10 @@
-// Packing tensors into fusion buffers and unpacking them, with and without looking for NaN, in
-// turns.
+// Measures packing tensors into fusion buffers and unpacking them, with and without looking for
+// NaN, in turns.
 //
 // pack TENSOR_ELEMENTS TENSORS BUFFER_BYTES TURNS
 //
-// All tensors are more than the caches hold, a buffer is less. Prints one JSON object a line for
-// each dtype and direction: nanoseconds of a pass over all tensors, in each turn.
+// All tensors together are more than the caches hold, a buffer is less. Prints a line with a JSON
+// object for each dtype and direction: nanoseconds of a pass over all tensors, in each turn.
 #include "device/cpu/pack.h"
 
 #include <chrono>
@@ -27,7 +27,7 @@ struct Work {
   size_t bytes() const { return elements * perseus::size_of(type); }
 };
 
-// Fills buffer after buffer with all tensors, or empties it into them.
+// Packs all tensors into one buffer after another, or unpacks them.
 double pass(Work& work, bool packs, bool is_checked) {
   const size_t places = work.buffer.size() / work.bytes();
   bool is_finite = true;
@@ -56,7 +56,7 @@ void measure(Work& work, bool packs, int turns) {
   pass(work, packs, false);
   std::vector<double> plain, checked;
   for (int turn = 0; turn < turns; ++turn) {
-    // Who comes first takes turns too.
+    // The two also take turns at coming first.
     for (const bool is_checked : {turn % 2 == 0, turn % 2 != 0}) {
       (is_checked ? checked : plain).push_back(pass(work, packs, is_checked));
     }

@@ -48,7 +48,7 @@ void binomial_broadcast(int rank, int size, size_t bytes, Steps& steps) {
 void recursive_doubling_allreduce(int rank, int size, size_t bytes, Steps& steps) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
   const int extra = size - power;
-  // Of the first 2 * extra ranks the even ones are folded into the odd ones.
+  // Among the first 2 * extra ranks, the even ones are folded into the odd ones.
   const bool is_paired = rank < 2 * extra;
   if (is_paired && rank % 2 == 0) {
     steps.push_back(send_to(rank + 1, bytes));

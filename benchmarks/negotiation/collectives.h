@@ -24,14 +24,14 @@ inline Step work_for(Nanoseconds work) { return {Step::Kind::kWork, 0, 0, work};
 
 // Each appends what `rank` of `size` does. The root is rank 0.
 
-// Everybody to the root and back, one after the other (MPI_Gatherv is linear in both MPIs).
+// From every rank to the root and back, one after the other (MPI_Gatherv is linear in both MPIs).
 void linear_gather(int rank, int size, size_t bytes, Nanoseconds work_each, Steps& steps);
 void linear_broadcast(int rank, int size, size_t bytes, Steps& steps);
 // Small buffers in both MPIs, and Gloo's broadcast. The gather's messages grow toward the root.
 void binomial_gather(int rank, int size, size_t bytes_each, Steps& steps);
 void binomial_broadcast(int rank, int size, size_t bytes, Steps& steps);
-// MPI_Allreduce of small buffers (Thakur, Rabenseifner, Gropp 2005, section 4.1): what is beyond a
-// power of two is folded in before and told after.
+// MPI_Allreduce of small buffers (Thakur, Rabenseifner, Gropp 2005, section 4.1): ranks beyond a
+// power of two are folded in before, and get the result after.
 void recursive_doubling_allreduce(int rank, int size, size_t bytes, Steps& steps);
 // gloo::allreduce, whose default is a ring for any size. The buffer is cut into two segments a rank
 // of at least one word; segments beyond its end are empty and not sent.

@@ -13,16 +13,17 @@
 namespace perseus::simulation {
 
 enum class HorovodScheme {
-  // Rank 0 hears from every other rank one after the other, and answers each one after the other:
-  // what Horovod's paper and documentation describe (Sergeev, Del Balso 2018, section 4).
+  // Rank 0 hears from the other ranks one after the other, and answers them one after the other, as
+  // Horovod's paper and documentation describe (Sergeev, Del Balso 2018, section 4).
   kCoordinator,
-  // What version 0.28.1 does with names it has not cached (or with HOROVOD_CACHE_CAPACITY=0), its
-  // MPI controller: MPI_Gather of lengths, MPI_Gatherv of requests, MPI_Bcast of a length and the
+  // Version 0.28.1 with names it has not cached (or with HOROVOD_CACHE_CAPACITY=0), with its MPI
+  // controller: MPI_Gather of lengths, MPI_Gatherv of requests, MPI_Bcast of a length and the
   // responses.
   kCoordinatorMpi,
-  // The same, its Gloo controller: Gloo has no gatherv, so lengths and requests are allgathered.
+  // The same, with its Gloo controller: Gloo has no gatherv, so lengths and requests are
+  // allgathered.
   kCoordinatorGloo,
-  // Version 0.28.1 with names it has cached: a bitwise-and allreduce of one bit a name.
+  // Version 0.28.1 with names it has cached: a bitwise-and allreduce of one bit per name.
   kCachedMpi,
   kCachedGloo,
 };

@@ -1,7 +1,7 @@
 // negotiation_simulator scheme=NAME ranks=N names=FILE [rounds=R] [spread_ns=T] [model fields]
 //
 // Simulates agreements of N ranks on the tensors that FILE lists (each line: name, then extents)
-// and prints one JSON object a round: virtual time from the last rank's submission until the last
+// and prints one JSON object per round: virtual time from the last rank's submission until the last
 // rank knows of the agreement, and messages and bytes of the ranks. In the first round no rank
 // knows any name. With scheme=perseus the CPU time of the negotiators is measured with 16 of them,
 // on this machine, and charged to the virtual ranks.
@@ -38,7 +38,7 @@ struct Options {
   int size() const { return static_cast<int>(ranks); }
 };
 
-// Whether `argument` is one of ours.
+// Sets an option. Returns whether `argument` is one.
 bool take(const std::string& argument, Options& options) {
   const size_t equals = argument.find('=');
   if (equals == std::string::npos) return false;
@@ -97,7 +97,8 @@ struct Extremes {
   }
 };
 
-// Lets every rank submit, and prints what came of it. False if some rank learnt of no agreement.
+// Lets every rank submit, and prints the result. Returns false if some rank learned of no
+// agreement.
 template <typename SomeRanks>
 bool run_round(const Options& options, int round, Network& network, SomeRanks& ranks,
                const std::string& more) {
@@ -136,8 +137,8 @@ bool run_round(const Options& options, int round, Network& network, SomeRanks& r
   return true;
 }
 
-// What a negotiator's own work takes in the first round and in later ones: of several rounds the
-// least means, as on a machine that does nothing else.
+// The time that a negotiator's own work takes in the first round and in later ones. Of several
+// rounds the least means count, as on a machine that does nothing else.
 std::vector<NegotiatorCost> measure_costs(const Options& options,
                                           const std::vector<Tensor>& tensors) {
   constexpr int kRanks = 16, kRepeats = 5, kRounds = 10;
@@ -157,8 +158,8 @@ std::vector<NegotiatorCost> measure_costs(const Options& options,
   return costs;
 }
 
-// What rank 0 of Horovod must do at the least for each request it hears: take the name out of the
-// list, look it up, and note who asks for what.
+// The least that rank 0 of Horovod must do for each request: take the name out of the list, look it
+// up, and note which rank asks for it.
 Nanoseconds measure_request(const std::vector<Tensor>& tensors) {
   constexpr int kLists = 64, kRepeats = 5;
   struct Asked {

@@ -3,8 +3,8 @@
 // The model is LogGP's (Alexandrov, Ionescu, Schauser, Scheiman 1995) with two kinds of link. A
 // message costs its sender's CPU an overhead, then the sending host's network card the time of its
 // bytes, then the latency of the wire, then the receiving host's card, and then an overhead of its
-// receiver's CPU. What shares a CPU or a card goes one after the other; bytes flow through both
-// cards at once, so they cost their time once. Inside a host there are no cards.
+// receiver's CPU. Work that shares a CPU or a card is done one after the other. Bytes flow through
+// both cards at once, so they cost their time once. Inside a host there are no cards.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct Message {
   std::vector<std::byte> body;  // may be empty where only the size matters
 };
 
-// What the ranks do. Called in order of virtual time.
+// The ranks' behaviour. Called in order of virtual time.
 class Ranks {
  public:
   virtual void start(int rank) = 0;
@@ -56,7 +56,7 @@ class Network {
   void spend(int rank, Nanoseconds work) { cpu_free_[rank] += work; }
   void send(Message message);
   void start_at(int rank, Nanoseconds time);
-  // Until nothing is under way.
+  // Runs until nothing is under way.
   void run(Ranks& ranks);
 
   struct Traffic {
@@ -70,9 +70,9 @@ class Network {
   enum class Stage : uint8_t { kStart, kDepart, kReachCard, kDeliver };
   struct Event {
     Nanoseconds time;
-    uint64_t sequence;  // of two at the same time, the older first
+    uint64_t sequence;  // at equal times the older event comes first
     Stage stage;
-    uint32_t subject;  // the rank that starts, or the place of the message
+    uint32_t subject;  // the rank that starts, or the index of the message
   };
   struct Later {
     bool operator()(const Event& a, const Event& b) const {

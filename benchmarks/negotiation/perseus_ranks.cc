@@ -11,7 +11,7 @@ namespace {
 
 // Perseus puts the kind of control message and the process set before a ballot (csrc/engine).
 constexpr size_t kPrefix = sizeof(uint8_t) + sizeof(int32_t);
-constexpr size_t kCapacity = 1 << 20;  // of names: none is ever forgotten here
+constexpr size_t kCapacity = 1 << 20;  // of names, so that none is ever forgotten
 
 }  // namespace
 
@@ -46,7 +46,7 @@ class PerseusRanks::Rank final : public NegotiatorHost {
     const Status status = negotiator_.receive(std::span(message.body).subspan(kPrefix));
     if (!status.is_ok()) {
       std::fprintf(stderr, "rank %d: %s\n", index_, status.message().c_str());
-      std::abort();  // links that keep order deliver nothing else than ballots
+      std::abort();  // links that keep order deliver only ballots
     }
     negotiator_.advance();
   }

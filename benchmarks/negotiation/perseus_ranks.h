@@ -1,4 +1,4 @@
-// Perseus's own negotiators, one a rank, over the simulated network.
+// Perseus's own negotiators, one for each rank, over the simulated network.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ struct Tensor {
 // CPU time that a negotiator needs, beyond the overhead of its messages.
 struct NegotiatorCost {
   Nanoseconds begin = 0;     // handing over all tensors and casting a ballot
-  Nanoseconds message = 0;   // taking in a message and answering it
+  Nanoseconds message = 0;   // receiving a message and answering it
   Nanoseconds conclude = 0;  // the same, when it ends the round
 };
 
@@ -34,7 +34,7 @@ class PerseusRanks final : public Ranks {
   void set_cost(NegotiatorCost cost) { cost_ = cost; }
   // When the rank last knew that every tensor is ready everywhere; -1 if it does not.
   Nanoseconds agreed_at(int rank) const;
-  // What the calls since the last question took, really: means, whatever cost is set.
+  // The real time that the calls since the last question took: means, whatever cost is set.
   NegotiatorCost measured();
 
  private:

@@ -1,4 +1,4 @@
-// Real time, as opposed to the virtual ranks'.
+// Measures real time, as opposed to the virtual ranks' time.
 #pragma once
 
 #include <chrono>

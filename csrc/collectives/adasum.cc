@@ -16,8 +16,8 @@
 namespace perseus {
 namespace {
 
-// Steps: those of folding; then for each level the halves, the hops of the products, and on the way
-// back the halves again.
+// Steps: those of folding. Then each level has one for its halves, one for each hop of the
+// products, and one for the halves on the way back.
 constexpr uint32_t kFirstLevelStep = kFirstStepAfterFolding;
 constexpr uint32_t kStepsPerLevel = 64;
 constexpr uint32_t kProductsStep = 1;
@@ -25,7 +25,7 @@ constexpr uint32_t kReturnStep = kStepsPerLevel - 1;
 
 constexpr size_t kProducts = 3;  // a.b, a.a, b.b
 
-// What a rank of the power of two keeps of `whole` at one level, and what its partner does.
+// The half of a range that this rank keeps at one level, and the half that it sends its partner.
 struct Halves {
   Range kept, sent;
 };
@@ -87,7 +87,8 @@ class AdasumRun {
   std::byte* at(std::byte* data, Range range) const { return data + range.begin * element_; }
   int partner(int mask) const { return folding_.index_of(id_ ^ mask); }
 
-  // Combines the range with that of the other block of 2^level ranks; on return all of it is here.
+  // Combines the range with the same range of the other block of 2^level ranks. On return this rank
+  // has the result for all of it.
   Task descend(Range range, int level) {
     const int mask = 1 << level;
     if (mask >= folding_.power()) co_return Status::ok();
@@ -113,7 +114,7 @@ class AdasumRun {
     co_return status;
   }
 
-  // Calls visit(tensor, its part within the range) in order.
+  // Calls visit(tensor, the part of it that lies within the range) for each tensor, in order.
   template <typename Visit>
   void for_each_part(Range range, Visit visit) const {
     uint64_t begin = 0;
@@ -124,7 +125,7 @@ class AdasumRun {
     }
   }
 
-  // Products of lower and higher block, as all ranks must see them.
+  // Products of this rank's part of the lower and the higher block, in the same order on all ranks.
   void add_products_of(Range range, bool mine_is_lower) {
     std::fill_n(products_, tensors_.size() * kProducts, 0.0);
     for_each_part(range, [&](size_t t, Range part) {
@@ -134,7 +135,7 @@ class AdasumRun {
     });
   }
 
-  // Over the 2 * mask ranks that hold the two blocks.
+  // Sums the products over the 2 * mask ranks that hold the two blocks.
   Task sum_products(int mask, uint32_t first_step) {
     const uint64_t size = tensors_.size() * kProducts * sizeof(double);
     uint32_t step = first_step;
@@ -158,7 +159,7 @@ class AdasumRun {
     });
   }
 
-  // Nothing of a gradient that is zero, or as good as, lies in the direction of another.
+  // A gradient that is (nearly) zero has no part in the direction of another.
   static double factor(double dot, double square) {
     const double least = std::sqrt(std::numeric_limits<double>::min());
     return square < least ? 1.0 : 1.0 - dot / (2.0 * square);
@@ -175,7 +176,7 @@ class AdasumRun {
   double* const products_;
   double* const arriving_;
   const Range whole_;
-  int id_ = 0;  // among the power of two
+  int id_ = 0;  // among the ranks that take part; see Folding
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ Task allgather_direct(const Group& group, CollectiveOptions options, const void*
   co_return status;
 }
 
-// Each block goes round the ring from its owner.
+// Each block travels round the ring from its owner.
 Task allgather_ring(const Group& group, CollectiveOptions options, const void* in, std::byte* out,
                     std::span<const uint64_t> bytes_of) {
   const RunningCollective run(group, options);

@@ -7,10 +7,10 @@
 namespace perseus {
 namespace {
 
-// Small buffers go directly only in groups up to this size, inside one host too: beyond, that many
-// messages cost more than more hops.
+// Small buffers go directly only in groups up to this size, even inside one host. In larger groups
+// that many messages cost more than a few more hops.
 constexpr int kDirectLatencyRanks = 8;
-// Below this the number of hops decides, above it the number of bytes.
+// Up to this size the number of hops decides how long it takes, above it the number of bytes.
 constexpr size_t kLatencyBytes = 64 << 10;
 
 Task copy_alone(const void* in, void* out, size_t elements, DataType type, double factor) {

@@ -1,5 +1,5 @@
-// The algorithms behind allreduce(). Arguments as there; groups of at least two ranks and at least
-// one element.
+// The algorithms behind allreduce(). They take the same arguments, a group of at least two ranks
+// and at least one element.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace perseus {
 
-// Every rank to every rank. Small buffers in one hop: all send all to all, and everyone reduces.
-// Others in two: each rank reduces one part, and sends the result to all.
+// Every rank sends to every rank. Small buffers take one hop: each rank sends its whole input to
+// all and reduces by itself. Others take two: each rank reduces one part, and sends the result to
+// all.
 Task allreduce_direct(const Group& group, CollectiveOptions options, const void* in, void* out,
                       size_t elements, DataType type, ReduceOp op, double factor);
 
@@ -27,18 +28,18 @@ Task allreduce_ring(const Group& group, CollectiveOptions options, const void* i
                     size_t elements, DataType type, ReduceOp op, double factor);
 
 // Reduce-scatter inside each host, allreduce of each part between the hosts, allgather inside each
-// host: each byte crosses between hosts as seldom as it can. Needs group.by_host.
+// host: each byte crosses between hosts as rarely as possible. Needs group.by_host.
 Task allreduce_hierarchical(const Group& group, CollectiveOptions options, const void* in,
                             void* out, size_t elements, DataType type, ReduceOp op, double factor);
 
 // The first half of the direct algorithm: out = factor * the reduction of this rank's part,
 // parts[index].
-// `out` must not overlap `in` but for being exactly that part of it.
+// `out` must not overlap `in`, unless it is exactly that part of it.
 Task reduce_scatter_direct(const Group& group, CollectiveOptions options, const void* in, void* out,
                            std::span<const Range> parts, DataType type, ReduceOp op, double factor);
 
-// What of `factor` is to be applied to the inputs of `ranks` ranks, or to their sum before it is
-// rounded to `type`: enough that no such sum leaves the range of float16 where the result does not.
+// The part of `factor` to apply to the inputs of `ranks` ranks, or to their sum before it is
+// rounded to `type`. It keeps partial sums within the range of float16 if the result is within it.
 double early_factor(DataType type, ReduceOp op, double factor, int ranks);
 
 }  // namespace perseus

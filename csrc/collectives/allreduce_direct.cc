@@ -3,9 +3,9 @@
 // The order of the reduction is fixed too, so that a run can be repeated to the bit: for chunk c
 // the owner folds in its own input, then that of the ranks in order from (c mod (size - 1)) + 1
 // places after it. It awaits one rank at a time and folds the bytes in as they come out of the
-// link, without storing them. Chunks side by side begin with different ranks, so that all links are
-// busy although each chunk uses one at a time; and a sender begins a chunk's next message when it
-// has received its own, so that data seldom arrive before they are awaited.
+// link, without storing them. Chunks that run side by side begin with different ranks, so that all
+// links are busy although each chunk uses one at a time. A sender begins a chunk's next message
+// when it has received its own, so that data rarely arrive before they are awaited.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@
 namespace perseus {
 namespace {
 
-// Where one hop with all the data beats two with a size-th each.
+// Up to these sizes, one hop with all the data is faster than two with a part of it.
 constexpr size_t kOneHopBytes = 16 << 10;
 constexpr size_t kOneHopTotalBytes = 64 << 10;
 
@@ -43,7 +43,8 @@ struct DirectReduction : RunningReduction {
 
 size_t lane_count(int size) { return std::clamp<size_t>(size - 1, 4, 8); }
 
-// The own input where the others' are folded in: the output itself, or a float32 copy.
+// Copies this rank's input to where the others' are folded in: the output itself, or `wide`, a
+// buffer of float32. Returns that place.
 std::byte* begin_accumulation(const DirectReduction& run, Range own, const Buffer& wide) {
   std::byte* accumulator = wide ? wide.data() : run.output(own);
   convert(accumulator, wide ? DataType::kFloat32 : run.type, run.input(own), run.type, own.size);
@@ -79,7 +80,7 @@ Task reduce_own_chunk(const DirectReduction& run, size_t chunk) {
     run.receive(arriving, from, contribution_step, accumulator, own.size * run.element_size,
                 &run.reduction);
     Status sent = co_await contribution;
-    // The result may take the contribution's place only now: in may be out.
+    // Only now may the result overwrite the contribution: `in` may be `out`.
     if (run.distribute && sent.is_ok()) {
       run.receive(results.emplace(), to, result_step, run.output(theirs),
                   theirs.size * run.element_size);
@@ -102,7 +103,8 @@ Task reduce_own_chunk(const DirectReduction& run, size_t chunk) {
   co_return status;
 }
 
-// Both directions of the two-hop algorithm; parts may be of any sizes.
+// The first hop of the two-hop algorithm and, if `distribute`, the second. Parts may have any
+// sizes.
 Task reduce_parts(const Group& group, CollectiveOptions options, const void* in, void* out,
                   bool distribute, std::span<const Range> parts, DataType type, ReduceOp op,
                   double factor) {
@@ -134,7 +136,7 @@ Task allreduce_one_hop(const Group& group, CollectiveOptions options, const void
   const RunningCollective run(group, options);
   const size_t bytes = elements * size_of(type);
   const DataType wide_type = accumulator_type(type);
-  // The accumulator, then what each rank sent.
+  // The accumulator, followed by the ranks' inputs.
   const size_t accumulator_bytes = elements * size_of(wide_type);
   Buffer scratch = options.buffers->take(accumulator_bytes + bytes * group.size);
   if (!scratch) co_return out_of_scratch(accumulator_bytes + bytes * group.size);

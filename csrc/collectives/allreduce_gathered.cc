@@ -1,5 +1,5 @@
-// Adds up in the order of the algorithm that would move so little otherwise, so that it makes no
-// difference to the bits which of the two has run.
+// Reduces in the order of the algorithm that would otherwise have moved these inputs, so that both
+// compute the same bits.
 #include "base/buffer_pool.h"
 #include "collectives/allreduce_algorithms.h"
 #include "collectives/folding.h"
@@ -10,8 +10,8 @@
 namespace perseus {
 namespace {
 
-// As in recursive doubling: pairs first, then ever larger blocks of neighbours, the lower one to
-// the left. `blocks`: by index; the first of them becomes the result.
+// As in recursive doubling: pairs first, then larger and larger blocks of neighbours, with the
+// lower block on the left. `blocks` holds one for each index; the first becomes the result.
 void reduce_doubling(std::byte* blocks, size_t block_bytes, size_t elements, int size,
                      const Reduction& reduction) {
   const auto block = [&](int index) { return blocks + block_bytes * index; };

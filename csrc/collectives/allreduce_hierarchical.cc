@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kSegmentBytesPerRank = 512 << 10;
 constexpr uint32_t kPhases = 3;
-// Every segment's phases have step numbers of their own.
+// Every phase of every segment has step numbers of its own.
 constexpr size_t kMostSegments = 40;
 static_assert(kMostSegments * kPhases * uint64_t{kStepsPerPart} <= kStepsPerCollective);
 

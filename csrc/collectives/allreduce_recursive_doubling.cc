@@ -1,6 +1,6 @@
-// With p the largest power of two within the group, the first 2 (size - p) ranks pair up first and
-// one of each pair sits out. A rank's block of inputs is always a run of neighbours, and the lower
-// block is always the left operand, so both partners compute the same bits at every hop.
+// If the group's size is not a power of two, the first ranks pair up and one of each pair sits out;
+// see Folding. A rank's block of inputs is always a run of neighbours, and the lower block is
+// always the left operand, so both partners compute the same bits at every hop.
 #include <utility>
 
 #include "collectives/allreduce_algorithms.h"
@@ -15,8 +15,8 @@ namespace {
 // Steps: those of folding, then one for each hop.
 constexpr uint32_t kFirstHopStep = kFirstStepAfterFolding;
 
-// The blocks as they travel: float32 for 16-bit floats, which doubles bytes that hardly matter at
-// these sizes and rounds once instead of once a hop.
+// Blocks travel as float32 for 16-bit floats. That doubles the bytes, which hardly matter at these
+// sizes, and rounds once instead of at each hop.
 struct DoublingAllreduce : RunningCollective {
   std::byte* mine;
   std::byte* theirs;
@@ -31,7 +31,7 @@ struct DoublingAllreduce : RunningCollective {
   }
 };
 
-// For the odd one of a pair: hands its input over and awaits the result.
+// The odd rank of a pair sends its input and awaits the result.
 Task sit_out(DoublingAllreduce& run, int partner) {
   Message outgoing, result;
   run.send(outgoing, partner, kPairStep, run.mine, run.bytes);

@@ -30,11 +30,11 @@ Task pass_on(const RingAllreduce& run, uint32_t step, const std::byte* from, Ran
       {run.rank_before(1), run.out + run.at(incoming), run.bytes(incoming), reduction});
 }
 
-// One chunk of every rank's part all the way round, twice.
+// Sends one chunk of every rank's part round the ring twice: to reduce it, and to distribute it.
 Task reduce_round_ring(const RingAllreduce& run, size_t chunk) {
   const int hops = run.group().size - 1;
   uint32_t step = chunk * 2 * hops;
-  // Each chunk starts at the rank after its owner and gathers inputs on the way to it.
+  // Each chunk starts at the rank after its owner, and is reduced on its way to the owner.
   for (int hop = 0; hop < hops; ++hop, ++step) {
     const Range incoming = run.chunk(hop + 2, chunk);
     convert(run.out + run.at(incoming), run.type, run.in + run.at(incoming), run.type,

@@ -43,11 +43,11 @@ struct Neighbours {
   int next = -1;
 };
 
-// The chain goes through one host after another, the root's first, so that the data enter and leave
-// each host once.
+// The chain goes through one host after another, beginning with the root's, so that the data enter
+// and leave each host once.
 Neighbours chain_neighbours(const Group& group, int root) {
   const int hosts = 1 + *std::max_element(group.host_of.begin(), group.host_of.end());
-  // A rank's place in the chain: its host's, then its own, both counted from the root's on.
+  // A rank's place in the chain: its host's number, then its own, both counted from the root's.
   const auto place = [&](int i) {
     return std::pair((group.host_of[i] - group.host_of[root] + hosts) % hosts,
                      (i - root + group.size) % group.size);

@@ -11,11 +11,12 @@
 namespace perseus {
 namespace {
 
-// Which of the collectives that this one is built of.
+// The numbers of the collectives that this one is built of; see options_of_part.
 constexpr uint32_t kScatter = 0;
 constexpr uint32_t kGather = 1;
 
-// Encoded parts lie one after the other; each begins where a codec may store doubles.
+// Encoded parts lie one after the other. Each begins at a multiple of 8, where a codec may store
+// doubles.
 uint64_t padded_size(const Codec& codec, size_t elements) {
   return (codec.encoded_size(elements) + 7) / 8 * 8;
 }

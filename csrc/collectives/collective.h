@@ -1,10 +1,10 @@
-// The collectives. Each is a Task written once against links, in a file of its own. They run on the
-// event loop's thread, any number side by side; they take memory of the caller's and scratch from
-// the buffer pool, and return when this rank's part is done.
+// The collectives. Each is a Task written once against links, in a file of its own. Any number of
+// them run side by side on the event loop's thread. They work on the caller's memory, take scratch
+// from the buffer pool, and return when this rank's part is done.
 //
-// Every rank of the group must call the same collective with the same arguments (but for the
-// buffers) under the same operation and shard. Results of reductions are the same bits on every
-// rank. 16-bit floats are accumulated in float32 and rounded as seldom as the algorithm allows.
+// Every rank of the group must call the same collective with the same operation, shard and other
+// arguments; only the buffers may differ. The results of reductions are the same bits on every
+// rank. 16-bit floats are accumulated in float32 and rounded as rarely as the algorithm allows.
 #pragma once
 
 #include <cstddef>
@@ -30,18 +30,19 @@ struct Group {
   int size = 1;
   std::vector<Link*> links;  // by index; null at our own
   std::vector<int> host_of;  // host number of each index
-  // What the hierarchical allreduce is built of; null unless every host holds the same number of
-  // the group's ranks.
+  // The groups that the hierarchical allreduce works in. Null unless every host holds the same
+  // number of the group's ranks.
   std::shared_ptr<const HostSplit> by_host;
 };
 
-// The ranks on this host, and those at this rank's position on every host.
+// The ranks on this host, and the ranks at this rank's position on every host.
 struct HostSplit {
   Group local;
   Group across;
 };
 
-// Whether there is something to do inside hosts and something between them, alike for all ranks.
+// Returns whether a hierarchical allreduce works here: there are several hosts, and as many ranks
+// on each, more than one.
 bool can_be_hierarchical(const Group& group);
 
 Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of);
@@ -72,26 +73,29 @@ enum class AllreduceAlgorithm : uint8_t {
 };
 
 // out = factor * reduction over ranks of in. in may equal out. An average is kSum with a factor of
-// 1 / size: then no float16 needs to hold the sum, which may be out of its range.
+// 1 / size: then no float16 has to hold the sum, which may be out of its range.
 Task allreduce(const Group& group, CollectiveOptions options, const void* in, void* out,
                size_t elements, DataType type, ReduceOp op, AllreduceAlgorithm algorithm,
                double factor = 1.0);
-// The same where every rank's input is at hand, by index, one after the other; out must not overlap
-// them. The bits are those that kAuto gives. Returns kOutOfMemory if there is none for scratch.
+// The same where the inputs of all ranks are in this rank's memory already: `inputs` holds them by
+// index, one after the other. out must not overlap them. Computes the same bits as kAuto. Returns
+// kOutOfMemory if there is no memory for scratch.
 Status allreduce_gathered(const Group& group, BufferPool& buffers,
                           std::span<const std::byte> inputs, void* out, size_t elements,
                           DataType type, ReduceOp op, double factor);
-// What kAuto stands for: a pure function of the group, the bytes and nothing else.
+// The algorithm that kAuto stands for. It depends on the group and the bytes alone, so that all
+// ranks choose the same.
 AllreduceAlgorithm choose_allreduce(const Group& group, size_t bytes);
 
-// The root's `data` to every rank's `data`.
+// Copies the root's `data` to every rank's `data`.
 Task broadcast(const Group& group, CollectiveOptions options, void* data, size_t bytes, int root);
 
-// Every rank's `in`, of bytes_of[index] bytes, to `out`, one after the other in index order.
+// Gathers every rank's `in`, of bytes_of[index] bytes, in `out`, one after the other by index.
 Task allgather(const Group& group, CollectiveOptions options, const void* in, void* out,
                std::span<const uint64_t> bytes_of);
 
-// send_bytes[i] bytes to rank i, receive_bytes[i] from it; both packed in index order.
+// Sends send_bytes[i] bytes to rank i, and receives receive_bytes[i] from it. Both `in` and `out`
+// are packed in index order.
 Task alltoall(const Group& group, CollectiveOptions options, const void* in, void* out,
               std::span<const uint64_t> send_bytes, std::span<const uint64_t> receive_bytes);
 

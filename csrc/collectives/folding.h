@@ -1,5 +1,5 @@
-// How a group of any size is folded to a power of two: the first ranks pair up, and the odd one of
-// each pair sits out while its neighbour takes part for both.
+// Folds a group of any size to a power of two: the first ranks pair up, and the odd one of each
+// pair sits out while its neighbour takes part for both.
 #pragma once
 
 #include <bit>
@@ -7,8 +7,8 @@
 
 namespace perseus {
 
-// The pairs' messages have the first steps of a collective that folds: what the odd one hands over,
-// and the result that it gets.
+// The first steps of a collective that folds are those of the pairs' messages: the odd rank's
+// input, and the result that it gets back.
 inline constexpr uint32_t kPairStep = 0;
 inline constexpr uint32_t kResultStep = 1;
 inline constexpr uint32_t kFirstStepAfterFolding = 2;
@@ -22,7 +22,7 @@ class Folding {
   int power() const { return power_; }  // how many take part
   bool is_paired(int index) const { return index < 2 * pairs_; }
   bool sits_out(int index) const { return is_paired(index) && index % 2 == 1; }
-  // Among those that take part; and back.
+  // From a rank's index to its number among the ranks that take part, and back.
   int id_of(int index) const { return is_paired(index) ? index / 2 : index - pairs_; }
   int index_of(int id) const { return id < pairs_ ? 2 * id : id + pairs_; }
 

@@ -11,7 +11,7 @@
 
 namespace perseus {
 
-// Enough to keep the wire busy where nothing else decides.
+// Enough to keep the wire busy, for algorithms with no better reason for a number.
 inline constexpr size_t kDefaultLanes = 4;
 
 template <typename ChunkTask>
@@ -25,8 +25,8 @@ Task run_lane(const ChunkTask& chunk_task, size_t first, size_t stride, size_t c
 }
 
 // Runs chunk_task(0) ... chunk_task(chunks - 1), each giving a Task, `lanes` at a time: a lane
-// takes every lanes-th chunk. After an error a lane takes no further chunk; the others end by
-// themselves, since whoever fails a link fails the operation on all of them.
+// takes every lanes-th chunk. After an error a lane takes no further chunk. The other lanes end by
+// themselves, since a link that fails makes the operation fail on all links.
 template <typename ChunkTask>
 Task run_in_lanes(BufferPool& buffers, size_t chunks, size_t lanes, const ChunkTask& chunk_task) {
   lanes = std::min(lanes, chunks);

@@ -1,5 +1,5 @@
-// How a buffer is divided: into a part for each rank, and each part into chunks. All of it follows
-// from sizes and from the group alone, so that every rank divides alike.
+// Divides a buffer into a part for each rank, and each part into chunks. The division depends on
+// sizes and on the group alone, so that it is the same on every rank.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ struct Range {
   size_t size = 0;
 };
 
-// Part `index` of `elements` in `parts` nearly equal parts; the first ones are the longer.
+// Part `index` of `elements` elements in `parts` nearly equal parts. The first ones are longer by
+// one element where they differ.
 Range even_part(size_t elements, int parts, int index);
 // Chunk `index` of `part`; empty past its end.
 Range chunk_of(Range part, size_t chunk_elements, size_t index);
@@ -28,13 +29,13 @@ inline constexpr uint32_t kStepsPerPart = kStepsPerCollective / 128;
 // The options of collective number `part` (below 128) of those that this one is built of.
 CollectiveOptions options_of_part(CollectiveOptions options, uint32_t part);
 
-// Elements of a chunk, where the longest part is `longest` elements and each chunk takes
-// `steps_per_chunk` numbers: small enough for the cache inside a host and large enough for the
-// wire between hosts, or larger where kStepsPerPart would not suffice.
+// Elements of a chunk: small enough for the cache inside a host, and large enough for the wire
+// between hosts. `longest` is the longest part's elements. Each chunk takes `steps_per_chunk`
+// message numbers; chunks become larger where kStepsPerPart numbers would not be enough.
 size_t chunk_elements(const Group& group, size_t longest, size_t element_size,
                       uint32_t steps_per_chunk);
 
-// Bytes of the blocks before block `index`, where block i is of bytes_of[i].
+// Bytes of all blocks before block `index`, where block i has bytes_of[i] bytes.
 uint64_t offset_of(std::span<const uint64_t> bytes_of, int index);
 
 // Number of hosts of the group.

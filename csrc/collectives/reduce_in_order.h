@@ -1,4 +1,5 @@
-// The reduction of inputs that are all at hand, everywhere in the same order: from rank 0 up.
+// Reduces inputs that are all in this rank's memory, in the same order on every rank: from rank 0
+// up.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace perseus {
 
-// `accumulator`: elements of accumulator_type(type). input_of(index) gives a rank's input.
+// `accumulator` holds elements of accumulator_type(type). input_of(index) returns a rank's input.
 template <typename InputOf>
 void reduce_in_order(void* accumulator, int size, size_t elements, DataType type, ReduceOp op,
                      InputOf input_of) {

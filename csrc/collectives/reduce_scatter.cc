@@ -28,7 +28,8 @@ Task reduce_scatter(const Group& group, CollectiveOptions options, const void* i
   const auto* input = static_cast<const std::byte*>(in);
   auto* output = static_cast<std::byte*>(out);
 
-  // An output that lies on other ranks' parts of the input may be written only when those are sent.
+  // An output that overlaps other ranks' parts of the input may be written only after those are
+  // sent.
   Buffer staging;
   if (output != input + own.begin * element_size &&
       overlap(output, own_bytes, input, total * element_size)) {

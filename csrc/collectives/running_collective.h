@@ -1,4 +1,4 @@
-// What every algorithm needs while it runs: the group, the options, and messages under its tags.
+// Holds the state that every algorithm has while it runs, and sends and receives under its tags.
 #pragma once
 
 #include <coroutine>
@@ -15,8 +15,8 @@
 
 namespace perseus {
 
-// A Transfer that may turn out to be of no bytes. An empty message is not sent at all: both ends
-// know the size. Awaiting a Message that was not begun gives success at once. Await each once.
+// A Transfer that may turn out to have no bytes. An empty message is not sent at all: both ends
+// know its size. Awaiting a Message that was not begun succeeds at once. Await each once.
 class Message {
  public:
   bool await_ready() const noexcept { return !begun_ || transfer_.await_ready(); }
@@ -33,7 +33,7 @@ inline void keep_first_error(Status& first, const Status& next) {
   if (first.is_ok()) first = next;
 }
 
-// Awaits all of them, in order. Returns the first error.
+// Awaits all of them. Returns the first error.
 Task await_all(std::span<Message> messages);
 
 // A message to send, and memory for one to receive. With a `reduction` the arriving elements are
@@ -60,7 +60,7 @@ class RunningCollective {
   const Group& group() const { return group_; }
   const CollectiveOptions& options() const { return options_; }
   BufferPool& buffers() const { return *options_.buffers; }
-  // The indices that lie `distance` (0 to size) after and before this rank's, all round.
+  // The rank that is `distance` (0 to size) after or before this one, counted round the group.
   int rank_after(int distance) const { return (group_.index + distance) % group_.size; }
   int rank_before(int distance) const {
     return (group_.index - distance + group_.size) % group_.size;

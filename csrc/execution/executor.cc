@@ -34,7 +34,8 @@ Candidates tuning_candidates(const Settings& settings, bool several_hosts) {
   return candidates;
 }
 
-// GPUs move some ten times as much at a time as links do, and NCCL takes large pieces best.
+// GPUs need some ten times as many bytes under way as links do, and NCCL works best on large
+// pieces.
 constexpr uint64_t kGpuCredit = 64 << 20;
 constexpr uint64_t kGpuPiece = 16 << 20;
 
@@ -42,18 +43,19 @@ uint64_t gpu_credit(const Settings& settings) {
   return settings.is_given("PERSEUS_CREDIT") ? settings.credit_bytes : kGpuCredit;
 }
 
-// Once a model has diverged, all of its gradients are not finite for ever.
+// Once a model has diverged, all of its gradients stay non-finite.
 constexpr int kMostNonFiniteLines = 100;
 
-// What there is need not come again: gathers of ever other sizes do not.
+// A step ends after this many bursts of work even if no operation of it comes again, as when
+// gathers have a new size each time.
 constexpr int kMostBursts = 64;
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   return (hash ^ value) * 0x9e3779b97f4a7c15 + (hash >> 29);
 }
 
-// What tells an operation of a process set from others in each training step: its name or, if an
-// adapter has only numbered it, what it does.
+// Tells an operation from the others of its process set in each training step: a hash of its id or,
+// if an adapter has only numbered it, of what it does.
 uint64_t fingerprint_of(const Agreement::Ready& ready) {
   if (!is_numbered(ready.key())) return mix(0, ready.id);
   const Description& description = ready.description();
@@ -65,10 +67,10 @@ uint64_t fingerprint_of(const Agreement::Ready& ready) {
   return hash;
 }
 
-// Bytes that may be moved at once and still be in the caches when it is done. Two ranks on a host
-// have little under way at a time, so that a result finds its place in the last cache however much
-// is moved; with more, half of a usual cache of 32 MiB is shared by all. (What the system says of
-// its size is of no use: under a hypervisor, it may be that of ten such.)
+// How many bytes may be moved at once and still be in this rank's caches when they are done. Two
+// ranks on a host have little under way at a time, so that results stay in the last-level cache
+// however much is moved. More ranks share half of a usual cache of 32 MiB. (The size that the
+// system reports is no help: under a hypervisor it may be the sum of ten such caches.)
 uint64_t cached_bytes(int local_size) {
   constexpr uint64_t kCachedOfHost = 16 << 20;
   return local_size <= 2 ? UINT64_MAX : kCachedOfHost / static_cast<uint64_t>(local_size);
@@ -88,10 +90,10 @@ Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int 
                 hosts.launches),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
-// Inside a host few, so that what is under way stays in the caches. Between hosts what counts is
-// that links have enough to choose from: ranks start shards in different orders, since they learn
-// of them at different moments, and a rank whose few places are taken by what others have not
-// started makes all wait.
+// Inside a host few, so that what is under way stays in the caches. Between hosts links need many
+// to choose from. Ranks start shards in different orders, since they learn of them at different
+// moments. With few shards at once, a rank could be full of shards that others have not started,
+// and make all wait.
 int Executor::most_at_once() const {
   return several_hosts_ ? Admission::kAnyNumber : tuner_.current().streams;
 }
@@ -110,7 +112,7 @@ void Executor::note_step(Batch& batch) {
   StepCounter& steps = batch.set->steps;
   const bool is_new = steps.note(fingerprints_);
   batch.step = steps.step();
-  // The tuner's steps are those of the world, whose agreements conclude its trials.
+  // The tuner counts the steps of the world, since the world's agreements conclude its trials.
   if (tuner_.is_finished() || batch.set->id != ProcessSet::kWorld) return;
   if (!is_new && bursts_ < kMostBursts) return;
   bursts_ = 0;
@@ -139,8 +141,8 @@ ShardRun* Executor::new_run() {
 }
 
 Granularity Executor::granularity(const Batch& batch) const {
-  // The world's agreements tell when tuning moves on. Those of other sets come before that on one
-  // rank and after it on another.
+  // Tuning moves on with an agreement of the world. An agreement of another set may come before
+  // that on one rank and after it on another, so other sets keep the initial values.
   const bool is_tuned = batch.set->id == ProcessSet::kWorld;
   const Tuning& tuning = is_tuned ? tuner_.current() : tuner_.start();
   Granularity granularity;
@@ -282,7 +284,7 @@ void Executor::launch_in_turn(Batch& batch) {
     }
   }
   runs.clear();
-  in_turn_.swap(runs);  // which keeps the memory
+  in_turn_.swap(runs);  // keeps the memory
 }
 
 void Executor::fail_batch(const Batch& batch, const Status& status) {
@@ -294,7 +296,7 @@ void Executor::fail_batch(const Batch& batch, const Status& status) {
 }
 
 void Executor::pump() {
-  // A shard that ends at once comes back here; the loop below goes on with the next.
+  // A shard that ends at once calls pump() again; the loop below goes on with the next.
   if (pumping_) return;
   pumping_ = true;
   while (Ticket* ticket = admission_.start_next()) {
@@ -326,7 +328,7 @@ void Executor::launch_finished(ShardRun& run, const Status& status) {
   const ProcessSetPtr set = run.batch->set;
   settle(run, status.is_ok() ? status : hosts_.shards.shard_failed(status));
   launches_.end(run, *set);
-  // One that has failed before its turn is still listed, for as long as the engine is there.
+  // A run that has failed before its turn is still in the list of turns, so it is not reused.
   if (run.turn.has_come) free_runs_.push_back(&run);
   hosts_.launches.launch_ended(*set);
   hosts_.shards.shard_ended();

@@ -1,4 +1,4 @@
-// Runs what was agreed: plans it, admits shards as streams and credit allow, and completes an
+// Runs agreed operations: plans them, starts shards as streams and credit allow, and completes an
 // operation when its last shard is done. Engine thread.
 #pragma once
 
@@ -15,30 +15,30 @@
 
 namespace perseus {
 
-// Told of operations that are done.
+// Is told of operations that are done.
 class OperationObserver {
  public:
   virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
-  // Called after some operations were done together.
+  // Called once after one or more operations were done together.
   virtual void wake_waiters() = 0;
 
  protected:
   ~OperationObserver() = default;
 };
 
-// Told of shards that fail or end.
+// Is told of shards that fail or end.
 class ShardFailureHandler {
  public:
-  // A shard could not be moved, or not even begun. Returns what its operations are told.
+  // A shard has failed or could not begin. Returns the status that its operations end with.
   virtual Status shard_failed(const Status& status) = 0;
-  // A shard no longer runs.
+  // A shard has ended, well or not.
   virtual void shard_ended() = 0;
 
  protected:
   ~ShardFailureHandler() = default;
 };
 
-// What the executor tells of its work, and to whom.
+// The executor's observers.
 struct ExecutorHosts {
   OperationObserver& operations;
   ShardFailureHandler& shards;
@@ -47,32 +47,35 @@ struct ExecutorHosts {
 
 class Executor final : ShardObserver {
  public:
-  // `local_size`: ranks on this host; `host_count`: hosts of the job.
+  // `local_size`: the number of ranks on this host. `host_count`: the number of hosts of the job.
   Executor(RunContext context, ExecutorHosts hosts, int local_size, int host_count);
 
-  // An empty batch, to be filled and run.
+  // Returns an empty batch, to be filled and run.
   std::shared_ptr<Batch> new_batch() { return batches_.take(); }
   // inputs: see Agreement.
   void run(const std::shared_ptr<Batch>& batch, std::span<const std::byte> inputs);
-  // This rank's input of an operation that needs no shard once all ranks' inputs are at hand; empty
-  // of another.
+  // Returns this rank's input of an operation that needs no shard if all ranks' inputs come with
+  // the agreement. Returns an empty span for any other operation.
   std::span<const std::byte> input_for_agreement(const Operation& operation) const;
-  // Before an operation is agreed on: why it cannot be run here with the others of its set.
+  // Call before an operation is agreed on. Returns an error if it uses a GPU that it cannot use
+  // together with the set's other operations.
   Status check_gpu(ProcessSet& set, const Operation& operation) const;
-  // Around what is done after each agreement of a set: then, what it launches on GPUs next.
+  // Call hold_launches before running what a set has agreed on, and settle_launches afterwards:
+  // then the set's next launches on GPUs are settled.
   void hold_launches() { launches_.hold(); }
   void settle_launches(ProcessSet& set, const Agreement& agreement);
-  // Ends what has not started with `why`: of all sets, but on GPUs of one. What is under way ends
-  // as its links do.
+  // These end what has not started with `why`: cancel_waiting the shards of all sets, and
+  // cancel_launches one set's launches on GPUs. Shards that are under way end when their links
+  // fail.
   void cancel_waiting(const Status& why);
   void cancel_launches(ProcessSet& set, const Status& why) { launches_.cancel(set, why); }
   bool is_idle() const { return admission_.is_idle() && launches_.is_idle(); }
-  // An operation in this set that is not done, or null.
+  // Returns an operation of this set that is not done, or null.
   const Operation* find_running(int32_t process_set) const;
-  // Whether something is not done that this set agreed on after `round`.
+  // Returns whether something that this set agreed on after `round` is not done.
   bool is_running_after(int32_t process_set, uint64_t round) const;
 
-  // The tuner's part in an agreement: what was measured here, and the outcome of all ranks.
+  // The tuner, whose result here goes with the ballots, and the slowest rank's result of a trial.
   const Tuner& tuner() const { return tuner_; }
   void conclude_trial(uint64_t slowest);
 
@@ -80,48 +83,48 @@ class Executor final : ShardObserver {
   void shard_finished(ShardRun& run, const Status& status) override;
   ShardRun* new_run();
   Granularity granularity(const Batch& batch) const;
-  // Whether the shard is launched on GPUs in turn with others; the same on all ranks.
+  // Returns whether the shard is launched on GPUs, in turn with others; the same on all ranks.
   bool takes_turns(const ShardRun& run) const;
-  // Makes what the set needs for that.
+  // Creates what the set needs for that.
   Status prepare_gpus(ProcessSet& set, const ShardRun& run);
-  // The whole work of a batch whose inputs have come with the agreement.
+  // Runs a batch of one operation whose inputs have come with the agreement.
   void run_gathered(const Batch& batch, std::span<const std::byte> inputs);
   void launch_in_turn(Batch& batch);
-  // Ends a batch that cannot run here; the other ranks wait for it in vain.
+  // Ends a batch that cannot run here. The failure breaks the job, since other ranks wait for it.
   void fail_batch(const Batch& batch, const Status& status);
   void pump();
   void launch_finished(ShardRun& run, const Status& status);
   void settle(ShardRun& run, const Status& status);
-  // How an operation whose shards are done has ended.
+  // Returns how an operation whose shards are done has ended.
   Status outcome(const Operation& operation);
   void count(const ShardRun& run);
 
-  // Shards that may be under way at once.
+  // How many shards may be under way at once.
   int most_at_once() const;
-  // Finds where a training step ends, for the tuner and for who wants to name it.
+  // Finds where a training step ends, for the tuner and for messages that name the step.
   void note_step(Batch& batch);
   void note_idle();
 
   RunContext context_;
   const bool several_hosts_;
-  const uint64_t cached_bytes_;  // of tensors that are still in this rank's caches when it is done
+  const uint64_t cached_bytes_;  // see cached_bytes()
   const ExecutorHosts hosts_;
   Tuner tuner_;
   Admission admission_;
   GpuLaunches launches_;
-  std::vector<ShardRun*> in_turn_;  // of a batch
+  std::vector<ShardRun*> in_turn_;  // of the batch that is being run
   bool is_busy_ = false;
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;
   bool pumping_ = false;
   TuningLog tuning_log_;
-  std::vector<uint64_t> fingerprints_;  // of a batch, for the counter of steps
-  int bursts_ = 0;                      // of work, in this step
+  std::vector<uint64_t> fingerprints_;  // of a batch's operations, for the counter of steps
+  int bursts_ = 0;                      // of work between idle moments, in this step
   bool step_ends_when_idle_ = false;
-  int non_finite_lines_ = 0;  // in the log
+  int non_finite_lines_ = 0;  // written to the log
   Planner planner_;
   Recycler<Batch> batches_;
-  std::vector<std::unique_ptr<ShardRun>> runs_;  // all there are
+  std::vector<std::unique_ptr<ShardRun>> runs_;  // all of them, in use or free
   std::vector<ShardRun*> free_runs_;
 };
 

@@ -12,10 +12,11 @@
 namespace perseus {
 namespace {
 
-// Of the numbers of a shard's messages; its own collective takes from 0.
+// The exchange of findings takes the last part of a shard's message numbers; the shard's own
+// collective begins with the first.
 constexpr uint32_t kFindingsPart = 127;
 
-// A code is the element times four, and one of these.
+// A code is the element's index times four, plus one of these.
 enum Kind : uint64_t { kNan, kInfinity };
 constexpr uint64_t kKinds = 4;
 constexpr uint64_t kAllFinite = UINT64_MAX;
@@ -40,7 +41,7 @@ void put_zeros(std::byte* values, size_t first, size_t elements, DataType type) 
   }
 }
 
-// Infinity is no mistake in a minimum or maximum.
+// In a minimum or maximum infinity is not a mistake.
 NanCheck mode_for(const ShardRun& run, const Settings& settings) {
   const ReduceOp op = run.description().reduce_op;
   if (op == ReduceOp::kMin || op == ReduceOp::kMax) return NanCheck::kOff;
@@ -50,9 +51,9 @@ NanCheck mode_for(const ShardRun& run, const Settings& settings) {
 }  // namespace
 
 struct FiniteCheck::PieceReport {
-  std::vector<int> submitters;             // ranks of the world that submitted it
-  ValueCode first_submitted = kAllFinite;  // by the first of them
-  ValueCode first_in_result = kAllFinite;  // in the result
+  std::vector<int> submitters;             // world ranks that submitted something not finite
+  ValueCode first_submitted = kAllFinite;  // found by the first of them
+  ValueCode first_in_result = kAllFinite;
   bool is_logged_here = false;
   bool is_agreed = false;  // all ranks know
 
@@ -129,8 +130,8 @@ bool FiniteCheck::has_to_conclude(bool is_shared) const {
 }
 
 Task FiniteCheck::conclude(bool is_shared) {
-  // Zeros leave the others nothing to ask about. And a finite result that came of something else
-  // (some codecs make such) is news here alone.
+  // With zeros in place there is nothing left to ask others about. And if an input was not finite
+  // but the result is (some codecs do that), only this rank knows.
   if (puts_zeros() || (is_shared && !found_[kResult])) {
     conclude_alone(is_shared);
     co_return Status::ok();

@@ -13,7 +13,8 @@ namespace {
 
 Status no_memory() { return Status::out_of_memory("no memory for a fusion buffer"); }
 
-// Calls visit(gpu) once for each GPU on which this rank has tensors of the shard: as a rule one.
+// Calls visit(gpu) once for each GPU on which this rank has tensors of the shard. Usually that is
+// one.
 template <typename Visit>
 void for_each_gpu(const ShardRun& run, Visit visit) {
   const auto& operations = run.batch->operations;
@@ -88,7 +89,7 @@ void FusionBuffer::unpack_here(double factor, FiniteCheck* check) {
   const bool is_checked = check != nullptr && check->is_on();
   std::byte* next = data();
   if (is_checked && factor != 1.0) {
-    // Unpacking looks at what it reads, and the factor may be what makes it infinite.
+    // Unpacking searches the values that it reads, and the factor may make them infinite.
     scale(next, next, run_.shard.elements(), dtype, factor);
     factor = 1.0;
   }
@@ -102,7 +103,8 @@ void FusionBuffer::unpack_here(double factor, FiniteCheck* check) {
                      static_cast<std::byte*>(segment.target), segment.elements);
       }
     } else if (is_checked) {
-      // Nothing to keep, but the other ranks may have to ask this one.
+      // This rank does not keep it, but must find what the others find, to take part in the
+      // exchange.
       check->search(FiniteCheck::kResult, i, next, segment.elements);
     }
     next += segment.elements * size_of(dtype);
@@ -146,7 +148,7 @@ Task FusionBuffer::pack_from_gpus(double factor, FiniteCheck* check) {
   const bool is_checked = check != nullptr && check->is_on();
   ScratchArray<Task> tasks(context_.buffers, run_.shard.pieces.size());
   if (!tasks) co_return out_of_scratch(run_.shard.pieces.size() * sizeof(Task));
-  // What is looked for is what the ranks gave, not what the factor made of it.
+  // The check is of what the ranks submitted, not of what the factor made of it.
   const double factor_there = is_checked ? 1.0 : factor;
   for_each_gpu(run_, [&](Gpu& gpu) { tasks.emplace(move(gpu, Direction::kDown, factor_there)); });
   AllTasks all(tasks.span());

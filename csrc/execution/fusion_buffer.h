@@ -1,5 +1,6 @@
-// Where a shard's tensors are laid end to end for the wire: memory of the pool or, if they are on
-// GPUs, pinned memory, to and from which the GPUs copy ("MPI + CUDA" of Horovod). Engine thread.
+// A buffer in which a shard's tensors are laid end to end for the wire: memory of the pool or, for
+// tensors on GPUs, pinned memory that the GPUs copy to and from (Horovod's "MPI + CUDA"). Engine
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +16,14 @@ class FusionBuffer {
   FusionBuffer(ShardRun& run, RunContext& context) : run_(run), context_(context) {}
   FusionBuffer(const FusionBuffer&) = delete;
 
-  // The memory; to be awaited before all else.
+  // Takes the memory. Await it before anything else.
   MaybeTask take();
   std::byte* data() const { return pinned_ ? pinned_.data() : memory_.data(); }
 
-  // Copies the pieces into the buffer, each element times `factor`; what this rank has not
-  // submitted becomes the reduction's neutral element.
+  // Copies the pieces to the buffer and multiplies each element by `factor`. A piece that this rank
+  // has not submitted is filled with the reduction's neutral element.
   MaybeTask pack(double factor, FiniteCheck* check = nullptr);
-  // Copies the buffer, each element times `factor`, to the pieces.
+  // Copies the buffer to the pieces and multiplies each element by `factor`.
   MaybeTask unpack(double factor, FiniteCheck* check = nullptr);
 
  private:
@@ -31,7 +32,7 @@ class FusionBuffer {
   Task pack_from_gpus(double factor, FiniteCheck* check);
   Task unpack_to_gpus(double factor, FiniteCheck* check);
 
-  // Whether this rank has tensors on a GPU in the shard.
+  // Returns whether this rank has tensors on a GPU in the shard.
   bool is_on_gpu() const;
   enum class Direction { kDown, kUp };
   // Moves the pieces that are on one GPU.

@@ -1,5 +1,5 @@
-// A tensor of an operation that is done whole, as collectives see it: in memory of the host. For
-// one on a GPU that is a copy. Engine thread.
+// A tensor of an unsharded operation as collectives see it: in memory of the host. A tensor on a
+// GPU is copied there. Engine thread.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,21 @@ namespace perseus {
 
 class HostTensor {
  public:
-  // `index`: of the tensor in the shard's operation, which this rank may not have submitted.
+  // `index`: the tensor's in the shard's operation. This rank may not have submitted the operation.
   HostTensor(ShardRun& run, RunContext& context, size_t index);
   HostTensor(const HostTensor&) = delete;
 
   bool is_ours() const { return tensor_ != nullptr; }
 
-  // Brings so many bytes of the input; `input` is null if it is none of ours.
+  // Makes `bytes` bytes of the input available. input() stays null if this rank has not submitted
+  // it.
   MaybeTask fetch(uint64_t bytes);
   const std::byte* input() const { return input_; }
 
-  // Memory for the result; of one that is none of ours, scratch.
+  // Takes memory for the result: scratch if this rank has not submitted the operation.
   MaybeTask make_room(uint64_t bytes);
   std::byte* output() const { return output_; }
-  // The result, which is in `output` now, to where it belongs.
+  // Copies the result, which is in output() by now, to where it belongs.
   MaybeTask deliver(uint64_t bytes);
 
  private:
@@ -36,7 +37,7 @@ class HostTensor {
 
   RunContext& context_;
   Operation* operation_;
-  OperationTensor* tensor_;  // null: not ours
+  OperationTensor* tensor_;  // null: this rank has not submitted it
   DataType dtype_;
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;

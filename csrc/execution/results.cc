@@ -8,7 +8,7 @@ namespace perseus {
 
 Status allocate_outputs(Operation& operation, int set_size, int set_index) {
   const Description& description = operation.description;
-  if (is_uneven(description.kind)) return {};  // known when ranks have swapped their sizes
+  if (is_uneven(description.kind)) return {};  // known when the ranks have exchanged their sizes
   for (size_t t = 0; t < operation.tensors.size(); ++t) {
     OperationTensor& tensor = operation.tensors[t];
     tensor.result_shape = description.tensors[t].shape;

@@ -1,4 +1,4 @@
-// Memory for results, and how large they are.
+// The shapes and sizes of results, and memory for them.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace perseus {
 
-// The shapes of results that are known before the operation runs, and memory for those that the
-// caller left to the library. kOutOfMemory if there is none.
+// Sets the shapes of results that are known before the operation runs, and allocates those whose
+// memory the caller left to the library. Returns kOutOfMemory if there is no memory.
 Status allocate_outputs(Operation& operation, int set_size, int set_index);
-// The same for one tensor whose size is known by now; on a GPU, in its context.
+// Allocates the result of one tensor. On a GPU: call in the GPU's context.
 Status allocate_output(OperationTensor& tensor, uint64_t bytes);
 Status allocate_output(OperationTensor& tensor, uint64_t bytes, Gpu& gpu);
 
-// The shape of a result whose first dimension is known by now.
+// Sets the shape of a result whose first dimension has become known.
 void set_result_rows(OperationTensor& tensor, const TensorDescription& agreed, int64_t rows);
 
-// Rows of a first dimension of `rows` that fall to `index` of `size`: as even as can be, the first
-// ones take one more (Horovod's rule for reduce-scatter).
+// How many of `rows` rows rank `index` of `size` gets: as even as possible, where the first ranks
+// take one more (Horovod's rule for reduce-scatter).
 int64_t rows_of(int64_t rows, int size, int index);
 // Bytes of one row of the first dimension.
 uint64_t row_bytes(const TensorDescription& tensor);

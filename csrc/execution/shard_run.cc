@@ -34,7 +34,8 @@ AllreduceAlgorithm algorithm_of(AlgorithmChoice choice) {
   return AllreduceAlgorithm::kAuto;
 }
 
-// The user's choice where the group allows it: hierarchical needs several hosts of as many ranks.
+// The user's choice if the group allows it: hierarchical needs several hosts with equally many
+// ranks.
 AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
   AllreduceAlgorithm wanted = wanted_algorithm(context.settings);
   if (wanted == AllreduceAlgorithm::kHierarchical && !can_be_hierarchical(group)) {
@@ -47,14 +48,14 @@ AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, 
                                                                    : best;
 }
 
-// The memory of a shard that is a part of one tensor of the host's, which so can move from and to
-// it directly.
+// The memory of a shard that is a part of one tensor in the host's memory. Such a shard can move
+// from and to the tensor directly. Null for any other.
 Segment only_segment_of(const ShardRun& run) {
   const bool is_direct = run.shard.pieces.size() == 1 && !run.is_of_gpus();
   return is_direct ? segment_of(run, run.shard.pieces.front()) : Segment{};
 }
 
-// Where what coding loses of a piece is kept between its operations.
+// Where the error of encoding a piece is kept from one operation to the next.
 float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
   const Agreement::Ready& agreed = run.batch->agreed[piece.operation];
   const auto elements = static_cast<size_t>(agreed.description().tensors[piece.tensor].elements());
@@ -64,7 +65,8 @@ float* residual_of(ShardRun& run, RunContext& context, const Piece& piece) {
   return context.residuals.of(run.residual_name, elements).data() + piece.offset;
 }
 
-// Sums the shard through a codec; with error feedback, what coding loses is added to the next.
+// Sums the shard through a codec. With error feedback, the error of the encoding is added to the
+// next operation's values.
 Task run_coded(ShardRun& run, RunContext context, const Codec& codec, float* values) {
   const Group& group = run.batch->set->group;
   const CollectiveOptions options = collective_options(run, context, run.index);
@@ -126,7 +128,8 @@ Task run_allreduce(ShardRun& run, RunContext context) {
   PERSEUS_CO_RETURN_IF_ERROR(check.ready());
 
   Status status;
-  // Without a copy; but zeros may be put only where the result will be.
+  // No copy is needed then. But zeros may be put in the tensor only if it is the result's memory
+  // too.
   const bool in_place = segment.source != nullptr && description.prescale == 1.0 &&
                         coding == nullptr &&
                         (!check.puts_zeros() || segment.source == segment.target);

@@ -1,5 +1,5 @@
-// A shard on its way: from the tensors to the wire and back. One Task for each kind of operation;
-// they run on the engine's thread.
+// Runs a shard: from the tensors to the wire and back. There is one Task for each kind of
+// operation. Engine thread.
 #pragma once
 
 #include <memory>
@@ -22,16 +22,16 @@
 
 namespace perseus {
 
-// Operations that were agreed on together, and the work that they make. Kept alive by its shards.
+// Operations that were agreed on together, and their plan. Kept alive by its shards.
 struct Batch {
   ProcessSetPtr set;
   uint64_t round = 0;                    // of the set's agreements
   std::vector<Agreement::Ready> agreed;  // in the order in which they are to run
-  // By index in `agreed`; null where this rank has joined and only helps the others.
+  // By index in `agreed`. Null if this rank has joined and only helps the others.
   std::vector<OperationPtr> operations;
-  bool is_joined = false;  // ranks take part that have not submitted
+  bool is_joined = false;  // some rank has joined, and takes part without having submitted
   Plan plan;
-  int64_t step = 0;  // of training, where it is counted
+  int64_t step = 0;  // the training step, where steps are counted
 
   void recycle() {
     set.reset();
@@ -41,7 +41,7 @@ struct Batch {
   }
 };
 
-// What a run needs of the engine.
+// The parts of the engine that a run uses.
 struct RunContext {
   const Settings& settings;
   BufferPool& buffers;
@@ -52,18 +52,18 @@ struct RunContext {
   GpuThreads& gpus;
 };
 
-// A shard that is launched on GPUs in its turn; see GpuLaunches.
+// The turn of a shard that is launched on GPUs; see GpuLaunches.
 struct ShardRun;
 struct GpuTurn : Launch {
-  ShardRun* run = nullptr;  // null: it is not launched in turn
+  ShardRun* run = nullptr;  // null: the shard is not launched in turn
   bool is_settled = false;
-  bool has_come = false;           // or been cancelled: nobody holds it any more
+  bool has_come = false;           // its last turn has come or was cancelled; no list holds it
   bool is_over = false;            // the shard has ended
-  std::coroutine_handle<> waiter;  // the shard has come to where it needs its turn
+  std::coroutine_handle<> waiter;  // the shard's Task while it waits for its turn
   Status cancelled;
 };
 
-// Told when a shard has come to its end.
+// Is told when a shard has ended.
 class ShardObserver {
  public:
   virtual void shard_finished(ShardRun& run, const Status& status) = 0;
@@ -78,32 +78,32 @@ struct ShardRun final : Ticket, TaskObserver {
 
   ShardObserver& observer;
   std::shared_ptr<Batch> batch;
-  bool streaming = false;  // with all that is under way, more than the caches hold
-  // Name its messages: the same on every rank.
-  uint64_t series = 0;  // counts within the process set; the shards of a batch share one
+  bool streaming = false;  // more is under way than the caches hold
+  // The tags of its messages, the same on every rank.
+  uint64_t series = 0;  // counted within the process set; the shards of a batch share one
   uint32_t index = 0;   // within the series
   Shard shard;
-  std::string residual_name;  // see run_coded; keeps its memory
+  std::string residual_name;  // for run_coded; a member so that its memory is reused
   GpuTurn turn;
 
   const Agreement::Ready& agreed() const { return batch->agreed[shard.operation]; }
   const Description& description() const { return agreed().description(); }
-  // Whether this rank's tensors, or those of the ranks that it helps, are on GPUs.
+  // Returns whether the tensors of the ranks that submitted them are on GPUs.
   bool is_of_gpus() const { return description().device == DeviceKind::kCuda; }
 };
 
-// Memory of a piece: none of an operation that this rank has not submitted.
+// The memory of a piece. Null if this rank has not submitted the operation.
 Segment segment_of(const ShardRun& run, const Piece& piece);
 
 // Runs the shard to its end.
 Task run_shard(ShardRun& run, RunContext context);
 
-// ---- What the kinds of operations have in common.
+// ---- Shared by the kinds of operations.
 
-// Of one that is done whole: allgather, alltoall, reduce-scatter.
+// Runs an operation that is not sharded: allgather, alltoall, reduce-scatter.
 Task run_unsharded(ShardRun& run, RunContext context);
 
-// Of a series of messages of the set.
+// Tag::operation of a series of messages of the set.
 uint64_t operation_tag(const ProcessSet& set, uint64_t series);
 // A shard that runs several collectives gives each a `number` of its own.
 CollectiveOptions collective_options(const ShardRun& run, RunContext& context, uint32_t number);
@@ -111,10 +111,11 @@ CollectiveOptions collective_options(const ShardRun& run, RunContext& context, u
 // The codec of an allreduce's shard, or null: only float32 sums are coded.
 const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings);
 
-// What the user has asked for; kAuto: nothing.
+// The algorithm that the user has asked for; kAuto if none.
 AllreduceAlgorithm wanted_algorithm(const Settings& settings);
 
-// kAverage is a sum whose results are divided by the size of the set.
+// The factor of a reduction's results, and the reduction on the wire: kAverage is a sum whose
+// results are divided by the size of the set.
 double result_factor(const Description& description, int set_size);
 ReduceOp wire_op(const Description& description);
 

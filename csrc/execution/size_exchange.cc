@@ -5,7 +5,7 @@
 namespace perseus {
 namespace {
 
-// The swap of sizes; an operation's tensors are numbered from 0.
+// The number of this collective in its shard; those of the operation's tensors count from 0.
 constexpr uint32_t kSizes = UINT32_MAX;
 
 const Operation* own_operation(const ShardRun& run) {

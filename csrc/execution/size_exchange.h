@@ -1,4 +1,4 @@
-// What ranks tell each other first where their first dimensions may differ. Engine thread.
+// Where first dimensions may differ, ranks first tell each other their sizes. Engine thread.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace perseus {
 
-// Of an allgather: the rows of every rank's tensors, into rows[rank * tensors + tensor].
+// For an allgather: stores how many rows every rank's tensors have in rows[rank * tensors +
+// tensor].
 Task exchange_row_counts(ShardRun& run, RunContext context, std::span<int64_t> rows);
-// Of an alltoall: the rows for each rank, and those from each.
+// For an alltoall: stores how many rows go to each rank, and how many come from each.
 Task exchange_splits(ShardRun& run, RunContext context, std::span<int64_t> send_rows,
                      std::span<int64_t> receive_rows);
 

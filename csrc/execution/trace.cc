@@ -14,7 +14,7 @@ std::string activity(OperationKind kind) {
   return name;
 }
 
-// {"dtype": "float32", "shape": "[3, 4]", "tensors": 1}, of the first tensor.
+// {"dtype": "float32", "shape": "[3, 4]", "tensors": 1}; dtype and shape are the first tensor's.
 std::string arguments(const Description& description) {
   if (description.tensors.empty()) return {};
   const TensorDescription& tensor = description.tensors.front();
@@ -37,7 +37,7 @@ void end(Timeline& timeline, Operation& operation) {
   operation.open_activities -= 1;
 }
 
-// Activities open on the row of an operation that has been agreed on and waits.
+// How many activities are open on the row of an operation that is agreed on and waits for a stream.
 constexpr int kOpenInQueue = 2;
 
 }  // namespace

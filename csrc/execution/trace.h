@@ -1,4 +1,4 @@
-// What the timeline shows of an operation's life, in Horovod's words where it has them:
+// Shows the life of an operation in the timeline, under Horovod's names where it has them:
 //
 //   tensor's row   NEGOTIATE_ALLREDUCE | ALLREDUCE ( QUEUE | ... )
 //   stream's row                                     SHARD 0 ( PACK | ... | UNPACK )
@@ -20,11 +20,11 @@ void trace_negotiation(Timeline& timeline, Operation& operation);
 void trace_agreed(Timeline& timeline, Operation& operation);
 void trace_complete(Timeline& timeline, Operation& operation);
 
-// A shard is on its stream; the operations that it carries a part of wait no more.
+// A shard is on its stream, so the operations that have a part in it no longer wait.
 void trace_shard_begin(Timeline& timeline, const ShardRun& run);
 void trace_shard_end(Timeline& timeline, const ShardRun& run);
 
-// A shard on its stream while this lives.
+// Shows a shard on its stream for as long as this object lives.
 class TracedShard {
  public:
   TracedShard(Timeline& timeline, const ShardRun& run) : timeline_(timeline), run_(run) {
@@ -38,7 +38,7 @@ class TracedShard {
   const ShardRun& run_;
 };
 
-// A step of a shard, such as PACK, while this lives.
+// Shows a step of a shard, such as PACK, for as long as this object lives.
 class TracedStep {
  public:
   TracedStep(Timeline& timeline, const ShardRun& run, std::string_view step);
@@ -46,7 +46,7 @@ class TracedStep {
   ~TracedStep();
 
  private:
-  Timeline* timeline_;  // null: nothing is shown
+  Timeline* timeline_;  // null: there is no timeline
   const ShardRun& run_;
 };
 

@@ -1,5 +1,5 @@
-// Operations that are done whole, since their parts are not known before the ranks have swapped
-// their sizes, or differ from rank to rank.
+// Operations that are not sharded, since their parts differ from rank to rank, or are not known
+// before the ranks have exchanged their sizes.
 #include <numeric>
 
 #include "collectives/scratch_array.h"
@@ -33,7 +33,7 @@ Task run_allgather(ShardRun& run, RunContext context) {
       bytes_of[r] = static_cast<uint64_t>(of_rank) * row_bytes(agreed[t]);
     }
     const uint64_t bytes = static_cast<uint64_t>(total) * row_bytes(agreed[t]);
-    // A rank that has joined takes part in moving what it does not keep.
+    // A rank that has joined helps to move data that it does not keep.
     HostTensor tensor(run, context, t);
     status = co_await tensor.fetch(bytes_of[group.index]);
     PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -90,7 +90,7 @@ Task run_alltoall(ShardRun& run, RunContext context) {
   co_return Status::ok();
 }
 
-// What this rank gives to the reduction of a tensor: its input, or a copy that had to be changed.
+// This rank's input for the reduction of a tensor, or a copy if values had to be changed.
 struct ReductionInput {
   const std::byte* data = nullptr;
   Buffer copy;

@@ -10,10 +10,10 @@ namespace {
 
 constexpr uint32_t kMaxWords = 1u << 16;  // ids below 4 million
 
-// Of a ballot's first byte.
+// Flags in a ballot's first byte.
 constexpr uint8_t kAllJoined = 1, kHasPiggyback = 2;
 
-// What a bit for the name says, as a record: another rank has one.
+// The bit for a name as a record, to be merged with another rank's record of it.
 std::optional<Record> as_record(const Ballot& ballot, std::string_view key,
                                 const KnownOperations& known) {
   if (ballot.bits.empty()) return std::nullopt;

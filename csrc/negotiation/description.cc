@@ -5,7 +5,7 @@
 namespace perseus {
 namespace {
 
-// Bounds on what a peer may claim, far above any real tensor.
+// Limits on what a peer's message may contain, far above any real tensor.
 constexpr uint32_t kMaxTensors = 1u << 20;
 constexpr uint32_t kMaxDimensions = 64;
 constexpr uint32_t kMaxRanks = 1u << 20;

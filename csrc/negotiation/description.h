@@ -1,4 +1,4 @@
-// What all ranks must say alike about an operation of one name.
+// Describes an operation. All ranks must describe the operation of one name alike.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace perseus {
 
-// The first seven are perseus_operation_t's.
+// The first seven numbers are those of perseus_operation_t.
 enum class OperationKind : uint8_t {
   kAllreduce = 0,
   kBroadcast = 1,
@@ -28,7 +28,7 @@ enum class OperationKind : uint8_t {
 
 std::string_view to_string(OperationKind kind);
 
-// Whether the first dimension may differ from rank to rank.
+// Returns whether the first dimension may differ from rank to rank.
 constexpr bool is_uneven(OperationKind kind) {
   return kind == OperationKind::kAllgather || kind == OperationKind::kAlltoall;
 }
@@ -53,39 +53,38 @@ struct Description {
   int32_t codec = 0;
   DeviceKind device = DeviceKind::kCpu;  // where this rank's tensors live
   std::vector<TensorDescription> tensors;
-  std::vector<int32_t> ranks;  // of the process set to add; or the one id of the set to remove
-  // Not compared: where ranks differ, the lowest rank's word holds.
+  std::vector<int32_t> ranks;  // of the process set to add; or the id of the set to remove
+  // Not compared: where ranks differ, the lowest rank's priority is used.
   int32_t priority = 0;
 
-  // Of all its tensors.
-  int64_t bytes() const;
+  int64_t bytes() const;  // of all its tensors
 
   void write(ByteWriter& writer) const;
-  // False if the bytes are no description.
+  // Returns false if the bytes are not a description.
   bool read(ByteReader& reader);
 };
 
-// Names kind and name of an operation within a process set; what ranks match by.
+// The key of an operation within a process set: its kind and name. Ranks match operations by it.
 std::string operation_key(OperationKind kind, std::string_view name);
 OperationKind kind_of_key(std::string_view key);
 std::string_view name_of_key(std::string_view key);
 
-// What the user named it: adapters put the kind first, as in "grouped_allreduce.layer1".
+// The name that the user gave it. Adapters put the kind first, as in "grouped_allreduce.layer1".
 std::string_view users_name(std::string_view key);
-// Whether the user has not named it, so that an adapter has numbered it: "allreduce.noname.7".
+// Returns whether an adapter has numbered it because the user gave no name: "allreduce.noname.7".
 bool is_numbered(std::string_view key);
-// "allreduce of 'layer1'", which messages about one operation begin with
+// "allreduce of 'layer1'". Messages about one operation begin with this.
 std::string title(std::string_view key);
-// "allreduce.layer1", for messages
+// "allreduce.layer1", for use inside a message.
 std::string display_name(std::string_view key);
 
 // "float32[64,3,7,7]"
 std::string to_string(const TensorDescription& tensor);
 
-// Whether two ranks that say these may run the operation together.
+// Returns whether two ranks with these descriptions may run the operation together.
 bool compatible(const Description& a, const Description& b);
-// Why two ranks may not: "rank 2 submitted float32[64,3,7,7], rank 0 float32[64,3,3,3]; every rank
-// must submit the same shape". Call only when not compatible.
+// Says why two ranks may not: "rank 2 submitted float32[64,3,7,7], rank 0 float32[64,3,3,3]; every
+// rank must submit the same shape". Call only if they are not compatible.
 std::string explain_difference(const Description& a, int rank_a, const Description& b, int rank_b);
 
 }  // namespace perseus

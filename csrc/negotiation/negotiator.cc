@@ -6,7 +6,7 @@
 namespace perseus {
 namespace {
 
-// What all ranks are told of an operation that a rank refused, or that two describe differently.
+// The failure of an operation that a rank refused, or that two ranks describe differently.
 Agreement::Failure failure_of(const std::string& key, const Record& record) {
   Agreement::Failure failure;
   failure.key = key;
@@ -65,11 +65,11 @@ void Negotiator::add(const std::string& key, Pending pending) {
     return;
   }
   refusals_ += pending.refusal.has_value();
-  place(id, key, std::move(pending));
+  add_to_ballots(id, key, std::move(pending));
   has_news_ = true;
 }
 
-void Negotiator::place(uint32_t id, const std::string& key, Pending pending) {
+void Negotiator::add_to_ballots(uint32_t id, const std::string& key, Pending pending) {
   const bool is_usual = !pending.refusal && !pending.is_overdue;
   if (!is_usual || id == kNoId || !compatible(description(id), *pending.description) ||
       description(id).priority != pending.description->priority) {
@@ -77,26 +77,26 @@ void Negotiator::place(uint32_t id, const std::string& key, Pending pending) {
     return;
   }
   known_[id].pending = std::move(pending);
-  standing_bits_.set(id);
-  standing_ += 1;
+  pending_bits_.set(id);
+  pending_bit_count_ += 1;
 }
 
 bool Negotiator::is_pending(uint32_t id, const std::string& key) const {
-  return (id != kNoId && standing_bits_.has(id)) || to_describe_.contains(key);
+  return (id != kNoId && pending_bits_.has(id)) || to_describe_.contains(key);
 }
 
 Negotiator::Pending Negotiator::take_pending(uint32_t id, const std::string& key) {
-  if (id == kNoId || !standing_bits_.has(id)) return to_describe_.extract(key);
-  standing_bits_.reset(id);
-  standing_ -= 1;
+  if (id == kNoId || !pending_bits_.has(id)) return to_describe_.extract(key);
+  pending_bits_.reset(id);
+  pending_bit_count_ -= 1;
   return std::exchange(known_[id].pending, {});
 }
 
 void Negotiator::forget_pending() {
   to_describe_.clear();
-  standing_bits_.for_each([&](uint32_t id) { known_[id].pending = {}; });
-  standing_bits_.clear();
-  standing_ = 0;
+  pending_bits_.for_each([&](uint32_t id) { known_[id].pending = {}; });
+  pending_bits_.clear();
+  pending_bit_count_ = 0;
   refusals_ = 0;
 }
 
@@ -118,11 +118,11 @@ void Negotiator::mark_overdue(const std::string& key) {
   Pending pending = take_pending(id, key);
   if (!pending.exists()) return;
   pending.is_overdue = true;
-  place(id, key, std::move(pending));
+  add_to_ballots(id, key, std::move(pending));
   has_news_ = true;
 }
 
-// What this rank has refused and nobody else has asked for does not keep it.
+// A refusal of an operation that nobody else has submitted does not keep this rank from joining.
 bool Negotiator::can_join() const {
   return joining_ && pending_count() == refusals_ && behind_refusals_.empty();
 }
@@ -145,7 +145,7 @@ Status Negotiator::receive(std::span<const std::byte> message) {
   const auto round = reader.get<uint64_t>();
   const auto hop = reader.get<uint8_t>();
   if (hop >= hops_) return Status::internal("a malformed ballot arrived");
-  // A rank can be at most one round ahead of us: it needs our ballot to end a round.
+  // A rank can be at most one round ahead of this one: it needs this rank's ballot to end a round.
   const uint64_t next = completed_rounds_ + 1;
   if (round != next && round != next + 1) {
     return Status::internal("a ballot of round " + std::to_string(round) + " arrived in round " +
@@ -189,7 +189,7 @@ void Negotiator::begin_round() {
   }
   ballot_.clear();
   ballot_.time = time_of_ballot_ = host_.time();
-  ballot_.launches_ended = launches_told_ = launches_ended_;
+  ballot_.launches_ended = launches_in_ballot_ = launches_ended_;
   if (joined_) {
     ballot_.all_joined = true;
     ballot_.last_join_round = join_round_;
@@ -199,10 +199,10 @@ void Negotiator::begin_round() {
     ballot_.speaker = rank_;
     ballot_.trial = trial_;
     ballot_.slowest = result_;
-    ballot_.bits = standing_bits_;
+    ballot_.bits = pending_bits_;
     if (!to_describe_.empty()) {
       describe();
-    } else if (standing_ == 1) {
+    } else if (pending_bit_count_ == 1) {
       attach_input();
     }
   }
@@ -210,7 +210,7 @@ void Negotiator::begin_round() {
 }
 
 void Negotiator::attach_input() {
-  standing_bits_.for_each([&](uint32_t id) {
+  pending_bits_.for_each([&](uint32_t id) {
     const auto input = host_.input(known_[id].operation->key);
     if (Piggyback::fits(size_, input.size())) ballot_.piggyback.set(id, index_, input);
   });
@@ -250,7 +250,7 @@ void Negotiator::run_hops() {
       return;
     }
     ballot_.merge(std::move(arrived[hop_].ballot), *this);
-    arrived[hop_].ballot.records.clear();  // they are rare, and large
+    arrived[hop_].ballot.records.clear();  // records are rare, and may be large
     if (++hop_ < hops_) send_hop();
   }
 }
@@ -312,7 +312,7 @@ uint32_t Negotiator::learn(const std::string& key, const Description& descriptio
   }
   known_[id].operation = std::make_shared<const KnownOperation>(KnownOperation{key, description});
   known_[id].last_used = completed_rounds_;
-  if (pending.exists()) place(id, key, std::move(pending));
+  if (pending.exists()) add_to_ballots(id, key, std::move(pending));
   return id;
 }
 
@@ -336,8 +336,8 @@ void Negotiator::conclude_bits() {
 void Negotiator::conclude_records() {
   using Entry = std::pair<std::string, Record>;
   std::vector<Entry> in_order = ballot_.records.unpack();
-  // New ids follow the order in which the lowest rank submitted, so that neighbours in a backward
-  // pass are neighbours in ids, and travel merged.
+  // New ids follow the order in which the lowest rank submitted. So tensors that are neighbours in
+  // a backward pass have neighbouring ids, and are merged.
   std::sort(in_order.begin(), in_order.end(), [](const Entry& a, const Entry& b) {
     const Statement& first_a = a.second.statements.front();
     const Statement& first_b = b.second.statements.front();
@@ -348,7 +348,8 @@ void Negotiator::conclude_records() {
     const Statement& first = record.statements.front();
     if (!record.everywhere) {
       if (!record.waiting.empty()) agreement_.overdue.push_back({key, record.waiting});
-      // Known names keep their description: whether ranks still differ is seen when all have come.
+      // A known name keeps its description: whether ranks still differ shows once all have it
+      // ready.
       const auto described =
           std::find_if(record.statements.begin(), record.statements.end(),
                        [](const Statement& statement) { return !statement.refusal; });
@@ -366,8 +367,8 @@ void Negotiator::conclude_records() {
 
 void Negotiator::forget_unused() {
   if (ids_.size() <= capacity_) return;
-  // Some more than are too many, so that who names every operation anew does not pay for a search
-  // each time.
+  // Forget some more than necessary, so that a program that gives every operation a new name does
+  // not pay for this search each time.
   size_t count = ids_.size() - capacity_ + capacity_ / 16;
   std::vector<std::pair<uint64_t, uint32_t>> unused;  // last used, id
   for (uint32_t id = 0; id < known_.size(); ++id) {
@@ -386,7 +387,7 @@ void Negotiator::forget(uint32_t id) {
   free_ids_.insert(id);
   known_[id] = Known{};
   if (!pending.exists()) return;
-  place(kNoId, key, std::move(pending));
+  add_to_ballots(kNoId, key, std::move(pending));
   has_news_ = true;
 }
 

@@ -1,10 +1,11 @@
-// Inputs of a small operation that travel with the ballots: who has those of all ranks when the
-// round ends can do the operation at once, without another message.
+// Inputs of a small operation that travel with the ballots. If a rank has the inputs of all ranks
+// when the round ends, it can compute the result at once, without another message.
 //
-// A rank sends its input along when its ballot says that operation and nothing else; so if all
-// ranks have sent theirs, that operation is what the round agrees on. Merging is commutative,
-// associative and idempotent, as ballots need it: inputs of the same operation come together, and
-// none takes all. The operation then goes the usual way, on every rank.
+// A rank sends its input along if its ballot names that operation and nothing else. So if all ranks
+// have sent theirs, that operation is what the round agrees on. Merging is commutative, associative
+// and idempotent, as ballots need: inputs of the same operation are collected. If one of two
+// ballots has no input, or that of another operation, all inputs are dropped, and the operation
+// goes the usual way on every rank.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +19,22 @@ namespace perseus {
 
 class Piggyback {
  public:
-  // Whether the inputs of all ranks are few enough to go with ballots.
+  // Returns whether inputs of `bytes` bytes on each of `size` ranks are small enough to go with
+  // ballots.
   static bool fits(int size, size_t bytes) {
     return bytes > 0 && size <= kMostRanks && bytes * static_cast<size_t>(size) <= kMostBytes;
   }
 
   bool has_inputs() const { return bytes_ > 0; }
   uint32_t id() const { return id_; }
-  // Of each rank's input.
+  // The size of each rank's input.
   uint32_t bytes() const { return bytes_; }
 
-  void clear() { bytes_ = 0; }  // keeps the memory
-  // The input of the rank of this index; it must fit.
+  void clear() { bytes_ = 0; }  // keeps its memory
+  // Holds this input of the rank of this index, and no other; it must fit.
   void set(uint32_t id, int index, std::span<const std::byte> input);
   void merge(const Piggyback& other);
+  // Returns whether the inputs of all `size` ranks are here.
   bool is_of_all(int size) const {
     return has_inputs() && size <= kMostRanks && ranks_ == UINT64_MAX >> (kMostRanks - size);
   }
@@ -47,13 +50,13 @@ class Piggyback {
 
   std::byte* input(int index) { return inputs_.data() + size_t{bytes_} * index; }
   const std::byte* input(int index) const { return inputs_.data() + size_t{bytes_} * index; }
-  // Has room for the inputs of these ranks and of those with lower indices.
+  // Makes room for the inputs of these ranks and of all with lower indices.
   void make_room(uint64_t ranks);
 
   uint32_t id_ = 0;
-  uint32_t bytes_ = 0;             // 0: there is none
-  uint64_t ranks_ = 0;             // whose inputs are here, a bit for each index
-  std::vector<std::byte> inputs_;  // by index; what is not there is not set
+  uint32_t bytes_ = 0;             // of one input; 0: there are no inputs
+  uint64_t ranks_ = 0;             // a bit for each index whose input is here
+  std::vector<std::byte> inputs_;  // by index; undefined where an input is missing
 };
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-// Ascending lists of ranks in ballots. Most are empty.
+// Ascending lists of ranks in ballots; most are empty.
 #pragma once
 
 #include <algorithm>

@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kMaxStatements = 2;
 constexpr size_t kSizes = 2 * sizeof(uint32_t) + sizeof(uint8_t);
-// Of a record with nobody waiting and one statement: those two numbers, then who says it and when,
-// then what is said.
+// The layout of a body with one statement and no waiting rank: those two counts, then the rank and
+// ordinal of the statement, then its description or refusal.
 constexpr size_t kCounts = sizeof(uint32_t) + sizeof(uint8_t);
 constexpr size_t kSpeaker = sizeof(int32_t) + sizeof(uint32_t);
 constexpr std::string_view kOneStatementAlone("\0\0\0\0\1", kCounts);
@@ -52,11 +52,12 @@ bool read_statement(ByteReader& reader, Statement& statement) {
   return !reader.failed();
 }
 
-// Whether both say the same and are said by one rank each, so that nothing need be taken apart.
+// Returns whether both have a single statement and the statements are equal, so that nothing need
+// be decoded.
 bool are_same(std::string_view a, std::string_view b) {
-  constexpr size_t kWhat = kCounts + kSpeaker;
+  constexpr size_t kContent = kCounts + kSpeaker;
   return a.size() == b.size() && a.starts_with(kOneStatementAlone) &&
-         b.starts_with(kOneStatementAlone) && a.substr(kWhat) == b.substr(kWhat);
+         b.starts_with(kOneStatementAlone) && a.substr(kContent) == b.substr(kContent);
 }
 
 int32_t speaker_of(std::string_view body) {
@@ -129,7 +130,7 @@ bool Records::read_body(std::string_view body, Record& record) {
 bool Records::read(ByteReader& reader) {
   bytes_ = reader.get_string();
   std::string_view rest = bytes_, before;
-  Record record;  // for its memory
+  Record record;  // reused, for its memory
   while (!rest.empty()) {
     const std::optional<Entry> entry = take(rest);
     if (!entry || entry->key <= before || !read_body(entry->body, record)) return false;
@@ -170,10 +171,10 @@ void Records::merge(const Records& other, const Substitute& ours, const Substitu
   const std::string mine = std::exchange(bytes_, {});
   bytes_.reserve(std::max(mine.size(), other.bytes_.size()));
   const auto append_lone = [this](const Entry& entry, const Substitute& substitute) {
-    std::optional<Record> made_up = substitute(entry.key);
-    if (!made_up) return append({false, entry.key, entry.body});
+    std::optional<Record> from_bit = substitute(entry.key);
+    if (!from_bit) return append({false, entry.key, entry.body});
     Record record = unpack(entry);
-    record.merge(std::move(*made_up));
+    record.merge(std::move(*from_bit));
     append(entry.key, record);
   };
   std::string_view our_rest = mine, their_rest = other.bytes_;

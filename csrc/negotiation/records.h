@@ -1,8 +1,8 @@
-// What ballots say of names that are new, or described otherwise than before.
+// The records of a ballot, for names that are new or whose description has changed.
 //
-// Most ranks say the same of a name, so records are kept as they travel, in one piece of memory and
-// by ascending keys: two ballots' records are merged in one pass over their bytes, and only a name
-// of which two ranks say different things is taken apart.
+// Most ranks describe a name alike. So records are kept in the form in which they are sent, in one
+// piece of memory, by ascending keys. Two ballots' records are merged in one pass over their bytes,
+// and only a name that two ranks describe differently is decoded.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,25 @@
 
 namespace perseus {
 
-// Why a rank that was to submit an operation will not: the operation then fails on all ranks.
+// The reason why a rank does not submit an operation that it was to submit. The operation then
+// fails on all ranks.
 struct Refusal {
   std::string reason;
-  // What the rank has submitted under the same name instead, if that is the reason.
+  // If the rank submitted another operation under the same name: that one's process set and key.
   int32_t instead_set = -1;
   std::string instead_key;
 };
 
-// What a rank says of a name.
+// A rank's description of a name, or its refusal.
 struct Statement {
   int32_t rank = 0;      // lowest rank that says so
-  uint32_t ordinal = 0;  // place in that rank's order of submission
+  uint32_t ordinal = 0;  // position in that rank's order of submission
   Description description;
   std::optional<Refusal> refusal;  // in place of the description
 };
 
-// What some ranks say of a name. At most two different statements are kept, those of the lowest
-// ranks, which is enough to run the operation or to say who differs from whom.
+// The statements of some ranks about a name. At most two different ones are kept, those of the
+// lowest ranks. That is enough to run the operation, or to say which two ranks differ.
 struct Record {
   bool everywhere = true;             // every rank covered has it ready, or refuses it
   std::vector<int32_t> waiting;       // ranks that have waited long for it, ascending
@@ -45,25 +46,24 @@ struct Record {
 
 class Records {
  public:
-  // Of a key of which one side has no record: the record it can make up, if any.
+  // For a key of which one side has no record: the record that its bit stands for, if it has one.
   using Substitute = std::function<std::optional<Record>(std::string_view key)>;
 
   bool empty() const { return bytes_.empty(); }
-  // Gives the memory back, which may be much, and is seldom needed.
+  // Frees the memory too, which may be large and is rarely needed.
   void clear() { std::string().swap(bytes_); }
   // Keys must come in ascending order.
   void append(std::string_view key, const Record& record);
-  // `ours` and `theirs` make up what only the other side has.
+  // `ours` and `theirs` supply the record of a key that only the other side has.
   void merge(const Records& other, const Substitute& ours, const Substitute& theirs);
   std::vector<std::pair<std::string, Record>> unpack() const;
 
   void write(ByteWriter& writer) const { writer.put_string(bytes_); }
-  // False if the bytes are no records.
+  // Returns false if the bytes are not records.
   bool read(ByteReader& reader);
 
  private:
-  // One key's record, where it lies: the sizes of key and statements, `everywhere`, key,
-  // statements.
+  // One key's record in bytes_: the sizes of key and body, `everywhere`, key, body.
   struct Entry {
     bool everywhere = true;
     std::string_view key;

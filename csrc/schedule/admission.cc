@@ -56,7 +56,8 @@ bool Admission::has_room_for(const Ticket& ticket) const {
   for (const Ticket* other : running_tickets_) {
     if (other->priority >= ticket.priority) bytes_ahead += other->bytes;
   }
-  // Where their number is bounded, one more is kept for what is more urgent than all under way.
+  // Where the number of shards is limited, one more may run if it is more urgent than all the
+  // others.
   if (bytes_ahead == 0 && running_ <= lanes_) return true;
   return running_ < lanes_ && bytes_ahead + ticket.bytes <= credit_bytes_;
 }
@@ -90,8 +91,8 @@ void Admission::finish(Ticket* ticket) {
 }
 
 std::span<Ticket* const> Admission::collect() {
-  // The heap must not keep what is about to be given back. Most have been at its front, for those
-  // start first; to look for the others takes long where many wait.
+  // The heap must not keep tickets that are about to be returned. Most were at its front, since
+  // those start first. Searching for the others takes long where many wait.
   drop_started();
   if (std::ranges::any_of(collected_, &Ticket::is_listed)) {
     std::erase_if(waiting_, [](Ticket* ticket) {
@@ -108,7 +109,7 @@ std::span<Ticket* const> Admission::collect() {
 std::vector<Ticket*> Admission::cancel_waiting() {
   std::vector<Ticket*> cancelled;
   for (auto& [set, queue] : queues_) {
-    // Running ones stay, to be collected in their order; cancelled ones are handed back at once.
+    // Running tickets stay, to be collected in their order. Cancelled ones are returned at once.
     Queue staying;
     for (Ticket* ticket = queue.first; ticket != nullptr; ticket = ticket->next) {
       if (ticket->state == Ticket::State::kWaiting) {

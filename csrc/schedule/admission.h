@@ -1,13 +1,14 @@
-// Which shard may start now. Higher priority first, then the order of agreement; at most so many
-// at once, and so many bytes of those that are as urgent or more. What is less urgent does not
-// count: links move it later. If it did, ranks that learn of shards at different moments would fill
-// their credit with different ones, each of which waits for the others to start it.
+// Decides which shard may start now: those of higher priority first, then in the order of
+// agreement. Limited are the number of shards under way, and the bytes (the credit) of those that
+// are at least as urgent as the next. Less urgent shards do not count towards the credit, since
+// links move them later. If they did, ranks that learn of shards at different moments would fill
+// their credit with different ones, and each would wait for the others to start its own.
 //
 // The oldest unfinished shard of each process set may always start, whatever else is under way.
-// Ranks start shards in different orders, since they learn of them at different moments; without
-// that rule two ranks could fill their streams with shards that each waits for the other to start.
-// With it, the oldest shard is under way on all ranks of its set sooner or later, so it ends, and
-// by induction all do.
+// Ranks start shards in different orders, since they learn of them at different moments. Without
+// this rule two ranks could fill their streams with shards that each waits for the other to start.
+// With it, the oldest shard is sooner or later under way on all ranks of its set, so it ends; by
+// induction all shards end.
 #pragma once
 
 #include <climits>
@@ -18,7 +19,7 @@
 
 namespace perseus {
 
-// What admission knows of a shard; the owner embeds it. One thread.
+// A shard as admission sees it; the owner embeds it. One thread.
 struct Ticket {
   enum class State : uint8_t { kWaiting, kRunning, kFinished };
   int32_t process_set = 0;
@@ -26,35 +27,36 @@ struct Ticket {
   uint64_t bytes = 0;
   int lane = -1;  // stream that carries it while it runs
 
-  // Admission's own.
+  // For admission alone.
   State state = State::kWaiting;
-  bool is_listed = false;  // among those that wait, perhaps although it has started
+  bool is_listed = false;  // in waiting_, where it may stay for a while after it has started
   uint64_t order = 0;
-  Ticket* next = nullptr;  // younger, of the same process set
+  Ticket* next = nullptr;  // the next younger one of the same process set
 };
 
 class Admission {
  public:
-  // `streams`: shards at once; kAnyNumber leaves that to the credit.
+  // `streams`: how many shards may run at once. kAnyNumber: the credit alone limits them.
   static constexpr int kAnyNumber = INT_MAX;
   Admission(int streams, uint64_t credit_bytes) : credit_bytes_(credit_bytes), lanes_(streams) {}
 
-  // In the agreed order of its process set. The ticket must live until collect() has given it back.
+  // Tickets of a process set must come in the agreed order. A ticket must live until collect() has
+  // returned it.
   void add(Ticket* ticket);
-  // The next that may start, now running, or null.
+  // Starts the next ticket that may run and returns it, or null.
   Ticket* start_next();
   void finish(Ticket* ticket);
-  // Finished tickets that admission no longer looks at and has not given back before; good until
-  // the next call.
+  // Returns the finished tickets that admission no longer needs, each once. Valid until the next
+  // call.
   std::span<Ticket* const> collect();
-  // All tickets that have not started, which are finished hereby.
+  // Finishes all tickets that have not started, and returns them.
   std::vector<Ticket*> cancel_waiting();
 
-  // Whether no ticket waits or runs.
+  // Returns whether no ticket waits or runs.
   bool is_idle() const { return unfinished_ == 0; }
-  // Of all tickets that are not finished.
+  // The bytes of all tickets that are not finished.
   uint64_t bytes_unfinished() const { return bytes_unfinished_; }
-  // For the tuner; takes effect for shards that start from now on.
+  // The tuner's. Applies to shards that start from now on.
   void set_limits(int streams, uint64_t credit_bytes) {
     lanes_ = streams;
     credit_bytes_ = credit_bytes;
@@ -74,7 +76,7 @@ class Admission {
   };
   Ticket* oldest_waiting_head() const;
   Ticket* most_urgent();
-  // Takes those that have started off the front of those that wait.
+  // Removes tickets that have started from the front of waiting_.
   void drop_started();
   bool has_room_for(const Ticket& ticket) const;
   void run(Ticket* ticket);
@@ -86,7 +88,7 @@ class Admission {
   int unfinished_ = 0;
   uint64_t bytes_unfinished_ = 0;
   std::vector<Ticket*> waiting_;  // heap by Later; started ones are dropped when they come up
-  // By process set, from the oldest that is unfinished on.
+  // By process set, beginning with its oldest unfinished ticket.
   std::unordered_map<int32_t, Queue> queues_;
   std::vector<Ticket*> running_tickets_;
   std::vector<bool> lane_used_;

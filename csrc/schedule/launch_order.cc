@@ -17,7 +17,7 @@ void LaunchOrder::add(Launch* launch) {
 }
 
 std::span<const LaunchTurn> LaunchOrder::settle(uint64_t ended) {
-  // No rank counts more than it has itself.
+  // `ended` is the least of all ranks' counts, so it is at most this rank's own.
   const size_t count = std::min<uint64_t>(std::max(ended, ended_) - ended_, under_way_.size());
   for (size_t i = 0; i < count; ++i) bytes_under_way_ -= under_way_[i].size;
   under_way_.erase(under_way_.begin(), under_way_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -31,7 +31,7 @@ std::span<const LaunchTurn> LaunchOrder::settle(uint64_t ended) {
     first->number = next_number_++;
     bytes_under_way_ += first->size;
     under_way_.push_back({first->size, false});
-    // The lane that it takes has nothing half done by then.
+    // The launch before it on its lane must have both halves settled by then.
     settle_lower_halves(next_number_ - std::min(next_number_, lanes_));
     settled_.push_back({first});
     if (first->has_halves) lower_halves_.push_back(first);

@@ -1,13 +1,13 @@
-// In which order a process set's shards are launched on GPUs. Collectives that several ranks' GPUs
-// run at a time must be launched in one order on all of them, else each may wait for what another
-// has not launched. So the order is settled when ranks agree, from what they then know alike: what
-// is ready, and how much of what was launched before has ended on all of them. More urgent shards
-// overtake those that still wait; bytes under way are bounded by the credit.
+// The order in which a process set's shards are launched on GPUs. Collectives that run on several
+// ranks' GPUs at a time must be launched in one order on all ranks, else each may wait for one that
+// another rank has not launched. So the order is settled when the ranks agree, from what all of
+// them then know: which shards are ready, and which earlier launches have ended on all ranks. More
+// urgent shards overtake those that still wait. The credit limits the bytes under way.
 //
-// A launch on lane number % lanes may come in two halves, each a collective or more: an upper one
-// (reduce inside hosts, exchange between them) and a lower one (spread inside hosts). The lower
-// half of one is launched after the upper halves of those that follow it on the other lanes, so
-// that the two overlap.
+// A launch takes lane number % lanes. It may have two halves of one or more collectives each: an
+// upper one (reduce inside hosts, exchange between them) and a lower one (distribute inside hosts).
+// The lower half is launched after the upper halves of the launches that follow on the other lanes,
+// so that upper and lower halves overlap.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@
 
 namespace perseus {
 
-// What the order knows of a shard; the owner embeds it. One thread.
+// A shard as the order sees it; the owner embeds it. One thread.
 struct Launch {
   int32_t urgency = 0;  // its priority
   uint64_t size = 0;    // bytes
   bool has_halves = false;
 
-  // The order's own: the place among all launches of the set, once it is settled.
+  // For the order alone: the position among all launches of the set, once it is settled.
   uint64_t number = 0;
   uint64_t age = 0;
 };
 
-// What is launched next: all of it or, if it has halves, one of them.
+// A turn to be launched: the whole launch or, if it has halves, one of them.
 struct LaunchTurn {
   Launch* launch;
   bool is_lower = false;
@@ -41,25 +41,25 @@ class LaunchOrder {
   LaunchOrder(uint64_t credit_bytes, int lanes)
       : credit_bytes_(credit_bytes), lanes_(static_cast<uint64_t>(lanes)) {}
 
-  // In the order of agreement. Must live until it has ended, or been cancelled.
+  // Launches must come in the order of agreement, and live until they have ended or been cancelled.
   void add(Launch* launch);
-  // After an agreement, by which `ended` launches, in the order of their numbers, had ended on all
-  // ranks: the turns that come next. Good until the next call.
+  // Call after each agreement. `ended`: the launches with numbers below this have ended on all
+  // ranks. Returns the turns that come next. Valid until the next call.
   std::span<const LaunchTurn> settle(uint64_t ended);
-  // One that was settled has ended here.
+  // A launch that was settled has ended on this rank.
   void end(const Launch& launch);
 
-  // How many have ended here without a gap before them.
+  // How many launches have ended here, counted up to the first that has not.
   uint64_t ended_here() const { return ended_here_; }
-  // Whether some wait for others to end.
+  // Returns whether some launches wait for others to end.
   bool has_waiting() const { return !waiting_.empty(); }
-  // Takes back all that have not been settled.
+  // Removes all launches that have not been settled, and returns them.
   std::vector<Launch*> cancel();
 
  private:
   static bool is_later(const Launch* a, const Launch* b);
 
-  // Adds the lower halves of those that were given lanes before this number.
+  // Settles the lower halves of the launches with numbers below this.
   void settle_lower_halves(uint64_t before);
 
   const uint64_t credit_bytes_;
@@ -68,9 +68,9 @@ class LaunchOrder {
   uint64_t next_age_ = 0;
   uint64_t next_number_ = 0;
   std::vector<LaunchTurn> settled_;    // by the last call
-  std::vector<Launch*> lower_halves_;  // of these, not settled yet
+  std::vector<Launch*> lower_halves_;  // not settled yet, of launches that are
 
-  // Settled, and not known to have ended on all ranks: from number ended_ on.
+  // The launches that are settled and not known to have ended on all ranks: from number ended_ on.
   struct UnderWay {
     uint64_t size = 0;
     bool has_ended_here = false;

@@ -18,7 +18,7 @@ bool is_unsharded(OperationKind kind) {
   return is_uneven(kind) || kind == OperationKind::kReduceScatter;
 }
 
-// Adasum weighs each tensor by its own length and direction, which a part of it does not have.
+// Adasum weighs each tensor by its length and direction, which a part of the tensor does not have.
 bool may_be_cut(const Description& description) {
   return description.reduce_op != ReduceOp::kAdasum;
 }
@@ -58,7 +58,7 @@ void Planner::make(std::span<const Agreement::Ready> agreed, const Granularity& 
     cut(std::span(placed_).subspan(begin, end - begin), units_[unit].bytes, plan);
   }
 
-  // From here on the pieces stay where they are.
+  // From here on the pieces do not move in memory.
   size_t begin = 0;
   for (size_t i = 0; i < plan.shards.size(); begin = ends_[i++]) {
     plan.shards[i].pieces = std::span(plan.pieces).subspan(begin, ends_[i] - begin);
@@ -101,7 +101,7 @@ void Planner::add_tensor(uint32_t operation, uint32_t tensor) {
   placed_.push_back({piece, static_cast<size_t>(unit - units_.data())});
 }
 
-// The last unit of the same sort, if it has room.
+// Returns the last unit that the tensor may share, if it has room, or null.
 Planner::Unit* Planner::open_unit_for(const Piece& piece, uint64_t bytes) {
   const auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& candidate) {
     return may_share_unit(candidate.first, piece);
@@ -122,8 +122,8 @@ bool Planner::may_share_unit(const Piece& a, const Piece& b) const {
          (!is_of_a_group(a) && !is_of_a_group(b));
 }
 
-// Cuts the tensors of a unit, laid end to end, into shards of nearly equal size; between tensors
-// where they must stay whole.
+// Cuts the tensors of a unit, laid end to end, into shards of nearly equal size. Tensors that must
+// not be cut stay whole.
 void Planner::cut(std::span<const PlacedTensor> tensors, uint64_t bytes, Plan& plan) {
   const DataType dtype = tensor_of(tensors.front().tensor).dtype;
   const uint64_t elements = bytes / size_of(dtype);
@@ -156,7 +156,7 @@ void Planner::cut(std::span<const PlacedTensor> tensors, uint64_t bytes, Plan& p
   close(shard, plan);
 }
 
-// The shard has the pieces that no shard before it has.
+// Adds the shard to the plan, with the pieces that have been added since the shard before it.
 void Planner::close(const Shard& shard, Plan& plan) {
   plan.shards.push_back(shard);
   ends_.push_back(plan.pieces.size());

@@ -1,6 +1,6 @@
-// From agreed operations to work: merge small tensors up to the merging granularity, shard what is
-// larger than the sharding granularity. A pure function of what was agreed and of settings that all
-// ranks share, so that every rank makes the same plan by itself.
+// Turns agreed operations into shards: merges small tensors up to the merging granularity, and cuts
+// what is larger than the sharding granularity. A pure function of what was agreed and of settings
+// that all ranks share, so that every rank makes the same plan by itself.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@ struct Piece {
   uint64_t elements = 0;
 };
 
-// What one stream carries at a time.
+// The unit of work that one stream carries at a time.
 struct Shard {
-  // Index of the operation whose description holds for all pieces.
+  // Index of an operation whose description holds for all pieces.
   uint32_t operation = 0;
   DataType dtype = DataType::kFloat32;
   int32_t priority = 0;
   uint64_t bytes = 0;
-  // In the plan. Empty: the operation is done whole (allgather, alltoall, reduce-scatter), since
-  // its parts are not known before ranks have swapped their sizes.
+  // These lie in the plan. Empty if the operation is not sharded (allgather, alltoall,
+  // reduce-scatter): its parts are not known before the ranks have exchanged their sizes.
   std::span<const Piece> pieces;
 
   uint64_t elements() const { return bytes / size_of(dtype); }
 };
 
-// Calls `visit(operation index)` once for each operation that the shard carries a part of.
+// Calls `visit(operation index)` once for each operation that has a part in the shard.
 template <typename Visit>
 void for_each_operation(const Shard& shard, Visit visit) {
   if (shard.pieces.empty()) return visit(shard.operation);
@@ -50,7 +50,7 @@ struct Granularity {
   uint64_t merge_bytes = 0;   // 0 merges nothing
   uint64_t shard_bytes = 0;   // must be given: above 0
   bool groups_apart = false;  // tensors of a group are merged only with each other
-  // Of tensors on GPUs.
+  // For tensors on GPUs.
   uint64_t gpu_merge_bytes = merge_bytes;
   uint64_t gpu_shard_bytes = shard_bytes;
 
@@ -62,24 +62,25 @@ struct Granularity {
   }
 };
 
-// Shards by priority, then in the order of the operations. Operations without elements and barriers
-// get none.
+// Shards are sorted by priority, then in the order of the operations. Barriers and operations
+// without elements get none.
 struct Plan {
   std::vector<Shard> shards;
-  std::vector<Piece> pieces;  // the shards', one after the other
+  std::vector<Piece> pieces;  // of the shards, one shard's after the other's
 };
 
-// Keeps its memory from one plan to the next, as a Plan does. One thread.
+// Reuses its memory from one plan to the next, as a Plan does. One thread.
 class Planner {
  public:
   void make(std::span<const Agreement::Ready> agreed, const Granularity& granularity, Plan& plan);
 
  private:
-  // A tensor, and the unit that it travels with.
+  // A tensor, and the index of the unit that it belongs to.
   struct PlacedTensor {
     Piece tensor;
     size_t unit = 0;
   };
+  // Tensors that are merged; cut into shards later.
   struct Unit {
     Piece first;
     uint64_t bytes = 0;
@@ -98,7 +99,7 @@ class Planner {
   Granularity granularity_;
   std::vector<PlacedTensor> placed_;
   std::vector<Unit> units_;
-  std::vector<size_t> ends_;  // of each shard's pieces in the plan's
+  std::vector<size_t> ends_;  // where each shard's pieces end in the plan's
 };
 
 }  // namespace perseus

@@ -5,7 +5,7 @@
 namespace perseus {
 namespace {
 
-// Operations of ever other sizes and of no name have ever other fingerprints.
+// Operations without a name whose sizes keep changing have a new fingerprint each time.
 constexpr size_t kMostFingerprints = 1 << 16;
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Counts the training steps of a process set: one is over when a part of it comes again. A pure
-// function of what was agreed, so every rank of the set counts alike. One thread at a time.
+// Counts the training steps of a process set: a step is over when one of its operations comes
+// again. A pure function of what was agreed, so every rank of the set counts the same. One thread
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@ namespace perseus {
 
 class StepCounter {
  public:
-  // Operations that were agreed on together; a fingerprint tells one from all others of a step.
-  // Returns whether they begin a new step.
+  // Takes operations that were agreed on together. A fingerprint tells an operation from all others
+  // of a step. Returns whether they begin a new step.
   bool note(std::span<const uint64_t> fingerprints);
 
-  // The one that is under way, from 1 on.
+  // The step that is under way; the first is 1.
   int64_t step() const { return step_; }
 
  private:

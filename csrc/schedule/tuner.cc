@@ -6,13 +6,14 @@
 namespace perseus {
 namespace {
 
-constexpr uint64_t kSmallestStep = 256 << 10;  // bytes of a step; smaller ones tell of latency only
-constexpr int kMostSmallSteps = 500;           // in a row, after which there is nothing to tune
+// Bytes of a step. The time of a smaller step says something about latency only.
+constexpr uint64_t kSmallestStep = 256 << 10;
+constexpr int kMostSmallSteps = 500;  // in a row, after which there is nothing to tune
 constexpr uint64_t kMiB = 1 << 20;
 
 constexpr size_t kRounds = 3;  // of the duel
 
-// By less, it makes no difference.
+// A smaller difference does not count.
 bool is_faster(uint64_t time, uint64_t than) {
   return static_cast<double>(time) < 0.98 * static_cast<double>(than);
 }
@@ -71,7 +72,8 @@ Tuner::Tuner(Tuning start, const Candidates& candidates, TuningEffort effort)
 }
 
 void Tuner::add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values) {
-  // The start's own time is measured early, when a job may not yet run as it will: so once again.
+  // The initial values are measured early, when a job may not yet run at its usual speed. So they
+  // are measured once more.
   const bool is_first = values_.empty();
   for (uint64_t value : values) {
     if (value != start || is_first) values_.push_back({dimension, value});
@@ -114,14 +116,14 @@ std::optional<uint64_t> Tuner::result() const {
   if (is_finished()) return {};
   if (small_steps_ >= kMostSmallSteps) return kNothingToMeasure;
   if (samples_.size() < static_cast<size_t>(effort_.steps)) return {};
-  // What disturbs a step only ever makes it longer.
+  // A disturbance can only make a step longer.
   return std::max<uint64_t>(*std::min_element(samples_.begin(), samples_.end()), 1);
 }
 
 void Tuner::conclude(uint64_t slowest) {
   if (is_finished()) return;
   samples_.clear();
-  steps_to_skip_ = 1;  // partly of the trial before
+  steps_to_skip_ = 1;  // the next step belongs partly to the trial before
   trial_ += 1;
   if (slowest == kNothingToMeasure) {
     phase_ = Phase::kDone;
@@ -168,7 +170,7 @@ void Tuner::choose_next() {
 bool Tuner::has_won_duel() {
   std::sort(start_times_.begin(), start_times_.end());
   std::sort(best_times_.begin(), best_times_.end());
-  // By luck both may happen, hardly at once.
+  // Either may happen by luck; both at once hardly ever do.
   return is_faster(best_times_.front(), start_times_.front()) &&
          is_faster(best_times_[kRounds / 2], start_times_[kRounds / 2]);
 }

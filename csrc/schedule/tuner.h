@@ -1,14 +1,14 @@
-// Finds, in the first steps of a job, how many streams, which granularities and how much credit
+// Finds, in the first steps of a job, the number of streams, the granularities and the credit that
 // move its tensors fastest, and then keeps them.
 //
 // It searches one dimension after the other, with a short trial of each value. Then a duel decides:
-// what the search has found and the settings that there were take turns, and unless the new ones
-// win clearly, the old ones stay. So noise in the search can cost some of the gain, but hardly ever
-// makes a job slower than it was.
+// the values that the search has found and the initial ones take turns. Unless the new ones are
+// clearly faster, the initial ones are kept. So noise in the search can cost some of the gain, but
+// hardly ever makes a job slower than it was.
 //
-// A trial lasts a few training steps; the one in which it begins does not count. Every rank
-// measures, and all move to the next trial in the same round of agreement, with the time of the
-// slowest rank as the verdict; so all ranks always plan with the same values.
+// A trial lasts a few training steps; the step in which it begins does not count. Every rank
+// measures. All ranks move to the next trial in the same round of agreement, and the slowest rank's
+// time is the trial's result. So all ranks always plan with the same values.
 #pragma once
 
 #include <chrono>
@@ -32,24 +32,25 @@ struct Tuning {
   bool operator==(const Tuning&) const = default;
 };
 
-// What is tried of each dimension, in this order; nothing of what the user has chosen, or of what
-// makes no difference.
+// The values to try of each dimension, in this order. Empty for a dimension that the user has set,
+// or that makes no difference.
 struct Candidates {
   std::vector<uint64_t> shard_bytes, streams, merge_bytes, credit_bytes, chunk_bytes;
 
-  // Where all ranks are on one host: fewer shards under way than the start's, whatever the credit,
-  // and rings bound the frames.
+  // For ranks that are all on one host: at most as many streams as the initial ones. So few shards
+  // do not use up any credit, and the rings of shared memory limit the frames, so credit and chunk
+  // are not tried.
   static Candidates inside_a_host(const Tuning& start);
-  // Streams are connections there, of which there are `connections`; the credit alone bounds the
-  // shards. Smaller chunks only: buffers are made for the start's.
+  // For ranks on several hosts. A stream there is one of `connections` connections, and the credit
+  // alone limits the shards. Chunks can only become smaller: buffers are made for the initial size.
   static Candidates between_hosts(const Tuning& start, int connections);
 };
 
-// How long to look. With the settings' defaults, fifty steps at most.
+// How long to search. With the settings' defaults it takes fifty steps at most.
 struct TuningEffort {
   int steps = 0;        // of a trial
   int warm_up = 0;      // steps before the first trial
-  int most_values = 0;  // tried
+  int most_values = 0;  // to try
 
   static TuningEffort from(const Settings& settings);
 };
@@ -57,26 +58,26 @@ struct TuningEffort {
 // Pure logic: times come in, no clock inside. One thread.
 class Tuner {
  public:
-  // The verdict of a rank that has had nothing but small steps: tuning ends, the start is kept.
+  // The result of a rank that has had nothing but small steps. Tuning ends with the initial values.
   static constexpr uint64_t kNothingToMeasure = UINT64_MAX;
 
   Tuner(Tuning start, const Candidates& candidates, TuningEffort effort);
 
-  // What is to be used now.
+  // The values to use now.
   const Tuning& current() const { return current_; }
   const Tuning& start() const { return start_; }
   bool is_finished() const { return phase_ == Phase::kDone; }
   int trial() const { return trial_; }
-  // Training steps so far, all of them.
+  // How many training steps there were so far.
   int steps() const { return steps_; }
 
-  // Work of `bytes` took `busy`, from idle to idle.
+  // Moving `bytes` took `busy`, from one idle moment to the next.
   void record(uint64_t bytes, std::chrono::nanoseconds busy);
-  // What was recorded since the last call was a training step's.
+  // A training step is over, to which everything belongs that was recorded since the last call.
   void end_step();
-  // Nanoseconds a MiB of this trial once enough was measured, or kNothingToMeasure.
+  // Nanoseconds per MiB in this trial, once enough was measured, or kNothingToMeasure.
   std::optional<uint64_t> result() const;
-  // All ranks have measured this trial; the slowest took `slowest` nanoseconds a MiB.
+  // All ranks have measured this trial; the slowest took `slowest` nanoseconds per MiB.
   void conclude(uint64_t slowest);
 
  private:
@@ -90,7 +91,7 @@ class Tuner {
   static Tuning with(Tuning tuning, const Value& value);
 
   void add(Dimension dimension, uint64_t start, const std::vector<uint64_t>& values);
-  // Sets current_ to what is to be measured next, or to what is kept if that was all.
+  // Sets current_ to the values to measure next, or at the end to those that are kept.
   void choose_next();
   bool has_won_duel();
 
@@ -100,7 +101,7 @@ class Tuner {
   Tuning current_;
   int trial_ = 0;
   // The search.
-  std::vector<Value> values_;  // to be tried
+  std::vector<Value> values_;  // to try
   size_t tried_ = 0;
   Tuning best_;
   uint64_t best_time_ = UINT64_MAX;
@@ -112,7 +113,7 @@ class Tuner {
   int steps_to_skip_;
   uint64_t step_bytes_ = 0;
   std::chrono::nanoseconds step_time_{0};
-  std::vector<uint64_t> samples_;  // nanoseconds a MiB
+  std::vector<uint64_t> samples_;  // nanoseconds per MiB
 };
 
 }  // namespace perseus

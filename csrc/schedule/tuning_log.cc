@@ -11,7 +11,8 @@ namespace {
 constexpr double kPerMiB = 1 << 20;
 constexpr double kPerKiB = 1 << 10;
 
-// Whether an engine of this process has begun the file before: after another init it goes on.
+// Returns whether an engine of this process has begun the file before. After another init the file
+// is continued.
 bool has_begun(const std::string& path) {
   static std::mutex mutex;
   static std::set<std::string> begun;

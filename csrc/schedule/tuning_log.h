@@ -1,4 +1,4 @@
-// What the tuner has tried, as CSV for whoever wants to see it. One thread.
+// Writes what the tuner tries to a CSV file (PERSEUS_TUNING_LOG). One thread.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ class TuningLog {
   // `path`: empty for no file.
   explicit TuningLog(const std::string& path);
 
-  // The trial that is about to be concluded, and the time of the slowest rank in ns a MiB.
+  // Call before the trial is concluded. `slowest`: the slowest rank's time in ns per MiB.
   void add(const Tuner& tuner, uint64_t slowest);
-  // What the tuner keeps; says so in the log too.
+  // Writes the values that the tuner keeps, in the engine's log too.
   void finish(const Tuner& tuner);
 
  private:

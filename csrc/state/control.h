@@ -1,4 +1,4 @@
-// The engine's own messages, ahead of all data. The first byte tells which.
+// The engine's own messages, which go ahead of all data. The first byte is the kind.
 #pragma once
 
 #include <cstddef>
@@ -25,21 +25,21 @@ enum class ControlKind : uint8_t {
   kClosed = 9,       // Closed
 };
 
-// A rank is shutting down; passed on by everyone who had not heard. What has been agreed on in
-// these rounds it still takes part in, and in nothing after.
+// A rank is shutting down. It still takes part in what was agreed on in these rounds, and in
+// nothing after. A rank that hears this for the first time passes it on.
 struct Leaving {
   int32_t rank = -1;
   std::string why;                                   // empty: it shut down in order
   std::vector<std::pair<int32_t, uint64_t>> rounds;  // the last round ended there, by process set
 
-  // 0: the rank knows of no such set.
+  // Returns 0 if the rank knows of no such set.
   uint64_t last_round(int32_t set) const;
 
   std::vector<std::byte> write() const;
   static std::optional<Leaving> read(ByteReader reader);
 };
 
-// The sender waits for this round of a process set to end: the receiver is to take part at once.
+// The sender waits for this round of a process set to end. The receiver is to take part at once.
 struct RoundDemand {
   int32_t process_set = 0;
   uint64_t round = 0;
@@ -48,20 +48,20 @@ struct RoundDemand {
   static std::optional<RoundDemand> read(ByteReader reader);
 };
 
-// A rank has closed a process set: the same, of the set alone. Passed on by every member to whom it
-// says something new.
+// A rank has closed a process set: like Leaving, for one set. A member that learns something new
+// from it passes it on.
 struct Closed {
   int32_t process_set = 0;
   int32_t rank = -1;
-  uint64_t last_round = 0;  // that it ended there
+  uint64_t last_round = 0;  // that ended on that rank
 
   std::vector<std::byte> write() const;
   static std::optional<Closed> read(ByteReader reader);
 };
 
-// Operations cannot go on; passed on by everyone who had not heard.
+// Operations cannot go on. A rank that hears this for the first time passes it on.
 struct Broken {
-  int32_t rank = -1;  // that has died, failed or left
+  int32_t rank = -1;  // the rank that has died, failed or left
   std::string why;
   bool has_left = false;
 
@@ -69,10 +69,10 @@ struct Broken {
   static std::optional<Broken> read(ByteReader reader);
 };
 
-// Which of these does the receiver not have pending?
+// Asks which of these operations the receiver does not have pending.
 struct StallQuery {
   int32_t process_set = 0;
-  uint64_t rounds = 0;  // of the set, that the sender has completed
+  uint64_t rounds = 0;  // how many the sender has completed in the set
   std::vector<std::string> keys;
 
   std::vector<std::byte> write() const;

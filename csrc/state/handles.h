@@ -1,6 +1,6 @@
-// Handles of operations: numbers that are never used twice, so that a stale one is an error and not
-// somebody else's result. They outlive the engine that made them, and its process's forks know
-// them, to say whose they are. Any thread.
+// Handles of operations. They are numbers that are never used twice, so that using a stale one is
+// an error and does not yield another operation's result. They outlive the engine that made them. A
+// forked process still knows its parent's handles, to give a proper error. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class Handles {
   int64_t add(OperationPtr operation) {
     std::lock_guard lock(mutex_);
     if (2 * (count_ + 1) > slots_.size()) grow();
-    // A number whose place is taken, by an operation that has long not been released, is left out.
+    // Skip a number whose slot is taken by an old operation that has not been released.
     do ++last_;
     while (slot_of(last_) != nullptr);
     operation->handle = last_;
@@ -27,13 +27,13 @@ class Handles {
     ++count_;
     return last_;
   }
-  // Null if there is no such handle.
+  // Returns null if there is no such handle.
   OperationPtr find(int64_t handle) const {
     std::lock_guard lock(mutex_);
     return has(handle) ? slot_of(handle) : nullptr;
   }
   // The same for a handle of the process that this one was forked from. Only the key of such an
-  // operation may be looked at: an engine's thread may have been at work on the rest.
+  // operation may be read: an engine's thread may have been working on the rest.
   const Operation* find_inherited(int64_t handle) const {
     std::lock_guard lock(mutex_);
     const auto found = inherited_.find(handle);
@@ -49,9 +49,9 @@ class Handles {
 
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
-  // The numbers go on, so that the child's own handles are no inherited ones.
+  // The numbers go on, so that the child's own handles differ from the inherited ones.
   void after_fork_in_child() {
-    // Never destroyed: they are in the hands of an engine that is not here.
+    // These are never destroyed: they belong to an engine whose threads do not exist in the child.
     for (OperationPtr& operation : *new std::vector<OperationPtr>(std::move(slots_))) {
       if (operation != nullptr) inherited_.emplace(operation->handle, operation.get());
     }
@@ -71,7 +71,7 @@ class Handles {
   bool has(int64_t handle) const {
     return slot_of(handle) != nullptr && slot_of(handle)->handle == handle;
   }
-  // Numbers that differ in their low bits still do with one bit more.
+  // Handles that differ in the low bits also differ with one bit more, so slots stay unique.
   void grow() {
     std::vector<OperationPtr> old(slots_.size() * 2);
     old.swap(slots_);
@@ -83,9 +83,9 @@ class Handles {
   mutable std::mutex mutex_;
   int64_t last_ = 0;
   size_t count_ = 0;
-  // By the low bits of the handle; a power of two of them, at most half of them in use.
+  // By the low bits of the handle. Their number is a power of two; at most half of them are in use.
   std::vector<OperationPtr> slots_ = std::vector<OperationPtr>(kInitialCapacity);
-  // In a forked child: what its parents had not released.
+  // In a forked child: the operations that its parent had not released.
   std::unordered_map<int64_t, const Operation*> inherited_;
 };
 

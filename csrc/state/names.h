@@ -1,5 +1,5 @@
-// Names of operations and their small ids, for the life of the process: so that what a framework
-// does at each step is an index, not a string. Any thread.
+// Maps names of operations to small ids, for the life of the process, so that a framework submits
+// an index at each step and not a string. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 namespace perseus {
 
-// Names are kept together, in few large pieces of memory. Each for itself, they would lie among
-// what the caller allocates and frees, such as the results of operations, and break up that memory.
+// Names are kept together in few large blocks of memory. Allocated one by one they would lie
+// between blocks that the caller allocates and frees, such as the results of operations, and
+// fragment that memory.
 class Names {
  public:
   struct Entry {
@@ -24,12 +25,12 @@ class Names {
     std::string_view key;
   };
 
-  // The id of this name, made on first sight.
+  // Returns the id of this name. A new name gets the next id.
   int32_t id_of(int32_t process_set, OperationKind kind, std::string_view name);
-  // Good for the life of the process; kInvalidArgument if there is no such id.
+  // The entry is valid for the life of the process. kInvalidArgument if there is no such id.
   Result<const Entry*> find(int32_t id) const;
 
-  // Marks the name as in flight; false if it is already.
+  // Marks the name as in flight. Returns false if it is already.
   bool take(int32_t id);
   void give_back(int32_t id);
   bool is_in_flight(int32_t id) const;
@@ -44,11 +45,11 @@ class Names {
     Entry entry;
     bool in_flight = false;
   };
-  static constexpr size_t kPiece = 64 << 10;
+  static constexpr size_t kBlockBytes = 64 << 10;
 
   mutable std::mutex mutex_;
-  std::pmr::monotonic_buffer_resource memory_{kPiece};
-  std::pmr::deque<Slot> slots_{&memory_};  // which does not move them
+  std::pmr::monotonic_buffer_resource memory_{kBlockBytes};
+  std::pmr::deque<Slot> slots_{&memory_};  // a deque does not move its elements
   std::pmr::unordered_map<std::string_view, int32_t> ids_{&memory_};
 };
 

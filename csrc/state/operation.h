@@ -2,9 +2,9 @@
 //
 //   submitted -> (in the queue) -> pending -> agreed -> running -> complete
 //
-// Any state but the last may go straight to complete, with an error. Until complete who runs the
-// engine's loop alone touches it, but for `done`; from then on it is read-only and belongs to who
-// holds the handle.
+// Any state but the last may go straight to complete, with an error. Until it is complete, only the
+// thread that runs the engine's loop touches it, except for `done`. From then on it is read-only
+// and belongs to the holder of the handle.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@
 
 namespace perseus {
 
-// Of the host, or of a GPU, whatever still uses it there.
+// Frees memory of the host or of a GPU. On a GPU something may still be using it.
 struct FreeMemory {
   void operator()(std::byte* memory) const {
     if (!Gpu::free(memory)) std::free(memory);
@@ -34,7 +34,7 @@ struct FreeMemory {
 };
 using OwnedMemory = std::unique_ptr<std::byte[], FreeMemory>;
 
-// A tensor of an operation: the caller's memory, and what the result looks like.
+// A tensor of an operation: the caller's memory, and the shape of the result.
 struct OperationTensor {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // the caller's, or allocated's
@@ -56,16 +56,18 @@ class Operation {
   std::vector<OperationTensor> tensors;
   std::vector<int64_t> splits;  // alltoall: rows for each rank of the set
   OperationCallback callback;
-  bool is_bound = false;  // its callback runs on the engine's own thread alone
-  // Of tensors on a GPU: which, and when the inputs are there; no event: they are.
+  bool is_bound = false;  // its callback runs only on the engine's own thread
+  // For tensors on a GPU: the GPU, and the event after which the inputs are ready. No event: they
+  // are ready now.
   Gpu* gpu = nullptr;
   GpuEvent ready;
-  // Once `launched` is set: when the results will be there. Set when it is done at the latest.
+  // Once `launched` is set: the events after which the results are ready. `launched` is set when
+  // the operation is done, or before.
   std::vector<GpuEvent> results;
   std::atomic<int> unlaunched_shards{0};
   Event launched;
 
-  // A shard has been queued to the GPU, and will be done then. GPU's thread.
+  // A shard has been queued to the GPU, and will be done at `until`. GPU's thread.
   void shard_launched(const GpuEvent& until) {
     results.push_back(until);
     if (unlaunched_shards.fetch_sub(1, std::memory_order_acq_rel) == 1) launched.set();
@@ -76,13 +78,13 @@ class Operation {
     if (holds_name.exchange(false, std::memory_order_acq_rel)) names.give_back(name_id);
   }
 
-  // Engine thread: shards that are not done.
+  // The engine thread's.
   int unfinished_shards = 0;
   int open_activities = 0;  // in the timeline
   Status first_error;
   // The first NaN or infinity that was found in it; see FiniteCheck.
   struct NonFinite {
-    std::pair<uint32_t, uint64_t> place;  // tensor, element
+    std::pair<uint32_t, uint64_t> place;  // index of the tensor, and of the element in it
     std::string text;
     bool is_logged_here = false;  // this rank is to log it
     bool is_agreed = false;       // all ranks know
@@ -95,13 +97,13 @@ class Operation {
   Status status;
   std::vector<int64_t> received_splits;  // alltoall
   int32_t last_rank = -1;                // join
-  // add_process_set; given at submission: the set to open or close here.
+  // add_process_set: the set to open or close here, set at submission.
   int32_t new_set = -1;
   Event done;
 
   std::string_view name() const { return name_of_key(key); }
 
-  // Becomes as new, but for the memory of its strings and vectors; see Recycler.
+  // Resets it, but keeps the memory of its strings and vectors; see Recycler.
   void recycle() {
     name_id = -1;
     process_set = 0;
@@ -128,8 +130,8 @@ class Operation {
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
-// What the operation is told when it ends with `why`. The end of the job is one reason for all that
-// is outstanding, so an error of it says which operation it is about.
+// Returns the status of the operation when it ends with `why`. When the job is aborted, all
+// outstanding operations end for one reason; the status then says which operation it is about.
 Status status_for(const Operation& operation, Status why);
 
 }  // namespace perseus

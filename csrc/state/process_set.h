@@ -18,29 +18,29 @@ class NcclGroup;
 
 struct ProcessSet {
   static constexpr int32_t kWorld = 0;  // id of the set of all ranks
-  // The ids of sets that are known to their members alone.
+  // The ids of sets that only their members know of.
   static constexpr int32_t kFirstOpened = 1 << 20;
   static constexpr int32_t kLastOpened = (1 << 23) - 1;
 
   int32_t id = kWorld;
   std::vector<int> ranks;                  // of the world, ascending
-  int index = -1;                          // this rank among them; -1: no member
+  int index = -1;                          // this rank's among them; -1: not a member
   Group group;                             // members only
   std::unique_ptr<NegotiatorHost> host;    // members only
   std::unique_ptr<Negotiator> negotiator;  // members only
 
   NameMap<OperationPtr> pending;          // submitted and not yet agreed, by key
   uint64_t next_series = 0;               // of messages; see ShardRun
-  StepCounter steps;                      // counted where somebody asks for them
+  StepCounter steps;                      // counts only where steps are needed
   std::unique_ptr<LaunchOrder> launches;  // once there are tensors on GPUs
-  std::shared_ptr<NcclGroup> nccl;        // likewise; of a room above, known here by name alone
+  std::shared_ptr<NcclGroup> nccl;        // likewise; a class of a room above, not defined here
   const Gpu* gpu = nullptr;               // of this rank's first tensors that may go by NCCL
-  uint64_t demanded_round = 0;            // the last that this rank has demanded
-  Status broken;                          // once no further operation is possible: why
-  int departed = -1;                      // the rank that was first to take no more part
+  uint64_t demanded_round = 0;            // the last round that this rank has demanded
+  Status broken;                          // why no further operation is possible; ok: they are
+  int departed = -1;                      // the first rank to leave the set; -1: none has
 
   bool has(int rank) const { return std::binary_search(ranks.begin(), ranks.end(), rank); }
-  // Ranks that this one's ballots go to or come from. Members only.
+  // The ranks that this one's ballots go to or come from. Members only.
   std::vector<int> neighbours() const {
     const int size = static_cast<int>(ranks.size());
     std::vector<int> found;

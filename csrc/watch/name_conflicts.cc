@@ -7,14 +7,14 @@
 namespace perseus {
 namespace {
 
-// How long a stray may find the operation that it was meant for, in times that make one overdue.
+// How long a stray is kept, as a multiple of the time after which an operation is overdue.
 constexpr int kStrayPeriods = 4;
 
-// Adapters number the operations that the user has not named. Such numbers mean nothing across
-// kinds.
+// Adapters number the operations that the user has not named, each kind by itself. So equal numbers
+// of two kinds mean nothing.
 bool is_named(std::string_view users_name) { return !users_name.starts_with("noname."); }
 
-// Init has a time-out of its own, and who has joined waits for as long as the others like.
+// Init has a time-out of its own, and a rank that has joined may wait for as long as it takes.
 bool is_watched(const Operation& operation) {
   const OperationKind kind = operation.description.kind;
   const bool is_users = operation.name_id >= 0 || kind == OperationKind::kAddProcessSet ||
@@ -32,7 +32,7 @@ void NameConflicts::arm(std::chrono::nanoseconds from_now) {
   alarm_.set(Clock::now() + from_now, [this] { check(); });
 }
 
-// One timer stands for all that is pending; it dies with the last of it.
+// One timer serves everything that is pending. It ends when nothing is pending any more.
 void NameConflicts::check() {
   const bool any_pending = find_overdue();
   std::erase_if(strays_, [](const auto& entry) { return entry.second.until < Clock::now(); });
@@ -135,7 +135,7 @@ void NameConflicts::refuse_for(const OperationId& theirs, const OperationId& our
   }
 }
 
-// Whether that could be done.
+// Returns whether it could be refused.
 bool NameConflicts::refuse(const OperationId& theirs, Refusal refusal) {
   const auto& sets = host_.process_sets();
   const auto set = sets.find(theirs.first);
@@ -154,7 +154,7 @@ void NameConflicts::forget(const OperationId& id) {
 }
 
 void NameConflicts::advance_all() {
-  // Agreements may open and close sets.
+  // A copy, since agreements may open and close sets.
   for (const auto& [id, set] : std::map(host_.process_sets())) host_.advance(*set);
 }
 

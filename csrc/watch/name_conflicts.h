@@ -1,19 +1,20 @@
-// Brings to light a name that some ranks submit for one operation and others for another: as an
-// allreduce here and a broadcast there, or in two process sets. Either would wait for ever for the
+// Finds a name that some ranks submit for one operation and others for another: as an allreduce
+// here and a broadcast there, or in two process sets. Each of the two would wait for ever for the
 // ranks that wait in the other.
 //
-// An operation that has waited long, on a rank that has no other of that name, is overdue, and the
-// ballots say so. A rank that hears of it, and waits as long for another operation of the name,
-// which needs a rank that waits for the first, refuses that; so it fails on all ranks that have
-// submitted it, which then refuse the other. Where nobody waits for the other, a rank may just be
-// slow, and nothing is refused.
+// An operation is overdue if it has waited long on a rank that has no other operation of that name.
+// The ballots say so. Another rank may then have waited as long for a second operation of the name,
+// which needs one of the ranks that wait for the first. That rank refuses the first operation,
+// which so fails on all ranks that have submitted it. Those ranks then refuse the second. If no
+// rank waits for a second operation, some rank may just be slow, and nothing is refused.
 //
-// A call that has failed here because this rank is not in the process set is a stray: it may have
-// been meant for a set that this rank is in, and whose other ranks wait. A stray refuses the first
-// operation of its name that it hears is overdue, unless this rank submits one itself meanwhile.
+// A call that has failed here because this rank is not in the process set is a stray. It may have
+// been meant for a set that this rank is in, and whose other ranks now wait. A stray refuses the
+// first operation of its name that becomes overdue elsewhere, unless this rank submits one of that
+// name meanwhile.
 //
-// While something is overdue, or astray, this rank attends the rounds of all its process sets.
-// Engine thread.
+// While something is overdue here, or there is a stray, this rank takes part in the rounds of all
+// its process sets. Engine thread.
 #pragma once
 
 #include <chrono>
@@ -40,7 +41,7 @@ class NameConflictHost {
 
 class NameConflicts {
  public:
-  // overdue_after: how long an operation must have waited.
+  // overdue_after: how long an operation must have waited to be overdue.
   NameConflicts(EventLoop& loop, std::chrono::seconds overdue_after, NameConflictHost& host);
 
   // An operation has become pending.
@@ -50,16 +51,16 @@ class NameConflicts {
   }
   // A call has failed in a process set that this rank does not belong to.
   void add_stray(const std::string& key, const std::string& reason);
-  // Call before what was agreed leaves the set's pending operations.
+  // Call before the operations that were agreed on are removed from the set's pending ones.
   void on_agreement(const ProcessSet& set, const Agreement& agreement);
 
  private:
-  // An operation, by process set and key.
+  // Process set and key.
   using OperationId = std::pair<int32_t, std::string>;
 
   void arm(std::chrono::nanoseconds from_now);
   void check();
-  // Marks what is overdue here; whether anything is pending at all.
+  // Marks what is overdue here. Returns whether anything is pending at all.
   bool find_overdue();
   void refuse_overdue_elsewhere();
   bool waits_for_one_of(const OperationId& ours, const std::vector<int32_t>& ranks) const;
@@ -74,15 +75,15 @@ class NameConflicts {
   Alarm alarm_;
   bool attends_ = false;
   std::set<OperationId> overdue_;  // here
-  // Overdue elsewhere, and not pending here; on which ranks.
+  // Operations that are overdue on these ranks, and not pending here.
   std::map<OperationId, std::vector<int32_t>> overdue_elsewhere_;
   struct Stray {
     Clock::time_point until;
     std::string reason;
   };
   std::map<std::string, Stray> strays_;  // by the user's name
-  std::set<std::pair<OperationId, OperationId>>
-      refused_;  // for the sake of which of ours, and which
+  // What was refused: the operation here that was the reason, and the refused one.
+  std::set<std::pair<OperationId, OperationId>> refused_;
 };
 
 }  // namespace perseus

@@ -12,7 +12,7 @@ void PeerWatch::arm(Clock::time_point when) {
 void PeerWatch::tick() {
   const std::set<int> awaited = host_.awaited_peers();
   const Clock::time_point now = Clock::now();
-  // If this process itself was stopped, the others' answers have yet to be read.
+  // If this process itself was stopped, the others' answers may not have been read yet.
   const bool has_slept = now - ticked_ > silence_ / 2;
   std::erase_if(heard_, [&](const auto& entry) { return !awaited.contains(entry.first); });
   Clock::time_point next = now + silence_ / kTicks;

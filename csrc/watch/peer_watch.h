@@ -1,10 +1,10 @@
-// Finds a rank that is there and says nothing: its process is stopped, or its engine hangs. Its
-// connections stand, and the kernel acknowledges for it, so nobody else would find out. A rank that
-// only computes is not such: its engine answers.
+// Finds a rank that is connected but silent: its process is stopped, or its engine hangs. Its
+// connections stay open and its kernel acknowledges what is sent, so nothing else would notice. A
+// rank that is busy computing is not silent: its engine answers.
 //
-// While something is outstanding here, the neighbours in the process sets concerned are asked now
-// and then. Who has not said anything for PERSEUS_PEER_TIMEOUT is given up. With nothing
-// outstanding nothing is sent. Engine thread.
+// While something is outstanding here, the neighbours in the process sets concerned are pinged now
+// and then. A neighbour that has sent nothing for PERSEUS_PEER_TIMEOUT is reported to the host.
+// With nothing outstanding nothing is sent. Engine thread.
 #pragma once
 
 #include <map>
@@ -17,11 +17,11 @@ namespace perseus {
 
 class PeerWatchHost {
  public:
-  // Ranks that this one waits for, or would hear nothing of others without; empty if it waits for
+  // The ranks that this one waits for, or through which it hears of others. Empty if it waits for
   // nothing.
   virtual std::set<int> awaited_peers() const = 0;
   virtual void ping(int rank) = 0;
-  // It has said nothing for so long, though it was asked.
+  // The rank has sent nothing for the whole time-out, though it was pinged.
   virtual void on_silent_peer(int rank) = 0;
 
  protected:
@@ -37,13 +37,13 @@ class PeerWatch {
   void watch() {
     if (!alarm_.is_set()) arm(Clock::now() + silence_ / kTicks);
   }
-  // A control message has come.
+  // A control message has arrived.
   void heard(int from) {
     if (alarm_.is_set()) heard_[from] = Clock::now();
   }
 
  private:
-  // How often neighbours are asked, in parts of the time-out.
+  // How many times neighbours are pinged during one time-out.
   static constexpr int kTicks = 16;
 
   void arm(Clock::time_point when);
@@ -53,7 +53,7 @@ class PeerWatch {
   PeerWatchHost& host_;
   Alarm alarm_;
   Clock::time_point ticked_;
-  // When each was last heard, or first awaited.
+  // When each neighbour was last heard from, or else first awaited.
   std::map<int, Clock::time_point> heard_;
 };
 

@@ -5,7 +5,7 @@
 namespace perseus {
 namespace {
 
-// A job that hangs has often submitted a whole model; the oldest tell the story.
+// A job that hangs has often submitted a whole model. The oldest tensors are enough to see why.
 constexpr size_t kMostNamed = 10;
 
 using Seconds = std::chrono::seconds;
@@ -86,8 +86,8 @@ StallReporter::Report StallReporter::check(TimePoint now, std::span<const Waitin
   report.cleared = clear(now, waiting);
   const bool due = std::any_of(oldest_first.begin(), oldest_first.end(),
                                [&](const Waiting* tensor) { return now >= next_warning(*tensor); });
-  // Once one is due, those that soon would be are told with it: a step's tensors come within
-  // moments of each other, and want one report.
+  // Once one is due, those that will be soon are reported with it: a step's tensors are submitted
+  // within moments of each other, and belong in one report.
   std::vector<const Waiting*> told;
   for (const Waiting* tensor : oldest_first) {
     if (!due || now - tensor->since < std::chrono::milliseconds(warn_after_) / 2) continue;

@@ -1,5 +1,5 @@
-// Decides when tensors that wait for other ranks are reported, and when they end the job; writes
-// the text. Knows no clock and no engine: times and entries come in, text comes out.
+// Decides when to report tensors that wait for other ranks, and when they end the job, and writes
+// the text. Knows no clock and no engine: times and tensors come in, text comes out.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace perseus {
 
-// "0-2, 5" of {0, 1, 2, 5}; ranks ascending.
+// Returns "0-2, 5" for {0, 1, 2, 5}. The ranks must be ascending.
 std::string rank_list(std::span<const int> ranks);
 
 // One thread at a time.
@@ -22,30 +22,30 @@ class StallReporter {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // A tensor that some rank has submitted and not all have.
+  // A tensor that some ranks have submitted, but not all.
   struct Waiting {
-    std::string_view name;     // as it is to be shown, in quotes
-    TimePoint since;           // since the first rank's submission was seen here
+    std::string_view name;     // as it is to be shown, with quotes
+    TimePoint since;           // when the first rank's submission was seen here
     std::vector<int> missing;  // ranks of the world, ascending
     std::vector<int> ready;
   };
 
-  // What to do about it; empty and ok if nothing.
+  // The texts to log and the error to raise. Empty strings and an ok status mean nothing.
   struct Report {
-    std::string warning;  // for the log at level warning
-    size_t tensors = 0;   // that the warning is about
-    std::string cleared;  // for the log: tensors reported before that wait no more
-    Status shut_down;     // an error to end every operation with
+    std::string warning;  // for the log, at level warning
+    size_t tensors = 0;   // how many the warning is about
+    std::string cleared;  // for the log: tensors reported before that no longer wait
+    Status shut_down;     // if an error: end every operation with it
   };
 
   // warn_after: how long a tensor waits before it is reported, and then between reports.
-  // shut_down_after: how long before it ends the job; 0 never, else not below warn_after.
+  // shut_down_after: how long it waits before it ends the job; 0: never, else at least warn_after.
   StallReporter(std::chrono::seconds warn_after, std::chrono::seconds shut_down_after);
 
   // `waiting` is every tensor that waits at `now`, in any order; names are unique.
   Report check(TimePoint now, std::span<const Waiting> waiting);
-  // The line about tensors reported before that are not among these; empty if there are none. In a
-  // Report too; this is for who knows sooner.
+  // Returns the line about tensors that were reported before and are not in `waiting`; empty if
+  // there are none. check() does this too; call this to report it sooner.
   std::string clear(TimePoint now, std::span<const Waiting> waiting);
   bool has_reported() const { return !reported_.empty(); }
 

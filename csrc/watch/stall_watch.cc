@@ -7,7 +7,7 @@
 namespace perseus {
 namespace {
 
-// What a rank needs to answer a question: far more than a busy engine's turn.
+// How long to wait for answers: far longer than a busy engine takes to get to a question.
 constexpr std::chrono::milliseconds kAnswerTime{500};
 
 // "'allreduce.x' in process set 3"
@@ -35,15 +35,15 @@ void StallWatch::watch(const ProcessSetPtr& set) {
   if (!alarm_.is_set()) arm();
 }
 
-// One timer stands for all that is pending; it dies with the last of it, so that an idle engine
-// has none.
+// One timer serves everything that is pending. It ends when nothing is pending any more, so an idle
+// engine has no timer.
 void StallWatch::arm() {
   auto due = Clock::now() + report_after_;
   for (const auto& [id, weak] : sets_) {
     const ProcessSetPtr set = weak.lock();
     if (set == nullptr) continue;
     for (const auto& [key, operation] : set->pending) {
-      // One that was late at the last check is looked at again after the same time.
+      // An operation that was late at the last check is looked at again after another report time.
       const auto its = operation->submitted_at + report_after_;
       due = std::min(due, its > checked_at_ ? its : checked_at_ + report_after_);
     }
@@ -64,11 +64,11 @@ void StallWatch::check() {
   for (auto& [id, weak] : sets_) {
     const ProcessSetPtr set = weak.lock();
     if (set == nullptr) continue;
-    // Once one is late, those that soon would be are asked about with it.
+    // Once one is late, those that will be soon are asked about with it.
     std::vector<const Operation*> late;
     bool any_late = false;
     for (const auto& [key, operation] : set->pending) {
-      // Others may compute for as long as they like while this rank has joined.
+      // A rank that has joined may wait for as long as the others compute.
       if (operation->description.kind == OperationKind::kJoin) continue;
       const auto waited = now - operation->submitted_at;
       any_late |= waited >= report_after_;
@@ -94,7 +94,7 @@ void StallWatch::ask(const ProcessSet& set, const std::vector<const Operation*>&
     query.keys.push_back(operation->key);
     Suspect& suspect = suspects_[{set.id, operation->key}];
     suspect.since = operation->submitted_at;
-    // Whoever does not answer is missing too.
+    // A rank that does not answer counts as missing too.
     suspect.missing = {set.ranks.begin(), set.ranks.end()};
     suspect.missing.erase(rank_);
     suspect.last_submitted.clear();
@@ -113,7 +113,7 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
   for (const std::string& key : query.keys) {
     if (has_everything) break;
     const bool is_there = set != nullptr && (set->pending.contains(key) ||
-                                             // The asker is about to hear so.
+                                             // The asker is about to learn of that agreement.
                                              set->negotiator->has_agreed_since(key, query.rounds));
     if (!is_there) answer.missing.push_back(key);
   }
@@ -121,7 +121,7 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
   if (!answer.missing.empty()) log_waiting_ranks(from, query.process_set, answer.missing);
 }
 
-// All who wait ask at about the same time; one line says enough.
+// All ranks that wait ask at about the same time; one line is enough.
 void StallWatch::log_waiting_ranks(int asker, int32_t set, const std::vector<std::string>& keys) {
   const auto now = Clock::now();
   if (!enabled_ || now < logged_waiting_at_ + report_after_ / 2) return;

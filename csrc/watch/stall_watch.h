@@ -1,6 +1,6 @@
-// Finds operations that wait long for other ranks, asks those ranks, and reports who is missing.
-// Questions are asked only when something waits longer than the report time, so a healthy job sends
-// none. Engine thread.
+// Finds operations that wait long for other ranks, asks those ranks, and reports which are missing.
+// A rank asks only when something has waited longer than the report time, so a healthy job sends no
+// questions. Engine thread.
 #pragma once
 
 #include <map>
@@ -31,9 +31,9 @@ class StallWatch {
   StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
              StallWatchHost& host);
 
-  // An operation of the set has become pending: look at it when it may be late.
+  // An operation of the set has become pending. It is looked at when it may be late.
   void watch(const ProcessSetPtr& set);
-  // Something that has been reported may wait no more.
+  // There was an agreement, so something that was reported may no longer wait.
   void note_agreement() {
     if (reporter_.has_reported()) look_for_cleared();
   }
@@ -60,7 +60,7 @@ class StallWatch {
   void report();
   void look_for_cleared();
   void drop_settled();
-  // Suspects; `names` holds what they are called.
+  // Returns the suspects. Their names are views of strings in `names`.
   std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
   void log_waiting_ranks(int asker, int32_t set, const std::vector<std::string>& keys);
   std::string last_submitted() const;
@@ -77,7 +77,7 @@ class StallWatch {
   std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
   int32_t last_set_ = ProcessSet::kWorld;
   std::string last_key_;                        // of the user's operation that was submitted last
-  StallReporter::TimePoint logged_waiting_at_;  // that others wait for this rank
+  StallReporter::TimePoint logged_waiting_at_;  // when it was logged that others wait for this rank
 };
 
 }  // namespace perseus

@@ -1,4 +1,4 @@
-/* What single calls take: benchmarks/calls.py. */
+/* Measures single calls: benchmarks/calls.py. */
 #ifndef CONTEST_CALLS_H_
 #define CONTEST_CALLS_H_
 
@@ -8,9 +8,9 @@
 
 enum { kMostCalls = 256 };
 
-/* Of `calls` allreduces of so many elements that are under way at once, each iteration's time:
+/* Times iterations of `calls` allreduces of `elements` elements each that are under way at once:
  * until all are handed over, if `until_handed_over`, else until all are done. A sum is checked
- * first. 0 after contender_failed. */
+ * first. Returns 0 after contender_failed. */
 int calls_run(const contender_t* contender, size_t elements, int calls, int until_handed_over,
               long iterations, double* times);
 

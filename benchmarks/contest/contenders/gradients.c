@@ -49,7 +49,7 @@ static void drop(gradients_t* gradients) {
   free(gradients->ids);
 }
 
-/* Those of the last layer first, as backward gives them; the first layer's are the most urgent. */
+/* The last layer's gradients come first, as in backward; the first layer's are the most urgent. */
 static int reduce(const contender_t* contender, gradients_t* gradients) {
   for (size_t i = gradients->model->count; i-- > 0;) {
     const size_t elements = gradients->model->tensors[i].elements;

@@ -4,7 +4,8 @@
 
 #include "contender.h"
 
-/* One step before those that are timed; sums are checked first. 0 after contender_failed. */
+/* Runs one step before those that are timed; sums are checked first. Returns 0 after
+ * contender_failed. */
 int gradients_run(const contender_t* contender, const char* model, long iterations, double* times);
 
 #endif /* CONTEST_GRADIENTS_H_ */

@@ -1,15 +1,14 @@
-/* The limit of memory: what each rank has is read once and written once, all ranks at once.
+/* The limit of memory: every rank reads its data once and writes them once, all at the same time.
  *
- * No allreduce can do with less: it must read what it is given and write what it gives, and end
- * after the last rank has begun. The ranks meet in a file that all map, beside the conductor's
- * socket.
+ * No allreduce can do with less: it must read its input and write its result, and end after the
+ * last rank has begun. The ranks meet in a file that all map, beside the conductor's socket.
  *
  * There are several ways to do so, and which is fastest depends on the machine and on the size. A
- * plain store first reads the line that it overwrites, unless the line is in a cache, as it is
- * where data is changed in place; a streaming store does not, but goes past caches that may hold
- * all there is. memcpy chooses between them by the size alone. So all ways are tried, for each
- * size, and the one with the least median is taken: only that can be called a limit. With
- * LIMIT_WAY=memcpy in the environment that is the only one: what a copy takes.
+ * plain store first reads the line that it overwrites, unless the line is in a cache, as it is when
+ * data are changed in place. A streaming store does not, but bypasses caches that may hold all of
+ * the data. memcpy chooses between the two by the size alone. So all ways are tried for each size,
+ * and the one with the least median is taken: only that can be called a limit. With
+ * LIMIT_WAY=memcpy in the environment only memcpy is tried, to measure a copy.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -40,7 +39,7 @@ enum { kTrials = 5, kLine = 16, kChunk = 32 << 10 }; /* the latter two in elemen
 static meeting_t* meeting;
 static uint32_t ranks;
 static int is_first;
-/* Where what is copied goes, for an allreduce in place. */
+/* The target of copies, for an allreduce in place. */
 static float* copy;
 static size_t capacity;
 

@@ -1,4 +1,4 @@
-/* MPI's own collectives, of whichever MPI this is compiled against. */
+/* MPI's own collectives, from the MPI that this is compiled against. */
 #include <mpi.h>
 
 #include "serve.h"

@@ -8,15 +8,15 @@
 
 #include "serve.h"
 
-/* $CONTENDER_WAITS: who has handed operations over waits for each by perseus_wait, where callbacks
- * may then run. Else it sleeps, and the callbacks wake it, as in most adapters. */
+/* $CONTENDER_WAITS: the thread that hands operations over waits for each by perseus_wait, where
+ * callbacks may then run. Else it sleeps, and the callbacks wake it, as in most adapters. */
 static int waits;
 
-/* Of the last operation: its result lives as long as it. 0 is none. */
+/* The handle of the last operation, whose result lives as long as it; 0: none. */
 static perseus_handle_t last;
 
 static int submit(perseus_operation_t operation, const perseus_tensor_t* tensor) {
-  /* One name for each size, as a training program has; equal names of other kinds are others. */
+  /* One name for each size, as a training program has. Each kind of operation has its own names. */
   char name[32];
   snprintf(name, sizeof name, "elements%lld", (long long)tensor->shape[0]);
   perseus_submission_t submission = {.struct_size = sizeof submission,
@@ -72,7 +72,7 @@ static int name(const char* text) {
   return -1;
 }
 
-/* What has been handed over and is not complete, and this thread's until all has been. */
+/* How many operations are not complete, plus one until this thread has handed all over. */
 static atomic_int under_way = 1;
 static sem_t all_complete;
 static atomic_int failures;
@@ -98,7 +98,7 @@ static void complete(void* user, perseus_handle_t handle, perseus_status_t statu
   one_less();
 }
 
-/* Its end is told by a callback. */
+/* Submits an operation whose end a callback reports. */
 static int hand_over(perseus_submission_t submission) {
   submission.struct_size = sizeof submission;
   submission.callback = complete;
@@ -140,8 +140,8 @@ static int end(void) {
   return atomic_load(&failures) == 0 || contender_failed("a gradient was not reduced") != NULL;
 }
 
-/* Its end is told like that of what follows: who has just been in a wait is expected there again,
- * and pays for it if it does not come. */
+/* Waits for its end in the same way as for the operations after it: the library expects a thread
+ * that has just been in a wait there again, and that costs time if the thread does not come. */
 static void barrier(void) {
   static int32_t id = -1;
   if (id >= 0 || perseus_register(PERSEUS_WORLD, PERSEUS_BARRIER, "barrier", &id) == PERSEUS_OK) {

@@ -77,8 +77,8 @@ static int idle(const contender_t* contender, const request_t* request) {
   return 1;
 }
 
-/* An operation, and what is known of its result where rank r gives r + 1: `parts` equal ones, of
- * which each element is `expected`, and one more from part to part where there are several. */
+/* An operation, and its expected result if rank r's input is r + 1 everywhere: `parts` equal parts,
+ * of which the first has elements of `expected`, and each next one elements of one more. */
 typedef struct {
   contender_operation_t run;
   size_t input;
@@ -111,7 +111,7 @@ static int find(const contender_t* contender, const request_t* request, plan_t* 
   return plan->run != NULL;
 }
 
-/* Looks at every element. */
+/* Checks every element. */
 static int is_right(const plan_t* plan, const float* result) {
   const size_t elements = plan->output / plan->parts;
   for (size_t part = 0; part < plan->parts; ++part) {

@@ -8,13 +8,13 @@
 namespace perseus {
 namespace {
 
-// One tensor as it is goes fastest by the GPU's copy engines; many at once, or scaled, by a kernel
-// that reaches into the host's memory.
+// The GPU's copy engines are fastest for a single tensor without a factor. A kernel that accesses
+// the host's memory is faster for many tensors at once, or with a factor.
 bool takes_kernel(const Gpu& gpu, const GpuCopies& copies) {
   return gpu.kernels() != nullptr && (copies.moves.size() > 1 || copies.factor != 1.0);
 }
 
-// Without kernels the host does it.
+// Scales on the host, where there are no kernels.
 void scale_here(const GpuCopies& copies, const void* (*side)(const Move&)) {
   for (const Move& move : copies.moves) {
     auto* values = const_cast<void*>(side(move));
@@ -22,7 +22,7 @@ void scale_here(const GpuCopies& copies, const void* (*side)(const Move&)) {
   }
 }
 
-// Queues the copies on the stream; `copy_one` queues a move of so many bytes.
+// Queues the copies on the stream. copy_one(move, bytes) queues a single one.
 template <typename CopyOne>
 Status queue(const Gpu& gpu, const GpuCopies& copies, CuStream stream, CopyOne copy_one) {
   PERSEUS_RETURN_IF_ERROR(wait_until_ready(gpu, copies.ready, stream));

@@ -9,7 +9,7 @@
 namespace perseus {
 namespace {
 
-// Rows of the timeline from here on are the GPUs'.
+// The GPUs' rows in the timeline begin here.
 constexpr int kFirstRow = 1000;
 
 }  // namespace
@@ -34,7 +34,7 @@ bool GpuLaunches::is_later(const QueuedTurn& a, const QueuedTurn& b) {
 void GpuLaunches::settle(ProcessSet& set, const Agreement& agreement) {
   if (set.launches != nullptr) {
     const auto settled = set.launches->settle(agreement.launches_ended);
-    // Each in front of those of the same time and set.
+    // Turns of the same time and set come in this order, so each goes in front of the ones before.
     for (const LaunchTurn& next : settled) {
       auto* turn = static_cast<GpuTurn*>(next.launch);
       turn->is_settled = true;
@@ -49,7 +49,7 @@ void GpuLaunches::settle(ProcessSet& set, const Agreement& agreement) {
 }
 
 void GpuLaunches::pump() {
-  // A shard that is let go, or ends at once, comes back here; the loop below goes on.
+  // A shard that is resumed may call pump() again; the loop below goes on.
   if (pumping_ || holds_ > 0) return;
   pumping_ = true;
   while (!turns_.empty()) {
@@ -89,8 +89,8 @@ void GpuLaunches::end(ShardRun& run, ProcessSet& set) {
   pump();
 }
 
-// What waits is settled by an agreement. One that was under way when the last launch ended may have
-// been the last, and has not heard of it.
+// Waiting launches are settled by an agreement. The last agreement may have been under way already
+// when the last launch ended, and so not have counted it.
 void GpuLaunches::report_progress(ProcessSet& set) {
   const bool has_waiting = set.launches->has_waiting();
   set.negotiator->attend_to_launches(has_waiting);
@@ -105,7 +105,7 @@ void GpuLaunches::cancel(ProcessSet& set, const Status& why) {
     if (queued.set == set.id && queued.is_last) cancelled.push_back(&queued.run->turn);
     return queued.set == set.id;
   });
-  // None that is let go meanwhile.
+  // Nothing must be launched meanwhile.
   const bool was_pumping = std::exchange(pumping_, true);
   for (GpuTurn* turn : cancelled) {
     turn->has_come = true;

@@ -1,12 +1,12 @@
-// Lets shards be launched on GPUs in one order on all ranks. Within a process set LaunchOrder
-// settles it, at each agreement. Of several sets with ranks in common, that comes first whose
-// agreement has the earlier time (Agreement::time; of equal ones, the set with the lower id). A
-// rank that may yet hear of an earlier one, since a round is under way in another set, waits for
-// the end of that round, and demands it.
+// Launches shards on GPUs in one order on all ranks. Within a process set LaunchOrder settles the
+// order at each agreement. Among several sets with ranks in common, the launch whose agreement has
+// the earlier time comes first (Agreement::time; at equal times, that of the set with the lower
+// id). While a round is under way in another set, a rank may yet hear of an earlier agreement. Then
+// it waits for the end of that round, and demands it.
 //
-//   add -> (settled) -> [prepared: it awaits its turn] -> its turn -> ended
+//   add -> (settled) -> [prepared: its Task awaits its turn] -> its turn -> ended
 //
-// One that has halves (see LaunchOrder) awaits two turns.
+// A shard that has halves (see LaunchOrder) awaits two turns.
 //
 // Engine thread.
 #pragma once
@@ -23,10 +23,10 @@ class GpuLaunchesHost {
  public:
   // The set of all ranks.
   virtual const ProcessSet& world() const = 0;
-  // Returns whether another set may yet agree on launches before this time; it is then made to
-  // agree.
+  // Returns whether another set may yet agree on launches with an earlier time. If so, makes that
+  // set agree.
   virtual bool may_be_preceded(int32_t set, uint64_t time) = 0;
-  // What the set has launched has come a step further.
+  // A launch of the set has ended here.
   virtual void launch_ended(ProcessSet& set) = 0;
 
  protected:
@@ -38,16 +38,16 @@ class GpuLaunches {
   GpuLaunches(uint64_t credit_bytes, int lanes, GpuLaunchesHost& host)
       : credit_bytes_(credit_bytes), lanes_(lanes), host_(host) {}
 
-  // In the order of agreement.
+  // Shards of a set must come in the order of agreement.
   void add(ShardRun& run, bool has_halves);
-  // A set has agreed on something: nothing is let go until it is settled what comes next, which may
-  // be earlier than all that waits.
+  // A set has agreed on something. Nothing is launched until the set's next launches are settled,
+  // since they may be earlier than all that wait.
   void hold() { ++holds_; }
-  // The end of that, when what was agreed on has been added.
+  // Call when the shards that were agreed on have been added. Ends the hold.
   void settle(ProcessSet& set, const Agreement& agreement);
 
-  // To be awaited by the shard's Task when it is prepared, and again for its lower half once the
-  // upper one has been launched. An error if it has been cancelled.
+  // The shard's Task awaits its turn when it is prepared. A shard with halves awaits another for
+  // its lower half once the upper one has been launched. Returns an error if it has been cancelled.
   class Turn {
    public:
     Turn(GpuLaunches& launches, GpuTurn& turn) : launches_(launches), turn_(turn) {}
@@ -64,34 +64,34 @@ class GpuLaunches {
   };
   Turn turn(ShardRun& run) { return {*this, run.turn}; }
 
-  // What the set of all ranks has for NCCL; null: nothing yet.
+  // The NCCL group of the set of all ranks; null if there is none yet.
   const NcclGroup* nccl_of_world() const { return host_.world().nccl.get(); }
 
-  // The shard has come to its end.
+  // The shard has ended.
   void end(ShardRun& run, ProcessSet& set);
-  // What has not had its turn in the set ends with `why`.
+  // Ends the shards of the set that have not had their turn with `why`.
   void cancel(ProcessSet& set, const Status& why);
-  // Shards that have not ended.
+  // Returns whether all shards have ended.
   bool is_idle() const { return unfinished_ == 0; }
 
  private:
-  // Of one that has been settled.
+  // A turn that has been settled and has not come.
   struct QueuedTurn {
     uint64_t time = 0;
     int32_t set = 0;
     ShardRun* run = nullptr;
-    bool is_last = true;  // turn of the shard's
+    bool is_last = true;  // the shard's last turn
   };
   static bool is_later(const QueuedTurn& a, const QueuedTurn& b);
   void pump();
   static void report_progress(ProcessSet& set);
-  // Of those that have had their turn and not ended, the smallest number that is free.
+  // Takes the lowest free row of the timeline, for a shard that has its turn.
   int take_timeline_row();
 
   const uint64_t credit_bytes_;
   const int lanes_;
   GpuLaunchesHost& host_;
-  std::vector<QueuedTurn> turns_;  // the next is the last
+  std::vector<QueuedTurn> turns_;  // sorted; the next turn is the last element
   int unfinished_ = 0;
   std::vector<bool> rows_used_;  // of the timeline
   bool pumping_ = false;

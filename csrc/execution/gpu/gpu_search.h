@@ -1,6 +1,6 @@
-// What kernels find when they look for NaN and infinity in the values of one shard on a GPU, which
-// is told to its FiniteCheck afterwards. The words are in pinned memory of the host, which a kernel
-// touches only when there is something to tell.
+// Holds what kernels find when they look for NaN and infinity in the values of one shard on a GPU.
+// Its FiniteCheck is told afterwards. The words are in pinned memory of the host, which a kernel
+// writes only when it finds something.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace perseus {
 
 class GpuSearch {
  public:
-  // For so many moves of each side, numbered from 0 on. Of types that have no NaN nothing is
-  // searched.
+  // `inputs` and `results`: the number of moves of each side, which are numbered from 0. Types that
+  // have no NaN are not searched.
   GpuSearch(const FiniteCheck& check, DataType dtype, size_t inputs, size_t results)
       : is_on_(check.is_on() && is_floating(dtype)),
         puts_zeros_(check.puts_zeros()),
@@ -25,14 +25,14 @@ class GpuSearch {
 
   bool is_on() const { return is_on_; }
 
-  // GPU's thread, before anything is launched.
+  // GPU's thread. Call before anything is launched.
   Status prepare(Gpu& gpu);
   // For MoveKernels::launch.
   NonFiniteSearch of(FiniteCheck::Side side) const;
 
-  // The kernels may be at it until then.
+  // Kernels may use the memory until then.
   void note_use(GpuEvent until) { words_.note_use(std::move(until)); }
-  // Once they are done: what was found first by move `index` of that side.
+  // Once the kernels are done: what move `index` of that side found first.
   struct Finding {
     uint64_t element;
     bool is_infinity;

@@ -12,7 +12,7 @@
 namespace perseus {
 namespace {
 
-// The first NCCL of which several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE is set.
+// From this NCCL on several ranks may share a GPU, if NCCL_MULTI_RANK_GPU_ENABLE is set.
 constexpr int kFirstToShareGpus = 23003;
 
 // Returns whether this version of NCCL can be given the policy.
@@ -40,7 +40,7 @@ bool is_set(const char* variable) {
 
 NcclConfig config_of(const Settings& settings, int version) {
   NcclConfig config = NcclConfig::of(version);
-  config.blocking = 0;     // so that it can be given up
+  config.blocking = 0;     // so that waiting for it can end in an error
   config.split_share = 0;  // lanes run side by side
   config.shrink_share = 0;
   if (has_cta_policy(settings.nccl_cta_policy, version)) {
@@ -50,7 +50,7 @@ NcclConfig config_of(const Settings& settings, int version) {
   return config;
 }
 
-// How many ranks make ids, each for itself and those after it.
+// How many ranks make ids, each for itself and the ranks after it.
 int roots_of(const FoundLibrary<Nccl>& library, const Settings& settings, int size) {
   if (library.functions.init_rank_with_ids == nullptr) return 1;
   const auto of_each = static_cast<int>(settings.nccl_ranks_per_root);
@@ -61,7 +61,7 @@ int roots_of(const FoundLibrary<Nccl>& library, const Settings& settings, int si
 
 // A rank tells these to the others.
 struct NcclGroup::Capabilities {
-  int32_t version = 0;  // of NCCL; 0: none that can be used
+  int32_t version = 0;  // of NCCL; 0: there is none that can be used
   uint8_t has_kernels = 0;
   uint8_t shares_gpus = 0;
   CuUuid uuid{};
@@ -107,7 +107,8 @@ Task NcclGroup::exchange(CollectiveOptions options) {
   co_return status;
 }
 
-// Every so many ranks one makes ids, which answers those up to the next as they connect.
+// Some ranks, evenly spread over the set, make ids. The ranks up to the next one connect through
+// it.
 Task NcclGroup::exchange_ids(CollectiveOptions options) {
   struct Ids {
     uint64_t is_error = 0;
@@ -173,8 +174,8 @@ void NcclGroup::compare(std::span<const Capabilities> all) {
     }
   }
   if (set_.index != 0) return;
-  if (!staging_reason_.empty() && settings_.gpu_operations == GpuOperations::kNccl)
-    return;  // which errors tell
+  // With kNccl the operations' errors say so.
+  if (!staging_reason_.empty() && settings_.gpu_operations == GpuOperations::kNccl) return;
   if (!staging_reason_.empty()) {
     PERSEUS_LOG(kWarning, "tensors on GPUs go by way of the host's memory: " << staging_reason_);
   } else if (settings_.nccl_cta_policy != CtaPolicy::kDefault &&
@@ -237,7 +238,7 @@ Status NcclGroup::connect(NcclLane& lane, int number, const NcclGroup* world) {
   return lane.split_by_host(hosts.across.index, hosts.local.index);
 }
 
-// All ranks of this set see the same: what is launched comes in one order on all of them.
+// All ranks of this set decide alike, since launches come in one order on all of them.
 NcclLane* NcclGroup::lane_to_shrink(const NcclGroup& world, int number) const {
   const std::unique_ptr<NcclLane>& lane = world.lanes_[number];
   if (&world == this || setup_.nccl.shrink == nullptr || lane == nullptr) return nullptr;

@@ -1,7 +1,7 @@
-// A process set's lanes of NCCL: whether its ranks can speak to each other by it, which they find
-// out together when they first have tensors on GPUs, and the communicators, one a lane, which are
-// connected when the first of these tensors has its turn. Engine thread; what it makes lives on the
-// GPU's thread.
+// NCCL for a process set. When the ranks first have tensors on GPUs, they exchange what they have
+// and find out together whether they can use NCCL. There is a communicator for each lane, which is
+// connected when the first of these tensors has its turn. Engine thread; lanes live on the GPU's
+// thread.
 #pragma once
 
 #include <coroutine>
@@ -16,23 +16,23 @@
 
 namespace perseus {
 
-// The bound of PERSEUS_NCCL_LANES.
+// The largest value of PERSEUS_NCCL_LANES.
 inline constexpr int kMostNcclLanes = 16;
 
-// Communicators are of one GPU a rank: an error unless the operation is on this one.
+// Returns an error if the operation is on another GPU: a rank's communicators use one GPU.
 Status check_same_gpu(const Operation& operation, const Gpu& gpu);
 
 class NcclGroup final : TaskObserver {
  public:
-  // `thread`: of this rank's GPU, which has the set's first tensors.
+  // `thread`: that of the GPU which has this rank's first tensors of the set.
   NcclGroup(const Settings& settings, GpuThread& thread, const ProcessSet& set);
   NcclGroup(const NcclGroup&) = delete;
   ~NcclGroup();
 
-  // Has the ranks tell each other what they have. Call once; the messages go under `options`.
+  // Begins to exchange what each rank has. Call once. The messages go under `options`.
   void exchange_capabilities(const CollectiveOptions& options) { exchange(options).start(this); }
 
-  // Awaited by shards, any number: until the ranks know what all of them have.
+  // Any number of shards may await this: until the ranks know what all of them have.
   class Ready {
    public:
     explicit Ready(NcclGroup& group) : group_(group) {}
@@ -45,22 +45,22 @@ class NcclGroup final : TaskObserver {
   };
   Ready ready() { return Ready(*this); }
 
-  // All of these once ready() has returned; the same on all ranks.
-  // Why the set's tensors go by way of the host; empty if they go by NCCL.
+  // Valid once ready() has returned, and the same on all ranks: why the set's tensors are staged
+  // through the host's memory; empty if they go by NCCL.
   const std::string& staging_reason() const { return staging_reason_; }
-  // Whether every rank has kernels.
+  // Valid once ready() has returned: whether every rank has kernels.
   bool has_kernels() const { return has_kernels_; }
 
-  // Why the operation cannot go by NCCL with the others. Before ready() has returned: why it could
-  // not if the ranks turn out to use NCCL.
+  // Returns an error if the set's tensors go by NCCL, or may yet turn out to, and the operation
+  // cannot go with them.
   Status check(const Operation& operation) const;
 
   Gpu& gpu() const { return thread_.gpu(); }
   GpuThread& thread() const { return thread_; }
   int lanes() const { return static_cast<int>(lanes_.size()); }
 
-  // GPU's thread, when it is this set's turn: a lane, which this connects. `world`: the group of
-  // all ranks, if there is one by now, whose communicators save a part of that.
+  // GPU's thread, when it is this set's turn. Returns a lane, which it connects if necessary.
+  // `world`: the group of all ranks, if there is one; its communicators make connecting faster.
   Result<NcclLane*> lane(int number, const NcclGroup* world);
 
  private:
@@ -71,7 +71,8 @@ class NcclGroup final : TaskObserver {
   Task exchange_ids(CollectiveOptions options);
   void task_finished(const Status& status) override;
   Status connect(NcclLane& lane, int number, const NcclGroup* world);
-  // The lane of that number, if it is connected and these ranks use the same GPUs there.
+  // The world's lane of that number, if it is connected and this set's ranks use the same GPUs in
+  // it.
   NcclLane* lane_to_shrink(const NcclGroup& world, int number) const;
 
   const Settings& settings_;
@@ -89,7 +90,7 @@ class NcclGroup final : TaskObserver {
   std::vector<std::coroutine_handle<>> waiters_;
 
   std::vector<std::vector<NcclUniqueId>> ids_;    // by lane
-  std::vector<std::unique_ptr<NcclLane>> lanes_;  // by number; GPU's thread, once connected
+  std::vector<std::unique_ptr<NcclLane>> lanes_;  // by number; the GPU's thread's, once connected
 };
 
 }  // namespace perseus

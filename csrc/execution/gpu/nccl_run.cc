@@ -18,10 +18,10 @@
 namespace perseus {
 namespace {
 
-// Where the factors of a sum are multiplied: before anything is added, so that no sum is out of
-// range whose result is not, as far as NCCL can do it, which takes a factor in the elements' type.
-// In 16 bits that may be far from what it is: then the power of two below it, which is exact, and
-// the rest by the kernel that unpacks.
+// Where a sum is multiplied by its factor. Best before anything is added, so that no partial sum is
+// out of range if the result is not. NCCL does that, but takes the factor in the elements' type. In
+// 16 bits that may be far from the exact factor. Then NCCL takes the power of two below it, which
+// is exact, and the kernel that unpacks multiplies by the rest.
 struct Factors {
   double in_sum = 1.0;
   double in_unpack = 1.0;
@@ -48,8 +48,8 @@ Factors factors_of(const ShardRun& run) {
   return {in_sum, factor / in_sum};
 }
 
-// Runs `queue(LaneCalls&)` on the GPU's thread, on the shard's lane, and waits for the end of what
-// it has queued. is_last: the shard queues nothing after that.
+// Runs `queue(LaneCalls&)` on the GPU's thread, on the shard's lane. Awaiting the result waits for
+// the end of what it has queued. is_last: the shard queues nothing after that.
 template <typename Queue>
 auto on_lane(ShardRun& run, const GpuLaunches& launches, std::span<const CuEvent> ready,
              bool is_last, Queue queue) {
@@ -71,11 +71,11 @@ auto on_lane(ShardRun& run, const GpuLaunches& launches, std::span<const CuEvent
   });
 }
 
-// The pieces of a shard, and where a collective finds their values: in one tensor's memory, or in
-// that of all, packed. What is looked for is found by the kernels that move them.
+// The pieces of a shard, and where a collective finds their values: in the memory of the only
+// tensor, or packed in a buffer. The kernels that move the values also search them for NaN.
 class Pieces {
  public:
-  // factor: for what is unpacked. search: null if nothing is looked for.
+  // factor: multiplies what is unpacked. search: null if nothing is searched.
   Pieces(const ShardRun& run, RunContext& context, double factor, GpuSearch* search)
       : run_(run),
         factor_(factor),
@@ -88,7 +88,7 @@ class Pieces {
     uint32_t index = 0, last = UINT32_MAX;
     for (const Piece& piece : run.shard.pieces) {
       const Segment segment = segment_of(run, piece);
-      auto* place = reinterpret_cast<std::byte*>(offset);  // in a buffer that is not known yet
+      auto* place = reinterpret_cast<std::byte*>(offset);  // relative to a buffer not yet known
       pack_.emplace(Move{segment.source, place, segment.elements, index});
       unpack_.emplace(Move{place, segment.target, segment.elements, index});
       if (piece.operation != last) {
@@ -110,8 +110,8 @@ class Pieces {
     const void* source;
     std::byte* target;
   };
-  // Where the collective is to read and to write `room` bytes, of which there may be more than the
-  // pieces have. packs: whether this rank's values are read.
+  // Returns where the collective is to read and to write `room` bytes, which may be more than the
+  // pieces have. packs: whether this rank's values are needed.
   Result<Buffers> pack_tensors(const LaneCalls& calls, uint64_t room, bool packs) {
     const bool fits = pack_.size() == 1 && room == run_.shard.bytes;
     const bool is_searched = search_ != nullptr && search_->is_on();
@@ -134,7 +134,7 @@ class Pieces {
     buffer_ = buffer;
     return Buffers{buffer, buffer};
   }
-  // Of what the collective has written.
+  // Copies what the collective has written to the tensors.
   Status unpack_tensors(const LaneCalls& calls) {
     if (buffer_ == nullptr) return {};
     return calls.unpack(buffer_, run_.shard.elements(), unpack_.span(), run_.shard.dtype, factor_,
@@ -151,10 +151,10 @@ class Pieces {
   GpuSearch* const search_;
   ScratchArray<Move> pack_, unpack_;
   ScratchArray<CuEvent> ready_;
-  std::byte* buffer_ = nullptr;  // in which they are packed; null: they are where they belong
+  std::byte* buffer_ = nullptr;  // in which the values are packed; null: they are in the tensor
 };
 
-// What is looked for in the pieces that a shard reduces, if anything.
+// The search for NaN and infinity in the pieces that a shard reduces, if it is on.
 struct PiecesCheck {
   PiecesCheck(ShardRun& run, RunContext& context)
       : check(run, context, run.shard.pieces),
@@ -165,7 +165,7 @@ struct PiecesCheck {
   GpuSearch search;
   const size_t pieces;
 
-  // Once all is done on the GPU.
+  // Call once all is done on the GPU.
   Task conclude() {
     for (const auto side : {FiniteCheck::kInput, FiniteCheck::kResult}) {
       for (size_t i = 0; i < pieces; ++i) {
@@ -201,8 +201,9 @@ Task run_allreduce(ShardRun& run, RunContext context, const GpuLaunches& launche
   co_return status;
 }
 
-// Of the shard, each rank of a host reduces a part with its like on the other hosts. The parts are
-// of one length, so there may be something behind the last element.
+// Each rank of a host reduces a part of the shard with the ranks at its position on the other
+// hosts. All parts have the same length, so the last one may be longer than what is left of the
+// shard.
 Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
   const Description& description = run.description();
   const DataType dtype = run.shard.dtype;
@@ -215,7 +216,7 @@ Task run_halves(ShardRun& run, RunContext context, GpuLaunches& launches) {
   Pieces pieces(run, context, factors.in_unpack, &checked.search);
   PERSEUS_CO_RETURN_IF_ERROR(pieces.status());
 
-  // GPU's thread, which launches both.
+  // These belong to the GPU's thread, which launches both halves.
   std::byte* whole = nullptr;
   std::byte* own = nullptr;
   Status upper_launched = Status::aborted("the upper half has not been launched");
@@ -272,8 +273,8 @@ Task run_broadcast(ShardRun& run, RunContext context, const GpuLaunches& launche
   co_return status;
 }
 
-// What falls to each rank is as long on all: rows are laid out for the longest, where they differ,
-// and where something is looked for in them, or multiplied.
+// NCCL gives each rank equally many elements. If the ranks' rows differ, if they are searched or
+// multiplied, they are copied to blocks of the longest length first.
 Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& launches) {
   const Group& group = run.batch->set->group;
   const Description& description = run.description();
@@ -359,7 +360,7 @@ Task run_reduce_scatter(ShardRun& run, RunContext context, const GpuLaunches& la
   co_return status;
 }
 
-// Memory for results whose sizes are known by now.
+// Allocates results whose sizes have become known.
 Task allocate_results(NcclGroup& nccl, Operation& operation, std::span<const uint64_t> bytes_of) {
   AwaitableGpuWork work(nccl.thread(), nullptr, [&]() -> Status {
     for (size_t t = 0; t < operation.tensors.size(); ++t) {
@@ -483,7 +484,7 @@ Task run_alltoall(ShardRun& run, RunContext context, GpuLaunches& launches) {
   co_return status;
 }
 
-// What needs nothing of the other ranks before its turn.
+// Runs an operation that needs nothing from the other ranks before its turn.
 Task run_even(ShardRun& run, RunContext context, GpuLaunches& launches) {
   Status status = co_await launches.turn(run);
   PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -502,7 +503,7 @@ Task run_even(ShardRun& run, RunContext context, GpuLaunches& launches) {
 
 Task run_staged(ShardRun& run, RunContext context, GpuLaunches& launches) {
   Status status = co_await launches.turn(run);
-  // By way of the host nothing is halved.
+  // A staged shard has no halves, but must take both turns.
   if (status.is_ok() && run.turn.has_halves) status = co_await launches.turn(run);
   PERSEUS_CO_RETURN_IF_ERROR(status);
   const TracedShard traced(context.timeline, run);
@@ -510,7 +511,8 @@ Task run_staged(ShardRun& run, RunContext context, GpuLaunches& launches) {
   co_return status;
 }
 
-// Why the shard goes by way of the host; empty if it goes by NCCL. The same on all ranks.
+// Returns why the shard is staged through the host's memory; empty if it goes by NCCL. The same on
+// all ranks.
 std::string staging_reason(const ShardRun& run, const NcclGroup& nccl) {
   if (!nccl.staging_reason().empty() || nccl.has_kernels()) return nccl.staging_reason();
   const bool takes_kernels =
@@ -534,7 +536,7 @@ bool nccl_supports(const Description& description, const Settings& settings) {
   const DataType dtype = description.tensors.front().dtype;
   const bool is_same_type = std::ranges::all_of(
       description.tensors, [&](const TensorDescription& tensor) { return tensor.dtype == dtype; });
-  // A set of one divides by one; the others cannot know better here.
+  // The size of the set is not known here, so an average counts as scaled even in a set of one.
   const bool is_scaled = description.prescale != 1.0 || description.postscale != 1.0 ||
                          description.reduce_op == ReduceOp::kAverage;
   const bool is_sum =

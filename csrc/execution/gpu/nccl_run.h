@@ -1,9 +1,9 @@
-// A shard on its way by NCCL: from tensors on GPUs to tensors on GPUs, all of it on one stream. The
-// GPU's thread queues it in the shard's turn; nothing waits on the host but for the end.
+// Runs a shard by NCCL: from tensors on GPUs to tensors on GPUs, on one stream. The GPU's thread
+// queues all of it in the shard's turn. The host waits only for the end.
 //
 //   stream of the lane:  wait for the framework's streams, pack, collective, unpack
 //
-// An allreduce in hierarchical mode comes in two halves, launched in turns of their own:
+// An allreduce in hierarchical mode has two halves, which are launched in turns of their own:
 //
 //   upper:  wait, pack, reduce-scatter inside hosts, allreduce between them
 //   lower:  allgather inside hosts, unpack
@@ -17,14 +17,15 @@
 
 namespace perseus {
 
-// Whether NCCL does such operations: what all ranks say alike decides.
+// Returns whether NCCL can do such operations. Depends only on what all ranks describe alike.
 bool nccl_supports(const Description& description, const Settings& settings);
 
-// Whether the shard, which goes by NCCL, has halves; the same on all ranks.
+// Returns whether the shard, which goes by NCCL, has halves; the same on all ranks.
 bool has_halves(const ShardRun& run, const Settings& settings);
 
-// Prepares the shard, waits for its turn, and runs it to its end; where NCCL turns out not to reach
-// all ranks, by way of the host. The set's NcclGroup must have begun to meet.
+// Prepares the shard, waits for its turn, and runs it to its end. If NCCL turns out not to work for
+// all ranks, the shard is staged through the host's memory. Call after the set's NcclGroup has
+// begun to exchange capabilities.
 Task run_in_turn(ShardRun& run, RunContext context, GpuLaunches& launches);
 
 }  // namespace perseus

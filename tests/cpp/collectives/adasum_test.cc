@@ -54,7 +54,7 @@ Vector reference(std::vector<Vector> blocks, const std::vector<uint64_t>& tensor
 
 struct Type {
   DataType type;
-  double tolerance;  // of the largest element
+  double tolerance;  // relative to the largest element
 };
 
 class AdasumOfType : public testing::TestWithParam<Type> {};
@@ -115,7 +115,7 @@ TEST(Adasum, AddsWhatIsOrthogonalAveragesWhatIsEqualAndKeepsWhatMeetsZero) {
   for (int rank = 0; rank < 4; ++rank) {
     data[rank][rank] = 3.0f;                  // orthogonal
     data[rank][4] = 5.0f;                     // equal
-    data[rank][6] = rank == 2 ? 7.0f : 0.0f;  // zero but on one rank
+    data[rank][6] = rank == 2 ? 7.0f : 0.0f;  // zero except on one rank
   }
   std::vector<Task> tasks;
   for (int rank = 0; rank < 4; ++rank) {

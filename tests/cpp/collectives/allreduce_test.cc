@@ -26,7 +26,7 @@ constexpr Algorithm kAlgorithms[] = {{"auto", AllreduceAlgorithm::kAuto},
 
 class Allreduce : public testing::TestWithParam<Algorithm> {
  protected:
-  // Results by rank, after checking that nothing failed and no rule was broken.
+  // Returns the results by rank, after checking that nothing failed and no rule was broken.
   std::vector<Elements> reduce(LoopbackWorld& world, const std::vector<Elements>& inputs,
                                DataType type, ReduceOp op, bool in_place, double factor = 1.0) {
     std::vector<Elements> in = inputs, out;
@@ -100,7 +100,7 @@ TEST_P(Allreduce, SumsBuffersOfManyChunks) {
 }
 
 TEST_P(Allreduce, TakesEveryOperation) {
-  // No more ranks than a product of int64 has room for.
+  // Not more ranks than a product of int64 has room for.
   LoopbackWorld world({3}, 1);
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
     for (DataType type :
@@ -167,7 +167,7 @@ TEST_P(Allreduce, ScalesTheResultOfAnyTypeAndOperation) {
             expected.value *= factor;
             expected.magnitude =
                 std::max(expected.magnitude * std::abs(factor), std::abs(expected.value));
-            // One more: max is exact, its multiple is not.
+            // One rounding more: a max is exact, its multiple is not.
             const double allowed = tolerance(type, expected, ReduceOp::kSum, 2 * world.size() + 1);
             if (!is_floating(type)) expected.value = std::trunc(expected.value);
             ASSERT_LE(std::abs(results[0][i] - expected.value), allowed)
@@ -281,7 +281,7 @@ TEST(AllreduceHierarchical, CrossesBetweenHostsAsSeldomAsItCan) {
                               AllreduceAlgorithm::kAuto));
   }
   for (const Status& status : world.run(std::move(tasks))) ASSERT_TRUE(status.is_ok());
-  // Two hosts: 2 (hosts - 1) / hosts of the buffer leaves each.
+  // With two hosts, 2 (hosts - 1) / hosts of the buffer leaves each.
   EXPECT_EQ(world.bytes_between_hosts(), 2 * kElements * sizeof(float));
 }
 

@@ -133,10 +133,10 @@ void LoopbackWorld::hold(int rank, const Transfer& transfer, bool is_send) {
 
 void LoopbackWorld::release(int rank, const Transfer* transfer) { held_[rank].erase(transfer); }
 
-// One random piece; true when the message is complete.
+// Delivers one random piece. Returns whether the message is complete.
 bool LoopbackWorld::deliver(Message& message) {
   if (message.send != nullptr && message.receive == nullptr) {
-    // A link may take over what is not awaited yet.
+    // A link may accept a message that is not awaited yet.
     if (random_() % 4 != 0) return false;
     message.early_copy.assign(message.send->source, message.send->source + message.send->bytes);
     message.is_early = true;
@@ -179,7 +179,7 @@ bool LoopbackWorld::poll() {
   if (messages_.empty()) return false;
   bool moved = false;
   for (auto it = messages_.begin(); it != messages_.end();) {
-    // Half of what could move waits for a later turn.
+    // Half of the messages that could move wait for a later turn.
     Message& message = it->second;
     const bool is_ready =
         message.send != nullptr || (message.is_early && message.receive != nullptr);

@@ -1,5 +1,5 @@
-// N ranks on one event loop, with links that deliver in random pieces and random order, sometimes
-// finish a send before the receive is begun, and watch that the rules of links are kept.
+// N ranks on one event loop. Their links deliver in random pieces and random order, sometimes
+// finish a send before the receive is begun, and check that the rules of links are kept.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +31,10 @@ class LoopbackWorld : private Poller {
   const Group& group(int rank) const { return groups_[rank]; }
   CollectiveOptions options(uint64_t operation) { return {operation, 0, 0, 0, &buffers_}; }
 
-  // Runs one task a rank to the end and gives their outcomes.
+  // Runs one task per rank to the end and returns how they ended.
   std::vector<Status> run(std::vector<Task> tasks);
 
-  // After that many further messages, everything under way and to come fails with `why`.
+  // After that many further messages, everything under way or begun later fails with `why`.
   void fail_after(int messages, Status why);
 
   // Broken rules seen so far: tags in use twice, memory given to two transfers at once, sizes that

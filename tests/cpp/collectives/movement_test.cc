@@ -157,7 +157,7 @@ TEST(Movement, EndsOnEveryRankWithTheErrorOfAFailedLink) {
       world.fail_after(messages, Status::aborted("rank 1 died"));
       int failed = 0;
       for (const Status& status : world.run(std::move(tasks))) {
-        // The root of a broadcast, or who was served already, may be done by then.
+        // The root of a broadcast, or a rank that has its data already, may be done by then.
         if (status.is_ok()) continue;
         ++failed;
         EXPECT_EQ(status.message(), "rank 1 died");

@@ -1,5 +1,5 @@
-// Every collective over the real links of each transport, at every number of ranks. A rank finds
-// out by a collective whether the others have the same bits, so ranks may be threads or processes.
+// Runs every collective over the real links of each transport, at every number of ranks. Ranks use
+// a collective to check that all have the same bits, so they may be threads or processes.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -40,7 +40,7 @@ Status wrong(const Suite& suite, std::string_view what) {
                           std::string(what));
 }
 
-// Whether all ranks hold the same bytes, by their hashes.
+// Returns whether all ranks hold the same bytes, by comparing hashes.
 Task expect_same_bits(Suite& suite, const Elements& result) {
   const std::vector<std::byte> bytes = result.bytes();
   const uint64_t hash =
@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, OverLinks, testing::ValuesIn(transports_und
                          transport_name);
 
 Task run_allreduces(RankContext& context) {
-  // Two ranks to a host where that comes out even, to have hosts to cross between.
+  // Two ranks per host if their number is even, so that there is traffic between hosts.
   Suite suite(context, context.size % 2 == 0 ? 2 : context.size);
   Task checks = check_allreduces(suite);
   Status status = co_await std::move(checks);

@@ -1,4 +1,4 @@
-// What the tests of movements send.
+// Test data for collectives that move bytes.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace perseus {
 
 using Bytes = std::vector<uint8_t>;
 
-// Bytes that tell sender, receiver and place apart.
+// Bytes that differ by sender, receiver and position.
 inline Bytes pattern(size_t size, int from, int to = 0) {
   Bytes bytes(size);
   for (size_t i = 0; i < size; ++i)

@@ -1,4 +1,4 @@
-// Inputs of every rank and what their reduction must be, in float64.
+// Inputs of every rank and the expected result of their reduction, in float64.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace perseus {
 
-// Drawn once and kept: drawing them takes longer than reducing them. Any thread.
+// Drawn once and kept, since drawing them takes longer than reducing them. Any thread.
 inline const std::vector<Elements>& inputs_of(int ranks, DataType type, size_t elements) {
   static std::mutex mutex;
   static std::map<std::tuple<int, DataType, size_t>, std::vector<Elements>> drawn;
@@ -27,7 +27,7 @@ inline const std::vector<Elements>& inputs_of(int ranks, DataType type, size_t e
 
 struct Expected {
   double value;
-  double magnitude;  // what rounding errors are relative to
+  double magnitude;  // rounding errors are relative to this
 };
 
 inline Expected expected_reduction(const std::vector<Elements>& inputs, DataType type, ReduceOp op,
@@ -49,7 +49,7 @@ inline Expected expected_reduction(const std::vector<Elements>& inputs, DataType
   return expected;
 }
 
-// What `roundings` roundings to the type may add up to.
+// The largest error that `roundings` roundings to the type may add up to.
 inline double tolerance(DataType type, const Expected& expected, ReduceOp op, int roundings) {
   if (!is_floating(type) || op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;
   const FloatFormat format = format_of(type);
@@ -57,8 +57,8 @@ inline double tolerance(DataType type, const Expected& expected, ReduceOp op, in
                       std::ldexp(1.0, format.smallest - format.precision));
 }
 
-// The first element of `result` that differs from the reduction of the inputs' elements from
-// `offset` on by more than `roundings` roundings; result.size() if there is none.
+// Returns the first element of `result` that differs by more than `roundings` roundings from the
+// reduction of the inputs' elements, beginning with `offset`; result.size() if there is none.
 inline size_t first_wrong(const Elements& result, const std::vector<Elements>& inputs,
                           size_t offset, DataType type, ReduceOp op, int roundings) {
   for (size_t i = 0; i < result.size(); ++i) {

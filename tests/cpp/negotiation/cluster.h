@@ -1,5 +1,5 @@
-// N negotiators in one thread, joined by queues that deliver in random order between pairs and in
-// order within a pair, as links do.
+// N negotiators in one thread, joined by queues. As links do, the queues deliver in order between
+// two ranks, and in random order otherwise.
 #pragma once
 
 #include <deque>
@@ -24,12 +24,12 @@ class Cluster {
   int size() const { return static_cast<int>(members_.size()); }
   Negotiator& at(int rank) { return members_[rank]->negotiator; }
   const std::vector<Agreement>& agreements(int rank) const { return members_[rank]->agreements; }
-  // From now on every operation has an input of so many bytes: input(rank, its bytes).
+  // From now on every operation has an input of `bytes` bytes: input(rank, bytes).
   void give_inputs(size_t bytes) { input_bytes_ = bytes; }
   static std::vector<std::byte> input(int rank, size_t bytes) {
     return std::vector(bytes, static_cast<std::byte>(rank + 1));
   }
-  // What came along with each of the rank's agreements.
+  // The inputs that came with each of the rank's agreements.
   const std::vector<std::vector<std::byte>>& inputs(int rank) const {
     return members_[rank]->inputs;
   }
@@ -71,7 +71,7 @@ class Cluster {
     return delivered;
   }
 
-  // Names that a rank has agreed on, in order.
+  // The names that a rank has agreed on, in order.
   std::vector<std::string> ready(int rank) const {
     std::vector<std::string> names;
     for (const Agreement& agreement : agreements(rank)) {

@@ -129,7 +129,7 @@ TEST_P(AnySize, WhatOneRankRefusesFailsOnAllAndItsNextSubmissionIsTheNextOfAll) 
         cluster.deliver_all();
       };
       if (is_known) submit_everywhere();
-      // Twice wrong, then right, before anybody else has come.
+      // Wrong twice, then right, before any other rank has submitted it.
       cluster.refuse(odd, "w", "its splits are wrong");
       cluster.refuse(odd, "w", "its root is wrong");
       cluster.submit(odd, "w");
@@ -427,7 +427,7 @@ TEST_P(AnySize, NoInputsComeWhereOneRankHasMoreToSayOrNoneOrHasJoined) {
     EXPECT_EQ(cluster.ready(r), (Names{"a", "b", "a", "b", "a"})) << "rank " << r;
     const auto& inputs = cluster.inputs(r);
     EXPECT_EQ(inputs, cluster.inputs(0)) << "rank " << r;
-    // Only "b", when nobody had anything else left, was alone.
+    // Only "b" was pending alone, after everything else was done.
     const std::vector<std::byte> all = inputs_of_all(cluster.size(), sizeof(float));
     EXPECT_EQ(std::count(inputs.begin(), inputs.end(), all), 1);
     EXPECT_EQ(
@@ -504,7 +504,7 @@ TEST(Piggyback, BytesThatAreNoneAreRefused) {
     Piggyback copy;
     EXPECT_EQ(copy.read(reader), size == writer.size()) << size;
   }
-  // Of more bytes than may be sent along, and of none.
+  // Inputs of more bytes than may be sent along, and of none.
   for (const uint32_t bytes : {0u, 5000u, UINT32_MAX}) {
     ByteWriter wrong;
     wrong.put<uint32_t>(3);

@@ -74,7 +74,7 @@ TEST(Records, BytesThatAreNoneAreRefused) {
 }
 
 TEST(Records, WhatTwoSayAlikeIsTheLowerRanksWordEitherWay) {
-  // The second differs in a bit that does not count, so it cannot be compared as bytes.
+  // The second differs in a bit that does not matter, so the two cannot be compared as bytes.
   for (const double zero : {0.0, -0.0}) {
     Records low, high;
     low.append("a", said_by(2, {4}, 0.0));

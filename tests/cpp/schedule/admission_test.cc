@@ -75,7 +75,7 @@ TEST(Admission, TheOldestOfEachProcessSetMayAlwaysStart) {
   Admission admission(1, 10);
   Ticket first = ticket(9, 10, 0), second = ticket(0, 100, 1), third = ticket(0, 1, 1);
   for (Ticket* t : {&first, &second, &third}) admission.add(t);
-  // In which order does not matter; both sets' oldest run, the third waits.
+  // The order does not matter: the oldest of both sets run, and the third waits.
   EXPECT_NE(admission.start_next(), nullptr);
   EXPECT_NE(admission.start_next(), nullptr);
   EXPECT_EQ(admission.start_next(), nullptr);

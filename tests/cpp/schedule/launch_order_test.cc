@@ -16,7 +16,7 @@ Launch launch(int32_t urgency, uint64_t size = 1) {
   return made;
 }
 
-// Of launches without halves.
+// The turns of launches without halves.
 std::vector<Launch*> settle(LaunchOrder& order, uint64_t ended) {
   std::vector<Launch*> settled;
   for (const LaunchTurn& turn : order.settle(ended)) settled.push_back(turn.launch);
@@ -105,7 +105,7 @@ TEST(LaunchOrder, LowerHalvesFollowTheUpperOnesOfTheOtherLanes) {
             (Turns{{&a}, {&b}, {&c}, {&d}, {&a, true}, {&b, true}, {&c, true}, {&d, true}}));
 }
 
-// What is whole may come between, but not on the lane of one that is half done.
+// A launch without halves may come between two halves, but not on their lane.
 TEST(LaunchOrder, ALaneHasNothingHalfDoneWhenItIsGivenAnother) {
   Launch launches[3] = {launch(0), launch(0), launch(0)};
   auto& [a, b, c] = launches;
@@ -117,7 +117,7 @@ TEST(LaunchOrder, ALaneHasNothingHalfDoneWhenItIsGivenAnother) {
             (std::vector<LaunchTurn>{{&a}, {&b}, {&a, true}, {&c}}));
 }
 
-// Ranks whose launches end at other moments, and in other orders, settle the same order.
+// Ranks whose launches end at different moments, and in different orders, settle the same order.
 TEST(LaunchOrder, IsTheSameOnRanksThatAgreeOnTheSame) {
   std::mt19937 random(7);
   for (int round = 0; round < 50; ++round) {

@@ -17,7 +17,7 @@ TEST(StepCounter, BeginsAStepWhenAPartComesAgain) {
   EXPECT_EQ(steps.step(), 1);
   EXPECT_TRUE(steps.note(Fingerprints{4, 2}));
   EXPECT_EQ(steps.step(), 2);
-  EXPECT_FALSE(steps.note(Fingerprints{1, 3}));  // of the step before
+  EXPECT_FALSE(steps.note(Fingerprints{1, 3}));  // these belong to the step before
   EXPECT_TRUE(steps.note(Fingerprints{4}));
   EXPECT_EQ(steps.step(), 3);
 }

@@ -20,16 +20,16 @@ constexpr Tuning kStart = {.streams = 8,
                            .chunk_bytes = 128 << 10};
 const Tuning kDefaults = Tuning::from(Settings());
 const TuningEffort kDefaultEffort = TuningEffort::from(Settings());
-// Of every dimension.
+// Candidates of every dimension.
 const Candidates kAll = {.shard_bytes = {1 << 18, 1 << 19, 1 << 20, 4 << 20},
                          .streams = {1, 2, 4, 8},
                          .merge_bytes = {1 << 20, 4 << 20, 16 << 20},
                          .credit_bytes = {4 << 20, 16 << 20, 64 << 20},
                          .chunk_bytes = {32 << 10, 128 << 10}};
-// All steps count, so that a trial can be concluded without any.
+// No step is skipped, and a trial can be concluded without steps.
 constexpr TuningEffort kQuick = {.steps = 3, .warm_up = 0, .most_values = 1000};
 
-// A training step in two bursts.
+// Records a training step in two bursts.
 void record_step(Tuner& tuner, uint64_t nanoseconds_a_mib) {
   tuner.record(1 << 20, nanoseconds(nanoseconds_a_mib));
   tuner.record(3 << 20, nanoseconds(3 * nanoseconds_a_mib));
@@ -55,7 +55,7 @@ Tuned tune(const std::function<uint64_t(const Tuning&)>& time_of,
   return tuned;
 }
 
-// Nanoseconds a MiB that `tuning` takes longer than `fastest`.
+// How many nanoseconds per MiB `tuning` takes longer than `fastest`.
 uint64_t distance(const Tuning& tuning, const Tuning& fastest) {
   const auto of = [](uint64_t a, uint64_t b) {
     return 100 * static_cast<uint64_t>(std::countr_zero(std::max(a, b) / std::min(a, b)));
@@ -111,7 +111,7 @@ TEST(Tuner, WhatItKeepsIsHardlyEverSlowerThanTheStartHoweverNoisyTheMachine) {
   for (unsigned seed = 0; seed < kJobs; ++seed) {
     NoisyMachine machine(seed);
     const Tuned tuned = tune([&](const Tuning& t) {
-      return machine.disturbed(2'000 + distance(t, kStart));  // the start is the best there is
+      return machine.disturbed(2'000 + distance(t, kStart));  // nothing is better than the start
     });
     slower += tuned.best != kStart;
   }
@@ -142,7 +142,7 @@ TEST(Tuner, TakesNoMoreThanFiftySteps) {
   const auto between_hosts = Candidates::between_hosts(kDefaults, 8);
   const auto in_a_host = Candidates::inside_a_host(kDefaults);
   for (const Candidates& candidates : {between_hosts, in_a_host}) {
-    for (uint64_t factor : {99, 100, 101}) {  // ever faster, alike, ever slower
+    for (uint64_t factor : {99, 100, 101}) {  // faster and faster, constant, slower and slower
       Tuner tuner(kDefaults, candidates, kDefaultEffort);
       for (uint64_t time = 1'000'000; !tuner.is_finished();) {
         time = time * factor / 100;

@@ -107,7 +107,7 @@ TEST(Backlog, SettlesWhenItIsEmpty) {
   Backlog backlog;
   backlog.settle(std::chrono::hours(1));
   backlog.add();
-  std::thread other([&] { backlog.take_away(); });
+  std::thread other([&] { backlog.remove(); });
   backlog.settle(std::chrono::hours(1));
   other.join();
 }

@@ -170,9 +170,11 @@ TEST_P(EnginePartsTest, ABrokenWorldEndsEverythingEverywhere) {
 
 TEST_P(EnginePartsTest, AMalformedMessageBreaksTheWorldInItsSendersName) {
   if (size() == 1) GTEST_SKIP() << "takes two";
+  ThreadRendezvous submitted(size());
   run_engine_world(size(), [&](EngineRank& rank) {
     ASSERT_TRUE(rank.parts().own_operations.meet(20s).is_ok());
     const OperationPtr operation = rank.submit("mine " + std::to_string(rank.rank()), 1);
+    ASSERT_TRUE(submitted.all_gather(rank.rank(), "", 60s).is_ok());
     if (rank.rank() == 1) {
       rank.loop().post([&] {
         const std::byte nonsense[] = {std::byte{200}, std::byte{1}};

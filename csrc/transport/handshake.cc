@@ -1,23 +1,18 @@
 #include "transport/handshake.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/hmac.h"
+#include "base/secret.h"
 
 namespace perseus {
 
 Nonce random_nonce() {
   Nonce nonce;
-  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
-    std::perror("perseus: getrandom");
-    std::abort();
-  }
+  random_bytes(nonce.size()).copy(reinterpret_cast<char*>(nonce.data()), nonce.size());
   return nonce;
 }
 

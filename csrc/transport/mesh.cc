@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "base/secret.h"
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "transport/mesh_impl.h"
@@ -19,18 +19,8 @@ namespace {
 // Frames hold whole elements of any type, aligned.
 constexpr uint64_t kChunkMultiple = 64;
 
-// Where a cloud gives a connection an eighth of the link, or more, these fill it.
+// Enough to fill a network link where a cloud limits each connection to an eighth of it.
 constexpr int kMostTuned = 8;
-
-std::string hex(const Nonce& nonce) {
-  std::string text;
-  char digits[3];
-  for (uint8_t byte : nonce) {
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    text += digits;
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -51,11 +41,10 @@ Result<std::unique_ptr<Mesh>> Mesh::create(EventLoop& loop, const Settings& sett
 
 MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
     : loop_(loop),
-      transport_(settings.transport),
-      connections_(connections_between_hosts(settings)),
+      options_{settings.transport, connections_between_hosts(settings),
+               !settings.interfaces.empty()},
       start_timeout_(settings.start_timeout),
       peer_timeout_(settings.peer_timeout),
-      interfaces_given_(!settings.interfaces.empty()),
       environment_{loop,
                    buffers_,
                    *this,
@@ -63,7 +52,7 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
                    settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
                    settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
                    static_cast<int>(settings.streams)},
-      // Before others take this rank for dead, or this one them.
+      // Before other ranks take this one for dead, or this one them.
       shortage_(std::chrono::milliseconds(std::min(start_timeout_, peer_timeout_)) / 2,
                 [this](int error) { on_lasting_shortage(error); }) {}
 
@@ -76,7 +65,7 @@ void Mesh::decline(Bootstrap& bootstrap, const Status& why) {
   const Settings defaults;
   AddressCard card = AddressCard::of_this_process(defaults);
   card.error = why;
-  // Whoever does not come to hear of it has an error of its own.
+  // An error is ignored: a rank that this does not reach has an error of its own.
   [[maybe_unused]] const auto gathered =
       bootstrap.all_gather(card.pack(), std::chrono::seconds(defaults.start_timeout));
 }
@@ -88,13 +77,13 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   AcceptorOwner& owner = *this;
   acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, shortage_, owner);
   if (bootstrap.size() > 1) {
-    // An error goes onto the card, so that all ranks hear of it rather than wait.
+    // An error goes on the card, so that all ranks hear of it instead of waiting.
     if (Status status = listen(settings, card); !status.is_ok()) card.error = status;
   }
   Result<std::vector<std::string>> gathered = bootstrap.all_gather(card.pack(), start_timeout_);
   if (!gathered.is_ok()) return gathered.status();
   PERSEUS_RETURN_IF_ERROR(adopt(gathered.value(), bootstrap));
-  if (transport_ == TransportChoice::kMpi && topology_.size > 1) {
+  if (options_.transport == TransportChoice::kMpi && topology_.size > 1) {
     Result<std::unique_ptr<DataFabric>> fabric = make_mpi_fabric(loop_, settings, bootstrap);
     if (!fabric.is_ok()) return fabric.status();
     fabric_ = std::move(fabric).value();
@@ -104,13 +93,14 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
 }
 
 Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
-  if (transport_ != TransportChoice::kTcp) {
-    const std::string name = "perseus-" + hex(card.nonce);
+  if (options_.transport != TransportChoice::kTcp) {
+    const std::string name =
+        "perseus-" + to_hex({reinterpret_cast<const char*>(card.nonce.data()), card.nonce.size()});
     Endpoint where = Endpoint::unix_name(name);
     PERSEUS_RETURN_IF_ERROR(acceptor_->listen(where));
     card.unix_name = name;
   }
-  if (transport_ == TransportChoice::kShm) return Status::ok();
+  if (options_.transport == TransportChoice::kShm) return Status::ok();
   Result<std::vector<LocalAddress>> addresses = local_addresses(settings.interfaces);
   if (!addresses.is_ok()) return addresses.status();
   addresses_ = std::move(addresses).value();
@@ -120,9 +110,9 @@ Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
     last = acceptor_->listen(where);
     if (last.is_ok()) card.tcp.push_back(where);
   }
-  // One that can't be listened at (say, an IPv6 address still being probed) is no loss among
-  // others.
-  return card.tcp.empty() && transport_ == TransportChoice::kTcp
+  // One address that cannot be listened at (for example, an IPv6 address that is still being
+  // probed) does not matter if there are others.
+  return card.tcp.empty() && options_.transport == TransportChoice::kTcp
              ? Status::unreachable("no network address to listen at; " + last.message())
              : Status::ok();
 }
@@ -130,9 +120,8 @@ Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
 Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap) {
   Result<std::vector<AddressCard>> cards = unpack_cards(gathered);
   if (!cards.is_ok()) return cards.status();
-  cards_ = std::move(cards).value();
-  credentials_.job = cards_[0].nonce;
-  topology_ = make_topology(bootstrap.rank(), cards_);
+  credentials_.job = cards.value()[0].nonce;
+  topology_ = make_topology(bootstrap.rank(), cards.value());
   for (int rank = 0; rank < topology_.size; ++rank) {
     topology_.launched.push_back(bootstrap.launched_rank(rank));
   }
@@ -140,29 +129,30 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   environment_.rank_name = topology_.name(topology_.rank);
   peers_.resize(topology_.size);
   const bool several_hosts = topology_.host_names.size() > 1;
-  if (transport_ == TransportChoice::kShm && several_hosts) {
+  if (options_.transport == TransportChoice::kShm && several_hosts) {
     return Status::invalid_argument(
         "PERSEUS_TRANSPORT is shm, but the ranks are on several hosts (" + topology_.host_names[0] +
         ", " + topology_.host_names[1] + ", ...); use auto or tcp");
   }
   for (int rank = 0; rank < topology_.size; ++rank) {
-    if (several_hosts && cards_[rank].tcp.empty()) {
+    if (several_hosts && cards.value()[rank].tcp.empty()) {
       return Status::unreachable(topology_.name(rank) +
                                  " has no network address; see PERSEUS_INTERFACES");
     }
   }
-  if (!several_hosts) close_to_other_hosts();
+  if (!several_hosts) close_to_other_hosts(cards.value()[topology_.rank]);
+  routes_ = PeerRoutes(options_, topology_, std::move(cards).value(), std::move(addresses_));
   return Status::ok();
 }
 
-// Ranks that share memory meet at a Unix socket; others on the same host over loopback, if that is
-// among the interfaces that were asked for.
-void MeshImpl::close_to_other_hosts() {
-  const bool has_loopback = std::ranges::any_of(
-      cards_[topology_.rank].tcp, [](const Endpoint& where) { return where.is_loopback(); });
+// Stops listening at addresses that only other hosts need. Ranks that share memory connect over a
+// Unix socket; other ranks of one host use loopback, if that is among the interfaces to use.
+void MeshImpl::close_to_other_hosts(const AddressCard& own) {
+  const bool has_loopback =
+      std::ranges::any_of(own.tcp, [](const Endpoint& where) { return where.is_loopback(); });
   acceptor_->stop_listening_unless([&](const Endpoint& where) {
     if (where.family() == AF_UNIX) return true;
-    return transport_ == TransportChoice::kTcp && (where.is_loopback() || !has_loopback);
+    return options_.transport == TransportChoice::kTcp && (where.is_loopback() || !has_loopback);
   });
 }
 
@@ -172,13 +162,14 @@ FramedLink& MeshImpl::framed_link(int peer) {
 
 void MeshImpl::connection_needed(int peer) {
   begin_connecting(peer);
-  if (topology_.rank > peer && control_channels(peer) == 1) ask_to_connect(peer);
+  if (topology_.rank > peer && routes_.control_channels(peer) == 1) ask_to_connect(peer);
 }
 
 FramedLink& MeshImpl::make_link(int peer) {
   auto& link = peers_[peer].link;
-  link = std::make_unique<FramedLink>(environment_, peer, topology_.name(peer), uses_shm(peer),
-                                      control_channels(peer), fabric_ != nullptr);
+  link =
+      std::make_unique<FramedLink>(environment_, peer, topology_.name(peer), routes_.uses_shm(peer),
+                                   routes_.control_channels(peer), fabric_ != nullptr);
   if (peer == topology_.rank) {
     link->abort(Status::internal("rank " + std::to_string(peer) + " has no link to itself"));
   } else if (!failed_.is_ok() || closing_) {
@@ -190,7 +181,7 @@ FramedLink& MeshImpl::make_link(int peer) {
 void MeshImpl::begin_connecting(int peer) {
   FramedLink& link = *peers_[peer].link;
   link.mark_connection_requested();
-  // Covers the lower rank's dialers too, which give up a little earlier with more to say.
+  // For the peer's dialers too. This rank's own give up a little earlier, with a better error.
   peers_[peer].connect_timer =
       loop_.call_at(Clock::now() + start_timeout_ + std::chrono::seconds(1), [this, peer] {
         peers_[peer].link->fail(
@@ -201,30 +192,16 @@ void MeshImpl::begin_connecting(int peer) {
     const int index = link.data_channel_index();
     link.attach(index, fabric_->make_channel(peer, link.port(index)));
   }
-  for (int i = 0; i < control_channels(peer); ++i) {
-    if (dials(peer, i)) dial_channel(peer, i);
+  for (int i = 0; i < routes_.control_channels(peer); ++i) {
+    if (routes_.dials(peer, i)) dial_channel(peer, i);
   }
-}
-
-bool MeshImpl::dials(int peer, int index) const {
-  return (index % 2 == 0) == (topology_.rank < peer);
-}
-
-bool MeshImpl::uses_shm(int peer) const {
-  return transport_ != TransportChoice::kTcp &&
-         topology_.host_of[peer] == topology_.host_of[topology_.rank];
-}
-
-int MeshImpl::control_channels(int peer) const {
-  // With MPI only control goes over the connection.
-  return uses_shm(peer) ? 1 : 1 + connections_;
 }
 
 void MeshImpl::dial_channel(int peer, int index) {
   Hello hello;
-  hello.purpose = uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
+  hello.purpose = routes_.uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
   hello.index = static_cast<uint16_t>(index);
-  hello.total = static_cast<uint16_t>(control_channels(peer));
+  hello.total = static_cast<uint16_t>(routes_.control_channels(peer));
   dial(peer, hello, [this, peer, index](Result<FileDescriptor> fd) {
     FramedLink& link = *peers_[peer].link;
     if (link.is_over()) return;
@@ -240,20 +217,20 @@ void MeshImpl::ask_to_connect(int peer) {
   Hello hello;
   hello.purpose = Hello::kConnectRequest;
   dial(peer, hello, [this, peer](Result<FileDescriptor> fd) {
-    // Heard; the connection has served its purpose, and the lower rank makes those of the link.
+    // The connection has served its purpose: the lower rank now makes those of the link.
     if (fd.is_ok() || peers_[peer].link->is_connected()) return;
     peers_[peer].link->fail(Status::unreachable("cannot connect: " + fd.status().message()));
   });
 }
 
 void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
-  std::vector<Endpoint> endpoints = endpoints_of(peer, hello.index);
+  std::vector<Endpoint> endpoints = routes_.endpoints(peer, hello.index);
   if (endpoints.empty()) {
     peers_[peer].link->fail(Status::unreachable(
         "none of its network addresses can be reached from here; see PERSEUS_INTERFACES"));
     return;
   }
-  std::vector<Endpoint> sources = sources_for(endpoints);
+  std::vector<Endpoint> sources = routes_.sources(endpoints);
   Hello addressed = hello;
   addressed.to = static_cast<uint32_t>(peer);
   peers_[peer].dialers.push_back(std::make_unique<Dialer>(
@@ -262,38 +239,10 @@ void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
   peers_[peer].dialers.back()->start();
 }
 
-std::vector<Endpoint> MeshImpl::endpoints_of(int peer, int index) const {
-  const AddressCard& card = cards_[peer];
-  if (uses_shm(peer)) return {Endpoint::unix_name(card.unix_name)};
-  std::vector<Endpoint> endpoints =
-      candidates(addresses_, card.tcp, card.machine == cards_[topology_.rank].machine);
-  // Several interfaces that were asked for by name share the connections among them.
-  if (interfaces_given_ && !endpoints.empty()) {
-    std::rotate(endpoints.begin(), endpoints.begin() + index % endpoints.size(), endpoints.end());
-  }
-  return endpoints;
-}
-
-std::vector<Endpoint> MeshImpl::sources_for(const std::vector<Endpoint>& endpoints) const {
-  std::vector<Endpoint> sources;
-  if (!interfaces_given_) return sources;
-  for (const Endpoint& endpoint : endpoints) {
-    const LocalAddress* best = nullptr;
-    for (const LocalAddress& local : addresses_) {
-      if (local.address.family() != endpoint.family()) continue;
-      if (best == nullptr || (local.is_on_link(endpoint) && !best->is_on_link(endpoint))) {
-        best = &local;
-      }
-    }
-    sources.push_back(best == nullptr ? Endpoint() : best->address);
-  }
-  return sources;
-}
-
 void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
   FramedLink& link = *peers_[peer].link;
   std::unique_ptr<Channel> channel;
-  if (uses_shm(peer)) {
+  if (routes_.uses_shm(peer)) {
     channel = std::make_unique<ShmChannel>(loop_, outbox_, std::move(fd), link.port(index),
                                            topology_.rank < peer);
   } else {
@@ -310,9 +259,9 @@ bool MeshImpl::may_connect(const Hello& hello) {
   const FramedLink* link = peers_[peer].link.get();
   if (link == nullptr ? closing_ || !failed_.is_ok() : link->is_over()) return false;
   if (hello.purpose == Hello::kConnectRequest) return peer > topology_.rank;
-  const int purpose = uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
-  return hello.purpose == purpose && hello.total == control_channels(peer) &&
-         hello.index < hello.total && !dials(peer, hello.index) &&
+  const int purpose = routes_.uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
+  return hello.purpose == purpose && hello.total == routes_.control_channels(peer) &&
+         hello.index < hello.total && !routes_.dials(peer, hello.index) &&
          (link == nullptr || !link->has_channel(hello.index));
 }
 
@@ -346,7 +295,7 @@ void MeshImpl::set_chunk(uint64_t bytes) {
 }
 
 void MeshImpl::set_connections(int number) {
-  environment_.streams = std::max(1, std::min(number, connections_));
+  environment_.streams = std::max(1, std::min(number, options_.connections));
 }
 
 void MeshImpl::fail_all(const Status& why) {

@@ -1,5 +1,5 @@
-// This rank's links to all others, made when first used. The one thing of the transports that the
-// rooms above see. Loop thread, except where said.
+// This rank's links to all others, made when first used. Rooms above use the transports through
+// this alone. Loop thread, except where said.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ namespace perseus {
 struct Settings;
 class Bootstrap;
 
-// TCP connections that carry data between two ranks: as many as the tuner may come to want, none
-// if MPI moves the data. With them comes one for control messages and for what is urgent.
+// The number of TCP connections that carry data between two ranks: the most that the tuner may use,
+// or none if MPI moves the data. There is one more for control messages and urgent data.
 int connections_between_hosts(const Settings& settings);
 
-// The engine's ear. Loop thread.
+// Is told what happens on the links; implemented by the engine. Loop thread.
 class MeshListener {
  public:
-  // A control message has arrived whole.
+  // A control message has arrived.
   virtual void on_control(int from, std::span<const std::byte> message) = 0;
-  // The connection to `rank` broke or the rank fell silent: its transfers have ended with `why`.
-  // This rank itself: it has no memory or descriptors for connections that are needed.
+  // The connection to `rank` is broken, or the rank is silent; its transfers have ended with `why`.
+  // If `rank` is this rank, it lacks memory or descriptors for connections.
   virtual void on_rank_lost(int rank, const Status& why) = 0;
 
  protected:
@@ -37,15 +37,15 @@ class MeshListener {
 
 class Mesh {
  public:
-  // Exchanges addresses with all ranks through `bootstrap`, opens what is needed to be reached,
-  // and returns a mesh whose links are connected on first use. Blocks for at most the connect
-  // time-out of `settings`; call before the loop runs. Errors name the rank and the address.
+  // Exchanges addresses with all ranks through `bootstrap`, begins to listen, and returns a mesh
+  // whose links are connected on first use. Blocks for at most the start time-out of `settings`;
+  // call before the loop runs. Errors name the rank and the address.
   static Result<std::unique_ptr<Mesh>> create(EventLoop& loop, const Settings& settings,
                                               Bootstrap& bootstrap);
-  // Tells `listener` what happens from now on. To be called once, before the loop runs.
+  // Tells `listener` what happens from now on. Call once, before the loop runs.
   virtual void listen(MeshListener& listener) = 0;
-  // In place of create: tells all ranks, which else would wait for this one, why it cannot take
-  // part. Each of them then fails with the reason.
+  // Called instead of create by a rank that cannot take part: tells all ranks, which would
+  // otherwise wait for this one, the reason. Each of them then fails with it.
   static void decline(Bootstrap& bootstrap, const Status& why);
   virtual ~Mesh() = default;
 
@@ -55,28 +55,28 @@ class Mesh {
   // transfers end in error and on_rank_lost is called.
   virtual Link& link(int peer) = 0;
 
-  // Whether the loop must stay on one thread: MPI may have been promised that.
+  // Returns whether the loop must stay on one thread, as MPI may have been promised.
   virtual bool needs_one_thread() const = 0;
 
-  // Whether all connections to the peer have been made.
+  // Returns whether all connections to the peer have been made.
   virtual bool is_connected(int peer) const = 0;
-  // Whether the peer has said goodbye.
+  // Returns whether the peer has said goodbye.
   virtual bool has_left(int peer) const = 0;
 
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer
   // arrive in order.
   virtual void send_control(int peer, std::span<const std::byte> message) = 0;
-  // The largest piece that links move before they look for something more urgent, from now on; not
-  // above the setting's.
+  // Sets the largest piece that links send before they look for something more urgent. At most the
+  // setting's value.
   virtual void set_chunk(uint64_t bytes) = 0;
-  // How many of the connections between two ranks carry data, from now on.
+  // Sets how many of the connections between two ranks carry data.
   virtual void set_connections(int number) = 0;
 
   // Ends every transfer with `why`; the links stay unusable.
   virtual void fail_all(const Status& why) = 0;
 
-  // Says goodbye to every connected peer once all that is queued has left, then calls `closed`;
-  // at the latest after `linger`.
+  // Sends what is queued, says goodbye to every connected peer, and then calls `closed`, after
+  // `linger` at the latest.
   virtual void close(std::chrono::milliseconds linger, std::function<void()> closed) = 0;
 
   // Counters since creation: messages and bytes, control and data apart. Any thread.

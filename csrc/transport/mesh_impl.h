@@ -1,10 +1,8 @@
-// The mesh: chooses how each peer is reached, makes links when first used or first asked for, and
-// passes on their news. Loop thread, except counters().
+// The mesh: makes links when they are first used or a peer first asks for one, and passes on their
+// news. PeerRoutes says how each peer is reached. Loop thread, except counters().
 //
-// Of the channels to a peer the two ranks dial every other one, the lower rank the first: so
-// neither sends all from the one port that it listens at, by which a network may tell flows apart.
-// Where the lower rank dials the only one and the higher needs the link first, it knocks at the
-// lower's door.
+// If the lower rank dials a link's only channel and the higher rank needs the link first, the
+// higher one asks it to connect.
 #pragma once
 
 #include <functional>
@@ -19,6 +17,7 @@
 #include "transport/dialer.h"
 #include "transport/framed_link.h"
 #include "transport/mesh.h"
+#include "transport/peer_routes.h"
 #include "transport/resource_shortage.h"
 #include "transport/shm/outbox.h"
 #include "transport/tcp/interfaces.h"
@@ -29,7 +28,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
  public:
   MeshImpl(EventLoop& loop, const Settings& settings);
   ~MeshImpl() override;
-  // All of Mesh::create; to be called once.
+  // Does all that Mesh::create does. Call once.
   Status open(const Settings& settings, Bootstrap& bootstrap);
 
   void listen(MeshListener& listener) override { listener_ = &listener; }
@@ -53,23 +52,15 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   };
 
   Status listen(const Settings& settings, AddressCard& card);
-  void close_to_other_hosts();
+  void close_to_other_hosts(const AddressCard& own);
   Status adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap);
 
   FramedLink& framed_link(int peer);
   FramedLink& make_link(int peer);
   void begin_connecting(int peer);
-  bool uses_shm(int peer) const;
-  // Of a link's channels those that the mesh connects; data over TCP has `connections_`, and
-  // the express channel.
-  int control_channels(int peer) const;
-  // Whether this rank connects channel `index`, or the peer.
-  bool dials(int peer, int index) const;
   void dial_channel(int peer, int index);
   void ask_to_connect(int peer);
   void dial(int peer, const Hello& hello, std::function<void(Result<FileDescriptor>)> done);
-  std::vector<Endpoint> endpoints_of(int peer, int index) const;
-  std::vector<Endpoint> sources_for(const std::vector<Endpoint>& endpoints) const;
   void attach(int peer, int index, FileDescriptor fd);
 
   bool may_connect(const Hello& hello) override;
@@ -82,23 +73,21 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void on_lasting_shortage(int error);
   void finish_closing_if_done();
   void report_closed();
-  // Runs in the loop's next turn, unless the mesh is gone by then: the listener may do anything,
-  // and is called from nobody's middle.
+  // Calls `function` in the loop's next turn, unless the mesh no longer exists then. The listener
+  // is called this way, since it may do anything, even destroy the mesh.
   void post_if_alive(std::function<void()> function);
 
   EventLoop& loop_;
-  MeshListener* listener_ = nullptr;  // once somebody listens, before the loop runs
-  const TransportChoice transport_;
-  const int connections_;
+  MeshListener* listener_ = nullptr;  // set by listen(), before the loop runs
+  const PeerRoutes::Options options_;
   const std::chrono::seconds start_timeout_, peer_timeout_;
-  const bool interfaces_given_;
 
   Credentials credentials_;
   Topology topology_;
-  std::vector<AddressCard> cards_;
-  std::vector<LocalAddress> addresses_;
+  std::vector<LocalAddress> addresses_;  // until the routes are known
+  PeerRoutes routes_;
 
-  // Outlives the links, which give their buffers and channels back to them.
+  // These outlive the links, which return their buffers and channels to them.
   BufferPool buffers_;
   TrafficCounters counters_;
   Outbox outbox_;
@@ -108,7 +97,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Peer> peers_;
 
-  Status failed_;  // why all links are unusable; ok: they are not
+  Status failed_;  // not ok once all links are unusable
   bool closing_ = false;
   std::function<void()> closed_;
   EventLoop::TimerId linger_timer_ = 0;

@@ -1,11 +1,11 @@
-// What ranks say of themselves before there is any link.
+// Fuzzes address cards, which ranks exchange before there are links.
 #include "base/bytes.h"
 #include "fuzz/input.h"
 #include "transport/address_card.h"
 
 using namespace perseus;
 
-// What ranks of this version and build begin with; a fuzzer would hardly find it by itself.
+// The beginning of a card of this version and build, which a fuzzer would hardly find by itself.
 static std::string beginning() {
   const std::string packed = AddressCard().pack();
   ByteReader reader(std::as_bytes(std::span(packed)));

@@ -1,4 +1,4 @@
-// The engine's own messages: what is read is what was written, and nothing else is read.
+// Fuzzes the engine's own messages: only messages that could have been written are accepted.
 #include "fuzz/input.h"
 #include "state/control.h"
 
@@ -6,7 +6,7 @@ using namespace perseus;
 
 namespace {
 
-// A message that can be read is written again as a message that is read alike.
+// A message that can be read, written and read again is the same.
 template <typename Message>
 void read_and_write(std::span<const std::byte> bytes) {
   const auto message = Message::read(ByteReader(bytes));

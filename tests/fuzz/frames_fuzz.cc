@@ -1,5 +1,5 @@
-// A link hears anything at all from a connection that has proven itself, in pieces of any size,
-// while it awaits some messages. Each of them ends, well or with an error, and memory stays whole.
+// Fuzzes a link: an authenticated connection sends anything at all, in pieces of any size, while
+// some messages are awaited. Each of them must end, well or with an error, without memory errors.
 #include <sys/socket.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// What libFuzzer gives, cut into numbers and pieces.
+// Cuts libFuzzer's input into numbers and pieces.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class Input {
   Input(const uint8_t* data, size_t size) : rest_(data, size) {}
 
   bool empty() const { return rest_.empty(); }
-  // Zero where nothing is left.
+  // Returns zero when nothing is left.
   template <typename T>
   T number() {
     static_assert(std::is_integral_v<T>);
@@ -25,7 +25,7 @@ class Input {
     if (!from.empty()) std::memcpy(&value, from.data(), from.size());
     return value;
   }
-  // A piece whose length, of at most 64 KiB, comes first.
+  // A piece that is preceded by its length, of at most 64 KiB.
   std::span<const std::byte> piece() { return std::as_bytes(take(number<uint16_t>())); }
   std::span<const std::byte> remainder() { return std::as_bytes(take(rest_.size())); }
   std::string text() { return as_text(piece()); }

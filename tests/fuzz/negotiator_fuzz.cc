@@ -1,4 +1,4 @@
-// Ballots: a negotiator with something pending hears anything at all from its peers.
+// Fuzzes ballots: a negotiator with something pending receives anything at all from its peers.
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string key = operation_key(OperationKind::kAllreduce, std::string(1, 'a' + which));
     switch (what >> 6) {
       case 0:
-        // A name is not used again here: whether it is done is for the engine to know.
+        // Names are not reused here, since only the engine knows when one is done.
         if (!is_pending[which]) negotiator.submit(key, description(what));
         is_pending[which] = true;
         break;

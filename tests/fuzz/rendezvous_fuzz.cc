@@ -1,4 +1,4 @@
-// What clients and servers of a rendezvous say to each other.
+// Fuzzes the messages between clients and servers of a rendezvous.
 #include "bootstrap/rendezvous_protocol.h"
 #include "fuzz/input.h"
 

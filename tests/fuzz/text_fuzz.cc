@@ -1,4 +1,4 @@
-// Text that people and launchers give: settings, addresses, lists of nodes, secrets.
+// Fuzzes text from users and launchers: settings, addresses, node lists, secrets.
 #include <tuple>
 
 #include "base/secret.h"
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const auto which = input.number<uint16_t>();
   std::string text = fuzz::Input::as_text(input.remainder());
-  text = text.c_str();  // as the environment has it
+  text = text.c_str();  // cut at the first null, as in the environment
   const auto rows = describe(Settings());
   const std::string& name = rows[which % rows.size()].name;
   const auto settings =

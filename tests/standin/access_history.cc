@@ -53,7 +53,7 @@ void AccessHistory::add(const Piece& piece, const Clock& clock, const void* addr
       const uintptr_t gap_end = each == intervals_.end() ? end : std::min(end, each->first);
       each = intervals_.insert({at, {gap_end, {}, {}}}).first;
     }
-    // A later reader of the same stream stands for the earlier ones.
+    // A later reader on the same stream implies the earlier ones.
     std::vector<Piece>& readers = each->second.readers;
     std::erase_if(readers,
                   [&](const Piece& reader) { return reader.component == piece.component; });

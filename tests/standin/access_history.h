@@ -1,5 +1,5 @@
-// Who last wrote which bytes, and who read them since: finds work on the same bytes that nothing
-// orders.
+// Records which work last wrote which bytes and which work has read them since, to find unordered
+// work on the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Piece {
 // Not thread-safe.
 class AccessHistory {
  public:
-  // Ends the process unless all that the piece conflicts with happened before `clock`.
+  // Ends the process unless all work that conflicts with the piece happened before `clock`.
   void add(const Piece& piece, const Clock& clock, const void* address, size_t bytes, bool writes);
   void forget(const void* address, size_t bytes);
 

@@ -1,4 +1,4 @@
-// The driver's functions of memory.
+// The driver's memory functions.
 #include "device.h"
 #include "simulator.h"
 

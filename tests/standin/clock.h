@@ -1,5 +1,5 @@
-// Vector clocks (Mattern 1989): what surely happened before. The host and each stream is a
-// component, whose time is the number of its pieces of work so far.
+// Vector clocks (Mattern 1989), which tell what certainly happened before. The host and each stream
+// are components, whose time is the number of their pieces of work so far.
 #pragma once
 
 #include <algorithm>

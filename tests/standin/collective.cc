@@ -13,7 +13,8 @@ std::byte* at(const void* start, size_t bytes) {
   return static_cast<std::byte*>(const_cast<void*>(start)) + bytes;
 }
 
-// Of all ranks, in order; the caller's own is where it is, the others' are received into `room`.
+// The data of all ranks, in order. The caller's own stays where it is; the others' is received into
+// `room`.
 std::vector<const void*> sources_of(int rank, int ranks, const void* own, size_t bytes,
                                     std::vector<std::byte>& room, std::vector<Transfer>& receives) {
   room.resize(bytes * static_cast<size_t>(ranks));
@@ -66,7 +67,7 @@ std::string Collective::description(int rank, int peer) const {
     return is_registered ? text + ", registered" : text;
   }
   std::string text = "messages";
-  // First those from the lower rank, so that both sides say the same.
+  // Those from the lower rank come first, so that both sides have the same text.
   for (const bool from_lower : {true, false}) {
     const bool is_mine = from_lower == (rank < peer);
     for (const Message& each : messages) {
@@ -90,7 +91,7 @@ Mesh::End Collective::run(Mesh& mesh, int rank, int ranks) const {
   return exchange_messages(mesh, rank);
 }
 
-// Each rank reduces its share for all, so that all have the same bits.
+// Each rank reduces its share for all ranks, so that all get the same bits.
 Mesh::End Collective::all_reduce(Mesh& mesh, int rank, int ranks) const {
   const size_t size = size_of_nccl_type(type);
   const auto first_of = [&](int share) {

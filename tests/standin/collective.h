@@ -1,4 +1,4 @@
-// What a rank launches: a collective, or the sends and receives of a group.
+// A launch of a rank: a collective, or the sends and receives of a group.
 #pragma once
 
 #include <cstddef>
@@ -25,18 +25,18 @@ struct Collective {
   const char* name;
   const void* source = nullptr;
   void* target = nullptr;
-  size_t count = 0;  // as the call has it
+  size_t count = 0;  // as given in the call
   int type = 0;
   int op = 0;
-  double factor = 1.0;  // that values are multiplied by before they are summed
+  double factor = 1.0;  // by which values are multiplied before they are summed
   int root = 0;
-  bool is_registered = false;          // all of the memory; then it must be on all ranks
+  bool is_registered = false;          // all of the memory is; then it must be on all ranks
   std::vector<Message> messages = {};  // of a group's sends and receives, nothing else then
 
   std::vector<Access> accesses(int rank, int ranks) const;
-  // Whether it needs the peer.
+  // Returns whether it needs the peer.
   bool involves(int peer) const;
-  // The call as both ranks of a pair must see it.
+  // A text of the call that must be the same on both ranks of a pair.
   std::string description(int rank, int peer) const;
   Mesh::End run(Mesh& mesh, int rank, int ranks) const;
 

@@ -16,7 +16,7 @@ using namespace perseus::standin;  // NOLINT
 
 namespace {
 
-// Reductions that programs have made: numbers from kFirstScaledSum on.
+// Reductions that programs have created; their numbers start at kFirstScaledSum.
 class ScaledSums {
  public:
   static ScaledSums& get() {
@@ -29,7 +29,7 @@ class ScaledSums {
     factors_[next_] = factor;
     return next_++;
   }
-  // Puts the plain sum and its factor in the place of one.
+  // Replaces such a reduction by the plain sum and its factor.
   bool resolve(Collective& collective) {
     std::lock_guard lock(mutex_);
     const auto found = factors_.find(collective.op);
@@ -62,7 +62,7 @@ NcclResult submit(Collective collective, NcclHandle comm, CuStream stream) {
       return kNcclInvalidArgument;
     }
   }
-  // As NCCL says of one that still connects.
+  // As NCCL does for a communicator that is still connecting.
   if (communicator->error() == kNcclInProgress) return kNcclInvalidArgument;
   const auto touched = collective.accesses(communicator->rank, communicator->ranks);
   collective.is_registered = std::all_of(touched.begin(), touched.end(), [&](const Access& access) {

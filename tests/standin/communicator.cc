@@ -18,7 +18,7 @@
 namespace perseus::standin {
 namespace {
 
-// Which launch of a device may run, if it runs one at a time.
+// Which launch may run on a device that runs one at a time.
 struct DeviceTurns {
   uint64_t taken = 0;
   uint64_t next = 0;
@@ -30,7 +30,7 @@ struct DeviceTurns {
   }
 };
 
-// What all communicators of the process have in common. One lock for all: nothing here is fast.
+// Shared by all communicators of the process. One lock is enough, since speed does not matter here.
 struct Shared {
   std::mutex mutex;  // guards all communicators' members too
   std::condition_variable changed;
@@ -42,13 +42,13 @@ Shared& shared() {
   return shared;
 }
 
-// What ranks tell each other as they meet.
+// What ranks exchange when they meet.
 struct Greeting {
   int ranks;
   CuUuid device;
 };
 
-// What they tell each other before each launch.
+// What they exchange before each launch.
 struct Announcement {
   char text[256];
   size_t hash;  // of the whole text
@@ -135,7 +135,7 @@ void Communicator::launch(Collective collective, CuStream stream) {
          " on a stream of device " + std::to_string(found->device));
   }
   const CollectiveFault fault = injected_collective();
-  // Held meanwhile: turns come in the order in which streams get the work.
+  // The lock is held, so that turns come in the order in which streams get the work.
   std::lock_guard lock(shared().mutex);
   const Turn turn{launched_++, shared().turns[device].taken++};
   const char* const name = collective.name;
@@ -171,7 +171,7 @@ void Communicator::run(const Collective& collective, Turn turn, CollectiveFault 
   shared().changed.notify_all();
 }
 
-// Ranks that launch different calls would hang, or reduce garbage.
+// With real NCCL, ranks that launch different calls would hang or reduce garbage.
 Mesh::End Communicator::compare(const Collective& collective) {
   std::vector<Announcement> mine(static_cast<size_t>(ranks));
   std::vector<Announcement> theirs(static_cast<size_t>(ranks));

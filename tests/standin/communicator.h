@@ -28,32 +28,32 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Connects on a thread of its own.
   void start();
-  // Waits until it is connected: its error, if it is not.
+  // Waits until it is connected; returns its error if that fails.
   NcclResult wait_for_start();
-  // kNcclInProgress while it connects or ends what was finalized; then its error, if any.
+  // kNcclInProgress while it connects, or finalizes; then its error, if any.
   NcclResult error();
   void launch(Collective collective, CuStream stream);
   // No more launches will come; waits for those that have, if the communicator is blocking.
   void finalize();
   void wait_for_work();
-  // Ends all that runs, at once.
+  // Ends all running collectives at once.
   void abort();
 
-  // Makes another of this one: runs `make`, with a name that all ranks have for it, on a thread of
-  // its own; until it has ended this one is in progress. Ends the process if collectives are under
-  // way.
+  // Makes another communicator from this one: runs `make`, with a name that is the same on all
+  // ranks, on a thread of its own. Until that ends, this one is in progress. Ends the process if
+  // collectives are under way.
   void divide(const char* call, std::function<NcclResult(const std::string& name)> make);
-  // Within that: what each rank gives, by rank.
+  // Called in `make`: exchanges a value of each rank, by rank.
   template <typename Value>
   NcclResult share(const Value& mine, std::vector<Value>& all) {
     all.assign(static_cast<size_t>(ranks), mine);
     return share_bytes(&mine, all.data(), sizeof(Value));
   }
-  // Counts those without the same ranks.
+  // Counts the communicators made without the same ranks.
   std::string next_shrink(const std::string& without);
 
   void* register_buffer(const void* buffer, size_t bytes);
-  // False: nothing of that name.
+  // Returns false if there is nothing of that name.
   bool deregister_buffer(void* registered);
   bool is_registered(const void* bytes, size_t count);
   bool has_registered();

@@ -1,4 +1,4 @@
-// The stand-in for NCCL: what makes and ends communicators.
+// The stand-in for NCCL: functions that make and end communicators.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -38,7 +38,7 @@ int cta_policy_of(const NcclConfig* config) {
   return has_policy ? config->cta_policy : NcclConfig::kUndefined;
 }
 
-// Fields of later versions would be taken for none.
+// Real NCCL would ignore fields of later versions.
 bool is_valid(const NcclConfig* config) {
   constexpr unsigned kMagic = 0xcafebeef;
   if (config == nullptr) return true;
@@ -52,7 +52,7 @@ bool is_valid(const NcclConfig* config) {
          config->version <= static_cast<unsigned>(settings().nccl_version);
 }
 
-// What a rank's configuration says that counts here.
+// The parts of a rank's configuration that matter here.
 struct ConfigOfAll {
   bool is_blocking = true;
   static ConfigOfAll of(const NcclConfig* config) {
@@ -69,7 +69,7 @@ NcclResult init_rank(NcclHandle* comm, int ranks, std::span<const NcclUniqueId> 
   if (current_device() < 0) return kNcclUnhandledCudaError;
   if (ranks < 1 || rank < 0 || rank >= ranks || !is_valid(config)) return kNcclInvalidArgument;
   const bool is_blocking = ConfigOfAll::of(config).is_blocking;
-  // All ids count, so that ranks with different lists do not meet.
+  // Made from all ids, so that ranks with different lists do not meet.
   NcclUniqueId all{};
   for (const NcclUniqueId& id : ids) {
     for (size_t i = 0; i < sizeof(id.bytes); ++i) {
@@ -178,7 +178,7 @@ PERSEUS_STANDIN_API NcclResult ncclCommShrink(NcclHandle comm, int* excluded, in
     return kNcclInvalidArgument;
   }
   const ConfigOfAll of_all = ConfigOfAll::of(config);
-  // Those left out do not call it, and so do not count the same divisions.
+  // Ranks that are left out do not call this, so they do not count the same divisions.
   parent->divide(__func__, [parent, members, made, of_all, without](const std::string&) {
     make_of(*parent, parent->name + parent->next_shrink(without) + "-", members, made, of_all);
     return kNcclSuccess;

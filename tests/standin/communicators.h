@@ -25,7 +25,7 @@ class Communicators {
     all_[handle] = std::move(communicator);
     return handle;
   }
-  // Null: none of that handle.
+  // Null if there is none with that handle.
   std::shared_ptr<Communicator> find(NcclHandle comm) {
     std::lock_guard lock(mutex_);
     const auto found = all_.find(comm);

@@ -1,4 +1,4 @@
-// The stand-in for CUDA keeps CUDA's rules and finds who breaks them.
+// Tests that the stand-in for CUDA follows CUDA's rules and finds violations.
 #include <gtest/gtest.h>
 
 #include "device/cuda/moves.h"
@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kBytes = 4096;
 
-// A process that is to end is started anew: this one may have threads, and has read its settings.
+// A process that is expected to end is started as a new one, since this one may have threads and
+// has read its settings.
 class CudaStandInProcess : public testing::Test {
  protected:
   static void SetUpTestSuite() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
@@ -121,7 +122,7 @@ TEST_F(CudaStandIn, WaitsForTheRecordBeforeTheWait) {
   CuEvent after = cuda_.new_event();
   require(cuda_.record_event(after, two_), "cuEventRecord");
   EXPECT_EQ(cuda_.query_event(after), kCuNotReady);
-  // A later record is not what the stream waits for.
+  // The stream does not wait for a later record.
   cuda_.release(one_);
   cuda_.hold(nullptr);
   require(cuda_.record_event(event_, nullptr), "cuEventRecord");
@@ -161,7 +162,7 @@ TEST_F(CudaStandIn, FindsWorkThatNoEventOrders) {
       },
       "cuMemsetD8Async writes and cuMemcpyDtoHAsync_v2 reads 1 bytes, stream 1 and stream 2, not "
       "ordered by any event");
-  // Even if the first one was done long ago, and nobody looked.
+  // Even if the first one was done long ago, without the host checking.
   EXPECT_DEATH(
       {
         CuPointer target = cuda_.device_memory(kBytes);
@@ -180,7 +181,7 @@ TEST_F(CudaStandIn, FindsWorkThatNoEventOrders) {
 }
 
 TEST_F(CudaStandIn, AcceptsWorkThatIsOrdered) {
-  // By an event between streams, and by order within one.
+  // Ordered by an event between streams, and by order within one.
   cuda_.fill(memory_, 1, kBytes, one_);
   cuda_.fill(memory_, 2, kBytes, one_);
   cuda_.record_event(event_, one_);
@@ -190,7 +191,7 @@ TEST_F(CudaStandIn, AcceptsWorkThatIsOrdered) {
   cuda_.copy_to_host(host_ + kBytes - 1, memory_, 0, one_);
   MoveTable table = table_of(memory_, cuda_.device_memory(kBytes), kBytes);
   launch("perseus_copy", table, one_);
-  // By a host that saw it done.
+  // Ordered by a host that saw it done.
   cuda_.record_event(event_, two_);
   cuda_.wait_for(event_);
   cuda_.host_reads(host_, kBytes);

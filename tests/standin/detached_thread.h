@@ -1,4 +1,4 @@
-// Threads that nobody joins, as those within a driver.
+// Threads that are never joined, like those of a driver.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +10,8 @@
 
 namespace perseus::standin {
 
-// The program's signals are for its own threads. Returns when the thread runs: LeakSanitizer, which
-// looks at all threads when the program ends, trips over one that is being made.
+// Blocks signals, which are for the program's own threads. Returns when the thread runs, since
+// LeakSanitizer inspects all threads when the program ends and fails on one that is being created.
 template <typename Body>
 void start_detached(Body body) {
   sigset_t all;

@@ -16,7 +16,8 @@ namespace perseus::standin {
 namespace {
 
 std::atomic<bool> is_initialized = false;
-// The devices of the contexts that the thread has pushed. Only primary ones exist: one a device.
+// The devices of the contexts that the thread has pushed. There are only primary contexts, one for
+// each device.
 thread_local std::vector<int> pushed;
 
 // Never null: 1 + the ordinal.
@@ -38,7 +39,7 @@ CuResult enter(const char* function, Needs needs) {
 int current_device() { return pushed.empty() ? -1 : pushed.back(); }
 
 CuUuid uuid_of(int device) {
-  // A process that was forked before it asked has devices of its own.
+  // A process that was forked before this has devices of its own.
   static const uint64_t process =
       settings().shared
           ? 0
@@ -46,7 +47,7 @@ CuUuid uuid_of(int device) {
   CuUuid uuid{};
   std::memcpy(uuid.bytes, &process, sizeof(process));
   std::memcpy(uuid.bytes + sizeof(process), &device, sizeof(device));
-  uuid.bytes[15] = 'P';  // none is all zeros
+  uuid.bytes[15] = 'P';  // so that no UUID is all zeros
   return uuid;
 }
 

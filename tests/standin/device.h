@@ -16,10 +16,11 @@ inline constexpr CuResult kNotFound = 500;
 
 enum class Needs { kNothing, kInit, kContext };
 
-// What every exported function begins with: an injected error, or that of what it lacks.
+// Called first by every exported function: returns an injected error, or that of a missing
+// precondition.
 CuResult enter(const char* function, Needs needs);
 
-// The current context's device; -1: none.
+// The device of the current context; -1 if there is none.
 PERSEUS_STANDIN_API int current_device();
 PERSEUS_STANDIN_API CuUuid uuid_of(int device);
 

@@ -52,7 +52,7 @@ struct Float16 {
   }
 };
 
-// What sums of the type are kept in. Of integers: unsigned ones, which wrap.
+// The type in which sums are accumulated. For integers it is unsigned, which wraps around.
 template <typename Element>
 struct SumOf {
   using Type = std::conditional_t<std::is_floating_point_v<Element>, Element, uint64_t>;
@@ -164,7 +164,7 @@ void reduce(int type, int op, double factor, void* target, const std::vector<con
     case kNcclFloat32: return reduce_as<float>(op, factor, target, sources, count);
     case kNcclFloat64: return reduce_as<double>(op, factor, target, sources, count);
     case kNcclBfloat16: return reduce_as<Bfloat16>(op, factor, target, sources, count);
-    default: return;  // the calls refuse it
+    default: return;  // the calls refuse such types
   }
 }
 

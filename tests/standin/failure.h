@@ -1,4 +1,4 @@
-// How the stand-in ends a process that broke a rule.
+// Ends a process that broke a rule.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What a thread has called since ncclGroupStart.
+// The calls of a thread since ncclGroupStart.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace perseus::standin {
 
-// One a thread.
+// Each thread has one.
 class Group {
  public:
   static Group& of_this_thread();
 
   void start() { ++depth_; }
-  // Launches all if it is the outermost. Not within a group: kNcclInvalidUsage.
+  // Launches all calls if this ends the outermost group. kNcclInvalidUsage outside a group.
   NcclResult end();
   bool is_open() const { return depth_ > 0; }
   // Launched at the end of the group, or at once if there is none.

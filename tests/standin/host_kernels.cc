@@ -22,7 +22,7 @@ inline float float_of_float16(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t magnitude = half & 0x7fff;
   if (magnitude >= 0x7c00) return same_bits<float>(sign | 0x7f800000 | magnitude << 13);
-  // Read as a float32 the shifted bits are 2^-112 of the value, denormals included.
+  // Read as a float32, the shifted bits are 2^-112 times the value, denormals included.
   const float value = same_bits<float>(magnitude << 13) * 0x1p112f;
   return same_bits<float>(sign | same_bits<uint32_t>(value));
 }
@@ -34,7 +34,8 @@ inline uint16_t float16_of_float(float value) {
   if (magnitude > 0x7f800000) return sign | 0x7e00;
   if (magnitude >= 0x47800000) return sign | 0x7c00;
   if (magnitude < 0x38800000) {
-    // 0.5f has the spacing of float16's denormals, so the addition rounds to them.
+    // The spacing of floats at 0.5f is that of float16's denormals, so the addition rounds to
+    // these.
     return sign | (same_bits<uint32_t>(same_bits<float>(magnitude) + 0.5f) - 0x3f000000);
   }
   return sign | ((magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13);

@@ -1,4 +1,4 @@
-// The GPU's kernels, compiled for the host: what a stand-in for CUDA runs when one is launched.
+// The GPU's kernels, compiled for the host. The stand-in for CUDA runs them when they are launched.
 #pragma once
 
 #include <string_view>
@@ -7,11 +7,11 @@
 
 namespace perseus::standin {
 
-// Whether there is a kernel of this name, "perseus_copy" or "perseus_move_...".
+// Returns whether there is a kernel of this name, "perseus_copy" or "perseus_move_...".
 bool has_kernel(std::string_view name);
 
-// Runs all blocks of the table, in the calling thread. Pointers are the host's. False, and nothing
-// done, if there is no kernel of this name.
+// Runs all blocks of the table on the calling thread, with host pointers. Does nothing and returns
+// false if there is no kernel of this name.
 bool run_kernel(std::string_view name, const MoveTable& table);
 
 }  // namespace perseus::standin

@@ -1,4 +1,4 @@
-// Which kernels there are, and what memory one touches.
+// Which kernels there are, and what memory a launch accesses.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct Kernel {
   size_t target_bytes;
 };
 
-// Nothing: Perseus has no kernel of that name.
+// Returns nothing if Perseus has no kernel of that name.
 std::optional<Kernel> kernel_of(std::string_view name);
 
 std::vector<Access> accesses_of(const Kernel& kernel, const MoveTable& table);

@@ -1,4 +1,4 @@
-// The stand-in libraries as a test opens them, and what many tests do with them.
+// Opens the stand-in libraries for a test, and has functions that many tests need.
 #pragma once
 
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ void find(void* library, const char* name, Function& function) {
   }
 }
 
-// Ends the test's process on a failure: many tests run in processes without GoogleTest's reports.
+// Ends the test's process on a failure, since many tests run in processes without GoogleTest.
 inline void require(int result, const char* what, int expected = 0) {
   if (result == expected) return;
   std::fprintf(stderr, "%s gave %d\n", what, result);

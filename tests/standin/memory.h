@@ -27,12 +27,12 @@ struct Allocation {
 // Not thread-safe.
 class Memory {
  public:
-  // Filled with a pattern that no test takes for its data. Null: no memory.
+  // Filled with a pattern that no test mistakes for its data. Null if there is no memory.
   std::byte* allocate(size_t bytes, int device, bool is_pinned);
   void release(const Allocation& allocation);
-  // The allocation that the address lies in.
+  // The allocation that contains the address.
   std::optional<Allocation> find(const void* address) const;
-  // Ends the process unless `call` may touch this on this device.
+  // Ends the process unless `call` may access this on this device.
   void check(const char* call, const Access& access, int device) const;
 
  private:

@@ -41,7 +41,7 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 }  // namespace
 
-// What is still to go one way between two ranks.
+// The bytes still to be sent one way between two ranks.
 struct Mesh::Flow {
   std::vector<Transfer> transfers;
   size_t next = 0;
@@ -106,7 +106,7 @@ Mesh::End Mesh::connect_to(int peer) {
                                                                                 : End::kLost;
     }
     close(socket);
-    // The peer is not there yet, or has too many callers.
+    // The peer is not listening yet, or its backlog is full.
     if (is_aborted_within(kRetryMs)) return End::kAborted;
   }
 }
@@ -156,7 +156,7 @@ Mesh::End Mesh::exchange(const std::vector<Transfer>& sends,
     for (size_t i = 1; i < waited.size(); ++i) {
       Flow& from = in[peers[i]];
       Flow& to = out[peers[i]];
-      // What a peer sent before it ended is read first: it may say why.
+      // Reads what a peer sent before it ended, which may tell why.
       if ((waited[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !from.is_done()) {
         const ssize_t got = recv(waited[i].fd, from.at(), from.left(), 0);
         if (got == 0 || (got < 0 && !would_block())) return End::kLost;

@@ -25,11 +25,11 @@ class Mesh {
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  // Waits for all others, for ever.
+  // Waits for all others, without a time-out.
   End connect();
-  // Sends and receives all at once.
+  // Sends and receives all concurrently.
   End exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives);
-  // Ends what runs, now and later. Any thread.
+  // Ends current and later calls. Any thread.
   void abort();
 
  private:

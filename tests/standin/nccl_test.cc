@@ -1,4 +1,4 @@
-// The stand-in for NCCL does what NCCL documents, and finds ranks that do not agree.
+// Tests that the stand-in for NCCL does what NCCL documents, and finds ranks that do not agree.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -250,7 +250,7 @@ TEST_F(NcclRules, CollectivesAreOrderedLikeOtherWork) {
 TEST_F(NcclRules, ConnectsInTheBackground) {
   EXPECT_EXIT(in_ranks(2,
                        [](Rank& here) {
-                         // Of the first meeting, rank 1 never comes.
+                         // Rank 1 does not come to the first meeting.
                          float* buffer = here.buffer<float>({1});
                          if (here.rank == 0) {
                            require(here.connect(0, 0), "ncclCommInitRankConfig", kNcclInProgress);
@@ -313,7 +313,7 @@ TEST_F(NcclRules, TellsOfAnErrorWithinACollective) {
                          if (here.rank == 1) here.cuda.fail_collective(1, 3);
                          here.nccl.all_reduce(buffer, buffer, 1, kNcclFloat32, kNcclSum, here.comm,
                                               here.stream);
-                         // Rank 0 hangs until rank 1 is gone from it.
+                         // Rank 0 hangs until rank 1 has left.
                          while (here.error() == kNcclSuccess) std::this_thread::yield();
                          require(here.error(), "ncclCommGetAsyncError", here.rank == 1 ? 3 : 6);
                          abort_and_go_on(here);

@@ -11,7 +11,7 @@
 
 namespace perseus::standin {
 
-// What a rank's process has.
+// The resources of a rank's process.
 struct Rank {
   int rank;
   int ranks;
@@ -37,7 +37,7 @@ struct Rank {
     require(nccl.async_error(comm, &result), "ncclCommGetAsyncError");
     return result;
   }
-  // Until the stream has done all that it has.
+  // Waits until the stream has done all its work.
   void wait() const {
     require(cuda.record_event(event, stream), "cuEventRecord");
     cuda.wait_for(event);
@@ -61,8 +61,8 @@ struct Rank {
   }
 };
 
-// Runs the body in so many processes and ends this one: with 0 if all of them did. To be called
-// before any thread is started.
+// Runs the body in this many processes and ends this one, with 0 if all of them did. Call before
+// any thread is started.
 [[noreturn]] inline void in_ranks(int ranks, const std::function<void(Rank&)>& body) {
   std::vector<NcclUniqueId> ids(2);
   {

@@ -1,4 +1,4 @@
-// The stand-in for NCCL: memory of its own, and memory that it is told of.
+// The stand-in for NCCL: its memory functions, and registration of memory.
 #include "communicators.h"
 #include "device.h"
 #include "device/cuda/nccl.h"

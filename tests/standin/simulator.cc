@@ -40,8 +40,8 @@ void Simulator::host_touches(const char* what, const void* bytes, size_t count, 
 CuStream Simulator::create_stream(int device) {
   std::lock_guard lock(mutex_);
   auto stream = std::make_shared<Stream>(device, ++streams_made_);
-  // Its number is its handle, so that one that was destroyed is never mistaken for a newer one.
-  // Real handles are pointers too, and some of small numbers mean null streams.
+  // The handle is a serial number, so that a destroyed stream is never mistaken for a newer one.
+  // Real handles are pointers, and some small numbers mean null streams.
   const auto handle = reinterpret_cast<CuStream>((uintptr_t{1} << 32) + 16 * streams_made_);
   streams_[handle] = std::move(stream);
   return handle;
@@ -74,7 +74,7 @@ void Simulator::launch(Stream& stream, const char* name, const std::vector<Acces
   const Piece piece{name, stream.component, stream.clock.advance(stream.component)};
   for (const Access& access : accesses) {
     memory_.check(name, access, stream.device);
-    // Unpinned memory comes and goes without the stand-in's knowing.
+    // The stand-in does not see when unpinned memory is allocated and freed.
     if (!memory_.find(access.address)) continue;
     history_.add(piece, stream.clock, access.address, access.bytes, access.writes);
   }

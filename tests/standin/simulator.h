@@ -1,5 +1,5 @@
-// All that the stand-in knows of the process's devices: memory, streams, events, and the order that
-// they make. The exported functions and the stand-in for NCCL are thin over it.
+// The state of the process's devices: memory, streams, events, and the order that they imply. The
+// exported functions and the stand-in for NCCL are thin layers over it.
 #pragma once
 
 #include <cstddef>
@@ -18,35 +18,36 @@
 
 namespace perseus::standin {
 
-// Any thread. What it says of order follows the order of the calls.
+// Any thread. The order that it checks follows from the order of the calls.
 class PERSEUS_STANDIN_API Simulator {
  public:
   // Lives as long as the process, since its threads do.
   static Simulator& get();
 
   std::byte* allocate(size_t bytes, int device, bool is_pinned);
-  // False: no such allocation on a device. Ends the process if the host has not seen all of its
-  // work done.
+  // Returns false if there is no such allocation on a device. Ends the process if the host has not
+  // seen all work on it done.
   bool release(const char* call, const void* start);
   std::optional<Allocation> find(const void* address);
   void host_touches(const char* what, const void* bytes, size_t count, bool writes);
 
   CuStream create_stream(int device);
   bool destroy_stream(CuStream stream);
-  // Null stands for the device's null stream. Nothing: no such stream.
+  // Null means the device's null stream. Returns nothing if there is no such stream.
   std::shared_ptr<Stream> stream(CuStream stream, int device);
-  // Checks what the work is to touch, and queues it. `name` lives as long as the process.
+  // Checks the memory that the work will access, and queues it. `name` lives as long as the
+  // process.
   void launch(Stream& stream, const char* name, const std::vector<Access>& accesses,
               std::function<void()> work);
   void synchronize();
 
   CuEvent create_event(int device);
   bool destroy_event(CuEvent event);
-  // Of an event that is none: -1.
+  // -1 if there is no such event.
   int device_of(CuEvent event);
   void record(CuEvent event, Stream& stream);
   void wait(Stream& stream, CuEvent event);
-  // Whether the last record has been reached; the host then knows it.
+  // Returns whether the last record has been reached; if so, the host has seen it.
   bool query(CuEvent event);
 
  private:

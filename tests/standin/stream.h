@@ -1,4 +1,4 @@
-// A stream: a thread that does its pieces of work one after the other.
+// A stream: a thread that does its pieces of work in order.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace perseus::standin {
 
-// A place in a stream's work that others can wait for: what an event's last record is.
+// A place in a stream's work that others can wait for, as the last record of an event.
 struct Mark {
   void reach() {
     reached.store(true);
@@ -31,12 +31,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(int device, size_t component);
 
-  // Starts the thread at the first call. It is detached and holds the stream: like the driver's,
-  // a stream that was destroyed still does what it has.
+  // Starts the thread at the first call. It is detached and keeps the stream alive: as with the
+  // driver, a stream that was destroyed still does its work.
   void push(std::function<void()> step);
   // Sleeps as PERSEUS_STANDIN_DELAY_US says, then works.
   void push_delayed(std::function<void()> work);
-  // No steps will follow.
+  // No more work will follow.
   void close();
 
   void hold();

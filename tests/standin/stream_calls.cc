@@ -1,4 +1,4 @@
-// The driver's functions of streams and events.
+// The driver's stream and event functions.
 #include "device.h"
 #include "simulator.h"
 
@@ -36,7 +36,7 @@ PERSEUS_STANDIN_API CuResult cuStreamIsCapturing(CuStream stream, int* status) {
   return kCuSuccess;
 }
 
-// The stand-in's captures forbid nothing, so it keeps the mode and that is all.
+// The stand-in's captures forbid nothing, so it only stores the mode.
 PERSEUS_STANDIN_API CuResult cuThreadExchangeStreamCaptureMode(int* mode) {
   if (const CuResult error = enter(__func__, Needs::kContext)) return error;
   if (*mode < 0 || *mode > kCuCaptureRelaxed) return kInvalidValue;

@@ -1,4 +1,4 @@
-// Functions that NCCL has not always had.
+// Functions that old versions of NCCL lack.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace perseus::standin {
 
-// Ends the process if the NCCL that is stood in for is older.
+// Ends the process if the version of NCCL that is simulated is older.
 inline void require_version(int since, const char* function) {
   if (settings().nccl_version >= since) return;
   fail("NCCL " + std::to_string(settings().nccl_version) + " has no " + function);

@@ -83,7 +83,7 @@ PERSEUS_STANDIN_API CuResult cuModuleGetFunction(CuFunction* function, CuModule 
   if (module == nullptr) return kInvalidHandle;
   const auto kernel = kernel_of(name);
   if (!kernel) return kNotFound;
-  // Kept for ever, as modules are never unloaded; reports of earlier work name it.
+  // Never freed, since modules are never unloaded and reports of earlier work name it.
   static std::mutex& mutex = *new std::mutex;
   static auto& loaded = *new std::map<std::pair<CuModule, std::string>, LoadedKernel>;
   std::lock_guard lock(mutex);

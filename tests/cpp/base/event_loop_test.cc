@@ -168,7 +168,8 @@ TEST(EventLoopTest, AnEventOfADescriptorUnwatchedInTheSameTurnIsNotDelivered) {
   close(b);
 }
 
-// Stands for a ring in shared memory: another thread leaves work, and rings only if asked to.
+// Stands for a ring in shared memory: another thread leaves work, and wakes the loop only if it has
+// asked for that.
 struct Mailbox : Poller {
   EventLoop& loop;
   std::atomic<int> left{0};
@@ -194,7 +195,7 @@ struct Mailbox : Poller {
 };
 
 TEST(EventLoopTest, NoWorkOfAPollerIsLostBetweenPollingAndSleeping) {
-  EventLoop loop(0us);  // sleeps at every chance
+  EventLoop loop(0us);  // sleeps whenever it can
   Mailbox mailbox(loop);
   mailbox.goal = 20000;
   loop.add_poller(&mailbox);

@@ -22,7 +22,7 @@ TEST(EventTest, WakesAllThatWaitWhetherTheyYieldOrSleep) {
     Event event;
     std::thread first([&] { EXPECT_TRUE(event.wait({}, spin)); });
     std::thread second([&] { EXPECT_TRUE(event.wait(60s, spin)); });
-    std::this_thread::sleep_for(5ms);  // so that those who are to sleep do
+    std::this_thread::sleep_for(5ms);  // so that the waiting threads sleep
     event.set();
     first.join();
     second.join();

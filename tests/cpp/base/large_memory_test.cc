@@ -14,7 +14,7 @@ TEST(LargeMemory, IsAsLargeAsAskedForAndCanBeFreed) {
     std::byte* memory = allocate_large(bytes);
     ASSERT_NE(memory, nullptr);
     std::memset(memory, 7, bytes);
-    prefer_huge_pages(memory, bytes);  // of what has been written: it stays
+    prefer_huge_pages(memory, bytes);  // keeps what has been written
     EXPECT_EQ(memory[0], std::byte{7});
     EXPECT_EQ(memory[bytes - 1], std::byte{7});
     std::free(memory);

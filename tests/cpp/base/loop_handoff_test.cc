@@ -56,7 +56,7 @@ class Events : public Poller, public LoopHandoffPolicy {
   void help_until(Event& event, Clock::duration time_out = 20s) {
     loop.help(event, Clock::now() + time_out);
   }
-  // Until the event is set, whoever sets it.
+  // Waits until the event is set, whichever thread sets it.
   void wait(Event& event) {
     help_until(event);
     ASSERT_TRUE(event.wait(20s));
@@ -102,7 +102,7 @@ class Events : public Poller, public LoopHandoffPolicy {
   std::thread::id own_id;
   std::atomic<bool> may_be_handed_off{true};
   static constexpr int kBulkWork = 1000000;
-  std::atomic<int> work{0};                  // polls that are under way
+  std::atomic<int> work{0};                  // how many polls find work
   std::atomic<std::thread::id> worked_last;  // the thread that polled
   size_t taken() const { return taken_; }    // after finish()
 

@@ -16,7 +16,7 @@ TEST(ListenAddresses, LoopbackIsForThisHostAlone) {
   }
 }
 
-// No host may have such an address: it is for documentation (RFC 5737).
+// An address that no host has, since it is reserved for documentation (RFC 5737).
 TEST(ListenAddresses, ATranslatedAddressIsServedOnTheNamedInterfaces) {
   const Addresses on_lo = listen_addresses("192.0.2.1", "no0,lo");
   EXPECT_NE(std::ranges::find(on_lo, "127.0.0.1"), on_lo.end());

@@ -18,12 +18,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A name that no other test uses, here or in a run beside this one.
+// A name that no other test uses, in this run or one beside it.
 std::string fresh_name() { return to_hex(random_bytes(16)); }
 
 Socket::Clock::time_point in(milliseconds time) { return Socket::Clock::now() + time; }
 
-// What a child process that runs `body` exits with.
+// Runs `body` in a child process and returns its exit code.
 template <typename Body>
 int exit_code_of_child(Body body) {
   const pid_t child = fork();
@@ -79,7 +79,7 @@ TEST(LocalSecret, IsNeitherGivenToAnotherUserNorTakenFromOne) {
               return result.status().message().find("another user") == std::string::npos ? 2 : 0;
             }),
             0);
-  // A caller that does not care who answers.
+  // A caller that does not check which user answers.
   EXPECT_EQ(exit_code_of_child([&] {
               if (setuid(kNobody) != 0) return 1;
               sockaddr_un address{};

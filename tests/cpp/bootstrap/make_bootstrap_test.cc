@@ -14,8 +14,7 @@
 namespace perseus {
 namespace {
 
-// Sets environment variables for the time of a test; those of launchers that are not named are
-// unset.
+// Sets environment variables during a test, and unsets those of launchers that are not named.
 class ScopedLaunch {
  public:
   explicit ScopedLaunch(const std::vector<std::pair<const char*, std::string>>& variables) {
@@ -99,7 +98,7 @@ TEST(MakeBootstrap, RanksOfOneHostAgreeOnASecretThatIsNotInTheirEnvironment) {
 TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
   const std::string port = free_port();
   for (int generation = 0; generation < 3; ++generation) {
-    // The environment is read by one thread at a time, the meeting is of two.
+    // Only one thread may read the environment at a time, but both must meet at the same time.
     std::vector<std::unique_ptr<Bootstrap>> ranks;
     for (const char* rank : {"0", "1"}) {
       ScopedLaunch launch({{"RANK", rank},
@@ -120,7 +119,7 @@ TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
 }
 
 TEST(MakeBootstrap, UnderTorchrunRanksMeetThoughPortsAreTaken) {
-  // Those two and four on from that of the store.
+  // The ports two and four above that of the store.
   std::vector<Socket> taken;
   uint16_t store = 0;
   for (int attempt = 0; attempt < 50 && taken.size() < 2; ++attempt) {

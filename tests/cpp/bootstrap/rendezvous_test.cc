@@ -151,7 +151,7 @@ TEST(Rendezvous, WaitingRanksAreToldWhoNeverCame) {
 
 TEST(Rendezvous, WhoTimedOutMeetsALateRankByTryingAgain) {
   auto server = serve(3);
-  // To those that try again it is their second generation, to the late one its first.
+  // For the ranks that try again it is their second generation, for the late one its first.
   for (int generation = 0; generation < 2; ++generation) {
     on_threads(generation == 0 ? 2 : 3, [&](int rank) {
       auto options = options_for(*server, rank, 3);
@@ -163,7 +163,7 @@ TEST(Rendezvous, WhoTimedOutMeetsALateRankByTryingAgain) {
       EXPECT_EQ(all.status().code(), expected) << all.status().message();
     });
   }
-  // From there on all are in step.
+  // From then on all are in step.
   on_threads(3, [&](int rank) {
     auto options = options_for(*server, rank, 3);
     options.generation = rank == 2 ? 1 : 2;
@@ -259,7 +259,7 @@ TEST(Rendezvous, AnUnreachableServerIsNamedWithinTheTimeOut) {
 
 TEST(Rendezvous, AHostThatDoesNotExistIsNamedAtOnce) {
   RendezvousBootstrap::Options options;
-  // No host may have such a name, so the answer does not depend on a name server.
+  // No host can have such a name, so the result does not depend on a name server.
   options.servers = {HostPort{"no such host", 4711}};
   options.secret = kSecret;
   options.size = 2;
@@ -316,8 +316,8 @@ TEST(Rendezvous, AnotherServiceAtTheAddressIsToldApart) {
       << bootstrap.status().message();
 }
 
-// What holds the first place: nobody, a service that speaks first, one that says nothing, and
-// somebody else's rendezvous.
+// The first place is taken by nothing, a service that sends first, one that sends nothing, or
+// another job's rendezvous.
 TEST(Rendezvous, IsFoundAtAnyOfItsPlaces) {
   auto server = serve(1);
   const HostPort taken_here{"127.0.0.1", server->port()};
@@ -337,9 +337,9 @@ TEST(Rendezvous, IsFoundAtAnyOfItsPlaces) {
   auto listener = Socket::listen("127.0.0.1", 0);
   ASSERT_TRUE(listener.is_ok());
   const HostPort stranger{"127.0.0.1", listener.value().local_port()};
-  expect_found(stranger);  // silent: the kernel accepts, nobody answers
+  expect_found(stranger);  // silent: the kernel accepts, no program answers
   std::thread speaks([&] {
-    // The silent connection of before, and the next.
+    // The earlier silent connection, and the next.
     for (int i = 0; i < 2; ++i) {
       int fd = -1;
       while (fd < 0) fd = accept(listener.value().fd(), nullptr, nullptr);
@@ -369,7 +369,7 @@ TEST(Rendezvous, StrangersAndNoiseDoNotDisturbTheJob) {
   const HostPort where{"127.0.0.1", server->port()};
   const auto deadline = Socket::Clock::now() + seconds(20);
   std::vector<Socket> strangers;
-  // More than the server keeps, so that the oldest have to make room.
+  // More than the server keeps, so that the oldest are dropped.
   for (int i = 0; i < 300; ++i) {
     auto socket = Socket::connect(where, deadline);
     ASSERT_TRUE(socket.is_ok()) << socket.status().message();
@@ -424,7 +424,7 @@ TEST(RendezvousServer, ServesAtEachOfItsAddressesAndNoOther) {
   EXPECT_EQ(RendezvousBootstrap::create(options).status().code(), StatusCode::kUnreachable);
 }
 
-// A data loader's worker would keep the port from whoever is started in its parent's place.
+// Otherwise a data loader's worker would keep the port in use after its parent has been replaced.
 TEST(Socket, IsClosedInAForkedChild) {
   auto listener = Socket::listen("127.0.0.1", 0);
   ASSERT_TRUE(listener.is_ok()) << listener.status().message();

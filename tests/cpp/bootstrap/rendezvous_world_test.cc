@@ -18,14 +18,14 @@ class FakeMember final : public World::Member {
   }
   std::string where() const override { return "there"; }
 
-  // What it was told since it was last asked.
+  // What it was told since the last call.
   std::optional<Decoded> told() { return std::exchange(told_, std::nullopt); }
 
  private:
   std::optional<Decoded> told_;
 };
 
-// The survivors of three ranks, of whom two are enough.
+// The survivors of three ranks; two are enough.
 class Survivors : public testing::Test {
  protected:
   static Hello hello(uint32_t rank) {

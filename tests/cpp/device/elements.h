@@ -1,4 +1,4 @@
-// Random elements of any type, read and written as float64: the reference for tests of arithmetic.
+// Random elements of any type, read and written as float64, as a reference for tests of arithmetic.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ inline constexpr DataType kAllTypes[] = {DataType::kUint8,   DataType::kInt8,   
 inline constexpr DataType kFloatingTypes[] = {DataType::kFloat16, DataType::kBfloat16,
                                               DataType::kFloat32, DataType::kFloat64};
 
-// Precision in bits, smallest normal exponent and largest exponent of a binary format.
+// The precision in bits, smallest normal exponent and largest exponent of a binary format.
 struct FloatFormat {
   int precision, smallest, largest;
 };
@@ -32,8 +32,8 @@ inline FloatFormat format_of(DataType type) {
   }
 }
 
-// `value` rounded to the type, nearest even, from the definition of the format; integers and bool
-// are only brought to the type's width.
+// Rounds `value` to the type, to nearest even, by the definition of the format. Integers and bool
+// are only converted to the type's width.
 inline double round_to(DataType type, double value) {
   if (type == DataType::kFloat64 || !std::isfinite(value) || value == 0) return value;
   if (is_floating(type)) {
@@ -47,7 +47,7 @@ inline double round_to(DataType type, double value) {
   return value;
 }
 
-// A 16-bit float's value, from the definition of the format.
+// The value of a 16-bit float, by the definition of the format.
 inline double decode(DataType type, uint16_t bits) {
   const int fraction_bits = format_of(type).precision - 1;
   const int exponent_bits = 15 - fraction_bits;
@@ -90,7 +90,7 @@ class Elements {
     for (size_t i = 0; i < size; ++i) set(i, draw(random));
   }
 
-  // Not yet written to.
+  // Not written to yet.
   Elements(DataType type, size_t size)
       : type_(type),
         size_(size),

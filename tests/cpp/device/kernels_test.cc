@@ -165,7 +165,8 @@ TEST_P(Kernels, NarrowingRoundsToNearestEvenFromEitherWidth) {
                                 -1e30f,       0x1p-24f,     0x1p-25f, 0x1.000002p-25f, 0x1.8p-24f,
                                 0x1.ffep-15f, 0x1.fffp-15f, INFINITY};
   std::vector<double> doubles(singles.begin(), singles.end());
-  // Just above and below a tie of float16 and of bfloat16: rounding twice would go astray.
+  // Just above and below ties of float16 and bfloat16, where rounding twice would give wrong
+  // results.
   for (double tie : {1.0 + 0x1p-11, 1.0 + 0x1p-8, 1.0 + 3 * 0x1p-11, 1.0 + 3 * 0x1p-8, 0x1p-25}) {
     for (double sign : {1.0, -1.0}) {
       doubles.insert(doubles.end(), {sign * tie, sign * std::nextafter(tie, 0.0),
@@ -271,7 +272,7 @@ TEST_P(Kernels, ProductsAndCombinationsMatchFloat64AtEverySizeAndAlignment) {
     for (size_t size : {0, 1, 15, 16, 17, 33, 1000}) {
       for (size_t skip : {0, 1}) {
         Elements a(type, size + skip, 1), b(type, size + skip, 2);
-        double expected[3] = {1, 2, 3};  // sums are added to what is there
+        double expected[3] = {1, 2, 3};  // sums are added to these
         for (size_t i = skip; i < size + skip; ++i) {
           expected[0] += a[i] * b[i];
           expected[1] += a[i] * a[i];

@@ -1,5 +1,5 @@
-// The GPU's kernels as the host runs them, beside the CPU's; and what launches them, through a
-// driver that runs or records what it is asked to launch.
+// Tests the GPU's kernels, run on the host, against the CPU's; and the code that launches them,
+// with a driver that runs or records each launch.
 #include "device/cuda/moves.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 namespace perseus {
 namespace {
 
-// What the driver saw, and what it is to do.
+// The launches that the driver saw, and how it handles them.
 struct Launched {
   std::string kernel;
   MoveTable table;
@@ -90,8 +90,9 @@ class Moves : public testing::Test {
   std::unique_ptr<MoveKernels> kernels;
 };
 
-// `elements` of any bits, or of usual size, in memory of exactly their size, so that
-// AddressSanitizer sees what is read beyond them; `offset` elements after a 16-byte line.
+// `elements` elements with random bits, or of usual magnitude, in memory of exactly their size, so
+// that AddressSanitizer sees reads beyond them. They begin `offset` elements after a 16-byte
+// boundary.
 class Source {
  public:
   Source(DataType type, size_t elements, size_t offset, uint64_t seed)
@@ -112,7 +113,7 @@ class Source {
       if (any) std::memcpy(at(i, type), &drawn, size_of(type));
     }
 #if defined(__SANITIZE_ADDRESS__)
-    // What lies before is not to be read either; it is known by pieces of 8 bytes.
+    // The bytes before must not be read either; AddressSanitizer tracks them in units of 8.
     ASAN_POISON_MEMORY_REGION(memory_.data(), begin_ / 8 * 8);
 #endif
   }
@@ -132,7 +133,7 @@ bool is_nan(const std::byte* element, DataType type) {
   return std::isnan(value);
 }
 
-// The first element that differs, payloads of NaN aside, or `elements`.
+// Returns the first element that differs, except in the payload of a NaN, or `elements`.
 size_t first_difference(const void* a, const void* b, size_t elements, DataType type) {
   const size_t size = size_of(type);
   const auto* x = static_cast<const std::byte*>(a);
@@ -157,8 +158,8 @@ std::vector<Pair> all_pairs() {
   return pairs;
 }
 
-// Runs of the sizes, each from and to memory of its own, that begin so many elements after a
-// 16-byte line.
+// Runs of these sizes, each from and to memory of its own that begins this many elements after a
+// 16-byte boundary.
 struct Case {
   Case(Pair types, const std::vector<size_t>& sizes, size_t from_offset, size_t to_offset)
       : pair(types) {
@@ -327,7 +328,7 @@ TEST_F(Moves, MoreThanATableHoldsTakeSeveral) {
   Case of({DataType::kFloat32, DataType::kBfloat16}, sizes, 1, 3);
   run(of.moves, DataType::kFloat32, DataType::kBfloat16, 0.25);
   of.check(0.25);
-  // Those without elements take no place.
+  // Empty moves take no place in the table.
   ASSERT_EQ(state.launched.size(), 3u);
   EXPECT_EQ(state.launched[0].table.count, MoveTable::kCapacity);
   EXPECT_EQ(state.launched[2].table.count, kMoves - 129 - 2 * MoveTable::kCapacity);

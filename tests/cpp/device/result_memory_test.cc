@@ -1,5 +1,5 @@
-// Memory of a GPU for results: when it is given out again. CUDA is the stand-in of tests/standin,
-// which ends the process where memory is touched out of order.
+// Tests when GPU memory for results is reused. CUDA is the stand-in of tests/standin, which ends
+// the process if memory is accessed out of order.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -26,18 +26,18 @@ class ResultMemory : public testing::Test {
     EXPECT_TRUE(allocated.is_ok()) << allocated.status().message();
     return allocated.is_ok() ? allocated.value() : nullptr;
   }
-  // Queues work on it, as its consumer does.
+  // Queues work on the memory, as its consumer does.
   void use(std::byte* memory, CuStream stream) {
     static const int value = 7;
     const auto target = reinterpret_cast<CuPointer>(memory);
     ASSERT_EQ(gpu_.driver().copy_to_device(target, &value, sizeof value, stream), kCuSuccess);
   }
-  // Whether CUDA still has it as allocated.
+  // Returns whether the memory is still allocated in CUDA.
   bool is_allocated(const std::byte* memory) const {
     return gpu_.check_memory(memory, 1, 1).is_ok();
   }
 
-  // Of the stand-in's own functions, one.
+  // One of the stand-in's own functions.
   template <typename... Arguments>
   static void standin(const char* name, Arguments... arguments) {
     void* library = dlopen(PERSEUS_STANDIN_FOLDER "/libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -61,7 +61,7 @@ TEST_F(ResultMemory, FreedOnAStreamIsGivenOutOnceThatIsDone) {
   standin("perseus_standin_synchronize");
   std::byte* third = allocate(1000);
   EXPECT_EQ(third, first);
-  // By another stream, which nothing but the pool has ordered after the first.
+  // Used by another stream, which only the pool has ordered after the first.
   use(third, nullptr);
   standin("perseus_standin_synchronize");
   EXPECT_TRUE(Gpu::free(second));

@@ -14,7 +14,7 @@ namespace perseus {
 struct Json {
   enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject } kind = Kind::kNull;
   double number = 0;
-  std::string string;  // \uXXXX stays as it is written
+  std::string string;  // \uXXXX is not decoded
   std::vector<Json> array;
   std::map<std::string, Json> object;
 
@@ -28,7 +28,7 @@ struct Json {
 
 class JsonReader {
  public:
-  // Nothing if the text is not one JSON value.
+  // Returns nothing if the text is not one JSON value.
   static std::optional<Json> read(std::string_view text) {
     JsonReader reader(text);
     Json value;

@@ -13,7 +13,7 @@
 namespace perseus {
 namespace {
 
-// Turns standard error into a file while it lives.
+// Redirects standard error to a file while it exists.
 class CapturedStandardError {
  public:
   CapturedStandardError() : file_(std::tmpfile()), saved_(dup(STDERR_FILENO)) {

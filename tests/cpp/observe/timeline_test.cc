@@ -34,7 +34,7 @@ class TimelineTest : public testing::Test {
     text << file.rdbuf();
     return text.str();
   }
-  // The file's records; fails the test if it is not JSON.
+  // Returns the file's records; fails the test if it is not JSON.
   std::vector<Json> records(const std::string& name = "timeline.json") const {
     std::optional<Json> json = JsonReader::read(text(name));
     EXPECT_TRUE(json.has_value()) << text(name);
@@ -259,7 +259,7 @@ TEST_F(TimelineTest, AKilledProcessLeavesWhatHappenedLoadable) {
     _exit(0);
   }
   ASSERT_GT(child, 0);
-  // The events are to be in the file within a second, by themselves.
+  // Without a stop, the events must be in the file within a second.
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (text().find("\"E\"") == std::string::npos && std::chrono::steady_clock::now() < give_up) {
     std::this_thread::yield();

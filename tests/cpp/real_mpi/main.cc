@@ -1,4 +1,4 @@
-// Runs the same tests on every rank, under mpirun. Rank 0 prints; another rank prints what fails.
+// Runs the same tests on every rank, under mpirun. Rank 0 prints all; other ranks print failures.
 #include <gtest/gtest.h>
 
 #include <cstdio>

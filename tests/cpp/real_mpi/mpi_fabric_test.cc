@@ -1,4 +1,4 @@
-// What is particular to moving data by MPI; the conformance suite tests the rest.
+// Tests what is particular to moving data by MPI; the conformance suite tests the rest.
 #include "transport/mpi/mpi_fabric.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(MpiFabric, AnIdleLoopSleeps) {
   expect_world_ok(world_maker.largest, mpi_settings(), [](RankContext& rank) -> Task {
     Task task = pass_around(rank, 0);
     Status status = co_await std::move(task);
-    // What is under way ends first; then nothing is.
+    // Ends what is under way; then nothing is left.
     Until settled{rank.loop, 200ms};
     co_await settled;
     const auto before = processor_time();

@@ -1,4 +1,4 @@
-// What the tests under mpirun share.
+// Shared by the tests under mpirun.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ inline MpiProcess this_process() {
   return process.value();
 }
 
-// A WorldMaker of the processes that mpirun started: the first `size` of them are its ranks.
+// A WorldMaker whose ranks are the first `size` of the processes that mpirun started.
 inline std::vector<Status> run_world_of_processes(int size, const Settings& settings,
                                                   const RankBody& body) {
   std::vector<Status> outcomes(size);

@@ -1,4 +1,4 @@
-// What every transport must do, whatever it moves bytes by.
+// The tests that every transport must pass.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -22,7 +22,7 @@ class ConformanceTest : public testing::TestWithParam<TransportUnderTest> {
 INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(transports_under_test()),
                          [](const auto& info) { return info.param.name; });
 
-// Bytes that tell where they belong.
+// Bytes whose values tell their positions.
 std::vector<std::byte> pattern(size_t bytes, uint32_t seed) {
   std::vector<std::byte> data(bytes);
   uint32_t state = seed * 2654435761u + 1;
@@ -51,7 +51,7 @@ Task send_pattern(Link& link, Tag tag, size_t bytes, uint32_t seed, int32_t prio
   co_return status;
 }
 
-// The peer has reached the same point: each tells the other.
+// Waits until the peer has reached the same point.
 Task meet(RankContext& rank, int peer) {
   Link& link = rank.mesh.link(peer);
   const Tag tag{~0ull, 0, 0};
@@ -178,7 +178,7 @@ TEST_P(ConformanceTest, NarrowElementsAreReducedIntoAWiderAccumulator) {
     std::vector<int32_t> accumulator(kElements, 1000000);
     std::vector<int16_t> source(kElements);
     for (size_t i = 0; i < kElements; ++i) source[i] = static_cast<int16_t>(i % 30000);
-    // Some bytes of an odd number before it, so that frames do not start aligned by luck.
+    // An odd number of bytes before it, so that frames are not aligned by chance.
     std::vector<Task> odd;
     odd.push_back(send_pattern(link, Tag{1, 0, 0}, 3, 9));
     odd.push_back(receive_pattern(link, Tag{1, 0, 0}, 3, 9));
@@ -407,7 +407,7 @@ TEST_P(ConformanceTest, EveryRankReachesEveryOtherAtAnySize) {
   }
 }
 
-// The peer's side of a link that only the other one asks for.
+// The side of a link that does not ask for it.
 TEST_P(ConformanceTest, EitherRankMayBeTheOnlyOneToUseALink) {
   for (int speaker : {0, 1}) {
     expect_world_ok(2, settings(), [speaker](RankContext& rank) -> Task {
@@ -485,7 +485,7 @@ TEST_P(ConformanceTest, FailAllEndsEveryTransferWithItsReason) {
       EXPECT_TRUE(rank.listener.lost.empty());
     } else {
       Status a = co_await in;
-      // Begun only now: before the end it might have been received whole.
+      // Begun only now, since before the end it might have been received whole.
       link.send(out, Tag{2, 0, 0}, bytes.data(), bytes.size(), 0);
       Status b = co_await out;
       EXPECT_EQ(a.code(), StatusCode::kAborted);

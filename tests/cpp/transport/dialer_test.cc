@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What the tests stand in for: the rank that is dialed, on a thread of its own.
+// Stands in for the rank that is dialed, on a thread of its own.
 class Rank {
  public:
   explicit Rank(const std::string& name) : where_(Endpoint::unix_name(name)) {
@@ -37,7 +37,7 @@ class Rank {
   }
   bool is_dialed_again() const { return ::accept4(door_.get(), nullptr, nullptr, 0) >= 0; }
 
-  // Up to the proof, each answer after so long.
+  // Answers up to the proof, each time after this delay.
   void shake_hands(const FileDescriptor& fd, const Credentials& credentials, milliseconds delay) {
     Hello hello;
     EXPECT_TRUE(receive(fd, hello));
@@ -65,7 +65,7 @@ class Rank {
 
 class DialerTest : public testing::Test {
  protected:
-  // Dials the endpoints until it ends, on this thread.
+  // Dials the endpoints on this thread until that ends.
   Result<FileDescriptor> dial(std::vector<Endpoint> endpoints, seconds patience) {
     Result<FileDescriptor> outcome = Status::internal("nothing was told");
     Hello hello;
@@ -89,7 +89,7 @@ class DialerTest : public testing::Test {
   ResourceShortage shortage_{seconds(60), [](int) {}};
 };
 
-// It may have taken the connection long before it comes to say so.
+// The peer may have adopted the connection long before its answer comes.
 TEST_F(DialerTest, ARankThatIsSlowToWelcomeIsNotDialedAgain) {
   Rank rank(name("slow"));
   std::thread answers([&] {

@@ -14,7 +14,7 @@
 
 namespace perseus {
 
-// They swap their cards, once, through memory made before the fork.
+// They exchange their cards once, through memory made before the fork.
 class ForkBootstrap final : public Bootstrap {
  public:
   struct Shared {

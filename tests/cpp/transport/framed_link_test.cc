@@ -1,4 +1,4 @@
-// The link's own rules, with channels that the test plays by hand.
+// Tests the link's own rules, with channels that the test drives by hand.
 #include "transport/framed_link.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   BufferPool buffers;
   TrafficCounters counters;
   LinkEnvironment environment{loop, buffers, *this, counters, kChunk, kChunk};
-  // Channel 0 is the express.
+  // Channel 0 is the express channel.
   FramedLink link{environment, 3, "rank 3 on host", false, 3, false};
   FakeChannel* channels[3];
   std::vector<std::string> controls;
@@ -103,7 +103,7 @@ TEST_F(FramedLinkTest, TheExpressTakesDataThatIsMoreUrgentThanWhatAnotherChannel
   EXPECT_EQ(pull(1), FrameHeader::kData);
   EXPECT_EQ(pull(0), FrameHeader::kData);
   EXPECT_EQ(pull(2), FrameHeader::kData);
-  EXPECT_EQ(pull(0), 0u);  // each of the others is on its way with it
+  EXPECT_EQ(pull(0), 0u);  // each of the other channels carries some of it
   EXPECT_EQ(pull(1), FrameHeader::kData);
   EXPECT_TRUE(urgent.done());
   EXPECT_FALSE(large.done());
@@ -170,7 +170,7 @@ TEST_F(FramedLinkTest, OnlyAsManyStreamsAsAreAskedForCarryData) {
   EXPECT_EQ(pull(1), FrameHeader::kData);
   link.send(urgent, Tag{2, 0, 0}, bytes.data(), 2 * kChunk, 6);
   EXPECT_EQ(pull(2), 0u);
-  EXPECT_EQ(pull(0), FrameHeader::kData);  // the express is one more
+  EXPECT_EQ(pull(0), FrameHeader::kData);  // and the express channel
   environment.streams = 2;
   EXPECT_EQ(pull(2), FrameHeader::kData);
   EXPECT_TRUE(urgent.done());
@@ -219,15 +219,15 @@ struct BadFrame {
 
 TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
   const std::vector<BadFrame> bad = {
-      {0, 0, 8, 0, 8},                                    // no such kind
-      {0, 77, 8, 0, 8},                                   // nor this
+      {0, 0, 8, 0, 8},                                    // an unknown kind
+      {0, 77, 8, 0, 8},                                   // another unknown kind
       {0, FrameHeader::kData, 8, 4, 8},                   // beyond the message
       {0, FrameHeader::kData, 8, ~0ull - 3, 8},           // the sum overflows
       {0, FrameHeader::kData, 1 << 20, 0, kChunk + 1},    // beyond the chunk
       {0, FrameHeader::kData, 8, 0, 0},                   // makes no progress
       {1, FrameHeader::kControl, 8, 0, 8},                // control on a second channel
       {0, FrameHeader::kControl, (64u << 20) + 1, 0, 8},  // beyond the bound
-      {0, FrameHeader::kControl, 100, 50, 8},             // its beginning never came
+      {0, FrameHeader::kControl, 100, 50, 8},             // without its beginning
   };
   for (const BadFrame& frame : bad) {
     FramedLink victim(environment, 3, "rank 3 on host", false, 2, false);

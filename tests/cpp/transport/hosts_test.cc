@@ -46,7 +46,8 @@ Status run_process(ForkBootstrap::Shared* shared, int rank, const Settings& sett
   return run.status;
 }
 
-// The outcome here, and whether that of the child on the other "host" has the same code.
+// Returns the outcome here, and expects that of the child on the other "host" to have the same
+// code.
 Status run_on_two_hosts(const Settings& settings) {
   auto* shared = ForkBootstrap::make_shared_memory();
   const pid_t child = fork();

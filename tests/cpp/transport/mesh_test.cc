@@ -1,4 +1,4 @@
-// Making and closing meshes: settings, strangers, errors, and nothing left behind.
+// Tests making and closing meshes: settings, strangers, errors, and that nothing is left behind.
 #include "transport/mesh.h"
 
 #include <dirent.h>
@@ -51,7 +51,7 @@ TEST(MeshTest, HundredsOfMeshesLeaveNoDescriptorsBehind) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// Ranks with a setting of their own each.
+// Ranks that each have a setting of their own.
 std::vector<Status> run_with(const std::vector<Settings>& settings, const RankBody& body,
                              const std::vector<std::string>& secrets = {}) {
   const int size = static_cast<int>(settings.size());
@@ -133,7 +133,7 @@ TEST(MeshTest, RanksWithDifferentSecretsRefuseEachOther) {
       Task loss = expect_loss(rank, "secret");
       Status status = co_await std::move(loss);
       ++refused;
-      while (refused != 2) {  // who leaves early is not found at all
+      while (refused != 2) {  // a rank that leaves early would not be found
         NextTurn next{rank.loop};
         co_await next;
       }
@@ -174,7 +174,7 @@ FileDescriptor connect_to(const Endpoint& endpoint) {
   return fd;
 }
 
-// Reads to the end of the stream; -1 if it does not end within seconds.
+// Reads to the end of the stream; returns -1 if it does not end within seconds.
 ssize_t read_to_end(const FileDescriptor& fd) {
   ssize_t total = 0;
   char bytes[256];
@@ -246,7 +246,7 @@ TEST(MeshTest, StrangersAreTurnedAwayAndDisturbNobody) {
       if (tcp.is_loopback()) endpoint = tcp;
     }
     be_a_stranger(endpoint, card);
-    const FileDescriptor silent = connect_to(endpoint);  // says nothing at all
+    const FileDescriptor silent = connect_to(endpoint);  // sends nothing
     done.count_down();
     for (std::thread& thread : ranks) thread.join();
   }

@@ -75,7 +75,7 @@ TEST_F(OutboxTest, WhatGoesToSeveralIsThereOnceUntilAllHaveReadIt) {
   {
     const Lease ends = reader.lease(place);
   }
-  // Kept for the two that have not been told, though nobody reads it now.
+  // Kept for the two sends that are left, though nobody reads it now.
   EXPECT_EQ(outbox.put(frame()), place);
   EXPECT_EQ(outbox.put(frame()), place);
   {

@@ -1,4 +1,4 @@
-// What is left of a link when the process at its other end dies: real processes, real signals.
+// Tests links whose peer's process dies, with real processes and real signals.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@ class PeerDeathTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Transports, PeerDeathTest, testing::Values("shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
-// Says that it is up, then stays in its loop until it is killed. Before that, with its connections
+// Reports that it is up and runs its loop until it is killed. Before that, once its connections are
 // made, it forks a worker, which lives until `test_pipe` ends with the test.
 [[noreturn]] void live_until_killed(ForkBootstrap::Shared* shared, const Settings& settings,
                                     int test_pipe) {

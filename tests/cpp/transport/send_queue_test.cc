@@ -23,7 +23,7 @@ struct SendQueueTest : testing::Test {
     queue.push(transfer);
     return transfer;
   }
-  // The names of the frames' messages, in the order they leave.
+  // The names of the frames' messages, in the order in which they leave.
   std::vector<uint64_t> drain(uint64_t room) {
     std::vector<uint64_t> names;
     Frame frame;

@@ -11,7 +11,7 @@
 
 namespace perseus {
 
-// What the ranks share. All ranks gather the same number of times.
+// Shared by the ranks, which must all gather the same number of times.
 class ThreadRendezvous {
  public:
   explicit ThreadRendezvous(int size, std::string secret = "secret")
@@ -19,7 +19,7 @@ class ThreadRendezvous {
 
   int size() const { return size_; }
   const std::string& secret() const { return secret_; }
-  // What was gathered last, once anything was. Any thread.
+  // The result of the last gather, once there has been one. Any thread.
   std::vector<std::string> wait_until_gathered() {
     std::unique_lock lock(mutex_);
     all_there_.wait(lock, [&] { return round_ != 0; });
@@ -55,7 +55,7 @@ class ThreadBootstrap final : public Bootstrap {
  public:
   ThreadBootstrap(ThreadRendezvous& rendezvous, int rank)
       : rendezvous_(rendezvous), rank_(rank), secret_(rendezvous.secret()) {}
-  // One that does not know the secret of the others.
+  // A rank that does not know the secret of the others.
   ThreadBootstrap(ThreadRendezvous& rendezvous, int rank, std::string secret)
       : rendezvous_(rendezvous), rank_(rank), secret_(std::move(secret)) {}
 

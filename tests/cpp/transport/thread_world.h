@@ -1,5 +1,5 @@
-// Ranks as threads of one test program, each with a loop and a mesh of its own; what a rank does is
-// a coroutine. Header-only, for the tests of every room above the transports.
+// Ranks that are threads of one test program, each with a loop and a mesh of its own. A rank's work
+// is a coroutine. Header-only, for the tests of every room above the transports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ struct NextTurn {
   void await_resume() const noexcept {}
 };
 
-// Remembers the mesh's news; a coroutine may wait for the next: co_await listener.news().
+// Records the mesh's events; a coroutine may wait for the next one: co_await listener.news().
 class TestListener : public MeshListener {
  public:
   explicit TestListener(EventLoop& loop) : loop_(loop) {}
@@ -88,7 +88,7 @@ struct RankContext {
 
 using RankBody = std::function<Task(RankContext&)>;
 
-// Settings of a test: time-outs that fail a hanging test in seconds.
+// Settings for a test, with time-outs that end a hanging test within seconds.
 inline Settings test_settings(const std::vector<std::pair<std::string, std::string>>& values = {}) {
   const auto get = [&](const char* name) -> const char* {
     for (const auto& [key, value] : values) {
@@ -146,8 +146,8 @@ inline std::vector<Status> run_world_of_threads(int size, const Settings& settin
   return outcomes;
 }
 
-// How a program makes worlds: of threads, unless it says otherwise. Under mpirun ranks are
-// processes, each of which runs its own and knows only its own outcome.
+// How a test program makes worlds: of threads, unless it says otherwise. Under mpirun each rank is
+// a process, which runs itself and knows only its own outcome.
 struct WorldMaker {
   int largest = 8;
   std::vector<Status> (*run)(int size, const Settings& settings,
@@ -155,12 +155,12 @@ struct WorldMaker {
 };
 inline WorldMaker world_maker;
 
-// Every rank's outcome.
+// Returns every rank's outcome.
 inline std::vector<Status> run_world(int size, const Settings& settings, const RankBody& body) {
   return world_maker.run(size, settings, body);
 }
 
-// The same, and every rank ends well.
+// The same, and expects every rank to end well.
 inline void expect_world_ok(int size, const Settings& settings, const RankBody& body) {
   const std::vector<Status> outcomes = run_world(size, settings, body);
   for (int rank = 0; rank < size; ++rank) {

@@ -1,5 +1,4 @@
-// The transports that the conformance suite is run against: one list for each program it is part
-// of.
+// The transports that the conformance suite runs against: one list for each program that has it.
 #pragma once
 
 #include <vector>

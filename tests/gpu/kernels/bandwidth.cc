@@ -15,7 +15,7 @@ namespace {
 
 // Tensors begin where PyTorch's allocator would have them begin.
 constexpr size_t kAlignment = 512;
-// What a measurement takes at least: launching and waiting are little beside it.
+// The least duration of a measurement, so that launching and waiting hardly count.
 constexpr double kLeastSeconds = 0.004;
 
 double now() {
@@ -30,8 +30,8 @@ struct Contender {
   std::vector<double> seconds;        // of a pass, in each turn
 };
 
-// The gradients, several times where they are less than `least_bytes`, so that no cache has them
-// when their turn comes; and for each time a flat buffer.
+// The gradients, and a flat buffer for them. Several copies of both if they are less than
+// `least_bytes`, so that no cache has them when their turn comes.
 class Packing {
  public:
   Packing(const Machine& machine, const Gradients& gradients, size_t least_bytes)
@@ -180,7 +180,7 @@ void measure_bandwidth(const Machine& machine, const std::vector<Gradients>& mod
     contender.passes = static_cast<size_t>(kLeastSeconds / seconds) + 1;
   }
   for (int turn = 0; turn < turns; ++turn) {
-    // Who follows whom changes.
+    // The order of contenders changes from turn to turn.
     for (size_t i = 0; i < contenders.size(); ++i) {
       Contender& contender = contenders[(i + static_cast<size_t>(turn)) % contenders.size()];
       contender.seconds.push_back(measure(machine, contender));

@@ -1,4 +1,4 @@
-// How fast the kernels pack a model's gradients, beside the GPU's own copies.
+// Measures how fast the kernels pack a model's gradients, compared to the GPU's own copies.
 #pragma once
 
 #include <string>

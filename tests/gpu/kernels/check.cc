@@ -48,7 +48,7 @@ bool is_nan(const std::byte* element, DataType type) {
   return is_floating(type) && std::isnan(as_double(element, type));
 }
 
-// The first element that differs, payloads of NaN aside, or `elements`.
+// Returns the first element that differs, except in the payload of a NaN, or `elements`.
 size_t first_difference(const std::byte* a, const std::byte* b, size_t elements, DataType type) {
   const size_t size = size_of(type);
   if (elements == 0 || std::memcmp(a, b, elements * size) == 0) return elements;
@@ -76,7 +76,7 @@ class Check {
   }
 
  private:
-  // Calls it for each pair of types, and says what it came to.
+  // Calls it for each pair of types, and prints the result.
   template <typename Of>
   void part(const char* name, const Of& of) {
     runs_ = elements_ = 0;
@@ -92,7 +92,7 @@ class Check {
     return kFactors[below(std::size(kFactors))];
   }
 
-  // Elements of usual size, and among floating ones a third of any bits.
+  // Elements of usual magnitude; of floating ones a third have random bits.
   void draw(std::byte* target, size_t elements, DataType type) {
     const size_t size = size_of(type);
     if (is_floating(type)) {
@@ -122,8 +122,8 @@ class Check {
     for (const Move& move : moves) elements_ += move.elements;
   }
 
-  // Runs of these sizes, next to each other in one source and one target, each so many elements
-  // after a 16-byte line. What lies between the runs must stay as it was.
+  // Runs of these sizes, next to each other in one source and one target, each this many elements
+  // after a 16-byte boundary. Bytes between the runs must not change.
   void runs(const Pair& pair, const std::vector<size_t>& sizes, size_t from_offset,
             size_t to_offset, double factor) {
     const size_t from_size = size_of(pair.from), to_size = size_of(pair.to);
@@ -196,8 +196,8 @@ class Check {
     }
   }
 
-  // Each in memory of exactly its size, of which nothing else is written: memcheck sees what is
-  // touched beyond it, initcheck what is read before it.
+  // Each in memory of exactly its size, of which nothing else is written, so that memcheck sees
+  // accesses beyond it, and initcheck reads before it.
   void own_memory(const Pair& pair) {
     const size_t from_size = size_of(pair.from), to_size = size_of(pair.to);
     for (const size_t size : {size_t{1}, 1 + below(40), 5000 + below(5000)}) {
@@ -286,7 +286,7 @@ class Check {
     }
   }
 
-  // Puts zeros there, in place.
+  // Writes zeros there, in place.
   void puts_zeros(const Pair& pair) {
     if (!is_floating(pair.from) || pair.from != pair.to) return;
     const size_t size = 5000 + below(5000), bytes = size * size_of(pair.from);
@@ -310,8 +310,8 @@ class Check {
     if (result != as_stored()) differs(pair, "zeros are not where NaN and infinity were");
   }
 
-  // One value, of one byte, all through but for a few: with the greatest index among them, and, of
-  // floating types, an infinity beyond 2^32.
+  // One value throughout, except for a few elements: one with the greatest index among them and,
+  // for floating types, an infinity beyond 2^32.
   void huge(const Pair& pair) {
     const bool is_narrowing = pair.from == DataType::kFloat32 && pair.to == DataType::kFloat16;
     if (!is_narrowing && !(pair.from == pair.to && pair.from == DataType::kInt8)) return;

@@ -1,4 +1,4 @@
-// Whether the kernels, on the GPU that is there, do to the bit what those of the CPU do.
+// Checks that the kernels, on the GPU that is there, give the same bits as those of the CPU.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace perseus::gpu_check {
 
 struct CheckOptions {
   uint64_t seed = 0;
-  // Pairs of alignments that are drawn for each pair of types; 0: all that there are.
+  // How many random pairs of alignments to check for each pair of types; 0: all of them.
   int alignments = 0;
   int rounds = 40;       // of the searches for NaN, for each pair of types
   bool is_huge = false;  // runs of more than 2^32 elements, where there is the memory

@@ -1,4 +1,4 @@
-// Memory of the GPU, and its one stream here, for a program that ends at the first error.
+// Memory of the GPU and a stream, for a program that ends at the first error.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace perseus::gpu_check {
 [[noreturn]] void fail(const std::string& what);
 void require(const Status& status);
 
-// GPU 0, with its context the calling thread's, and a stream of its own.
+// GPU 0, whose context becomes the calling thread's, with a stream.
 class Machine {
  public:
-  // is_standin: kernels are its own, whether this build has any or not.
+  // is_standin: the stand-in has kernels of its own, even if this build has none.
   explicit Machine(bool is_standin);
   Machine(const Machine&) = delete;
 
@@ -23,9 +23,9 @@ class Machine {
   const MoveKernels& kernels() const { return *kernels_; }
   const std::string& name() const { return gpu_->name(); }
   CuStream stream() const { return stream_; }
-  // Ends the program, with the driver's words, unless it is a success.
+  // Ends the program with the driver's error, unless the result is a success.
   void check(CuResult result, const std::string& what) const;
-  // Until the stream has done all that it was given.
+  // Waits until the stream has done all its work.
   void synchronize() const;
 
  private:
@@ -39,18 +39,18 @@ class Machine {
 
 class DeviceMemory {
  public:
-  // Not written to, so that initcheck sees who reads what nobody wrote.
+  // Not written to, so that initcheck sees reads of uninitialised memory.
   DeviceMemory(const Machine& machine, size_t bytes);
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&&) = delete;
   ~DeviceMemory();
-  // Empty where the GPU has not as much.
+  // Empty if the GPU does not have as much.
   static DeviceMemory if_there_is(const Machine& machine, size_t bytes);
 
   explicit operator bool() const { return address_ != 0; }
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   size_t bytes() const { return bytes_; }
-  // These return when it is done.
+  // These return when the copy is done.
   void fill(unsigned char value) const;
   void write(size_t at, const void* source, size_t bytes) const;
   void read(size_t at, void* target, size_t bytes) const;

@@ -1,11 +1,11 @@
-// The kernels on a GPU: right, and how fast. Where there is none, it runs on the stand-in of
-// tests/standin, if PERSEUS_CUDA_LIBRARY_PATH names its folder.
+// Checks and measures the kernels on a GPU. Without one it runs on the stand-in of tests/standin,
+// if PERSEUS_CUDA_LIBRARY_PATH names its folder.
 //
 //   gpu_kernels check [--seed N] [--alignments N] [--rounds N] [--huge] [--standin]
 //   gpu_kernels bandwidth GRADIENTS [--turns N] [--copy BYTES] [--standin]
 //
-// GRADIENTS: a file with a line for each model: its name, and the elements of each tensor. Prints
-// one JSON object a line.
+// GRADIENTS: a file with a line for each model: its name, and the number of elements of each
+// tensor. Prints one JSON object a line.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -27,7 +27,7 @@ class Arguments {
  public:
   Arguments(int argc, char** argv) : all_(argv + 1, argv + argc) {}
 
-  // The next one; "" after the last.
+  // The next argument; "" after the last.
   std::string take() { return next_ < all_.size() ? all_[next_++] : ""; }
   uint64_t take_number() {
     const std::string text = take();

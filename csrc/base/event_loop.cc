@@ -188,8 +188,7 @@ struct EventLoop::Impl {
     for (size_t i = 0; i < asked; ++i) {
       if (pollers[i] != nullptr) pollers[i]->awake();
     }
-    // The end of a socket means that a process has ended. What it wrote to shared memory before
-    // comes first.
+    // The end of a socket means that a process has ended. Its messages in shared memory come first.
     run_pollers();
     dispatch(events, count);
     run_timers();

@@ -19,8 +19,8 @@ struct InterfaceAddress {
 
 struct Interfaces {
   std::set<std::string> names;  // all interfaces, up or not
-  // Of interfaces that are up. Without IPv6 link-local addresses, which mean nothing to another
-  // host unless it knows through which of its own interfaces to go.
+  // The addresses of interfaces that are up. Without IPv6 link-local addresses, which mean nothing
+  // to another host unless it knows through which of its own interfaces to go.
   std::vector<InterfaceAddress> addresses;
 
   static Result<Interfaces> list();

@@ -13,7 +13,7 @@
 
 namespace perseus::rendezvous {
 
-// What the launcher knows about its ranks.
+// The launcher's knowledge of its ranks.
 struct LaunchedRanks {
   uint32_t least = 1;                     // how many survivors are enough to go on
   std::vector<std::string> hosts;         // by rank; empty: not known

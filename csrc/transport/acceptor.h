@@ -17,7 +17,7 @@
 
 namespace perseus {
 
-// What this rank uses in every handshake.
+// This rank's part of every handshake.
 struct Credentials {
   std::string secret;
   Nonce job{};

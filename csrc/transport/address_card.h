@@ -1,4 +1,4 @@
-// What every rank tells all others about itself before there are links: on which host it is, how it
+// Every rank gives all others its address card before there are links: on which host it is, how it
 // can be reached, and its values of the settings that must be the same everywhere.
 #pragma once
 

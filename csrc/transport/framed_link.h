@@ -47,8 +47,8 @@ struct TrafficCounters {
   }
 };
 
-// What a link tells the mesh. All but link_control come at the end of a state change, and may come
-// from within a call to the link.
+// A link tells the mesh its news by this. All but link_control come at the end of a state change,
+// and may come from within a call to the link.
 class LinkObserver {
  public:
   // There is something to move for the first time: connect.

@@ -42,13 +42,13 @@ Shared& shared() {
   return shared;
 }
 
-// What ranks exchange when they meet.
+// Ranks exchange this when they meet.
 struct Greeting {
   int ranks;
   CuUuid device;
 };
 
-// What they exchange before each launch.
+// Ranks exchange this before each launch.
 struct Announcement {
   char text[256];
   size_t hash;  // of the whole text

@@ -1,6 +1,6 @@
 // The kernels, with the names by which the driver finds them. Compiled to one image for several
-// architectures (cmake/cuda_kernels.cmake). Needs no CUDA headers beyond those that nvcc includes by
-// itself.
+// architectures (cmake/cuda_kernels.cmake). Needs no CUDA headers beyond those that nvcc includes
+// by itself.
 #include <cstdint>
 
 #define PERSEUS_DEVICE __device__ __forceinline__
@@ -33,8 +33,8 @@ PERSEUS_DEVICE uint16_t bfloat16_of_float(float value) {
 #endif
 }
 
-// In assembly, since the compiler knows neither that this is global memory nor that one wide load is
-// better than several narrow ones. Volatile, so that all loads stay before the first use.
+// In assembly, since the compiler knows neither that this is global memory nor that one wide load
+// is better than several narrow ones. Volatile, so that all loads stay before the first use.
 PERSEUS_DEVICE void load_words(uint32_t (&words)[4], uint64_t address) {
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

@@ -18,7 +18,7 @@ class FakeMember final : public World::Member {
   }
   std::string where() const override { return "there"; }
 
-  // What it was told since the last call.
+  // Returns what the member was told since the last call.
   std::optional<Decoded> told() { return std::exchange(told_, std::nullopt); }
 
  private:

@@ -9,6 +9,8 @@ SEED ?= 1
 BENCHMARKS ?= latency calls bandwidth step tuning negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
+# OFF compiles each source alone, and ON eight at a time; `make build` keeps to it until told again.
+export UNITY
 # GNU make's own default for CXX is g++, whether there is one or not.
 ifeq ($(origin CXX),default)
   CXX := c++
@@ -16,12 +18,13 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests sanitize model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests sanitize alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  /'
 	@echo "variables: PYTHON=/path/to/python3  CXX=/path/to/c++  VENV=$(VENV)  RANKS=\"$(RANKS)\""
+	@echo "           UNITY=OFF|ON (docs/development.md)"
 	@echo "           BENCHMARKS=\"$(BENCHMARKS)\"  FLAGS=--quick"
 
 demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
@@ -46,11 +49,14 @@ mxnet-tests: build
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py $(RANKS)
 
 python-tests: build env-test env-demo
-	@$(PY) scripts/python_tests.py $(RANKS)
+	@$(PY) scripts/python_tests.py --ranks $(RANKS)
 
 sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and under ThreadSanitizer
 	@$(PY) scripts/cpp_tests.py address
 	@$(PY) scripts/cpp_tests.py thread
+
+alone: env-build ## compile each C++ source by itself: does it include what it uses?
+	@$(PY) scripts/cpp_tests.py --build alone
 
 lint: env-build env-lint ## clang-format, ruff and mypy
 	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format --dry-run --Werror

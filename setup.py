@@ -31,8 +31,9 @@ TARGETS = ["perseus", "_engine", "perseus_mxnet", "perseus_tensorflow"]
 
 
 class CMakeBuild(build_ext):
-    """`python setup.py build_ext --inplace` is the developer's build: it keeps symbols and lies in
-    build/dev; what a wheel gets is stripped. CMAKE_ARGS adds arguments, as elsewhere."""
+    """`python setup.py build_ext --inplace` is the developer's build, in build/dev. A wheel's is
+    compiled with the same options, so that what is tested is what ships, and stripped. CMAKE_ARGS
+    adds arguments, as elsewhere."""
 
     def run(self) -> None:
         for ext in self.extensions:
@@ -52,9 +53,7 @@ class CMakeBuild(build_ext):
             f"-B{build}",
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
-            f"-DCMAKE_BUILD_TYPE={'RelWithDebInfo' if self.inplace else 'Release'}",
-            # All at once in half the time, for those who build once.
-            f"-DCMAKE_UNITY_BUILD={'OFF' if self.inplace else 'ON'}",
+            "-DCMAKE_BUILD_TYPE=Release",
             "-DCMAKE_INSTALL_MESSAGE=NEVER",
             "-DCMAKE_INSTALL_LIBDIR=lib",
             "-DCMAKE_INSTALL_INCLUDEDIR=include",

@@ -80,14 +80,15 @@ if(nvcc)
   set(kernels ${PERSEUS_MOVES_ROOM}/kernels.cu)
   # The host's compiler only preprocesses here, so any version will do. Without contraction the
   # arithmetic is the CPU's. Compressed it is a sixth: nvcc by itself only compresses the PTX.
+  set(nvcc_options -fatbin -std=c++17 -O3 -fmad=false --expt-relaxed-constexpr --threads 0 -Xfatbin=-compress-all
+      -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler ${gpu_options} -I ${PROJECT_SOURCE_DIR}/csrc)
+  set(read ${kernels} ${PERSEUS_MOVES_ROOM}/moves_kernels.inc ${PERSEUS_MOVES_ROOM}/moves.h)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/compile_kernels.cmake)
   add_custom_command(
     OUTPUT ${image}
-    COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/generated
-    COMMAND ${nvcc} -fatbin -std=c++17 -O3 -fmad=false --expt-relaxed-constexpr --threads 0
-            -Xfatbin=-compress-all
-            -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler ${gpu_options}
-            -I ${PROJECT_SOURCE_DIR}/csrc -o ${image} ${kernels}
-    DEPENDS ${kernels} ${PERSEUS_MOVES_ROOM}/moves_kernels.inc ${PERSEUS_MOVES_ROOM}/moves.h ${nvcc}
+    COMMAND ${CMAKE_COMMAND} -DNVCC=${nvcc} "-DOPTIONS=${nvcc_options}" "-DSOURCES=${read}" -DOUT=${image}
+            -DKEPT=${PROJECT_SOURCE_DIR}/build/kernels -P ${script}
+    DEPENDS ${read} ${script} ${nvcc}
     COMMENT "Compiling the CUDA kernels"
     VERBATIM)
   set(holder ${PERSEUS_MOVES_ROOM}/kernels_image.cc)

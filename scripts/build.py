@@ -19,7 +19,10 @@ METADATA = [ROOT / "pyproject.toml", ROOT / "setup.py"]
 
 
 def build(cmake_args: list[str]) -> None:
-    arguments = shlex.join([*toolchain.load().cmake_args, *cmake_args])
+    # Is remembered in build/dev until it is given again.
+    unity = os.environ.get("UNITY")
+    chosen = [f"-DCMAKE_UNITY_BUILD={unity}"] if unity else []
+    arguments = shlex.join([*toolchain.load().cmake_args, *chosen, *cmake_args])
     environment = {**os.environ, "CMAKE_ARGS": arguments}
     _run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], environment)
     _install_editable(environment)

@@ -1,11 +1,13 @@
-"""Builds the C++ tests by CMake: in build/dev, and sanitized in build/address and build/thread.
+"""Builds the C++ tests by CMake: in build/dev, and for another purpose in a folder named after it.
 
-clang++ takes half of g++'s time for AddressSanitizer, and has libFuzzer: the programs of tests/fuzz
-are in build/address then.
+address and thread are the sanitizers. clang++ takes half of g++'s time for AddressSanitizer, and
+has libFuzzer: the programs of tests/fuzz are in build/address then. alone compiles each source by
+itself, without a precompiled header, and so fails where one does not include what it uses.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
@@ -20,8 +22,8 @@ import toolchain
 PROBE = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
 
 
-def folder(sanitizer: str) -> Path:
-    return debian.ROOT / "build" / (sanitizer or "dev")
+def folder(purpose: str) -> Path:
+    return debian.ROOT / "build" / (purpose or "dev")
 
 
 @cache
@@ -38,31 +40,38 @@ def fuzzing_compiler() -> str | None:
     return None
 
 
-def _configuration(sanitizer: str) -> list[str]:
+def _configuration(purpose: str) -> list[str]:
     found = toolchain.load()
     arguments = [f"-DPERSEUS_BUILD_TESTS={'ON' if found.googletest else 'OFF'}"]
     arguments += [f"-DPython_EXECUTABLE={sys.executable}", *found.cmake_args]
-    if not sanitizer:
+    if not purpose:
         return arguments
+    if purpose == "alone":
+        arguments += ["-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON"]
+        return [*arguments, "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCUDACXX=OFF"]
     # -O1 -g1 builds in half the time and keeps line numbers. No GPU runs the kernels here, so they
     # are compiled for one only.
-    arguments += [f"-DSANITIZE={sanitizer}", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1"]
-    arguments += ["-DPERSEUS_GPU_ARCHITECTURES=90", "-DCMAKE_UNITY_BUILD=ON"]
-    if sanitizer == "address" and (clang := fuzzing_compiler()):
+    arguments += [f"-DSANITIZE={purpose}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1"]
+    arguments += ["-DPERSEUS_GPU_ARCHITECTURES=90"]
+    if purpose == "address" and (clang := fuzzing_compiler()):
         arguments += [f"-DCMAKE_CXX_COMPILER={clang}", "-DPERSEUS_BUILD_FUZZERS=ON"]
     return arguments
 
 
-def build(sanitizer: str, targets: list[str] | None = None, quiet: bool = False) -> None:
+def build(purpose: str, targets: list[str] | None = None, quiet: bool = False) -> None:
     """Builds `targets`, or all; ends the program if that fails."""
-    bin_dir, build_folder = Path(sys.executable).parent, folder(sanitizer)
+    bin_dir, build_folder = Path(sys.executable).parent, folder(purpose)
     cmake = str(bin_dir / "cmake")
     configure = [cmake, f"-S{debian.ROOT}", f"-B{build_folder}", "-GNinja"]
-    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", *_configuration(sanitizer)]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", *_configuration(purpose)]
     make = [cmake, "--build", str(build_folder)]
     if targets:
         make += ["--target", *targets]
-    for command in (configure, make):
-        output = subprocess.DEVNULL if quiet else None
-        if subprocess.run(command, cwd=debian.ROOT, stdout=output).returncode != 0:
-            sys.exit(f"make: `{shlex.join(command)}` failed; its message is above.")
+    build_folder.mkdir(parents=True, exist_ok=True)
+    # Parts of CI that run at once use the same folder.
+    with (build_folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (configure, make):
+            output = subprocess.DEVNULL if quiet else None
+            if subprocess.run(command, cwd=debian.ROOT, stdout=output).returncode != 0:
+                sys.exit(f"make: `{shlex.join(command)}` failed; its message is above.")

@@ -35,7 +35,7 @@ def build() -> str:
     if not shutil.which(compiler.split()[0]):
         raise BuildError(f"there is no {compiler}: a C++20 compiler is needed, g++ 11 or newer")
     configure = [cmake, f"-S{ROOT}", f"-B{FOLDER}", "-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-    configure += ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_INSTALL_MESSAGE=NEVER"]
+    configure += ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_MESSAGE=NEVER"]
     configure += ["-DCMAKE_INSTALL_LIBDIR=lib", "-DCMAKE_INSTALL_INCLUDEDIR=include"]
     configure += ["-DPERSEUS_BUILD_PYTHON=ON", "-DPERSEUS_BUILD_GPU_CHECK=ON"]
     configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-DPython_INCLUDE_DIR={_headers()}"]

@@ -67,7 +67,9 @@ def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str
     ]
     if toolchain.load().googletest:
         program = str(cpp_build.folder("") / "tests/cpp/real_mpi/real_mpi_test")
-        listed.insert(0, ("C++", [str(ROOT / "tests/cpp/real_mpi/run.sh"), program, str(prefix)], found))
+        listed.insert(
+            0, ("C++", [str(ROOT / "tests/cpp/real_mpi/run.sh"), program, str(prefix)], found)
+        )
     return listed
 
 

@@ -1,0 +1,13 @@
+# perseus_add_tests(PROGRAM): ctest runs the GoogleTest program as four processes, each with a
+# quarter of its tests: a process for each test took longer than the tests. What each did lies in
+# test-results/ of the build folder.
+set(PERSEUS_TEST_SHARDS 4)
+function(perseus_add_tests program)
+  math(EXPR last "${PERSEUS_TEST_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(name ${program}.${shard})
+    add_test(NAME ${name} COMMAND ${program})
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${PERSEUS_TEST_SHARDS};GTEST_SHARD_INDEX=${shard};GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml")
+  endforeach()
+endfunction()

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import debian
+import installer
 
 REQUIREMENTS = debian.ROOT / "requirements"
 
@@ -43,12 +44,10 @@ def install(folder: Path, group: str) -> None:
         return
     print(f"make: installing requirements/{group}.txt into {folder.name}", flush=True)
     for file in files:
-        pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
-        pip += ["--disable-pip-version-check", "-r", str(file)]
-        pip += ["--no-deps"] if file.stem.endswith("-no-deps") else []
-        if subprocess.run(pip, stdin=subprocess.DEVNULL).returncode != 0:
+        options = ["--no-deps"] if file.stem.endswith("-no-deps") else []
+        if not installer.install(str(folder / "bin/python"), "-r", str(file), *options):
             sys.exit(
-                f"make: pip could not install requirements/{file.name}; its message is above.\n"
+                f"make: could not install requirements/{file.name}; its message is above.\n"
                 "make: it needs a package index: check the network, or PIP_INDEX_URL and proxies."
             )
     stamp.write_text(content)

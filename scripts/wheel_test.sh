@@ -2,26 +2,45 @@
 # Builds the wheel, installs it into a bare environment, into one with PyTorch and, later, TensorFlow,
 # and into one with MXNet, and tries there what it promises: ranks under perseusrun, and C and C++
 # programs by perseus.config, pkg-config and CMake, the package having been moved elsewhere.
-#   wheel_test.sh PYTHON
+#   wheel_test.sh PYTHON [--as-tested]
+# With --as-tested, the library in the wheel must be the one that `make build` put into this tree.
 set -eu
 python=$1
+as_tested=${2:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# install ENVIRONMENT WHAT...
+# install ENVIRONMENT WHAT...: by uv, where it can be had.
 install() {
   began=$(date +%s)
   environment=$1
   shift
-  "$work/$environment/bin/pip" install -q --disable-pip-version-check "$@"
-  echo "pip install $* ($environment): $(($(date +%s) - began)) s"
+  "$python" "$root/scripts/installer.py" "$work/$environment/bin/python" "$@"
+  echo "install $* ($environment): $(($(date +%s) - began)) s"
 }
 
 began=$(date +%s)
 "$python" -m pip wheel -q --disable-pip-version-check --no-deps -w "$work/wheel" "$root"
 echo "pip wheel .: $(($(date +%s) - began)) s"
 wheel=$(echo "$work"/wheel/perseus-*.whl)
+
+# code LIBRARY: what runs of it, without symbols and the paths of a build folder.
+code() {
+  objcopy --strip-all --remove-section=.note.gnu.build-id "$1" "$work/code"
+  sha256sum < "$work/code"
+}
+
+if [ "$as_tested" = --as-tested ]; then
+  "$python" -m zipfile -e "$wheel" "$work/shipped"
+  for library in "$work"/shipped/perseus_core/lib/lib*.so*[0-9] "$work"/shipped/perseus_core/lib/libperseus_*.so; do
+    tested=$root/perseus_core/lib/$(basename "$library")
+    if [ "$(code "$library")" != "$(code "$tested")" ]; then
+      echo "$(basename "$library") in the wheel is not what was tested" >&2
+      exit 1
+    fi
+  done
+fi
 
 # pip ENVIRONMENT ARGUMENT...
 pip() {
@@ -35,7 +54,7 @@ pip bare install -q "$wheel"
 
 # PyTorch first: what is there must stay, and be used.
 "$python" -m venv "$work/with-torch"
-pip with-torch install -q "$(grep '^torch==' "$root/requirements/test.txt")"
+install with-torch "$(grep '^torch==' "$root/requirements/test.txt")"
 pip with-torch freeze > "$work/before"
 pip with-torch install -q "$wheel[torch]"
 pip with-torch freeze --exclude perseus --exclude cloudpickle --exclude numpy > "$work/after"
@@ -73,7 +92,7 @@ PYTHON
 with-torch/bin/perseusrun -np 2 with-torch/bin/python torch_ranks.py
 
 # TensorFlow comes after: the same wheel has the operations for it.
-pip with-torch install -q "$(grep '^tensorflow-cpu==' "$root/requirements/test.txt")"
+install with-torch "$(grep '^tensorflow-cpu==' "$root/requirements/test.txt")"
 cat > tensorflow_ranks.py << 'PYTHON'
 import tensorflow as tf
 import perseus.tensorflow as hvd

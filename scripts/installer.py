@@ -1,0 +1,74 @@
+"""installer.py PYTHON ARGUMENT...: installs packages into the environment of that Python.
+
+By uv, which keeps what it has unpacked and takes a tenth of pip's processor time; by pip where uv
+cannot be had, or NO_UV is set. The arguments are those that both take after `pip install`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from functools import cache
+
+import debian
+
+REQUIREMENT = debian.ROOT / "requirements/uv.txt"
+#: Where uv is put, for all environments of this tree.
+HOME = debian.ROOT / "build/uv"
+#: pip's settings of where packages come from: uv's variable for each, and what separates a list.
+SETTINGS = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "constraint": ("UV_CONSTRAINT", " "),
+    "no-index": ("UV_NO_INDEX", " "),
+    "cert": ("SSL_CERT_FILE", " "),
+}
+
+
+def translated(listing: str) -> dict[str, str]:
+    """The variables that tell uv what `pip config list` printed, lines like global.cert='/path'."""
+    variables: dict[str, str] = {}
+    # pip prefers its environment to its files.
+    for line in sorted(listing.splitlines(), key=lambda line: not line.startswith(":env:")):
+        key, _, quoted = line.partition("=")
+        name = key.rpartition(".")[2]
+        if name in SETTINGS:
+            variable, separator = SETTINGS[name]
+            words = " ".join(shlex.split(quoted)).split()
+            variables.setdefault(variable, separator.join(words))
+    return variables
+
+
+@cache
+def _uv(python: str) -> dict[str, str] | None:
+    """uv's environment, once it lies in HOME, where this Python's pip puts it; None without uv."""
+    if os.environ.get("NO_UV"):
+        return None
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    if not (HOME / "bin/uv").exists():
+        fetch = [*pip, "install", "-q", "--target", str(HOME), "-r", str(REQUIREMENT)]
+        done = subprocess.run(fetch, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode != 0 or not (HOME / "bin/uv").exists():
+            print("make: uv cannot be had, so pip installs the packages", flush=True)
+            return None
+    listing = subprocess.run([*pip, "config", "list"], capture_output=True, text=True).stdout
+    # As pip does, take the best version that any of the indexes has.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **translated(listing), **os.environ}
+
+
+def install(python: str, *arguments: str) -> bool:
+    """Returns whether that was installed; if not, the installer's message has said why."""
+    if environment := _uv(python):
+        uv = [str(HOME / "bin/uv"), "pip", "install", "-q", "--python", python, *arguments]
+        if subprocess.run(uv, stdin=subprocess.DEVNULL, env=environment).returncode == 0:
+            return True
+        print("make: uv could not install that, so pip tries", flush=True)
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
+    return subprocess.run(pip, stdin=subprocess.DEVNULL).returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(0 if install(*sys.argv[1:]) else 1)

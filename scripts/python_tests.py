@@ -1,10 +1,13 @@
-"""python_tests.py N...: runs the Python tests: alone, inside N processes for each N, over hosts.
+"""python_tests.py [PART...] [--ranks N...]: runs the Python tests, or these parts of them.
 
-Run by the environment's Python. All parts run, whatever fails; the end says which did.
+unit: those of one process; ranks: those inside N processes, for each N; frameworks: the programs
+in C++; hosts: those over several hosts. Run by the environment's Python. All parts run, whatever
+fails; the end says which did.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import os
 import shutil
@@ -25,6 +28,8 @@ NO_TESTS = 5
 KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
 # What tests/python/cpp_frameworks has programs for.
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
+#: The tests of one process mostly wait for processes that they start, so there is room for another.
+WORKERS = (os.cpu_count() or 1) + 1
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
@@ -106,13 +111,31 @@ def run(title: str, parts: Iterable[Part]) -> None:
     sys.exit(any(status for _, status, _ in results))
 
 
+def unit() -> int:
+    """A file at a time, since the tests of some share what a fixture made."""
+    return alone("unit", "-n", str(WORKERS), "--dist", "loadfile")
+
+
 def main() -> None:
-    parts: list[Part] = [("unit", functools.partial(alone, "unit"))]
-    for ranks in map(int, sys.argv[1:]):
-        for folder in ("parallel", "tensorflow", "keras_torch"):
-            parts += of_ranks(folder, [ranks], python=sys.executable)
-    parts.append(("C++ frameworks", cpp_frameworks))
-    parts.append(("hosts", functools.partial(alone, "hosts")))
+    every = ["unit", "ranks", "frameworks", "hosts"]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(every))
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 3, 4], metavar="N")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(every):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    wanted = args.parts or every
+    parts: list[Part] = []
+    if "unit" in wanted:
+        parts.append(("unit", unit))
+    if "ranks" in wanted:
+        for ranks in args.ranks:
+            for folder in ("parallel", "tensorflow", "keras_torch"):
+                parts += of_ranks(folder, [ranks], python=sys.executable)
+    if "frameworks" in wanted:
+        parts.append(("C++ frameworks", cpp_frameworks))
+    if "hosts" in wanted:
+        parts.append(("hosts", functools.partial(alone, "hosts")))
     run("Python tests", parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -21,18 +22,24 @@ def skipped(what: str, why: str) -> int:
     return 1 if os.environ.get(NO_SKIP) else 0
 
 
-def fetch(packages: list[str]) -> str | None:
-    """Brings the packages; gives the prefix they lie under, or None when that cannot be done."""
+def fetch(packages: list[str], unpack: bool = True) -> str | None:
+    """Brings the packages; gives the prefix they lie under, or None when that cannot be done.
+    Without `unpack`, only where they can be installed."""
     if not shutil.which("apt-get"):
         return None
     print(f"make: fetching {' '.join(packages)} from the system's package archive", flush=True)
-    if os.geteuid() == 0 and _install(packages):
-        return "/usr"
-    return str(UNPACKED / "usr") if _unpack(packages) else None
+    UNPACKED.mkdir(parents=True, exist_ok=True)
+    # Parts of CI that run at once may both want some.
+    with (UNPACKED / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.geteuid() == 0 and _install(packages):
+            return "/usr"
+        return str(UNPACKED / "usr") if unpack and _unpack(packages) else None
 
 
 def _install(packages: list[str]) -> bool:
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends"]
+    install += ["-o", "DPkg::Lock::Timeout=300", *packages]
     # The list of packages may be absent or out of date on a fresh machine.
     return _run(install) or (_run(["apt-get", "update", "-q"]) and _run(install))
 

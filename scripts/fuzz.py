@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import cpp_build
 import debian
+import test_results
 
 SOURCES = debian.ROOT / "tests/fuzz"
 CORPUS = SOURCES / "corpus"
@@ -38,8 +39,8 @@ def program(name: str) -> list[str]:
     return [str(cpp_build.folder("address") / "tests/fuzz" / name)]
 
 
-def fuzz(name: str, seconds: int) -> bool:
-    """Whether nothing was found; prints a line."""
+def fuzz(name: str, seconds: int) -> tuple[str, bool, float]:
+    """Returns the name, whether nothing was found, and the seconds taken; prints a line."""
     found, findings = BUILD / "corpus" / name, BUILD / "findings" / name
     for folder in (found, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ def fuzz(name: str, seconds: int) -> bool:
         f"{covered:>6} edges {features:>6} features {inputs:>6} inputs  {text}",
         flush=True,
     )
-    return result.returncode == 0
+    return name, result.returncode == 0, time.monotonic() - began
 
 
 def merge(name: str) -> None:
@@ -99,8 +100,9 @@ def main() -> int:
             merge(name)
         return 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        clean = list(pool.map(lambda name: fuzz(name, args.seconds), names))
-    return status if all(clean) else 1
+        checks = list(pool.map(lambda name: fuzz(name, args.seconds), names))
+    test_results.write(test_results.of_checks(checks))
+    return status if all(clean for _, clean, _ in checks) else 1
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import debian
+import test_results
 
 MODEL = debian.ROOT / "tests/model/agreement.pml"
 STACK = 1_000_000
@@ -91,8 +92,9 @@ def run(command: list[str], folder: Path) -> str:
     return result.stdout
 
 
-def check(case: Case) -> bool:
-    """Whether spin found nothing, or just the fault that there is; prints a line."""
+def check(case: Case) -> tuple[str, bool, float]:
+    """Returns the case, whether spin found nothing but the fault that is in it, and the seconds
+    taken; prints a line."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="model-") as name:
         folder = Path(name)
@@ -116,7 +118,7 @@ def check(case: Case) -> bool:
         result = what[1] if what else "holds" if whole else "NOT LOOKED AT AS A WHOLE"
     count = f"{float(states[1]):,.0f} states" if states else ""
     print(f"{case.text():82} {count:>22} {time.monotonic() - began:6.0f} s  {result}", flush=True)
-    return good
+    return case.text(), good, time.monotonic() - began
 
 
 def main() -> int:
@@ -131,7 +133,9 @@ def main() -> int:
     cases = QUICK + WHOLE if args.whole else QUICK
     # Most of the time the compiler takes; the whole ones take the memory.
     with ThreadPoolExecutor(1 if args.whole else os.cpu_count()) as pool:
-        return 0 if all(list(pool.map(check, cases))) else 1
+        checks = list(pool.map(check, cases))
+    test_results.write(test_results.of_checks(checks))
+    return 0 if all(good for _, good, _ in checks) else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,338 @@
+"""ci.py [PART...]: all checks, or these parts and what they need. `.ci/run` calls it.
+
+One part that computes runs beside one that mostly waits. Each writes into a log of its own in
+build/ci, which is printed when the part ends. All run, whatever fails. The end is a table: what
+each part took, beside what it took when scripts/ci_reference.json was written, and the slowest
+tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import debian
+import test_results
+from debian import ROOT
+
+LOGS = ROOT / "build/ci"
+REFERENCE = ROOT / "scripts/ci_reference.json"
+VENV = ROOT / ".venv"
+#: A part that takes a fifth more than it did is marked, where that is no noise of seconds.
+GROWTH, NOISE_SECONDS = 1.2, 5
+SLOWEST = 10
+#: What the tests want of the system. Fetched together, since apt lets one in at a time.
+PACKAGES = (
+    *("ccache", "clang", "libclang-rt-14-dev", "libgtest-dev", "googletest", "spin"),
+    *("openssh-server", "slurm-wlm", "munge", "valgrind"),
+    *("tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"),
+)
+GROUPS = ("build", "lint", "test", "demo", "nvcc", "fuzz")
+RANKS = ("1", "2", "3", "4")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Commands, one after another, that begin when the parts that they need have ended."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    needs: tuple[str, ...] = ()
+    #: keeps all processors busy; the others mostly wait, or keep one busy
+    computes: bool = False
+
+
+@dataclass
+class Outcome:
+    """How a part went."""
+
+    passed: bool
+    seconds: float
+    processor_seconds: float
+    results: test_results.Results = field(default_factory=test_results.Results)
+
+
+def _script(name: str, *arguments: str) -> tuple[str, ...]:
+    return (str(VENV / "bin/python"), str(ROOT / "scripts" / name), *arguments)
+
+
+def _environment(folder: Path, *groups: str) -> tuple[str, ...]:
+    return (sys.executable, str(ROOT / "scripts/environment.py"), str(folder), *groups)
+
+
+def all_parts() -> list[Part]:
+    """In the order in which they begin, as far as their needs allow. Those of several ranks use
+    named hosts and fixed ports in network namespaces of their own, in `hosts` alone."""
+    wheel_test = (
+        "sh",
+        str(ROOT / "scripts/wheel_test.sh"),
+        str(VENV / "bin/python"),
+        "--as-tested",
+    )
+    mpi = [_environment(ROOT / "build" / name, name) for name in ("openmpi", "mpich")]
+    return [
+        Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
+        Part("environment", (_environment(VENV, *GROUPS),), computes=True),
+        Part(
+            "build",
+            (_script("build.py"), _script("cpp_tests.py", "--build")),
+            needs=("packages", "environment"),
+            computes=True,
+        ),
+        Part("lint", (("make", "-s", "lint"),), needs=("environment",)),
+        Part("unit", (_script("python_tests.py", "unit"),), needs=("build",), computes=True),
+        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=("build",)),
+        Part(
+            "address sanitizer",
+            (_script("cpp_tests.py", "address"),),
+            needs=("build",),
+            computes=True,
+        ),
+        Part("wheel", (wheel_test,), needs=("build",)),
+        Part("hosts", (_script("python_tests.py", "hosts"),), needs=("build",)),
+        Part(
+            "thread sanitizer",
+            (_script("cpp_tests.py", "thread"),),
+            needs=("build",),
+            computes=True,
+        ),
+        Part("fuzz", (_script("fuzz.py"),), needs=("address sanitizer",)),
+        Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=("build",)),
+        Part(
+            "ranks",
+            (_script("python_tests.py", "ranks", "--ranks", *RANKS),),
+            needs=("build",),
+            computes=True,
+        ),
+        Part("model", (_script_of_system("model_check.py"),), needs=("packages",)),
+        Part("MXNet", (_script_of_system("mxnet_tests.py", *RANKS),), needs=("build",)),
+        Part("C++ tests", (_script("cpp_tests.py"),), needs=("build",), computes=True),
+    ]
+
+
+def _script_of_system(name: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, str(ROOT / "scripts" / name), *arguments)
+
+
+def fetch_packages() -> None:
+    """Those that cannot be had are named here, and miss where they are wanted."""
+    if os.geteuid() != 0:
+        print("only root can install packages; what is missing is fetched where it is wanted")
+        return
+    if debian.fetch(list(PACKAGES), unpack=False):
+        return
+    lacking = [name for name in PACKAGES if not debian.fetch([name], unpack=False)]
+    print(f"not to be had: {', '.join(lacking) or 'nothing'}")
+
+
+class Run:
+    """Runs parts, and prints of them. Its lock is for what several threads touch."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.waiting = list(parts)
+        self.running: dict[str, Part] = {}
+        self.outcomes: dict[str, Outcome] = {}
+        self.began = time.monotonic()
+        self._changed = threading.Condition()
+        self._processes: set[int] = set()
+
+    def all(self) -> None:
+        threads = []
+        with self._changed:
+            while self.waiting:
+                part = self._next()
+                if part is None:
+                    self._changed.wait()
+                    continue
+                self.waiting.remove(part)
+                self.running[part.name] = part
+                self._say(f"begins: {part.name}")
+                threads.append(threading.Thread(target=self._run, args=[part]))
+                threads[-1].start()
+        for thread in threads:
+            thread.join()
+
+    def end(self) -> None:
+        """Ends what runs: each part is a process group."""
+        for process in list(self._processes):
+            os.killpg(process, signal.SIGTERM)
+
+    def _next(self) -> Part | None:
+        """One of each kind runs at a time."""
+        busy = {part.computes for part in self.running.values()}
+        for part in self.waiting:
+            if all(name in self.outcomes for name in part.needs) and part.computes not in busy:
+                return part
+        return None
+
+    def _run(self, part: Part) -> None:
+        name = part.name.replace(" ", "-")
+        log, folder = LOGS / f"{name}.log", LOGS / f"{name}.results"
+        began, used, passed = time.monotonic(), 0.0, True
+        with log.open("wb") as output:
+            for command in part.commands:
+                output.write(f"$ {shlex.join(command)}\n".encode())
+                output.flush()
+                passed, seconds = self._passes(command, folder, output.fileno())
+                used += seconds
+                if not passed:
+                    break
+        results = test_results.read(folder)
+        # A part that counts nothing is one check; one that failed had a failure.
+        if not passed:
+            results.failed = max(results.failed, 1)
+        elif results.passed + results.failed == 0:
+            results.passed = 1
+        outcome = Outcome(passed, time.monotonic() - began, used, results)
+        with self._changed:
+            print(f"\n==== {part.name}")
+            print(log.read_text(errors="replace"), end="")
+            how = "passed" if passed else "FAILED"
+            self._say(f"{how}: {part.name}, in {outcome.seconds:.0f} s")
+            del self.running[part.name]
+            self.outcomes[part.name] = outcome
+            self._changed.notify_all()
+
+    def _passes(self, command: tuple[str, ...], results: Path, output: int) -> tuple[bool, float]:
+        """Whether it exits with 0, and the processor seconds that it and its children used."""
+        environment = {**os.environ, test_results.FOLDER: str(results)}
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._processes.add(process.pid)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self._processes.discard(process.pid)
+        return process.returncode == 0, usage.ru_utime + usage.ru_stime
+
+    def _say(self, text: str) -> None:
+        others = [name for name in self.running if name not in text]
+        beside = f" (beside {', '.join(others)})" if others and text.startswith("begins") else ""
+        print(f"==== {time.monotonic() - self.began:5.0f} s: {text}{beside}", flush=True)
+
+
+def has_grown(now: float, then: float | None) -> bool:
+    return then is not None and now > then * GROWTH and now > then + NOISE_SECONDS
+
+
+def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) -> str:
+    """Seconds of wall and of processors, each beside the reference's, where there is one."""
+    lines = [f"{'part':20} {'seconds':>8} {'was':>6} {'processor':>10} {'was':>6} {'tests':>6}"]
+    for name, outcome in outcomes.items():
+        then = reference.get(name, {})
+        grown = [
+            kind
+            for kind, now in (
+                ("seconds", outcome.seconds),
+                ("processor", outcome.processor_seconds),
+            )
+            if has_grown(now, then.get(kind))
+        ]
+        was = [f"{then[kind]:.0f}" if kind in then else "" for kind in ("seconds", "processor")]
+        tests = outcome.results.passed + outcome.results.failed
+        remark = "" if outcome.passed else "FAILED"
+        if grown:
+            remark += f" <-- over a fifth more {' and '.join(grown)}"
+        lines.append(
+            f"{name:20} {outcome.seconds:8.0f} {was[0]:>6} {outcome.processor_seconds:10.0f} "
+            f"{was[1]:>6} {tests:6} {remark}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def slowest(outcomes: dict[str, Outcome]) -> str:
+    tests = [
+        (seconds, part, name)
+        for part, outcome in outcomes.items()
+        for name, seconds in outcome.results.seconds.items()
+    ]
+    lines = [
+        f"{s:8.1f} s  {part}: {name}" for s, part, name in sorted(tests, reverse=True)[:SLOWEST]
+    ]
+    return "\n".join(["the slowest tests", *lines])
+
+
+def chosen(names: list[str]) -> list[Part]:
+    """Those parts, and all that they need, in order."""
+    parts = {part.name: part for part in all_parts()}
+    wanted: set[str] = set()
+    pending = list(names or parts)
+    while pending:
+        name = pending.pop()
+        if name not in wanted:
+            wanted.add(name)
+            pending += parts[name].needs
+    return [part for part in parts.values() if part.name in wanted]
+
+
+def record(outcomes: dict[str, Outcome]) -> None:
+    figures = {
+        name: {
+            "seconds": round(outcome.seconds),
+            "processor": round(outcome.processor_seconds),
+        }
+        for name, outcome in outcomes.items()
+    }
+    REFERENCE.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def main() -> int:
+    names = [part.name for part in all_parts()]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
+    parser.add_argument("--record", action="store_true", help=f"write {REFERENCE.name}")
+    parser.add_argument("--fetch-packages", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.fetch_packages:
+        fetch_packages()
+        return 0
+    if unknown := set(args.parts) - set(names):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    run = Run(chosen(args.parts))
+
+    def interrupted(number: int, frame: object) -> None:
+        run.end()
+        os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupted)
+    run.all()
+    outcomes = {part.name: run.outcomes[part.name] for part in chosen(args.parts)}
+    if args.record:
+        record(outcomes)
+    reference = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
+    print(f"\n{table(outcomes, reference)}\n\n{slowest(outcomes)}\n")
+    total = test_results.Results()
+    for outcome in outcomes.values():
+        total.add(outcome.results)
+    failed = [name for name, outcome in outcomes.items() if not outcome.passed]
+    seconds = time.monotonic() - run.began
+    print(
+        f"CI failed in {seconds:.0f} s: {', '.join(failed)}"
+        if failed
+        else f"CI passed in {seconds:.0f} s"
+    )
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""scripts/ci.py: its parts run as they need each other, and its table tells how each went."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+
+@pytest.fixture
+def ci(scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Writes its logs elsewhere than a run of CI in which these tests run."""
+    module = importlib.import_module("ci")
+    monkeypatch.setattr(module, "LOGS", tmp_path)
+    return module
+
+
+def python(text: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", text)
+
+
+def test_all_that_a_part_needs_runs_before_it(ci: ModuleType) -> None:
+    listed = [part.name for part in ci.all_parts()]
+    assert len(set(listed)) == len(listed)
+    for part in ci.all_parts():
+        assert set(part.needs) <= set(listed[: listed.index(part.name)])
+    assert [part.name for part in ci.chosen(["lint"])] == ["environment", "lint"]
+    assert ci.chosen([]) == ci.all_parts()
+
+
+def test_a_part_that_computes_runs_beside_one_that_waits(ci: ModuleType, tmp_path: Path) -> None:
+    # Each waits for the file of the other.
+    meets = "import os, sys, time\nopen(sys.argv[1], 'w').close()\n"
+    meets += "while not os.path.exists(sys.argv[2]): time.sleep(0.01)"
+    first, second, ended = (str(tmp_path / name) for name in ("first", "second", "ended"))
+    begins_after = python("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))")
+    ends = python("import sys; open(sys.argv[1], 'w').close()")
+    run = ci.Run(
+        [
+            ci.Part("one", ((*python(meets), first, second), (*ends, ended)), computes=True),
+            ci.Part("also computes", ((*begins_after, ended),), computes=True),
+            ci.Part("two", ((*python(meets), second, first),)),
+        ]
+    )
+    run.all()
+    assert [run.outcomes[part].passed for part in ("one", "also computes", "two")] == [True] * 3
+
+
+def test_parts_run_whatever_fails_and_a_log_is_shown_whole(
+    ci: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fails = python("print('first line'); print('last line'); raise SystemExit(3)")
+    then = python("print('never')")
+    run = ci.Run([ci.Part("fails", (fails, then)), ci.Part("goes on", (python(""),))])
+    run.all()
+    assert not run.outcomes["fails"].passed
+    assert run.outcomes["goes on"].passed
+    output = capfd.readouterr().out
+    assert "first line\nlast line\n" in output
+    assert "never\n" not in output.replace("print('never')", "")
+    assert run.outcomes["fails"].results.failed == run.outcomes["goes on"].results.passed == 1
+
+
+def test_a_part_that_has_grown_by_a_fifth_is_marked(ci: ModuleType) -> None:
+    outcomes = {
+        "as ever": ci.Outcome(True, 115, 230),
+        "grown": ci.Outcome(True, 121, 150),
+        "failed": ci.Outcome(False, 10, 10),
+        "new": ci.Outcome(True, 10, 10),
+    }
+    reference = {
+        "as ever": {"seconds": 100, "processor": 200},
+        "grown": {"seconds": 100, "processor": 149},
+        "failed": {"seconds": 6, "processor": 6},
+    }
+    rows = ci.table(outcomes, reference).splitlines()
+    end = rows[0].index("tests") + len("tests")
+    marks = {row[:20].strip(): row[end:].strip() for row in rows[1:]}
+    assert marks["as ever"] == marks["new"] == ""
+    assert marks["grown"] == "<-- over a fifth more seconds"
+    assert marks["failed"] == "FAILED"  # 4 s more are noise
+
+
+def test_the_slowest_tests_of_all_parts_are_listed(ci: ModuleType) -> None:
+    results = importlib.import_module("test_results").Results
+    outcomes = {
+        name: ci.Outcome(True, 1, 1, results(seconds={f"{name}{i}": i + more for i in range(9)}))
+        for name, more in (("a", 0.0), ("b", 0.5))
+    }
+    lines = ci.slowest(outcomes).splitlines()[1:]
+    assert len(lines) == 10
+    assert lines[0].split() == ["8.5", "s", "b:", "b8"]
+    assert lines[1].split() == ["8.0", "s", "a:", "a8"]
+
+
+def test_results_of_pytest_are_counted(ci: ModuleType, tmp_path: Path) -> None:
+    """By the conftest.py that all Python tests share."""
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    conftest = Path(__file__).resolve().parents[1] / "conftest.py"
+    (folder / "conftest.py").write_text(conftest.read_text())
+    (folder / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_passes(): pass\n"
+        "def test_fails(): assert False\n"
+        "def test_skips(): pytest.skip('why')\n"
+        "@pytest.fixture\ndef broken(): raise OSError\n"
+        "def test_errs(broken): pass\n"
+    )
+    results = importlib.import_module("test_results")
+    for options in ([], ["-n", "2"]):
+        written = tmp_path / f"results{len(options)}"
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", *options, str(folder)],
+            env={**os.environ, results.FOLDER: str(written)},
+            stdout=subprocess.DEVNULL,
+        )
+        total = results.read(written)
+        assert (total.passed, total.failed, total.skipped) == (1, 2, 1)
+        assert len(total.seconds) == 4
+
+
+def test_pip_settings_are_told_to_uv() -> None:
+    translated = importlib.import_module("installer").translated
+    listing = (
+        "global.find-links='/from/file'\n"
+        ":env:.find-links='/a /b'\n"
+        "global.extra-index-url='file:///one file:///two'\n"
+        "global.timeout='9'\n"
+    )
+    assert translated(listing) == {
+        "UV_FIND_LINKS": "/a,/b",
+        "UV_INDEX": "file:///one file:///two",
+    }

@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
+# Of scripts/ci.py; empty: those and all other checks, which is what CI runs.
+TESTS ?= "C++ tests" unit ranks hosts "C++ frameworks" MPI MXNet
 SECONDS ?= 10
 RUNS ?= 500
 SEED ?= 1
@@ -31,7 +33,7 @@ demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 proc
 	@$(PY) examples/mnist_demo.py
 
 test: ## build all and run every test: C++, Python, 1 to 4 ranks, several hosts
-test: build cpp-tests python-tests mxnet-tests mpi-tests
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/ci.py --ranks $(RANKS) -- $(TESTS)
 
 build: env-build ## build the engine into the source tree and .venv
 	@$(PY) scripts/build.py

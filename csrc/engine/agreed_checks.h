@@ -1,4 +1,5 @@
-// Verdicts on agreed operations: the same on every rank, since they rest on what all ranks know.
+// Checks of agreed operations. The result is the same on every rank, since it depends only on what
+// all ranks know.
 #pragma once
 
 #include <vector>
@@ -8,8 +9,8 @@
 
 namespace perseus {
 
-// Mistakes that are seen only once an operation is agreed on; the same verdict on every rank.
-// `joined`: ranks that take part without having submitted.
+// Returns an error for a mistake that shows only once the operation is agreed on. `joined`: ranks
+// that take part without having submitted.
 Status check_agreed(const Agreement::Ready& ready, const std::vector<int32_t>& joined);
 
 }  // namespace perseus

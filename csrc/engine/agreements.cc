@@ -136,7 +136,7 @@ void Agreements::advance(ProcessSet& set) {
 void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
   with_.counters.agreements.add();
   time_ = std::max(time_, agreement.time);
-  // What has ended with an error here must not end well elsewhere, without this rank's part.
+  // An operation that has failed here must not succeed elsewhere without this rank's part.
   if (!with_.termination.reason().is_ok()) return;
   Executor& executor = with_.executor;
   executor.hold_launches();

@@ -1,6 +1,6 @@
-// What becomes of operations until they are executed: a submission becomes pending in its process
-// set, the set's negotiator agrees on it with the other ranks, and what was agreed goes to the
-// executor. Loop thread.
+// Takes operations from submission to execution: a submission becomes pending in its process set,
+// the set's negotiator agrees on it with the other ranks, and agreed operations go to the executor.
+// Loop thread.
 #pragma once
 
 #include <map>
@@ -19,16 +19,16 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
  public:
   explicit Agreements(const Wiring& wiring) : with_(wiring) {}
 
-  // What a negotiator of the set needs of its surroundings.
+  // Returns the host that the set's negotiator calls.
   std::unique_ptr<NegotiatorHost> host_of(ProcessSet& set);
 
   // SubmissionSink.
   void accept(std::span<const RefusedCall> refused,
               std::span<const OperationPtr> operations) override;
 
-  // Begins or joins a round of the set if there is reason to. (NameConflictHost.)
+  // NameConflictHost. Begins or joins a round of the set if there is reason to.
   void advance(ProcessSet& set) override;
-  // Has the members of the set end the round that is under way, or the next.
+  // Asks the other members to take part at once in the round that is under way, or in the next one.
   void demand_round(ProcessSet& set);
 
   // GpuLaunchesHost and NameConflictHost.
@@ -42,19 +42,19 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
 
   void accept(const RefusedCall& refused);
   void accept(const OperationPtr& operation);
-  // Why an operation that removes a set cannot be run: something is under way there.
+  // Returns an error if the operation removes a set in which something is still under way.
   Status check_at_rest(const Operation& operation) const;
 
   void on_agreement(ProcessSet& set, const Agreement& agreement);
   void adopt_tuning(const Agreement& agreement);
   void fail_what_was_refused(ProcessSet& set, const Agreement& agreement);
   void complete_join(ProcessSet& set, int last_joined);
-  // Takes what is ready out of the set's pending operations. What needs no execution is complete
-  // hereby; the rest is in the batch.
+  // Moves the operations that are ready from the set's pending ones to the batch. Those that need
+  // no execution, such as barriers, are completed here instead.
   void fill(Batch& batch, ProcessSet& set, const Agreement& agreement);
 
   const Wiring with_;
-  uint64_t time_ = 0;  // the latest of an agreement, in any set
+  uint64_t time_ = 0;  // of the latest agreement, in any set
 };
 
 }  // namespace perseus

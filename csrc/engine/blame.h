@@ -1,6 +1,6 @@
-// Which rank is to blame for the end of operations here, for the launcher: a rank that fails
-// because another one ended must not be taken for the culprit, though it may well be the first to
-// exit. Loop thread.
+// Tells the launcher which rank caused operations to fail here. A rank that fails because another
+// one ended must not be taken for the culprit, though it may well be the first to exit. Loop
+// thread.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ class Blame {
  public:
   explicit Blame(const Topology& topology) : topology_(topology) {}
 
-  // The rank whose end makes operations fail here; -1: none so far.
+  // The rank whose end makes operations fail here; -1 if there is none so far.
   int rank() const { return rank_; }
-  // `has_left`: it ended in order, or told the others why; else it was lost.
+  // `has_left`: the rank shut down in order or told the others why it ended; otherwise it was lost.
   void put_on(int rank, bool has_left);
 
-  // Tells the launcher, once.
+  // Tells the launcher; only the first call has an effect.
   void tell_launcher();
-  // An operation has ended because a rank did: the launcher is told, unless this rank itself is
+  // An operation has failed because a rank ended. Tells the launcher, unless this rank itself is
   // shutting down.
   void operation_aborted() {
     if (!is_closing_) tell_launcher();
@@ -36,8 +36,8 @@ class Blame {
   bool is_closing_ = false;
 };
 
-// Tells the launcher which ranks make up a world that has met anew: whatever was said of any of
-// them before no longer holds.
+// Tells the launcher which ranks make up a world that has met anew. That cancels whatever it was
+// told about these ranks before.
 void tell_launcher_who_met(const Topology& topology);
 
 }  // namespace perseus

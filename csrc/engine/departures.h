@@ -14,9 +14,9 @@ class Departures {
  public:
   explicit Departures(const Topology& topology) : topology_(topology) {}
 
-  // Returns whether it was news.
+  // Returns whether this rank had not heard of it before.
   bool add(const Leaving& leaving) { return by_rank_.emplace(leaving.rank, leaving).second; }
-  // Why this rank itself is leaving; empty: it shuts down in order.
+  // Sets why this rank itself is leaving; empty if it shuts down in order.
   void set_own_reason(const std::string& why) { own_reason_ = why; }
 
   bool contains(int rank) const { return by_rank_.contains(rank); }
@@ -24,10 +24,10 @@ class Departures {
   bool has_failed(int rank) const;
   const std::map<int, Leaving>& by_rank() const { return by_rank_; }
 
-  // What is said of a rank that has left.
+  // The news that other ranks are told about a rank that has left.
   Broken news_of(int rank) const;
-  // The same of the rank that was the first to take no more part in the set: it has left, or has
-  // closed the set.
+  // The same for the first rank that stopped taking part in the set: it has left, or has closed the
+  // set.
   Broken news_of_first(const ProcessSet& set) const;
 
  private:

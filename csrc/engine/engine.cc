@@ -103,7 +103,7 @@ void Engine::shutdown(const std::string& why) {
   loop_.post([this, why] { parts_->termination.begin_shutdown(why); });
   thread_.join();
   loop_.remove_poller(&parts_->queue);
-  // What was submitted while the thread came to its end.
+  // Fails what was submitted while the thread was ending.
   const EngineScope here;
   parts_->queue.poll();
 }

@@ -3,7 +3,7 @@
 //
 //   submit -> SubmissionQueue -> Agreements -> Executor -> OperationTracker -> done
 //
-// All but the first step runs on the engine's thread, or on a thread that waits and helps.
+// Everything but the first step runs on the engine's thread, or on a waiting thread that helps.
 #pragma once
 
 #include <memory>
@@ -31,13 +31,14 @@ struct EngineParts;
 
 class Engine {
  public:
-  // Joins the other processes and returns when all have come. `names`, `timeline` and `counters`
+  // Joins the other processes and returns when all are there. `names`, `timeline` and `counters`
   // belong to the process and outlive the engine.
   static Result<std::unique_ptr<Engine>> start(Settings settings, const std::vector<int>& ranks,
                                                int generation, Names& names, Timeline& timeline,
                                                Counters& counters);
-  // For a process that cannot start, for example because a setting is malformed: the others fail
-  // with the reason instead of waiting for it. `patience`: how long it tries to reach them.
+  // For a process that cannot start, for example because a setting is malformed: tells the others,
+  // which then fail with the reason instead of waiting. `patience`: how long it tries to reach
+  // them.
   static void decline(const Status& why, const std::vector<int>& ranks, int generation,
                       std::optional<std::chrono::seconds> patience = {});
   ~Engine();  // shuts down
@@ -47,17 +48,17 @@ class Engine {
   // Hands the operation over. Its name must have been taken from `names`; it is given back when the
   // operation completes, or at once if this returns an error.
   Status submit(OperationPtr operation);
-  // This rank's call of an operation has failed before it could be submitted: the other ranks are
-  // told why. Not for a name that is in flight. The set may be one that this rank is not in.
+  // Tells the other ranks that this rank's call of an operation failed before it could be
+  // submitted, and why. The name must not be in flight. This rank need not be in the set.
   void refuse(int32_t set, std::string_view key, std::string reason);
 
-  // For a thread that is going to wait for the event, which an operation sets: does the engine's
-  // work until then in place of the engine's thread, if that may be. See EventLoop::help.
+  // For a thread that is about to wait for an operation's event: does the engine's work until then,
+  // in place of the engine's thread, if that is allowed. See EventLoop::help.
   void help(const Event& awaited, Clock::time_point until);
 
   const Topology& topology() const { return mesh_->topology(); }
   const Settings& settings() const { return settings_; }
-  // What MPI was initialised with; nothing where the ranks met without MPI.
+  // The thread level of MPI; nothing where the ranks met without MPI.
   std::optional<MpiThreadLevel> mpi_thread_level() const { return mpi_thread_level_; }
   Mesh::Counters mesh_counters() const { return mesh_->counters(); }
 
@@ -70,8 +71,9 @@ class Engine {
   Result<SharedRanks> process_set_ranks(int32_t set) const;
   std::vector<int32_t> process_sets() const;
 
-  // Lets what has been agreed on end, for 2 s, and all else end with kAborted; tells the other
-  // ranks, and ends the engine's thread. `why`: for the other ranks, if it is no shutdown in order.
+  // Gives agreed operations 2 s to complete, ends all others with kAborted, tells the other ranks,
+  // and ends the engine's thread. `why`: the reason that other ranks are given; empty if this rank
+  // shuts down in order.
   void shutdown(const std::string& why = "");
 
  private:

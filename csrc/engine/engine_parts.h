@@ -1,5 +1,5 @@
-// What an engine consists of once its ranks have met, and how the parts are wired. The arrows show
-// an operation's way down and up, and what ends it:
+// The parts of an engine whose ranks have met, and how they are wired. The arrows show an
+// operation's way down and up, and what ends it:
 //
 //   queue -> agreements -> executor -> tracker
 //              |    ^         |
@@ -28,7 +28,7 @@ struct EngineParts {
   EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context);
   EngineParts(const EngineParts&) = delete;
 
-  // Parts take references to later ones, and use them only once all are there.
+  // Some parts hold references to later ones, and use them only once all have been constructed.
   ThreadBinding binding;
   Departures departures;
   Blame blame;

@@ -1,5 +1,4 @@
-// The operations under way on this rank: counted from when the engine takes them up until they are
-// complete, which this does. Loop thread.
+// Counts the operations under way on this rank, and completes them. Loop thread.
 #pragma once
 
 #include <vector>
@@ -21,7 +20,8 @@ class OperationTracker final : public OperationObserver {
 
   // The engine has taken up the operation.
   void begin(const Operation& operation);
-  // Ends it: gives back its name, calls back, and wakes threads that wait for it.
+  // Completes the operation: gives back its name, calls back, and wakes the threads that wait for
+  // it.
   void complete(const OperationPtr& operation, Status status);
 
   // OperationObserver. Waiting threads are woken by wake_waiters alone: a thread that waits for
@@ -31,7 +31,7 @@ class OperationTracker final : public OperationObserver {
   void wake_waiters() override;
 
   bool is_idle() const { return operations_ == 0; }
-  // Of the tensors of all that is under way.
+  // Bytes of the tensors of all operations under way.
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -40,20 +40,20 @@ class ProcessSets {
   // Null if there is no such set.
   ProcessSetPtr find(int32_t id) const;
   const std::map<int32_t, ProcessSetPtr>& all() const { return sets_; }
-  // Why nothing is done in a set that has been closed or removed.
+  // The error for an operation in a set that has been closed or removed.
   static Status set_is_gone(int32_t id);
 
   // The world has agreed to add or remove a set. `operation`: this rank's part, or null.
   Status add_or_remove(const Agreement::Ready& ready, Operation* operation);
-  // The same of a set that only its members know of, by this rank alone; completes the operation.
-  // What closes a set is done when the round that was under way in it has ended.
+  // Opens or closes a set that only its members know, by this rank alone, and completes the
+  // operation. A set closes once the round that is under way in it has ended.
   void open_or_close(const OperationPtr& operation);
-  // The set agrees on nothing more.
+  // The set's negotiator can make no further agreement.
   void on_exhausted(const ProcessSet& set);
 
   // A message about one set: kBallot, kRoundDemand or kClosed.
   void on_control(int from, std::span<const std::byte> message);
-  // A rank takes part in no round after those that it names.
+  // A rank is leaving: it takes part in no round after those that its message names.
   void on_leaving(const Leaving& leaving);
   void tell_neighbours(const ProcessSet& set, std::span<const std::byte> message);
 
@@ -62,9 +62,9 @@ class ProcessSets {
   // Returns whether something is under way here that the peer takes part in.
   bool awaits(int peer) const;
 
-  // Ends what is pending in the set; nothing more is accepted there.
+  // Fails what is pending in the set, which accepts nothing more.
   void fail_pending(ProcessSet& set, const Status& why);
-  // Ends all that is pending in any set, or waits for its turn.
+  // Fails all that is pending in any set, or waits for its turn on a GPU.
   void fail_all(const Status& why);
   // Tells the other ranks the last rounds that this one takes part in, and ends what is pending.
   void leave(const std::string& why, const Status& told_here);
@@ -82,12 +82,11 @@ class ProcessSets {
   void on_ballot(ProcessSet& set, int from, ByteReader reader, std::span<const std::byte> message);
   void on_round_demand(ProcessSet& set, int from, uint64_t round);
   void on_closed(ProcessSet& set, const Closed& closed);
-  // Keeps a message about a set that is not here: others may have heard of the set sooner.
+  // Keeps a message about a set that does not exist here yet: others may have learnt of it sooner.
   void keep_early(int32_t set, int from, std::span<const std::byte> message);
 
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
-  // Leaves of the set what can go on without the rank: no round after the last that it takes part
-  // in.
+  // Fails whatever in the set needs the rank, which takes part in no further round.
   void go_without(ProcessSet& set, int rank);
 
   const Wiring with_;
@@ -97,9 +96,9 @@ class ProcessSets {
   std::map<int32_t, SharedRanks> ranks_;  // as of the last agreement
 
   std::map<int32_t, ProcessSetPtr> sets_;
-  std::set<int32_t> closed_;                 // of those that had been opened
-  std::map<int32_t, OperationPtr> closing_;  // what closes them
-  int32_t next_id_ = ProcessSet::kWorld;     // of those that are added
+  std::set<int32_t> closed_;                 // ids of opened sets that were closed
+  std::map<int32_t, OperationPtr> closing_;  // the operation that closes each set
+  int32_t next_id_ = ProcessSet::kWorld;     // of the next set that is added
   std::map<int32_t, std::vector<std::pair<int, Message>>> early_messages_;
 };
 

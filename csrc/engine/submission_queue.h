@@ -1,5 +1,5 @@
-// What callers' threads hand to the engine's thread: operations, and calls that failed before they
-// could be submitted. A poller of the loop takes it up.
+// The queue between callers' threads and the engine's thread. It carries operations, and calls that
+// failed before they could be submitted; the loop polls it.
 #pragma once
 
 #include <atomic>
@@ -40,10 +40,10 @@ class SubmissionQueue final : public Poller {
 
   // ---- Any thread.
 
-  // An error, once the queue has been closed: the operation's name is then given back.
+  // Returns an error once the queue has been closed; the operation's name is then given back.
   Status submit(OperationPtr operation);
   void refuse(int32_t set, std::string_view key, std::string reason);
-  // Nothing more is accepted, for this reason. The first reason stays.
+  // Refuses everything from now on, with this reason. Only the first call has an effect.
   void close(const Status& why);
   bool has_news() const { return has_submissions_.load(std::memory_order_acquire); }
   // Returns whether a thread that waits may run the loop now.

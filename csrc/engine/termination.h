@@ -1,6 +1,6 @@
-// How the engine's work comes to its end: the world breaks, since some rank cannot go on, or this
-// rank shuts down. Either way every outstanding operation ends, the other ranks hear why, and the
-// loop stops once what had been agreed on is done.
+// Ends the engine's work, because the world breaks (some rank cannot go on) or because this rank
+// shuts down. Either way every outstanding operation ends and the other ranks are told why. Once
+// the agreed operations are done, the loop stops.
 //
 //   running -> broken -> shutting down -> closed: the links say goodbye, and the loop stops
 //   running -----------> shutting down -> closed
@@ -35,25 +35,24 @@ class Termination final : public ShardFailureHandler {
         departures_(departures),
         blame_(blame) {}
 
-  // Why no operation can begin here any more; ok while some can.
+  // The error for operations that begin from now on; ok while they can.
   Status reason() const;
   bool is_broken() const { return !broken_.is_ok(); }
   bool is_closed() const { return closed_; }
 
-  // No operation can complete any more: ends all of them, and tells the neighbours. Only the first
+  // Ends all operations, since none can complete any more, and tells the neighbours. Only the first
   // call has an effect.
   void break_world(const Broken& broken);
   // The news that this rank itself is the one that cannot go on.
   Broken failed_here(const Status& why) const;
 
-  // Lets what has been agreed on end, for 2 s, and all else at once. `why`: for the other ranks, if
-  // it is no shutdown in order.
+  // Gives agreed operations 2 s to complete, and ends all others at once. `why`: the reason that
+  // other ranks are given; empty if this rank shuts down in order.
   void begin_shutdown(const std::string& why);
-  // Breaks the world for all as it starts, and shuts down when the others have had time to hear
-  // why.
+  // Breaks a world that is just starting, and shuts down once the others have had time to hear why.
   void break_at_start(const Status& why);
 
-  // ShardFailureHandler. Other ranks may wait for what this one can no longer send.
+  // ShardFailureHandler. Breaks the world: other ranks may wait for what this one cannot send.
   Status shard_failed(const Status& status) override;
   void shard_ended() override { close_when_idle(); }
 

@@ -1,4 +1,4 @@
-// Which processors the engines' threads of a host run on (PERSEUS_THREAD_AFFINITY).
+// Pins the engines' threads of a host to processors (PERSEUS_THREAD_AFFINITY).
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace perseus {
 // is malformed.
 Result<std::vector<int>> parse_processors(const std::string& list);
 
-// Has the calling thread run on this processor; warns if there is none.
+// Pins the calling thread to this processor; logs a warning if there is none.
 void pin_thread(int processor);
 
 }  // namespace perseus

@@ -1,5 +1,5 @@
-// Counts what ties the engine's work to the engine's own thread. While anything does, no waiting
-// thread may run the loop in its place. Any thread.
+// Keeps track of what ties the engine's work to the engine's own thread. While anything does, no
+// waiting thread may run the loop in its place. Any thread.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What looks for trouble while operations wait for other ranks. Loop thread.
+// The watches that look for trouble while operations wait for other ranks. Loop thread.
 #pragma once
 
 #include "watch/name_conflicts.h"

@@ -1,4 +1,4 @@
-// The parts of an engine that process sets and agreements deal with. All of them outlive the use.
+// The parts of an engine that process sets and agreements deal with. All of them outlive those.
 #pragma once
 
 #include "base/event_loop.h"

@@ -82,7 +82,7 @@ class NameConflicts {
     std::string reason;
   };
   std::map<std::string, Stray> strays_;  // by the user's name
-  // What was refused: the operation here that was the reason, and the refused one.
+  // Each refusal, as the operation here that was the reason and the refused one.
   std::set<std::pair<OperationId, OperationId>> refused_;
 };
 

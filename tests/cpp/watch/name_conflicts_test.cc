@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/run_until.h"
+
 namespace perseus {
 namespace {
 
@@ -99,13 +101,6 @@ struct NameConflictsTest : testing::Test {
       rank->others = {{0, &first}, {1, &second}};
     }
   }
-  template <typename Done>
-  void run_until(Done done) {
-    const auto end = Clock::now() + 20s;
-    while (!done() && Clock::now() < end) loop.run_once(10ms);
-    EXPECT_TRUE(done());
-  }
-
   EventLoop loop;
   ConflictRank first{loop, 0}, second{loop, 1};
 };
@@ -113,7 +108,7 @@ struct NameConflictsTest : testing::Test {
 TEST_F(NameConflictsTest, OneNameForTwoKindsOfOperationsFailsBoth) {
   first.submit(0, OperationKind::kAllreduce, "x");
   second.submit(0, OperationKind::kBroadcast, "x");
-  run_until([&] { return !first.failures.empty() && !second.failures.empty(); });
+  run_until(loop, [&] { return !first.failures.empty() && !second.failures.empty(); });
   EXPECT_NE(first.failures[0].find("broadcast.x"), std::string::npos) << first.failures[0];
   EXPECT_NE(second.failures[0].find("allreduce.x"), std::string::npos) << second.failures[0];
 }
@@ -122,23 +117,22 @@ TEST_F(NameConflictsTest, OneNameInTwoProcessSetsFailsBoth) {
   for (ConflictRank* rank : {&first, &second}) rank->open(1, {0, 1});
   first.submit(0, OperationKind::kAllreduce, "x");
   second.submit(1, OperationKind::kAllreduce, "x");
-  run_until([&] { return !first.failures.empty() && !second.failures.empty(); });
+  run_until(loop, [&] { return !first.failures.empty() && !second.failures.empty(); });
   EXPECT_NE(first.failures[0].find("process set 1"), std::string::npos) << first.failures[0];
 }
 
 TEST_F(NameConflictsTest, ACallOutsideItsProcessSetRefusesWhatItWasMeantFor) {
   first.submit(0, OperationKind::kAllreduce, "x");
   second.conflicts.add_stray(operation_key(OperationKind::kAllreduce, "x"), "it is not in the set");
-  run_until([&] { return !first.failures.empty(); });
+  run_until(loop, [&] { return !first.failures.empty(); });
   EXPECT_NE(first.failures[0].find("it is not in the set"), std::string::npos) << first.failures[0];
 }
 
 TEST_F(NameConflictsTest, ARankThatIsOnlySlowFailsNothing) {
   first.submit(0, OperationKind::kAllreduce, "x");
-  const auto late = Clock::now() + 2s;
-  while (Clock::now() < late) loop.run_once(10ms);
+  run_for(loop, 2s);
   second.submit(0, OperationKind::kAllreduce, "x");
-  run_until([&] { return first.agreed == 1 && second.agreed == 1; });
+  run_until(loop, [&] { return first.agreed == 1 && second.agreed == 1; });
   EXPECT_TRUE(first.failures.empty() && second.failures.empty());
 }
 

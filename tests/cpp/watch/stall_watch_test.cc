@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/run_until.h"
+
 namespace perseus {
 namespace {
 
@@ -73,13 +75,6 @@ struct StallWatchTest : testing::Test {
     first->other = second.get();
     second->other = first.get();
   }
-  template <typename Done>
-  void run_until(Done done) {
-    const auto end = Clock::now() + 20s;
-    while (!done() && Clock::now() < end) loop.run_once(10ms);
-    EXPECT_TRUE(done());
-  }
-
   EventLoop loop;
   std::unique_ptr<WatchingRank> first, second;
 };
@@ -88,7 +83,7 @@ TEST_F(StallWatchTest, ReportsWhatAnotherRankHasNotSubmitted) {
   meet(0);
   first->submit("x");
   second->submit("y");
-  run_until([&] { return first->counters.stall_warnings.value() > 0; });
+  run_until(loop, [&] { return first->counters.stall_warnings.value() > 0; });
   EXPECT_EQ(second->questions, 1);
   EXPECT_EQ(first->counters.stall_warnings.value(), 1u);
   EXPECT_TRUE(first->ended.is_ok());
@@ -97,7 +92,7 @@ TEST_F(StallWatchTest, ReportsWhatAnotherRankHasNotSubmitted) {
 TEST_F(StallWatchTest, EndsTheJobInTime) {
   meet(1);
   first->submit("x");
-  run_until([&] { return !first->ended.is_ok(); });
+  run_until(loop, [&] { return !first->ended.is_ok(); });
   EXPECT_NE(first->ended.message().find("'allreduce.x'"), std::string::npos)
       << first->ended.message();
 }
@@ -107,8 +102,7 @@ TEST_F(StallWatchTest, AsksNothingAboutWhatIsDoneInTime) {
   first->submit("x");
   first->set->pending.extract(operation_key(OperationKind::kAllreduce, "x"));
   first->watch.note_agreement();
-  const auto end = Clock::now() + 2s;
-  while (Clock::now() < end) loop.run_once(10ms);
+  run_for(loop, 2s);
   EXPECT_EQ(second->questions, 0);
   EXPECT_EQ(first->counters.stall_warnings.value(), 0u);
   EXPECT_TRUE(first->ended.is_ok());
@@ -117,7 +111,7 @@ TEST_F(StallWatchTest, AsksNothingAboutWhatIsDoneInTime) {
 TEST_F(StallWatchTest, AReportedOperationThatIsDoneLaterIsSaidToHaveCleared) {
   meet(0);
   first->submit("x");
-  run_until([&] { return first->counters.stall_warnings.value() > 0; });
+  run_until(loop, [&] { return first->counters.stall_warnings.value() > 0; });
   first->set->pending.extract(operation_key(OperationKind::kAllreduce, "x"));
   testing::internal::CaptureStderr();
   first->watch.note_agreement();

@@ -82,7 +82,7 @@ class NameConflicts {
     std::string reason;
   };
   std::map<std::string, Stray> strays_;  // by the user's name
-  // Each refusal, as the operation here that was the reason and the refused one.
+  // Refusals made here: the operation of this rank that was the reason, and the refused one.
   std::set<std::pair<OperationId, OperationId>> refused_;
 };
 

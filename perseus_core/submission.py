@@ -31,7 +31,7 @@ def submit(
     Args:
       kind: the kind of operation, a part of what ranks match it by.
       prefix: such as "allreduce"; operations of one kind may have several.
-      name: what ranks match the operation by; None: the order of the unnamed calls.
+      name: what ranks match the operation by; None: they match unnamed calls by their order.
       process_set: the engine's number of a set.
       keep: owns the memory that the operation works on; the engine keeps it alive.
       send: perseus_core.engine.submit or submit_allreduce, or a function that submits by other
@@ -40,7 +40,7 @@ def submit(
     Raises TypeError or ValueError for a name that is not valid text, and what `send` raises. The
     other ranks are told of an error from `send` unless the engine has told them already.
     """
-    # Not by names.full_name: a call layer here would cost every operation.
+    # This does not call names.full_name, because a further call would slow every operation.
     if name is not None:
         text = f"{prefix}.{plain_text('name', name)}"
     else:

@@ -54,7 +54,7 @@ void Agreements::accept(std::span<const RefusedCall> refused,
                         std::span<const OperationPtr> operations) {
   for (const RefusedCall& call : refused) accept(call);
   for (const OperationPtr& operation : operations) accept(operation);
-  // One round speaks for all that came together.
+  // One round covers all the operations that came together.
   for (const OperationPtr& operation : operations) {
     if (const ProcessSetPtr set = with_.sets.find(operation->process_set)) advance(*set);
   }
@@ -136,7 +136,8 @@ void Agreements::advance(ProcessSet& set) {
 void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
   with_.counters.agreements.add();
   time_ = std::max(time_, agreement.time);
-  // An operation that has failed here must not succeed elsewhere without this rank's part.
+  // An operation that has ended with an error here must not succeed elsewhere without this rank's
+  // part.
   if (!with_.termination.reason().is_ok()) return;
   Executor& executor = with_.executor;
   executor.hold_launches();
@@ -157,14 +158,14 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
     executor.run(batch, agreement.inputs);
   }
   executor.settle_launches(set, agreement);
-  // It has ended with an error here, and must not go on elsewhere without this rank's part, unless
-  // all that it takes has come along.
+  // The batch has ended with an error here. It must not go on elsewhere without this rank's part,
+  // unless all inputs have come with the agreement.
   if (!batch->agreed.empty() && is_beyond && agreement.inputs.empty()) {
     with_.termination.break_world(with_.departures.news_of_first(set));
   }
 }
 
-// Comes before anything is planned: all ranks change their plans at the same agreement.
+// Runs before anything is planned, so that all ranks change their plans at the same agreement.
 void Agreements::adopt_tuning(const Agreement& agreement) {
   if (agreement.trial != with_.executor.tuner().trial()) return;
   with_.executor.conclude_trial(agreement.slowest);
@@ -219,8 +220,8 @@ void Agreements::launch_ended(ProcessSet& set) {
   if (with_.termination.reason().is_ok() && with_.sets.find(set.id).get() == &set) advance(set);
 }
 
-// A round in which this rank has cast its ballot may end in launches that come before those of that
-// time, unless none of ours is on a GPU.
+// A round in which this rank cast its ballot before `time` may still end in launches that come
+// before those of `time`, unless this rank has nothing on a GPU in that set.
 bool Agreements::may_be_preceded(int32_t set, uint64_t time) {
   bool may_be = false;
   for (const auto& [id, other] : process_sets()) {

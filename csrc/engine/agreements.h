@@ -1,5 +1,5 @@
 // Takes operations from submission to execution: a submission becomes pending in its process set,
-// the set's negotiator agrees on it with the other ranks, and agreed operations go to the executor.
+// the set's negotiator agrees on it with the other ranks, and the executor gets what was agreed.
 // Loop thread.
 #pragma once
 
@@ -19,16 +19,16 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
  public:
   explicit Agreements(const Wiring& wiring) : with_(wiring) {}
 
-  // Returns the host that the set's negotiator calls.
+  // Makes the host of the set's negotiator, which ties it to the engine.
   std::unique_ptr<NegotiatorHost> host_of(ProcessSet& set);
 
   // SubmissionSink.
   void accept(std::span<const RefusedCall> refused,
               std::span<const OperationPtr> operations) override;
 
-  // NameConflictHost. Begins or joins a round of the set if there is reason to.
+  // Begins or joins a round of the set if there is reason to. (NameConflictHost.)
   void advance(ProcessSet& set) override;
-  // Asks the other members to take part at once in the round that is under way, or in the next one.
+  // Asks the members of the set to end the round that is under way, or else the next one.
   void demand_round(ProcessSet& set);
 
   // GpuLaunchesHost and NameConflictHost.
@@ -49,12 +49,12 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   void adopt_tuning(const Agreement& agreement);
   void fail_what_was_refused(ProcessSet& set, const Agreement& agreement);
   void complete_join(ProcessSet& set, int last_joined);
-  // Moves the operations that are ready from the set's pending ones to the batch. Those that need
-  // no execution, such as barriers, are completed here instead.
+  // Takes the ready operations out of the set's pending ones. Completes those that need no
+  // execution, and puts the others into the batch.
   void fill(Batch& batch, ProcessSet& set, const Agreement& agreement);
 
   const Wiring with_;
-  uint64_t time_ = 0;  // of the latest agreement, in any set
+  uint64_t time_ = 0;  // the latest Agreement::time, in any set
 };
 
 }  // namespace perseus

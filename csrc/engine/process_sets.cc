@@ -12,8 +12,8 @@
 namespace perseus {
 namespace {
 
-// How long a set that is being closed waits for the end of a round that a member which has not
-// opened it may be in.
+// How long closing a set waits for the round under way to end. If a member has not opened the set,
+// the round may never end.
 constexpr std::chrono::seconds kRoundTime{1};
 
 bool is_known_to_all(int32_t id) { return id < ProcessSet::kFirstOpened; }
@@ -99,8 +99,8 @@ Status ProcessSets::set_is_gone(int32_t id) {
   return Status::invalid_argument("process set " + std::to_string(id) + how);
 }
 
-// Every rank of the world does this at the same place in the order of operations, and so comes to
-// the same ids and the same errors.
+// Every rank of the world does this at the same place in the order of operations, and so gets the
+// same ids and the same errors.
 Status ProcessSets::add_or_remove(const Agreement::Ready& ready, Operation* operation) {
   const std::vector<int32_t>& ranks = ready.description().ranks;
   if (ready.description().kind == OperationKind::kRemoveProcessSet) {
@@ -133,7 +133,7 @@ void ProcessSets::on_control(int from, std::span<const std::byte> message) {
   ByteReader body = reader;
   const auto id = reader.get<int32_t>();
   const ProcessSetPtr set = find(id);
-  // The sender has seen the set made, or has not yet seen it removed.
+  // The sender has already made the set, or has not yet removed it.
   if (set == nullptr || set->negotiator == nullptr) return keep_early(id, from, message);
   if (kind == ControlKind::kBallot) return on_ballot(*set, from, reader, message);
   if (kind == ControlKind::kRoundDemand) {
@@ -185,8 +185,8 @@ void ProcessSets::tell_neighbours(const ProcessSet& set, std::span<const std::by
   for (const int peer : set.neighbours()) with_.mesh.send_control(peer, message);
 }
 
-// ---- Sets that only their members know of. Nothing is agreed on here: the engine's thread does it
-// by itself.
+// ---- Sets that only their members know. The engine's thread opens and closes them by itself,
+// without an agreement.
 
 void ProcessSets::open_or_close(const OperationPtr& operation) {
   if (operation->description.kind == OperationKind::kRemoveProcessSet) {
@@ -206,8 +206,8 @@ Status ProcessSets::open_by_members(const Operation& operation) {
   return {};
 }
 
-// A round that has this rank's ballot may end on some members, and what is then ready runs there:
-// so it ends here as well, and this rank does its part.
+// A round that has this rank's ballot may end on some members, which then run what is ready. So the
+// round must end here as well, and this rank does its part.
 void ProcessSets::begin_closing(const OperationPtr& operation) {
   const int32_t id = operation->new_set;
   const ProcessSetPtr set = find(id);
@@ -248,8 +248,9 @@ void ProcessSets::on_leaving(const Leaving& leaving) {
   for (const auto& [id, set] : std::map(sets_)) apply_leaving(*set, leaving);
 }
 
-// Rounds that the leaver completed will complete here too, since it does its part of them before it
-// goes. A later one may have been under way there: it may end here, but nothing then runs.
+// Rounds that the leaving rank completed will complete here, too, since it does its part of them
+// before it goes. A later round may have been under way there. That one may end here, but nothing
+// that it agrees on runs.
 void ProcessSets::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
   set.negotiator->limit_rounds(leaving.last_round(set.id));
@@ -257,8 +258,8 @@ void ProcessSets::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   go_without(set, leaving.rank);
 }
 
-// A part of what runs without a rank that has gone may wait for another, which waits for that one:
-// so nobody waits for what the links have to say.
+// A running operation may wait for a rank that itself waits for the one that has gone. The link to
+// the former rank reports nothing, so this does not wait for the links to fail.
 void ProcessSets::go_without(ProcessSet& set, int rank) {
   if (set.departed < 0) set.departed = rank;
   const Broken news = with_.departures.news_of_first(set);

@@ -1,9 +1,8 @@
-// The process sets that this rank knows: how they come and go, and what other ranks say of them.
+// The process sets that this rank knows. Makes and ends them, and handles messages about them.
 //
-// Two kinds of sets come and go. Those that are added and removed are agreed on by the world, at
-// the same place in the order of operations on every rank. Those that are opened and closed have
-// ids from ProcessSet::kFirstOpened on that their members have chosen, and are known to these
-// alone.
+// There are two kinds of sets besides the world. A set is added and removed by an agreement of the
+// world, at the same place in the order of operations on every rank. Or it is opened and closed by
+// its members, which alone know it; they choose its id, from ProcessSet::kFirstOpened on.
 #pragma once
 
 #include <map>
@@ -40,33 +39,35 @@ class ProcessSets {
   // Null if there is no such set.
   ProcessSetPtr find(int32_t id) const;
   const std::map<int32_t, ProcessSetPtr>& all() const { return sets_; }
-  // The error for an operation in a set that has been closed or removed.
+  // Returns the error of operations in a set that has been closed or removed.
   static Status set_is_gone(int32_t id);
 
-  // The world has agreed to add or remove a set. `operation`: this rank's part, or null.
+  // Adds or removes a set, as the world has agreed. `operation`: this rank's part, or null.
   Status add_or_remove(const Agreement::Ready& ready, Operation* operation);
-  // Opens or closes a set that only its members know, by this rank alone, and completes the
-  // operation. A set closes once the round that is under way in it has ended.
+  // Opens or closes a set that only its members know, on this rank alone, and completes the
+  // operation. An operation that closes a set is complete when the round that was under way in the
+  // set has ended.
   void open_or_close(const OperationPtr& operation);
-  // The set's negotiator can make no further agreement.
+  // Call when the set can agree on nothing more.
   void on_exhausted(const ProcessSet& set);
 
-  // A message about one set: kBallot, kRoundDemand or kClosed.
+  // Handles a message about one set: kBallot, kRoundDemand or kClosed.
   void on_control(int from, std::span<const std::byte> message);
-  // A rank is leaving: it takes part in no round after those that its message names.
+  // Handles a rank's message that it takes part in no round after those that the message names.
   void on_leaving(const Leaving& leaving);
   void tell_neighbours(const ProcessSet& set, std::span<const std::byte> message);
 
-  // Neighbours that this rank waits for, in any set, and that have not left.
+  // Returns the neighbours that this rank waits for, in any set, and that have not left.
   std::set<int> awaited_peers() const;
   // Returns whether something is under way here that the peer takes part in.
   bool awaits(int peer) const;
 
-  // Fails what is pending in the set, which accepts nothing more.
+  // Ends the set's pending operations with `why`. The set accepts nothing more.
   void fail_pending(ProcessSet& set, const Status& why);
-  // Fails all that is pending in any set, or waits for its turn on a GPU.
+  // Ends all operations that are pending in any set, or that wait for their turn.
   void fail_all(const Status& why);
-  // Tells the other ranks the last rounds that this one takes part in, and ends what is pending.
+  // Tells the other ranks the last rounds that this one takes part in, and ends all pending
+  // operations with `told_here`.
   void leave(const std::string& why, const Status& told_here);
 
  private:
@@ -82,11 +83,12 @@ class ProcessSets {
   void on_ballot(ProcessSet& set, int from, ByteReader reader, std::span<const std::byte> message);
   void on_round_demand(ProcessSet& set, int from, uint64_t round);
   void on_closed(ProcessSet& set, const Closed& closed);
-  // Keeps a message about a set that does not exist here yet: others may have learnt of it sooner.
+  // Keeps a message about a set that is not here yet: others may have heard of the set sooner.
   void keep_early(int32_t set, int from, std::span<const std::byte> message);
 
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
-  // Fails whatever in the set needs the rank, which takes part in no further round.
+  // Lets the set complete what it can without the rank: no round after the last one that the rank
+  // takes part in.
   void go_without(ProcessSet& set, int rank);
 
   const Wiring with_;
@@ -96,8 +98,8 @@ class ProcessSets {
   std::map<int32_t, SharedRanks> ranks_;  // as of the last agreement
 
   std::map<int32_t, ProcessSetPtr> sets_;
-  std::set<int32_t> closed_;                 // ids of opened sets that were closed
-  std::map<int32_t, OperationPtr> closing_;  // the operation that closes each set
+  std::set<int32_t> closed_;                 // opened sets that have been closed
+  std::map<int32_t, OperationPtr> closing_;  // the operations that close opened sets
   int32_t next_id_ = ProcessSet::kWorld;     // of the next set that is added
   std::map<int32_t, std::vector<std::pair<int, Message>>> early_messages_;
 };

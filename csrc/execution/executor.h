@@ -15,7 +15,7 @@
 
 namespace perseus {
 
-// Is told of operations that are done.
+// Learns of operations that are done.
 class OperationObserver {
  public:
   virtual void operation_done(const OperationPtr& operation, const Status& status) = 0;
@@ -26,7 +26,7 @@ class OperationObserver {
   ~OperationObserver() = default;
 };
 
-// Is told of shards that fail or end.
+// Learns of shards that fail or end.
 class ShardFailureHandler {
  public:
   // A shard has failed or could not begin. Returns the status that its operations end with.
@@ -60,12 +60,12 @@ class Executor final : ShardObserver {
   // Call before an operation is agreed on. Returns an error if it uses a GPU that it cannot use
   // together with the set's other operations.
   Status check_gpu(ProcessSet& set, const Operation& operation) const;
-  // Call hold_launches before running what a set has agreed on, and settle_launches afterwards:
-  // then the set's next launches on GPUs are settled.
+  // Call hold_launches before running what a set has agreed on, and settle_launches afterwards,
+  // which settles the set's next launches on GPUs.
   void hold_launches() { launches_.hold(); }
   void settle_launches(ProcessSet& set, const Agreement& agreement);
-  // These end what has not started with `why`: cancel_waiting the shards of all sets, and
-  // cancel_launches one set's launches on GPUs. Shards that are under way end when their links
+  // Both end, with `why`, what has not started: cancel_waiting ends the shards of all sets, and
+  // cancel_launches ends one set's launches on GPUs. Shards that are under way end when their links
   // fail.
   void cancel_waiting(const Status& why);
   void cancel_launches(ProcessSet& set, const Status& why) { launches_.cancel(set, why); }
@@ -75,7 +75,8 @@ class Executor final : ShardObserver {
   // Returns whether something that this set agreed on after `round` is not done.
   bool is_running_after(int32_t process_set, uint64_t round) const;
 
-  // The tuner, whose result here goes with the ballots, and the slowest rank's result of a trial.
+  // The tuner's result on this rank goes with the ballots. conclude_trial takes the slowest rank's
+  // result of a trial.
   const Tuner& tuner() const { return tuner_; }
   void conclude_trial(uint64_t slowest);
 
@@ -83,9 +84,10 @@ class Executor final : ShardObserver {
   void shard_finished(ShardRun& run, const Status& status) override;
   ShardRun* new_run();
   Granularity granularity(const Batch& batch) const;
-  // Returns whether the shard is launched on GPUs, in turn with others; the same on all ranks.
+  // Returns whether the shard is launched on GPUs, in turn with others. All ranks get the same
+  // answer.
   bool takes_turns(const ShardRun& run) const;
-  // Creates what the set needs for that.
+  // Creates what the set needs for launches on GPUs.
   Status prepare_gpus(ProcessSet& set, const ShardRun& run);
   // Runs a batch of one operation whose inputs have come with the agreement.
   void run_gathered(const Batch& batch, std::span<const std::byte> inputs);
@@ -99,7 +101,7 @@ class Executor final : ShardObserver {
   Status outcome(const Operation& operation);
   void count(const ShardRun& run);
 
-  // How many shards may be under way at once.
+  // Returns how many shards may be under way at once.
   int most_at_once() const;
   // Finds where a training step ends, for the tuner and for messages that name the step.
   void note_step(Batch& batch);
@@ -112,7 +114,7 @@ class Executor final : ShardObserver {
   Tuner tuner_;
   Admission admission_;
   GpuLaunches launches_;
-  std::vector<ShardRun*> in_turn_;  // of the batch that is being run
+  std::vector<ShardRun*> in_turn_;  // shards of the batch being run that take turns
   bool is_busy_ = false;
   Clock::time_point busy_since_;
   uint64_t busy_bytes_ = 0;

@@ -6,10 +6,11 @@
 // ceil(log2 N) messages each way every rank holds the same merged ballot, for any N, and no rank
 // has done more than another. The operations that the ballot says are ready everywhere are agreed.
 //
-// A rank begins a round when it has news that no ballot of its own has said yet. Another rank joins
-// the round if it has anything ready when a message of that round reaches it. A rank with nothing
-// ready lets the messages wait: without it nothing can be agreed anyway. So rounds happen at the
-// pace of the slowest rank, several submissions share one, and nothing is sent when nothing is new.
+// A rank begins a round when it has news that none of its ballots has carried yet. Another rank
+// joins the round if it has anything ready when a message of that round reaches it. A rank with
+// nothing ready lets the messages wait: without it nothing can be agreed anyway. So rounds happen
+// at the pace of the slowest rank, several submissions share one, and nothing is sent when nothing
+// is new.
 #pragma once
 
 #include <array>
@@ -45,7 +46,7 @@ class NegotiatorHost {
   virtual ~NegotiatorHost() = default;
 };
 
-// Does no input or output of its own and knows no clock. One thread.
+// Does no I/O itself and reads no clock. One thread.
 class Negotiator final : private KnownOperations {
  public:
   // `index`: this rank's in the set. `ranks`: the world ranks of the set, for error messages.
@@ -58,8 +59,8 @@ class Negotiator final : private KnownOperations {
   // refusal: then this submission waits until the refusal is done. Nothing is sent before
   // advance().
   void submit(const std::string& key, std::shared_ptr<const Description> description);
-  // This rank was to submit the operation and cannot. The operation that the others submit under
-  // the key fails, once. The key must not be pending here, except as a refusal.
+  // This rank was to submit the operation and cannot. The next operation that the others submit
+  // under the key fails; later ones do not. The key must not be pending here, except as a refusal.
   void refuse(const std::string& key, Refusal refusal);
   // This rank has waited long for the pending operation. Its ballots tell the others.
   void mark_overdue(const std::string& key);
@@ -67,8 +68,8 @@ class Negotiator final : private KnownOperations {
   void attend(bool always) { attends_ = always; }
   // The same, for as long as GPU launches wait for others to end on all ranks.
   void attend_to_launches(bool always) { attends_to_launches_ = always; }
-  // `count` launches have ended here, which the ballots say from now on. If others wait for that
-  // and the last ballot did not say it, a round begins.
+  // From now on, the ballots report that `count` launches have ended here. If others wait for that
+  // and the last ballot did not report it, a round begins.
   void launches_ended(uint64_t count, bool others_wait) {
     launches_ended_ = count;
     has_news_ |= others_wait && count > launches_in_ballot_;
@@ -89,20 +90,21 @@ class Negotiator final : private KnownOperations {
   // Begins or joins a round if there is reason to. Call it after submit, join and receive.
   void advance();
 
-  // Not ok once a ballot has arrived that no rank of the set can have cast. No round ends any more.
+  // Not ok once a ballot has arrived that no rank of the set can have cast. After that, no round
+  // ends.
   const Status& failure() const { return failure_; }
 
-  // A rank of the set takes part in no round after this one. A later round can end only on ranks
-  // that need no further message of that rank, and what it agrees on cannot run. Returns whether
-  // this was news.
+  // Call when a rank of the set takes part in no round after `last_round`. A later round can end
+  // only on ranks that need no further message of that rank, and what it agrees on cannot run.
+  // Returns whether this was news.
   bool limit_rounds(uint64_t last_round);
-  // No further agreement is possible.
+  // Returns whether no further agreement is possible.
   bool is_exhausted() const { return completed_rounds_ >= last_round_; }
   uint64_t last_round() const { return last_round_; }
   uint64_t completed_rounds() const { return completed_rounds_; }
-  // Returns whether this rank has cast its ballot in a round that has not ended; and the logical
-  // time at which it cast its last ballot.
+  // Returns whether this rank has cast its ballot in a round that has not ended.
   bool is_in_round() const { return in_round_; }
+  // Returns the logical time at which this rank cast its last ballot.
   uint64_t time_of_ballot() const { return time_of_ballot_; }
 
   // Returns whether the name was agreed on after that round.
@@ -114,7 +116,7 @@ class Negotiator final : private KnownOperations {
     uint64_t agreements = 0;
     uint64_t messages_sent = 0, bytes_sent = 0;
     uint64_t messages_received = 0, bytes_received = 0;
-    uint64_t descriptions_sent = 0;  // records, beyond bits, in ballots cast here
+    uint64_t descriptions_sent = 0;  // records, not bits, in ballots cast here
   };
   const Counters& counters() const { return counters_; }
 
@@ -141,11 +143,11 @@ class Negotiator final : private KnownOperations {
   uint32_t find(const std::string& key) const override;
 
   void add(const std::string& key, Pending pending);
-  // Adds it to the coming ballots: as a bit if that is enough, else as a record.
+  // Adds the operation to the coming ballots: as a bit if that is enough, else as a record.
   void add_to_ballots(uint32_t id, const std::string& key, Pending pending);
-  // Here and below, `id` is the key's, or kNoId if it has none.
+  // Here and below, `id` is the key's id, or kNoId if it has none.
   bool is_pending(uint32_t id, const std::string& key) const;
-  // Removes and returns it; an empty one if there is none.
+  // Removes and returns the pending operation; an empty one if there is none.
   Pending take_pending(uint32_t id, const std::string& key);
   size_t pending_count() const { return pending_bit_count_ + to_describe_.size(); }
   void forget_pending();
@@ -172,7 +174,7 @@ class Negotiator final : private KnownOperations {
 
   const int index_;
   const int size_;
-  const int rank_;  // this rank's in the world
+  const int rank_;  // this rank's number in the world
   const int hops_;
   const size_t capacity_;
   const std::vector<std::byte> prefix_;
@@ -188,7 +190,7 @@ class Negotiator final : private KnownOperations {
   // Submissions and refusals under a key that is pending as a refusal, in order.
   std::vector<std::pair<std::string, Pending>> behind_refusals_;
   uint32_t next_ordinal_ = 0;
-  bool has_news_ = false;  // there is something that no ballot of this rank has said
+  bool has_news_ = false;  // there is something that no ballot of this rank has carried
   bool attends_ = false;
   bool attends_to_launches_ = false;
   uint64_t launches_ended_ = 0;

@@ -1,6 +1,6 @@
 // Turns agreed operations into shards: merges small tensors up to the merging granularity, and cuts
-// what is larger than the sharding granularity. A pure function of what was agreed and of settings
-// that all ranks share, so that every rank makes the same plan by itself.
+// anything that is larger than the sharding granularity. A pure function of what was agreed and of
+// settings that all ranks share, so that every rank makes the same plan by itself.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Shard {
   DataType dtype = DataType::kFloat32;
   int32_t priority = 0;
   uint64_t bytes = 0;
-  // These lie in the plan. Empty if the operation is not sharded (allgather, alltoall,
-  // reduce-scatter): its parts are not known before the ranks have exchanged their sizes.
+  // The pieces lie in the plan. Empty if the operation is not sharded (allgather, alltoall,
+  // reduce-scatter): its parts are not known until the ranks have exchanged their sizes.
   std::span<const Piece> pieces;
 
   uint64_t elements() const { return bytes / size_of(dtype); }
@@ -45,10 +45,10 @@ void for_each_operation(const Shard& shard, Visit visit) {
   }
 }
 
-// All of it comes from the settings and the tuner.
+// All values come from the settings and the tuner.
 struct Granularity {
   uint64_t merge_bytes = 0;   // 0 merges nothing
-  uint64_t shard_bytes = 0;   // must be given: above 0
+  uint64_t shard_bytes = 0;   // must be set, above 0
   bool groups_apart = false;  // tensors of a group are merged only with each other
   // For tensors on GPUs.
   uint64_t gpu_merge_bytes = merge_bytes;
@@ -63,10 +63,10 @@ struct Granularity {
 };
 
 // Shards are sorted by priority, then in the order of the operations. Barriers and operations
-// without elements get none.
+// without elements get no shard.
 struct Plan {
   std::vector<Shard> shards;
-  std::vector<Piece> pieces;  // of the shards, one shard's after the other's
+  std::vector<Piece> pieces;  // of all shards, one shard after another
 };
 
 // Reuses its memory from one plan to the next, as a Plan does. One thread.
@@ -80,7 +80,7 @@ class Planner {
     Piece tensor;
     size_t unit = 0;
   };
-  // Tensors that are merged; cut into shards later.
+  // Tensors that are merged, and cut into shards later.
   struct Unit {
     Piece first;
     uint64_t bytes = 0;

@@ -1,12 +1,12 @@
-// The only implementation of Link: cuts messages into frames, which whichever of the link's
-// channels is free pulls. Control messages go before all data, and on channel 0 only, so they stay
-// in order.
+// The only implementation of Link. It cuts messages into frames, and any of the link's channels
+// that is free pulls the next frame. Control messages go before all data, and on channel 0 only, so
+// they stay in order.
 //
 // If there are several channels, channel 0 is the express channel: apart from control messages it
-// carries only data that is more urgent than what the other channels have taken. That data waits in
-// the kernel's queues and cannot be overtaken there. A link also holds back for other links with
-// more urgent data: it then uses one stream only. It does not stop, since the other links may not
-// fill the network card, or may be stuck.
+// carries only data that is more urgent than what the other channels have taken. What they have
+// taken waits in the kernel's queues and cannot be overtaken there. A link also holds back while
+// other links have more urgent data: it then uses one stream only. It does not stop altogether,
+// since the other links may not fill the network card, or may be stuck.
 //
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
@@ -47,11 +47,11 @@ struct TrafficCounters {
   }
 };
 
-// A link tells the mesh its news by this. All but link_control come at the end of a state change,
-// and may come from within a call to the link.
+// A link reports to the mesh through this. All calls but link_control come at the end of a state
+// change, and may come from within a call to the link.
 class LinkObserver {
  public:
-  // There is something to move for the first time: connect.
+  // The link has something to move for the first time, and must be connected.
   virtual void connection_needed(int peer) = 0;
   virtual void link_control(int peer, std::span<const std::byte> message) = 0;
   virtual void link_lost(int peer, const Status& why) = 0;
@@ -67,8 +67,8 @@ struct LinkEnvironment {
   BufferPool& buffers;
   LinkObserver& observer;
   TrafficCounters& counters;
-  uint64_t chunk_bytes;   // of the largest frame that may arrive
-  uint64_t frame_bytes;   // of the largest frame that is sent; at most chunk_bytes
+  uint64_t chunk_bytes;   // size of the largest frame that may arrive
+  uint64_t frame_bytes;   // size of the largest frame that is sent; at most chunk_bytes
   int streams = INT_MAX;  // how many of a link's channels carry data
   int rank = -1;          // this rank
   std::string rank_name = "this rank";
@@ -78,8 +78,8 @@ struct LinkEnvironment {
 class FramedLink final : public Link, private PriorityListener {
  public:
   // peer_name: "rank 3 on host7". control_channels: the number of channels, of which channel 0
-  // carries control messages. Unless there is a data channel after them, all of them carry data
-  // too, channel 0 only urgent data if there are others.
+  // carries control messages. Unless there is a data channel after them, all of them carry data,
+  // too. If there are several, channel 0 carries only urgent data.
   FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
              int control_channels, bool has_data_channel);
   ~FramedLink() override;
@@ -100,7 +100,7 @@ class FramedLink final : public Link, private PriorityListener {
   // Returns whether the peer has said goodbye.
   bool has_left() const { return state_ == State::kLeft; }
 
-  // Asks the observer to connect, at the first call.
+  // Asks the observer to connect the link. Only the first call does so.
   void request_connection();
   bool is_connection_requested() const { return connection_requested_; }
   // The peer has begun to connect, so this rank need not ask for it.

@@ -1,5 +1,5 @@
-// This rank's links to all others, made when first used. Rooms above use the transports through
-// this alone. Loop thread, except where said.
+// This rank's links to all others, each made when first used. Rooms above this one reach the
+// transports only through the mesh. Loop thread, except where said.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ class Mesh {
                                               Bootstrap& bootstrap);
   // Tells `listener` what happens from now on. Call once, before the loop runs.
   virtual void listen(MeshListener& listener) = 0;
-  // Called instead of create by a rank that cannot take part: tells all ranks, which would
-  // otherwise wait for this one, the reason. Each of them then fails with it.
+  // A rank that cannot take part calls this instead of create. It tells the reason to all ranks,
+  // which would otherwise wait for this one. Each of them then fails with it.
   static void decline(Bootstrap& bootstrap, const Status& why);
   virtual ~Mesh() = default;
 
@@ -55,7 +55,8 @@ class Mesh {
   // transfers end in error and on_rank_lost is called.
   virtual Link& link(int peer) = 0;
 
-  // Returns whether the loop must stay on one thread, as MPI may have been promised.
+  // Returns whether the loop must stay on one thread, because MPI was promised that only one thread
+  // calls it.
   virtual bool needs_one_thread() const = 0;
 
   // Returns whether all connections to the peer have been made.
@@ -66,8 +67,8 @@ class Mesh {
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer
   // arrive in order.
   virtual void send_control(int peer, std::span<const std::byte> message) = 0;
-  // Sets the largest piece that links send before they look for something more urgent. At most the
-  // setting's value.
+  // Sets the largest piece that links send before they look for something more urgent. `bytes` is
+  // at most the setting's value.
   virtual void set_chunk(uint64_t bytes) = 0;
   // Sets how many of the connections between two ranks carry data.
   virtual void set_connections(int number) = 0;
@@ -75,11 +76,11 @@ class Mesh {
   // Ends every transfer with `why`; the links stay unusable.
   virtual void fail_all(const Status& why) = 0;
 
-  // Sends what is queued, says goodbye to every connected peer, and then calls `closed`, after
-  // `linger` at the latest.
+  // Sends what is queued, says goodbye to every connected peer, and then calls `closed`. Calls it
+  // after `linger` at the latest.
   virtual void close(std::chrono::milliseconds linger, std::function<void()> closed) = 0;
 
-  // Counters since creation: messages and bytes, control and data apart. Any thread.
+  // Counters since creation: messages and bytes, counted apart for control and data. Any thread.
   struct Counters {
     uint64_t control_messages_sent = 0, control_bytes_sent = 0;
     uint64_t control_messages_received = 0, control_bytes_received = 0;

@@ -44,12 +44,12 @@ class NameConflicts {
   // overdue_after: how long an operation must have waited to be overdue.
   NameConflicts(EventLoop& loop, std::chrono::seconds overdue_after, NameConflictHost& host);
 
-  // An operation has become pending.
+  // Call when an operation has become pending.
   void watch(const Operation& operation) {
     if (!alarm_.is_set()) arm(overdue_after_);
     if (!strays_.empty()) strays_.erase(std::string(users_name(operation.key)));
   }
-  // A call has failed in a process set that this rank does not belong to.
+  // Call when a call has failed because this rank does not belong to its process set.
   void add_stray(const std::string& key, const std::string& reason);
   // Call before the operations that were agreed on are removed from the set's pending ones.
   void on_agreement(const ProcessSet& set, const Agreement& agreement);
@@ -74,7 +74,7 @@ class NameConflicts {
   NameConflictHost& host_;
   Alarm alarm_;
   bool attends_ = false;
-  std::set<OperationId> overdue_;  // here
+  std::set<OperationId> overdue_;  // operations that are overdue here
   // Operations that are overdue on these ranks, and not pending here.
   std::map<OperationId, std::vector<int32_t>> overdue_elsewhere_;
   struct Stray {
@@ -82,7 +82,7 @@ class NameConflicts {
     std::string reason;
   };
   std::map<std::string, Stray> strays_;  // by the user's name
-  // Refusals made here: the operation of this rank that was the reason, and the refused one.
+  // Each refusal: the operation here that was the reason, and the operation that was refused.
   std::set<std::pair<OperationId, OperationId>> refused_;
 };
 

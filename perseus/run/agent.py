@@ -9,14 +9,14 @@ and by SIGKILL after the job's grace.
 It has one thread. Each rank leads a session of its own. The agent adopts the processes that ranks
 leave behind, so that it can find and end them.
 
-mpirun starts `agent.py --call-back` once for each rank. It connects to the launcher whose address
-and key are in PERSEUSRUN_CALL_BACK, and then works in the same way over that connection. First each
-side proves to the other that it knows the key, which is never sent:
+mpirun starts `agent.py --call-back` once for each rank. This agent connects to the launcher whose
+address and key are in PERSEUSRUN_CALL_BACK, and then works in the same way over that connection.
+First each side proves to the other that it knows the key, which is never sent:
 
     launcher  Greeting  a random challenge
-    agent     Hello     its rank, a challenge of its own and its host's name; and its proof, the
-                        HMAC over its role, the launcher's challenge and the hello
-    launcher  Welcome   its proof, over its own role and the same
+    agent     Hello     its rank, a challenge of its own and its host's name; and its proof, which
+                        is the HMAC over its role, the launcher's challenge and the hello
+    launcher  Welcome   its proof, over its own role, the same challenge and the hello
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
-CALL_BACK_SECONDS = 30.0  # in which the launcher must prove itself
+CALL_BACK_SECONDS = 30.0  # the launcher must prove itself within these
 PAUSE_BETWEEN_CALLS_SECONDS = 0.1
 CHALLENGE_BYTES = 16
 HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, name of the host
 PROOF_BYTES = 32
 AS_AGENT, AS_LAUNCHER = b"perseusrun agent", b"perseusrun launcher"
-# The variables in which MPI's launchers give a rank: Open MPI, MVAPICH, MPICH and its family, PMIx.
+# The variables by which MPI's launchers tell a rank: Open MPI, MVAPICH, MPICH and its family, PMIx.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
-#: Signals for the launcher, which then ends the job in an orderly way.
+#: The agent ignores these signals. The launcher handles them, and ends the job in an orderly way.
 _IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 

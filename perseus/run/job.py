@@ -47,7 +47,7 @@ class Job:
     rendezvous: ServedRendezvous | None = None  # None if the ranks meet without the launcher
     # The job goes on without failed ranks while this many are left; None: one failure ends it.
     least: int | None = None
-    # From a host to the variables that tell its ranks of rank 0, for torch.distributed.
+    # Maps a host to the variables that tell its ranks where rank 0 is, for torch.distributed.
     master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings for all ranks
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
@@ -79,7 +79,7 @@ class Launcher:
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up
         self._check_abandoned_at = float("inf")
-        self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line
+        self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
 
@@ -127,7 +127,7 @@ class Launcher:
     def _stop(self) -> None:
         """Closes the connections to all agents.
 
-        After an orderly end they get time to end; otherwise they have had it already.
+        After an orderly end, the agents get time to end; otherwise they have had that time already.
         """
         for host in self._hosts:
             host.close(AGENT_SECONDS if not self._running else 0)
@@ -214,7 +214,7 @@ class Launcher:
             self._fail(
                 None,
                 f"no answer from host {', '.join(silent)} within the start time-out of "
-                f"{self._job.start_timeout} s; can you reach it with ssh, and without a password?",
+                f"{self._job.start_timeout} s; can you reach it with ssh without a password?",
                 1,
             )
 
@@ -245,7 +245,7 @@ class Launcher:
             )
 
     def _take_news(self, rank: int, words: list[bytes]) -> None:
-        """Handles a report of a rank's engine on others: "3 lost", "3 left", or "met 0 1 2"."""
+        """Handles what a rank's engine reports on others: "3 lost", "3 left", or "met 0 1 2"."""
         if words[0] == b"met":
             members = [int(word) for word in words[1:]]
             self._outcomes.met(members)
@@ -259,11 +259,11 @@ class Launcher:
     def _kill(self, rank: int) -> None:
         for host in self._hosts:
             if rank in self._running and rank in host.ranks:
-                self._say(f"rank {rank} on host {host.host} is given up by the others; killing it")
+                self._say(f"the others have given up rank {rank} on host {host.host}; killing it")
                 host.kill(rank)
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
-        """Returns whether enough ranks are left after these have failed, and prints so."""
+        """Returns whether enough ranks are left after these have failed; if so, prints that."""
         if not self._outcomes.fail(ranks) or self.failure:
             return False
         for rank in ranks:
@@ -277,7 +277,10 @@ class Launcher:
             self._job.rendezvous.note_ended(rank, how)
 
     def _check_abandoned(self) -> None:
-        """Ends ranks that all others have given up, if no others are left: they may never end."""
+        """Ends ranks that all others have given up, if no others are left.
+
+        Such ranks may never end by themselves.
+        """
         left = sorted(self._running)
         left_out = self._job.rendezvous.left_out() if self._job.rendezvous else ()
         if not left or self.failure or self._victim:
@@ -307,8 +310,8 @@ class Launcher:
         if self._job.least is None:
             self._ended(rank, how)  # tells ranks that wait for it in init
         elif not self.failure:
-            enough = f"of at least {self._job.least} ranks {self._outcomes.left} are left"
-            self._fail(rank, f"{failure.message}, and {enough}", failure.exit_code)
+            left = f"{self._outcomes.left} ranks are left, but {self._job.least} are needed"
+            self._fail(rank, f"{failure.message}; {left}", failure.exit_code)
         if self.failure or not self._outcomes.is_victim(rank):
             self._fail(failure.rank, failure.message, failure.exit_code)
         elif self._victim is None:

@@ -7,8 +7,8 @@
  * operation is complete.
  *
  * Callbacks run on a thread of the library or, if the caller allows it, on a thread that is in one
- * of the waiting calls. They must be short, must not block, and must not throw. A call in which a
- * callback would wait for itself returns PERSEUS_INVALID_ARGUMENT. A child process that is forked
+ * of the waiting calls. They must be short, must not block, and must not throw. A call that would
+ * make a callback wait for itself returns PERSEUS_INVALID_ARGUMENT. A child process that is forked
  * in a callback may only exec or _exit. */
 #ifndef PERSEUS_PERSEUS_H_
 #define PERSEUS_PERSEUS_H_
@@ -43,7 +43,7 @@ enum {
   PERSEUS_UNSUPPORTED = 8,
   PERSEUS_OUT_OF_MEMORY = 9,
   PERSEUS_INTERNAL = 10,    /* a fault of Perseus itself */
-  PERSEUS_IN_PROGRESS = 11, /* a wait's time-out ended first */
+  PERSEUS_IN_PROGRESS = 11, /* a wait's time-out ended before the operation */
   PERSEUS_NON_FINITE = 12   /* a NaN or infinity, with PERSEUS_ALLREDUCE_NANCHECK=raise */
 };
 
@@ -116,80 +116,85 @@ typedef struct {
   int32_t rank_count;
 } perseus_init_options_t;
 
-/* Has this thread's blocking calls, except waits for operations, check for an interruption from now
- * on. perseus_init and the calls that make or remove process sets then call `check` about 20 times
- * a second, and return PERSEUS_ABORTED once it returns anything but 0. NULL ends this. */
+/* Makes this thread's blocking calls, except waits for operations, check for an interruption from
+ * now on. perseus_init and the calls that make or remove process sets then call `check` about 20
+ * times a second, and return PERSEUS_ABORTED once it returns anything but 0. A NULL `check` turns
+ * this off. */
 PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
 /* Tells the kernel that this memory, such as a new output, is about to be written as a whole. If it
  * is large, the kernel is asked for huge pages; without them it takes longer to get the memory than
- * to fill it. The library does so for the results that it allocates. */
+ * to fill it. The library does this itself for the results that it allocates. */
 PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
 
-/* Joins the other ranks. Reads the settings from the environment. Blocks until all ranks have come
- * or the start time-out ends. A second call without a shutdown in between does nothing. options may
- * be NULL. */
+/* Joins the other ranks. Reads the settings from the environment. Blocks until all ranks have
+ * joined or the start time-out ends. A second call without a shutdown in between does nothing.
+ * options may be NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
 /* Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s; other
  * operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init may be
  * called again afterwards. Does nothing when not initialised. */
 PERSEUS_API perseus_status_t perseus_shutdown(void);
-/* The same for a program that fails: the other ranks' errors quote `why`, a few words. */
+/* Like perseus_shutdown, for a program that has failed: the other ranks' errors quote `why`, a few
+ * words. */
 PERSEUS_API perseus_status_t perseus_shutdown_because(const char* why);
-/* 1 from a perseus_init that succeeded until shutdown, else 0. A forked child starts with 0. */
+/* Returns 1 between a successful perseus_init and shutdown, else 0. A forked child starts with
+ * 0. */
 PERSEUS_API int32_t perseus_is_initialized(void);
 
-/* All are -1 when not initialised. The cross rank and size are those among the ranks that have the
- * same local rank, one on each host. */
+/* All of these return -1 when not initialised. The cross rank and cross size are the rank and size
+ * among the ranks that have the same local rank, one on each host. */
 PERSEUS_API int32_t perseus_rank(void);
 PERSEUS_API int32_t perseus_size(void);
 PERSEUS_API int32_t perseus_local_rank(void);
 PERSEUS_API int32_t perseus_local_size(void);
 PERSEUS_API int32_t perseus_cross_rank(void);
 PERSEUS_API int32_t perseus_cross_size(void);
-/* 1 if every host has the same number of ranks, 0 if not, -1 when not initialised. */
+/* Returns 1 if every host has the same number of ranks, 0 if not, and -1 when not initialised. */
 PERSEUS_API int32_t perseus_is_homogeneous(void);
-/* The thread support that MPI was initialised with, if the ranks met through MPI: 0 single, 1
- * funneled, 2 serialized, 3 multiple. -1 if they met without MPI, or when not initialised. */
+/* Returns the thread support that MPI was initialised with, if the ranks met through MPI: 0 single,
+ * 1 funneled, 2 serialized, 3 multiple. Returns -1 if they met without MPI, or when not
+ * initialised. */
 PERSEUS_API int32_t perseus_mpi_thread_level(void);
 
 /* ---- Process sets -------------------------------------------------------------------------- */
 
-/* Makes a set of these ranks. All ranks of the world call this with the same ranks, members or not;
- * it blocks until all have. The id is the same on all ranks. PERSEUS_INVALID_ARGUMENT if there is a
- * set of the same ranks already. */
+/* Makes a process set of these ranks. Every rank of the world, member or not, must call this with
+ * the same ranks; the call blocks until all have. The id is the same on all ranks. Returns
+ * PERSEUS_INVALID_ARGUMENT if a set of the same ranks exists already. */
 PERSEUS_API perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_count,
                                                      perseus_process_set_t* set);
-/* Removes a set. All ranks of the world call this; it blocks until all have. */
+/* Removes a set. Every rank of the world must call this; the call blocks until all have. */
 PERSEUS_API perseus_status_t perseus_remove_process_set(perseus_process_set_t set);
 /* Opens a set that only its members open and close, after they have agreed on it by other means.
  * Every member passes the same ranks and the same id, from PERSEUS_FIRST_OPENED_SET to
- * PERSEUS_LAST_OPENED_SET. Until the next init an id stands for one set only, in all of its
- * members. PERSEUS_INVALID_ARGUMENT if this rank is not a member, or has used the id before. */
+ * PERSEUS_LAST_OPENED_SET. Until the next init, no member may use the id for another set. Returns
+ * PERSEUS_INVALID_ARGUMENT if this rank is not a member, or has used the id before. */
 #define PERSEUS_FIRST_OPENED_SET (1 << 20)
 #define PERSEUS_LAST_OPENED_SET ((1 << 23) - 1)
 PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
                                                       const int32_t* ranks, int32_t rank_count);
 /* Closes the set on this rank, and ends it on the other members, which must close it, too.
- * Operations that they have agreed on are still completed by all; everything else of the set fails,
- * here with PERSEUS_INVALID_ARGUMENT and there with PERSEUS_ABORTED. If this rank takes part in a
- * round of agreement, blocks until that has ended; for 1 s if a member never opened the set. */
+ * Operations that the members have agreed on still complete on all of them. All other operations of
+ * the set fail: on this rank with PERSEUS_INVALID_ARGUMENT, on the others with PERSEUS_ABORTED. If
+ * this rank is in a round of agreement, the call blocks until that round has ended, or for 1 s if a
+ * member never opened the set. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
-/* This process's rank in the set; -1 if it is not a member or there is no such set. */
+/* Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
-/* Number of ranks in the set; -1 if there is no such set. */
+/* Returns the number of ranks in the set; -1 if there is no such set. */
 PERSEUS_API int32_t perseus_process_set_size(perseus_process_set_t set);
 /* Writes the set's ranks, ascending; ranks must hold perseus_process_set_size(set). */
 PERSEUS_API perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* ranks);
-/* Writes up to `capacity` ids, ascending, and returns the number of sets there are. */
+/* Writes up to `capacity` ids, ascending, and returns how many sets there are. */
 PERSEUS_API int32_t perseus_process_sets(perseus_process_set_t* ids, int32_t capacity);
 
 /* ---- Operations ---------------------------------------------------------------------------- */
 
-/* Gives the operation of this set, kind and name a small id, the same one every time. Ranks match
- * operations by set, kind and name, so one name may be used for different kinds. A name holds 1 to
- * 4096 bytes. Does not communicate, and may be called before init; ids are valid until the process
- * ends. */
+/* Gives a small id to the operation of this set, kind and name. Later calls give the same id. Ranks
+ * match operations by set, kind and name, so one name may be used for different kinds. A name is 1
+ * to 4096 bytes long. This does not communicate, and may be called before init. Ids are valid until
+ * the process ends. */
 PERSEUS_API perseus_status_t perseus_register(perseus_process_set_t set,
                                               perseus_operation_t operation, const char* name,
                                               int32_t* id);
@@ -216,13 +221,13 @@ typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_
 typedef int32_t perseus_callback_thread_t;
 enum {
   PERSEUS_CALLBACK_IN_LIBRARY = 0, /* only on the library's own thread */
-  /* Also on a thread that is in perseus_wait or another wait, which then learns of the result
-   * soonest: two thread switches take longer than a small operation. A thread that waits, for any
-   * operation, must not hold a lock that the callback takes. */
+  /* Also on a thread that is in perseus_wait or another wait. That thread then learns of the result
+   * soonest, since two thread switches take longer than a small operation. A thread that waits for
+   * any operation must not hold a lock that the callback takes. */
   PERSEUS_CALLBACK_IN_WAIT = 1
 };
 
-/* Passed in place of a stream: there is nothing to wait for. */
+/* Pass this in place of a stream if there is nothing to wait for. */
 #ifdef __cplusplus
 #define PERSEUS_NO_STREAM (reinterpret_cast<void*>(static_cast<intptr_t>(-1)))
 #else
@@ -238,65 +243,66 @@ typedef struct {
   perseus_reduce_op_t reduce_op; /* ALLREDUCE: any, ADASUM of floating types;
                                     REDUCESCATTER: SUM, AVERAGE */
   int32_t root;                  /* BROADCAST: a rank of the world */
-  double prescale;  /* ALLREDUCE, REDUCESCATTER: inputs are first multiplied by this, */
-  double postscale; /* and results by this, last */
+  double prescale;  /* ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first, */
+  double postscale; /* and results are multiplied by this last */
   /* ALLTOALL: rows of the first dimension for each rank of the set; NULL for equal parts. */
   const int64_t* splits;
   int32_t split_count;
   int32_t priority;            /* higher goes first */
-  int32_t codec;               /* on the wire: from perseus_find_codec; 0: as the settings say */
+  int32_t codec;               /* from perseus_find_codec; 0: the one that the settings name */
   perseus_callback_t callback; /* may be NULL */
   void* user;
-  /* Where the tensors live: all of a submission's on one device. Every rank must name the same kind
-   * of device. */
+  /* The device on which all tensors of the submission live. Every rank must name the same kind of
+   * device. */
   perseus_device_t device;
   /* CUDA: the GPU's number in this process; -1: the GPU that holds the first input. */
   int32_t device_index;
   /* CUDA: the stream (cudaStream_t; NULL is the default one) whose work so far must be done before
-   * the inputs are read and the outputs written; PERSEUS_NO_STREAM: that may happen now. The stream
-   * must not be capturing a graph. When the operation is complete, every stream sees the
-   * results. */
+   * the library reads the inputs and writes the outputs. PERSEUS_NO_STREAM: the library may do so
+   * now. The stream must not be capturing a graph. When the operation is complete, every stream
+   * sees the results. */
   void* stream;
   perseus_callback_thread_t callback_thread;
 } perseus_submission_t;
 
-/* Hands an operation over and returns at once. After success, *handle must be passed to
- * perseus_release in the end. An error that this rank can see by itself (wrong splits, an unknown
- * root, a name that is already in flight, ...) is returned here; one that only the ranks together
- * can see (shapes that differ, ...) ends the operation.
+/* Hands an operation over to the library and returns at once. After success, the caller must pass
+ * *handle to perseus_release in the end. An error that this rank can see by itself (wrong splits,
+ * an unknown root, a name that is already in flight, ...) is returned here; one that only the ranks
+ * together can see (shapes that differ, ...) ends the operation.
  *
- * Ranks match their calls of a name in order, and a call with wrong arguments counts, too: what the
- * other ranks submit for it ends there with PERSEUS_MISMATCH and this rank's message. A call does
- * not count if the library cannot tell which one it is: if the submission or its struct_size is
+ * Ranks match their calls of a name in order. A call with wrong arguments counts, too: the matching
+ * operations of the other ranks end with PERSEUS_MISMATCH and this rank's message. A call does not
+ * count if the library cannot tell which call it is: if the submission or its struct_size is
  * missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
-/* For callers that check arguments of their own before they submit: counts as a call of this name
- * that perseus_submit has refused. The other ranks are told the operation's title and the reason, a
- * sentence; together, the first 1024 bytes. While the name is in flight this returns
- * PERSEUS_DUPLICATE_NAME and tells nobody. */
+/* For callers that check arguments themselves before they submit. Counts as a call of this name
+ * that perseus_submit has refused. The other ranks are told the operation's title and `reason`,
+ * which is a sentence; they get the first 1024 bytes of the two together. While the name is in
+ * flight, this returns PERSEUS_DUPLICATE_NAME and tells nobody. */
 PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
-/* The operation's title in errors, such as "allreduce of 'conv1'", for an id from perseus_register;
- * "" for an id that was never given. Valid until this thread's next call of this function. */
+/* Returns the title that errors give the operation, such as "allreduce of 'conv1'"; "" for an id
+ * that perseus_register never gave. The string is valid until this thread's next call of this
+ * function. */
 PERSEUS_API const char* perseus_title(int32_t id);
 /* Returns 1 if the operation is complete, 0 if not, and -1 for an unknown handle. A forked child
  * does not know its parent's handles: functions that return a status return PERSEUS_NOT_INITIALIZED
  * for them. */
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
-/* Waits for the operation and returns its status. time_out_ms < 0 waits without bound. If the
- * time-out ends first, this returns PERSEUS_IN_PROGRESS and the operation goes on. While the thread
- * waits it may do the library's work, which completes a small operation fastest. It runs only those
- * callbacks that allow PERSEUS_CALLBACK_IN_WAIT. */
+/* Waits for the operation and returns its status. A negative time_out_ms waits without bound. If
+ * the time-out ends first, this returns PERSEUS_IN_PROGRESS and the operation goes on. While the
+ * thread waits, it may do the library's work, which completes a small operation fastest. It runs
+ * only those callbacks that allow PERSEUS_CALLBACK_IN_WAIT. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
-/* Has a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: work that
- * is queued to the stream from now on sees them. Returns as soon as all of the operation's work is
- * queued on the GPU, so that the caller need not wait until it is done; if the tensors travel by
- * way of the host, it returns when the operation is complete. From then on the name may be used
- * again, and the tensors may be used and freed in the order of that stream; once the operation is
- * complete, anybody may use and free them. If something goes wrong on the GPU later, perseus_wait
- * reports it, and later operations fail. For tensors on the CPU, and for a stream that is capturing
- * a graph, this is perseus_wait. */
+/* Makes a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: work
+ * that is queued to the stream from now on sees them. Returns as soon as all of the operation's
+ * work is queued on the GPU, so that the caller need not wait until it is done. If the tensors
+ * travel by way of the host, it returns when the operation is complete. After this has returned,
+ * the name may be used again, and the tensors may be used and freed in the order of that stream.
+ * Once the operation is complete, they may be used and freed anywhere. If something goes wrong on
+ * the GPU later, perseus_wait reports it, and later operations fail. For tensors on the CPU, and
+ * for a stream that is capturing a graph, this is the same as perseus_wait. */
 PERSEUS_API perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
                                                     int64_t time_out_ms);
 
@@ -325,9 +331,9 @@ PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t ind
 PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
 /* Frees what perseus_take_result returned. NULL is allowed. */
 PERSEUS_API void perseus_free(void* data);
-/* The same for memory of a GPU that is used only by work already queued to this CUDA stream
+/* Like perseus_free, for GPU memory that is used only by work already queued to this CUDA stream
  * (cudaStream_t): when that work is done, another result may use the memory. perseus_free and
- * perseus_release, which know no stream, have CUDA wait until the GPU is idle. */
+ * perseus_release know no stream, so they make CUDA wait until the GPU is idle. */
 PERSEUS_API void perseus_free_on_stream(void* data, void* stream);
 /* Forgets the handle. An operation that is still under way goes on, and its callback still runs. */
 PERSEUS_API void perseus_release(perseus_handle_t handle);
@@ -337,7 +343,7 @@ PERSEUS_API void perseus_release(perseus_handle_t handle);
 /* A layer above single operations, for programs that train a model by hand and for authors of
  * adapters. Gradients are registered once, in the order in which the forward pass uses their
  * layers. In each batch, each gradient is submitted once, as soon as the backward pass has computed
- * it, and is reduced in the background; those of the first layers go before others. The program
+ * it, and is reduced in the background; the gradients of the first layers go first. The program
  * waits for each parameter's gradient just before it next uses the parameter, or is told when the
  * whole batch is done.
  *
@@ -356,7 +362,7 @@ typedef struct {
   perseus_process_set_t set;
   perseus_reduce_op_t reduce_op;
   double scale;  /* results are multiplied by this, last; 0 means 1 */
-  int32_t codec; /* from perseus_find_codec; 0: as the settings say */
+  int32_t codec; /* from perseus_find_codec; 0: the one that the settings name */
   perseus_device_t device;
   int32_t device_index; /* CUDA: as in perseus_submission_t */
   /* Both callbacks may be NULL. They run one at a time, on the threads that callback_thread names,
@@ -371,77 +377,84 @@ typedef struct {
   perseus_callback_thread_t callback_thread; /* ignored without callbacks */
 } perseus_gradients_options_t;
 
-/* options may be NULL: averages over all ranks, without callbacks. May be called before init. */
+/* If options is NULL, gradients are averaged over all ranks, without callbacks. This may be called
+ * before init. */
 PERSEUS_API perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* options,
                                                       perseus_gradients_t** gradients);
 /* Registers the next gradient and gives its number: 0, 1, ... All must be registered before the
- * first is submitted. `tensor`: input is where the backward pass writes the gradient, output is
- * where the result goes, NULL for the same place. The shape is copied. PERSEUS_INVALID_ARGUMENT for
- * a name that is registered already, and for a tensor that perseus_submit would refuse. */
+ * first is submitted. In `tensor`, input is where the backward pass writes the gradient, and output
+ * is where the result goes; a NULL output means the same place. The shape is copied. Returns
+ * PERSEUS_INVALID_ARGUMENT for a name that is registered already, and for a tensor that
+ * perseus_submit would refuse. */
 PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradients, const char* name,
                                                    const perseus_tensor_t* tensor,
                                                    int32_t* gradient);
 /* Submits a gradient that the backward pass has computed or, on a GPU, will have computed when the
  * work now queued to `stream` is done (see perseus_submission_t; ignored for tensors on the CPU).
- * Returns at once. PERSEUS_INVALID_ARGUMENT if the gradient was already submitted in this batch, or
- * is still under way; a batch ends when all have been submitted. Callbacks may call this while
- * another thread submits other gradients.
+ * Does not block. Returns PERSEUS_INVALID_ARGUMENT if the gradient was already submitted in this
+ * batch, or is still under way. A batch ends when all gradients have been submitted. Callbacks may
+ * call this while another thread submits other gradients.
  *
- * A call that fails counts as not made: its batch's batch_done does not come before the gradient is
- * submitted again, and until then waits for the gradient return the error, once its earlier
+ * A call that fails counts as not made: batch_done is not called for the batch before the gradient
+ * has been submitted again. Until then, waits for the gradient return the error, once its earlier
  * submission is done. If the library refuses the tensor or an option, the other ranks' calls fail,
- * too; they are not told of a call that is out of turn. */
+ * too. The other ranks are not told of a call that is out of turn. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
-/* Waits until the gradient's last submission is done, and until the ranks have compared what they
- * have registered, which they do once, when the first gradient is submitted. Returns the gradient's
- * status, or the error of a submission that was refused since; PERSEUS_OK if nothing was submitted.
- * The time-out is as for perseus_wait. May return before gradient_done has. */
+/* Waits until the gradient's last submission is done, and until the ranks have compared the
+ * gradients that they registered, which they do once, when the first gradient is submitted. Returns
+ * the gradient's status, or the error of a submission that was refused since then, or PERSEUS_OK if
+ * nothing was submitted. The time-out is as for perseus_wait. The call may return before
+ * gradient_done has returned. */
 PERSEUS_API perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients,
                                                     int32_t gradient, int64_t time_out_ms);
-/* Waits for all gradients in the same way. The status is that of the first that failed. */
+/* Waits for all gradients in the same way. Returns the status of the first that failed, or
+ * PERSEUS_OK. */
 PERSEUS_API perseus_status_t perseus_gradients_wait_all(perseus_gradients_t* gradients,
                                                         int64_t time_out_ms);
-/* Has a CUDA stream wait instead of this thread; see perseus_wait_on_stream. */
+/* Makes a CUDA stream wait instead of this thread; see perseus_wait_on_stream. */
 PERSEUS_API perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients,
                                                               int32_t gradient, void* stream,
                                                               int64_t time_out_ms);
-/* Waits for gradients that are under way, and for callbacks to return. Must not be called from a
- * callback. If this rank gives up in the middle of a batch, the other ranks may never submit their
- * part: call perseus_shutdown_because first, which ends these operations. NULL is allowed. */
+/* Destroys the object, once gradients that are under way are done and callbacks have returned. Must
+ * not be called from a callback. If this rank gives up in the middle of a batch, the other ranks
+ * may never submit their part: call perseus_shutdown_because first, which ends these operations.
+ * NULL is allowed. */
 PERSEUS_API void perseus_gradients_destroy(perseus_gradients_t* gradients);
 
 /* ---- Codecs -------------------------------------------------------------------------------- */
 
 /* A way to make float32 tensors smaller on the wire. All ranks must submit an operation with the
- * codec of the same name, which must do the same on all of them. The functions run on a thread of
- * the library and must not block. */
+ * codec of the same name, and that codec must do the same on all ranks. The functions run on a
+ * thread of the library and must not block. */
 typedef struct {
   size_t struct_size;
   const char* name;
-  /* Bytes that `elements` floats take when encoded; a pure function. */
+  /* Returns the bytes that `elements` floats take when encoded. Must be a pure function. */
   size_t (*encoded_size)(void* user, size_t elements);
   void (*encode)(void* user, const float* elements, size_t count, void* encoded);
   void (*decode)(void* user, const void* encoded, float* elements, size_t count);
-  /* Nonzero: what encoding loses is kept for each tensor and added to its next gradient. */
+  /* Nonzero: for each tensor, the library keeps what encoding loses and adds it to the tensor's
+   * next gradient. */
   int32_t error_feedback;
   void* user;
 } perseus_codec_t;
 
 /* Registers a codec and gives its id, for submissions; the id follows from the name. The structure
- * is copied; `user` and the functions must live until the process ends. PERSEUS_INVALID_ARGUMENT if
- * the name is taken. */
+ * is copied; `user` and the functions must live until the process ends. Returns
+ * PERSEUS_INVALID_ARGUMENT if the name is taken. */
 PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
-/* Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. PERSEUS_INVALID_ARGUMENT
- * if there is no such codec. */
+/* Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. Returns
+ * PERSEUS_INVALID_ARGUMENT if there is no such codec. */
 PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
 
 /* ---- Observation --------------------------------------------------------------------------- */
 
 /* Starts a Chrome-trace timeline. Rank 0 writes it; on other ranks this does nothing. mark_cycles
- * marks each agreement. PERSEUS_NOT_INITIALIZED before init. */
+ * marks each agreement. Returns PERSEUS_NOT_INITIALIZED before init. */
 PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t mark_cycles);
-/* Ends the timeline. Does nothing if none is written. PERSEUS_NOT_INITIALIZED before init. */
+/* Ends the timeline. Does nothing if none is being written. Returns PERSEUS_NOT_INITIALIZED before
+ * init. */
 PERSEUS_API perseus_status_t perseus_stop_timeline(void);
 
 /* Calls `visit` for every counter of this process, in a fixed order. */
@@ -457,7 +470,7 @@ typedef struct {
   const char* default_value;
   const char* range; /* "1 .. 64", or the choices, or "" */
   const char* since;
-  const char* aliases; /* other names that set it, of Horovod or Ali-Perseus, comma-separated */
+  const char* aliases; /* names in Horovod or Ali-Perseus that set it, too, comma-separated */
   const char* help;
   const char* value; /* as init read it in this process; the tuner may have changed it since */
 } perseus_setting_t;
@@ -472,36 +485,37 @@ PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
 
 typedef struct perseus_rendezvous perseus_rendezvous_t;
 /* Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every interface)
- * and *port (0: any free port, which is written back). `secret` is the job's, in hexadecimal. With
- * PERSEUS_SURVIVORS=1, `least` ranks (1 to `size`) are enough to go on without the others. `hosts`:
- * the host of each rank, to be named in errors; NULL: unknown. */
+ * and *port (0: any free port, which is written back). `secret` is the job's secret, in
+ * hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to `size`) are enough to go on without
+ * the others. `hosts` gives the host of each rank, for errors; NULL if they are unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
-/* Tells the rendezvous that the process of this rank has ended: survivors meet without it, and
- * others do not wait in vain. `how`, such as "exited with code 1", goes into their error; it may be
- * NULL. */
+/* Tells the rendezvous that the process of this rank has ended. Survivors then meet without it; in
+ * other jobs, ranks that wait for it fail instead of waiting in vain. `how`, such as "exited with
+ * code 1", goes into their error; it may be NULL. */
 PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
                                                            int32_t rank, const char* how);
-/* The ranks that did not come in time, so that survivors have gone on without them. Writes up to
+/* Gives the ranks that did not come in time and that survivors have gone on without. Writes up to
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
                                                 int32_t capacity);
-/* Stops serving: ranks that have not met by then fail. NULL is allowed. */
+/* Stops serving. Ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
 /* Adds folders, separated by colons, in which libcuda, libcudart and libnccl are searched for if
  * neither the process nor the system's loader has them. Call it before the first tensor on a
  * GPU. */
 PERSEUS_API void perseus_add_library_folders(const char* folders);
-/* Calls `visit` with what was found here: a line each for MPI, CUDA, NCCL, CPU features. */
+/* Calls `visit` with what was found on this machine: one line each for MPI, CUDA, NCCL, CPU
+ * features. */
 PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
                                                                const char* found),
                                                  void* user);
 
-/* What this machine offers to tensors on GPUs. Versions are as the libraries number them; 0: there
- * is none that can be used. */
+/* This machine's support for tensors on GPUs. Versions are as the libraries number them; 0 means
+ * that none can be used. */
 typedef struct {
   size_t struct_size;
   int32_t cuda_driver; /* 13020 is CUDA 13.2 */

@@ -31,14 +31,14 @@ from perseus_core import HorovodInternalError, OperationKind, engine, settings
 from perseus_core.refusals import refuse
 
 #: If there are MANY gradients of at most SMALL bytes, submitting, agreeing on and finishing them
-#: takes longer than moving them. Then RUN of them are one operation.
+#: takes longer than moving them. Then RUN of them are reduced as one operation.
 MANY = 500
 SMALL = 64 << 10
 RUN = 32
 
 NAN_CHECK = "PERSEUS_ALLREDUCE_NANCHECK"
 
-#: From the id of an operation to the function that waits for it and applies the deferred update
+#: Maps the id of an operation to the function that waits for it and applies the deferred update
 #: that needs it; see forward_overlap.
 deferred: dict[int, Callable[[], None]] = {}
 
@@ -79,15 +79,16 @@ class Bucket:
         self.is_deferred = False
 
     def is_done(self) -> bool:
-        """Returns whether finish would not wait; False if that is not known."""
+        """Returns whether finish would return at once; False if that is not known."""
         return self.handle is not None and handles.poll(self.handle)
 
 
 class Gradients:
-    """Reduces the gradients of one optimizer. For the thread that runs backward and step.
+    """Reduces the gradients of one optimizer.
 
-    The tensors in the parameters' `grad` are reduced in place. With hooks, each reduction starts as
-    soon as backward has produced the gradient; the others start in start() and synchronize().
+    Only the thread that runs backward and step may use it. The tensors in the parameters' `grad`
+    are reduced in place. With hooks, each reduction starts as soon as backward has produced the
+    gradient; the others start in start() and synchronize().
     """
 
     def __init__(
@@ -196,8 +197,8 @@ class Gradients:
             self.start()
         finally:
             self.take()
-            # In the order in which backward has started them, so that the first ones are probably
-            # done.
+            # Waits in the order in which backward has started them, so that the first ones are
+            # probably done.
             self.finish(reversed(self.buckets))
 
     def _make_buckets(
@@ -262,7 +263,7 @@ class Gradients:
                     "locally."
                 )
             if param.grad.requires_grad:
-                raise AssertionError("a gradient that is reduced must not require one itself")
+                raise AssertionError("a gradient that is reduced must not itself require one")
             left[index] -= 1
             if not any(left):
                 gradients = owner()
@@ -274,8 +275,8 @@ class Gradients:
     def _reduce(self, bucket: Bucket) -> None:
         """Starts the reduction of a bucket.
 
-        synchronize raises any error, not this function: backward must go on and submit the other
-        gradients, which the other ranks wait for.
+        This function raises no error; synchronize raises it instead. Backward must go on and submit
+        the other gradients, which the other ranks wait for.
         """
         try:
             self._start(bucket)
@@ -288,7 +289,7 @@ class Gradients:
             self._register()
         if self._name_check is not None:
             self._name_check.start()
-        if bucket.id in deferred:  # of another optimizer, whose parameters have the same names
+        if bucket.id in deferred:  # by another optimizer, whose parameters have the same names
             deferred[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]
         if grads[0].is_sparse or (len(grads) > 1 and any(grad.is_sparse for grad in grads)):
@@ -347,7 +348,7 @@ class Gradients:
 def _checks_for_nan() -> bool:
     """Returns whether the engine checks for NaN.
 
-    Its messages name the operation, which is not precise enough for several parameters in one.
+    Its messages name the operation, which is too vague if that reduces several parameters.
     """
     return any(row.name == NAN_CHECK and row.value != "off" for row in settings())
 
@@ -375,7 +376,7 @@ def _runs(
 def _is_elsewhere(
     names: Mapping[torch.Tensor, str], run: Sequence[torch.Tensor], param: torch.Tensor
 ) -> bool:
-    """Returns whether a run must end before a parameter, or should.
+    """Returns whether a run must or should end before a parameter.
 
     It should end at another part of the model, because gradients of the last layers come first.
     """
@@ -433,7 +434,7 @@ class DenseReduction(Reduction):
         self._ctx: Any = None
 
     def start(self, grads: list[torch.Tensor]) -> None:
-        """Starts to reduce a gradient; the reduction before must be finished."""
+        """Starts to reduce a gradient; the previous reduction must be finished."""
         (grad,) = grads
         if self._compression is NoneCompressor and grad.is_contiguous():
             buffer, self._buffer = grad, None
@@ -472,7 +473,7 @@ class GroupReduction(Reduction):
         self._buffers: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def start(self, grads: list[torch.Tensor]) -> None:
-        """Starts to reduce gradients; the reduction before must be finished."""
+        """Starts to reduce gradients; the previous reduction must be finished."""
         compresses = self._compression is not NoneCompressor
         self._buffers = {
             i: _compressed(grad, self._compression)

@@ -12,7 +12,7 @@ from conftest import RunRanks
 
 LAUNCHED = 4
 
-#: Trains to step 30 by adding up; whoever LOST names comes to its end at step 10.
+#: Trains to step 30 by adding up; the rank that LOST names ends at step 10.
 TRAINING = """
 import os, signal, sys, time, numpy, perseus_core as core
 launched = int(os.environ["PERSEUS_RANK"])
@@ -50,7 +50,7 @@ core.shutdown()
 print(f"well, {losses} losses", flush=True)
 """
 
-#: What docs/reliability.md says; the first of LOST is lost in a step, the others start again.
+#: The program of docs/reliability.md; the first of LOST is lost in a step, the others start again.
 RECIPE = """
 import os, signal, numpy, perseus_core as hvd
 launched, steps = int(os.environ["PERSEUS_RANK"]), 20
@@ -81,7 +81,7 @@ def recipe() -> str:
     return textwrap.dedent(re.search(r"\n\n((?:    .*\n)+)", section)[1])
 
 
-#: What elastic scripts end with, once they have a State and die_in_training.
+#: The end of elastic scripts, once they have a State and die_in_training.
 ELASTIC_TRAINING = """
 model = torch.nn.Linear(3, 1, bias=False)
 torch.nn.init.zeros_(model.weight)
@@ -157,7 +157,7 @@ def test_too_few_are_left(run_ranks: RunRanks) -> None:
     environment = {**os.environ, "HOW": "exits", "LOST": "1 2"}
     result = run_ranks(LAUNCHED, TRAINING, options=("--min-np", "3"), environment=environment)
     assert result.returncode == 7
-    assert "and of at least 3 ranks 2 are left" in result.stderr
+    assert "2 ranks are left, but 3 are needed" in result.stderr
     assert not lines(result.stdout, "well")
 
 

@@ -1,10 +1,11 @@
 """abi.py [--update]: compares the binary interface of libperseus with the recorded one.
 
-What a program was compiled with is in csrc/capi/abi.txt: the functions, each with the release since
-which the library has it (as csrc/capi/exports.map says), all that perseus.h declares, its numbers,
-and where each field of its structures lies. Compatible changes add fields at the end of a structure
-or new lines; what changes another line or takes it away needs another minor release, while the
-major one is 0. Run by the environment's Python, after make build; --update writes the record.
+The record, csrc/capi/abi.txt, holds what a program was compiled with: the functions, each with the
+release since which the library has it (from csrc/capi/exports.map), all that perseus.h declares,
+its numbers, and where each field of its structures lies. A compatible change adds lines, or fields
+at the end of a structure. A change that alters or removes another line needs a new minor release,
+as long as the major one is 0. Run it with the environment's Python, after make build; --update
+writes the record.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def library() -> Path:
 
 
 def exported() -> list[str]:
-    """What the library defines for others, with versions, but for the versions themselves."""
+    """Returns the exported symbols with versions, except the names of the versions themselves."""
     command = ["nm", "-D", "--defined-only", str(library())]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     entries = [line.split()[-2:] for line in result.stdout.splitlines()]
@@ -56,7 +57,7 @@ def exported() -> list[str]:
 
 
 def declarations() -> list[str]:
-    """The header's types, constants and functions as they are written, a line each."""
+    """Returns the header's types, constants and functions as they are written, a line each."""
     text = re.sub(r"^#(?:if|endif|else|include|ifndef).*$", "", header(), flags=re.MULTILINE)
     macros = re.findall(r"^#define +(PERSEUS_(?!VERSION|API|PERSEUS)\w+ .*)$", text, re.MULTILINE)
     text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
@@ -71,7 +72,7 @@ def declarations() -> list[str]:
 
 
 def structures() -> dict[str, list[str]]:
-    """The fields of each structure."""
+    """Returns the fields of each structure."""
     found = {}
     for body, name in re.findall(r"typedef struct \{(.*?)\} (perseus_\w+);", header(), re.DOTALL):
         fields = [field for field in re.split(r";(?![^(]*\))", body) if field.strip()]
@@ -96,7 +97,7 @@ def constants() -> list[str]:
 
 
 def numbers() -> list[str]:
-    """Constants, sizes and offsets, as a C compiler has them."""
+    """Returns constants, sizes and offsets, as a C compiler computes them."""
     lines = [f'P("{name} %lld\\n", (long long){name});' for name in constants()]
     for structure, fields in structures().items():
         lines.append(f'P("{structure}: %zu bytes\\n", sizeof({structure}));')

@@ -19,7 +19,7 @@ METADATA = [ROOT / "pyproject.toml", ROOT / "setup.py"]
 
 
 def build(cmake_args: list[str]) -> None:
-    # Is remembered in build/dev until it is given again.
+    # CMake remembers UNITY in build/dev until it is given again.
     unity = os.environ.get("UNITY")
     chosen = [f"-DCMAKE_UNITY_BUILD={unity}"] if unity else []
     arguments = shlex.join([*toolchain.load().cmake_args, *chosen, *cmake_args])

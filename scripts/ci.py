@@ -1,9 +1,9 @@
-"""ci.py [PART...]: all checks, or these parts and what they need. `make test` and CI call it.
+"""ci.py [PART...]: runs all checks, or these parts and the parts that they need.
 
-One part that computes runs beside one that mostly waits. Each writes into a log of its own in
-build/ci, which is printed when the part ends. All run, whatever fails. The end is a table: what
-each part took, beside what it took when scripts/ci_reference.json was written, and the slowest
-tests.
+`make test` and CI call it. One part that computes runs beside one that mostly waits. Each part
+writes a log of its own in build/ci, which is printed when the part ends. All parts run, even if one
+fails. At the end, a table compares the time that each part took with the time in
+scripts/ci_reference.json, and a list names the slowest tests.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from debian import ROOT
 LOGS = ROOT / "build/ci"
 REFERENCE = ROOT / "scripts/ci_reference.json"
 VENV = ROOT / ".venv"
-#: A part that takes a fifth more than it did is marked, where that is no noise of seconds.
+#: The table marks a part that takes a fifth more than before, unless the difference is small enough
+#: to be noise.
 GROWTH, NOISE_SECONDS = 1.2, 5
 SLOWEST = 10
-#: What the tests want of the system. Fetched together, since apt lets one in at a time.
+#: Debian packages that the tests need. They are fetched together, since apt runs once at a time.
 PACKAGES = (
     *("ccache", "clang", "libclang-rt-14-dev", "libgtest-dev", "googletest", "spin"),
     *("openssh-server", "slurm-wlm", "munge", "valgrind"),
     *("tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"),
 )
-#: What tests want of requirements/, and what the other checks want beside.
+#: The groups of requirements/ that tests need, and those that all checks together need.
 TEST_GROUPS = ("build", "test", "demo")
 GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz")
-#: Parts that want more than tests do.
+#: Parts that need more groups than tests do.
 CHECKS = {"lint", "fuzz"}
 #: Numbers of ranks at which parallel tests run.
 RANKS = ("1", "2", "3", "4")
@@ -49,12 +50,12 @@ RANKS = ("1", "2", "3", "4")
 
 @dataclass(frozen=True)
 class Part:
-    """Commands, one after another, that begin when the parts that they need have ended."""
+    """Commands that run one after another, once the parts that they need have ended."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
     needs: tuple[str, ...] = ()
-    #: keeps all processors busy; the others mostly wait, or keep one busy
+    #: whether it keeps all processors busy; other parts mostly wait, or keep one busy
     computes: bool = False
 
 
@@ -77,8 +78,11 @@ def _environment(folder: Path, *groups: str) -> tuple[str, ...]:
 
 
 def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> list[Part]:
-    """In the order in which they begin, as far as their needs allow. Those of several ranks use
-    named hosts and fixed ports in network namespaces of their own, in `hosts` alone."""
+    """Returns all parts, in the order in which they begin, as far as their needs allow.
+
+    Of the parts with several ranks, only `hosts` uses named hosts and fixed ports, in network
+    namespaces of its own.
+    """
     wheel_test = (
         "sh",
         str(ROOT / "scripts/wheel_test.sh"),
@@ -131,18 +135,18 @@ def _script_of_system(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def fetch_packages() -> None:
-    """Those that cannot be had are named here, and miss where they are wanted."""
+    """Installs PACKAGES, and prints those that cannot be installed. Parts must do without them."""
     if os.geteuid() != 0:
-        print("only root can install packages; what is missing is fetched where it is wanted")
+        print("only root can install packages; parts fetch what they lack themselves")
         return
     if debian.fetch(list(PACKAGES), unpack=False):
         return
     lacking = [name for name in PACKAGES if not debian.fetch([name], unpack=False)]
-    print(f"not to be had: {', '.join(lacking) or 'nothing'}")
+    print(f"packages that cannot be installed: {', '.join(lacking) or 'nothing'}")
 
 
 class Run:
-    """Runs parts, and prints of them. Its lock is for what several threads touch."""
+    """Runs parts, and prints their progress. Its lock guards what several threads use."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.waiting = list(parts)
@@ -169,12 +173,12 @@ class Run:
             thread.join()
 
     def end(self) -> None:
-        """Ends what runs: each part is a process group."""
+        """Ends the commands that are running; each is a process group."""
         for process in list(self._processes):
             os.killpg(process, signal.SIGTERM)
 
     def _next(self) -> Part | None:
-        """One of each kind runs at a time."""
+        """Returns the next part that can begin, or None; one of each kind runs at a time."""
         busy = {part.computes for part in self.running.values()}
         for part in self.waiting:
             if all(name in self.outcomes for name in part.needs) and part.computes not in busy:
@@ -194,7 +198,7 @@ class Run:
                 if not passed:
                     break
         results = test_results.read(folder)
-        # A part that counts nothing is one check; one that failed had a failure.
+        # A part that counts no tests is one check. A part that failed has at least one failure.
         if not passed:
             results.failed = max(results.failed, 1)
         elif results.passed + results.failed == 0:
@@ -210,7 +214,8 @@ class Run:
             self._changed.notify_all()
 
     def _passes(self, command: tuple[str, ...], results: Path, output: int) -> tuple[bool, float]:
-        """Whether it exits with 0, and the processor seconds that it and its children used."""
+        """Runs a command; returns whether it exits with 0, and the processor seconds
+        that it and its children used."""
         environment = {**os.environ, test_results.FOLDER: str(results)}
         process = subprocess.Popen(
             command,
@@ -238,7 +243,7 @@ def has_grown(now: float, then: float | None) -> bool:
 
 
 def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) -> str:
-    """Seconds of wall and of processors, each beside the reference's, where there is one."""
+    """Returns a table of wall and processor seconds, each beside the reference's, if any."""
     lines = [f"{'part':20} {'seconds':>8} {'was':>6} {'processor':>10} {'was':>6} {'tests':>6}"]
     for name, outcome in outcomes.items():
         then = reference.get(name, {})
@@ -275,7 +280,7 @@ def slowest(outcomes: dict[str, Outcome]) -> str:
 
 
 def chosen(names: list[str], ranks: Sequence[str] = RANKS) -> list[Part]:
-    """Those parts, and all that they need, in order."""
+    """Returns the parts of these names, and all parts that they need, in order."""
     are_tests = names and not CHECKS & set(names)
     groups = TEST_GROUPS if are_tests else GROUPS
     parts = {part.name: part for part in all_parts(ranks, groups)}
@@ -304,7 +309,9 @@ def main() -> int:
     names = [part.name for part in all_parts()]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(names))
-    parser.add_argument("--ranks", nargs="+", default=RANKS, help="at which parallel tests run")
+    parser.add_argument(
+        "--ranks", nargs="+", default=RANKS, help="numbers of ranks at which parallel tests run"
+    )
     parser.add_argument("--record", action="store_true", help=f"write {REFERENCE.name}")
     parser.add_argument("--fetch-packages", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,8 +1,9 @@
-"""Builds the C++ tests by CMake: in build/dev, and for another purpose in a folder named after it.
+"""Builds the C++ tests with CMake: in build/dev, or for another purpose in a folder named after it.
 
-address and thread are the sanitizers. clang++ takes half of g++'s time for AddressSanitizer, and
-has libFuzzer: the programs of tests/fuzz are in build/address then. alone compiles each source by
-itself, without a precompiled header, and so fails where one does not include what it uses.
+The purposes address and thread are the sanitizers. With AddressSanitizer, clang++ takes half of
+g++'s time; it also has libFuzzer, so build/address then holds the programs of tests/fuzz. The
+purpose alone compiles each source by itself, without a precompiled header, and so fails where a
+source does not include what it uses.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def folder(purpose: str) -> Path:
 
 @cache
 def fuzzing_compiler() -> str | None:
-    """A clang++ that has libFuzzer, fetched where it can be."""
+    """Returns a clang++ that has libFuzzer, and fetches it if necessary and possible."""
     for attempt in range(2):
         for name in ("clang++", *(f"clang++-{version}" for version in range(20, 13, -1))):
             path = shutil.which(name)

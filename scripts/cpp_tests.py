@@ -1,7 +1,7 @@
 """cpp_tests.py [--build] [address|thread|alone]: builds and runs the C++ tests.
 
-As they are, sanitized, or with each source compiled alone (see cpp_build.py); with --build it only
-builds them.
+The tests are built as they are, sanitized, or with each source compiled alone (see cpp_build.py).
+With --build, they are only built.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import test_results
 import toolchain
 from debian import ROOT, skipped
 
-# A finding must end the program: a test that goes on after one may pass.
+# A finding must end the program, since a test that goes on after one may pass.
 SANITIZER_OPTIONS = {
-    # clang++ 14's search for leaks trips over the thread-local memory of libraries.
+    # The leak check of clang++ 14 fails on the thread-local memory of libraries.
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:intercept_tls_get_addr=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
@@ -33,7 +33,7 @@ LONGEST_SECONDS = 400
 
 
 def results(written: Path, output: str) -> test_results.Results:
-    """What the processes wrote; those that ctest saw fail without a failed test count as one."""
+    """Sums up what the processes wrote. A crash without a failed test counts as a failed test."""
     total = test_results.Results()
     told = set()
     for file in written.glob("*.xml"):

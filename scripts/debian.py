@@ -1,4 +1,4 @@
-"""Debian packages the build wants: installed where we may, else unpacked into build/debian."""
+"""Fetches Debian packages for the build: installs them as root, else unpacks into build/debian."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ ROOT = Path(__file__).resolve().parent.parent
 UNPACKED = ROOT / "build/debian"
 
 
-#: Is set where nothing may be left out for want of a package, as in CI.
+#: This variable is set where nothing may be skipped because a package is missing, as in CI.
 NO_SKIP = "NO_SKIP"
 
 
 def skipped(what: str, why: str) -> int:
-    """Says that something is left out; gives the exit status for it."""
+    """Prints that something is skipped; returns the exit status for it."""
     print(f"make: {what} SKIPPED: {why}", flush=True)
     return 1 if os.environ.get(NO_SKIP) else 0
 
 
 def fetch(packages: list[str], unpack: bool = True) -> str | None:
-    """Brings the packages; gives the prefix they lie under, or None when that cannot be done.
-    Without `unpack`, only where they can be installed."""
+    """Fetches packages; returns the prefix that they lie under, or None if that fails.
+
+    Without `unpack`, it fails if the packages cannot be installed.
+    """
     if not shutil.which("apt-get"):
         return None
     print(f"make: fetching {' '.join(packages)} from the system's package archive", flush=True)
     UNPACKED.mkdir(parents=True, exist_ok=True)
-    # Parts of CI that run at once may both want some.
+    # Parts of CI that run at once may both fetch packages.
     with (UNPACKED / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.geteuid() == 0 and _install(packages):

@@ -1,4 +1,4 @@
-"""draw_timeline.py TIMELINE.json OUT.svg [FROM_MS TO_MS]: a picture of a part of a timeline.
+"""draw_timeline.py TIMELINE.json OUT.svg [FROM_MS TO_MS]: draws a part of a timeline.
 
 For pages that cannot show chrome://tracing. Rows are tensors and, below each, its streams.
 """
@@ -29,7 +29,7 @@ class Bar:
 
 
 def read(text: str) -> tuple[dict[tuple[str, int], list[Bar]], list[float]]:
-    """Bars by tensor and row, in the order of first appearance; and the moments of agreements."""
+    """Returns bars by tensor and row, in order of appearance, and the moments of agreements."""
     # The file of a process that died lacks the closing bracket.
     events = json.loads(text if text.rstrip().endswith("]") else text.rstrip().rstrip(",") + "]")
     names: dict[int, str] = {}

@@ -1,7 +1,7 @@
 """environment.py FOLDER GROUP...: makes a virtual environment, installs requirements/GROUP.txt.
 
-A stamp in the environment holds the hash of what was installed, so a second run does nothing.
-requirements/GROUP-no-deps.txt, where there is one, is installed without its dependencies.
+A stamp in the environment holds the hash of what was installed, so a second run does nothing. If
+there is a requirements/GROUP-no-deps.txt, that is installed without dependencies.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def install(folder: Path, group: str) -> None:
 
 
 def of_the_tree(group: str) -> Path:
-    """The Python of build/GROUP, which has that group, and Perseus from this tree, where `make
-    build` put it."""
+    """Returns the Python of build/GROUP, which has that group and the Perseus that `make build` put
+    into this tree."""
     folder = debian.ROOT / "build" / group
     create(folder)
     install(folder, group)

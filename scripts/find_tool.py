@@ -1,4 +1,4 @@
-"""Where the programs are that a build needs."""
+"""Finds the programs that a build needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def find_tool(name: str) -> str | None:
-    """Beside this Python, where pip puts it, or on PATH."""
+    """Looks beside this Python, where pip puts programs, and then on PATH."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)

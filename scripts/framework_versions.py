@@ -1,8 +1,9 @@
 """framework_versions.py FRAMEWORK N...: tests with the oldest and the newest PyTorch or TensorFlow.
 
-Run inside N processes for each N, with what `make build` put into this tree: the same for all
-versions. Each has an environment of its own in build/; PyPI has PyTorch for Linux only with CUDA,
-so those take several gigabytes. What came of it is written to docs/FRAMEWORK-versions.md.
+The tests run inside N processes for each N, with what `make build` put into this tree, which is the
+same for all versions. Each version has an environment of its own in build/. PyPI has PyTorch for
+Linux only with CUDA, so those environments take several gigabytes. The results are written to
+docs/FRAMEWORK-versions.md.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ The last run, of {day}, with Python {python}:
 
 @dataclass
 class Framework:
-    """What is tested, and how."""
+    """Describes the tests of a framework."""
 
     name: str
     package: str
@@ -65,7 +66,7 @@ FRAMEWORKS = {
         ", where a warning that something is deprecated fails a test. What a version\n"
         "does not have, such as `fully_shard`, is skipped.",
     ),
-    # It warns of itself.
+    # TensorFlow itself causes such warnings, so they are not errors here.
     "tensorflow": Framework(
         "TensorFlow", "tensorflow-cpu", "2.13", [], [TESTS / "tensorflow"], [], ", Keras 2 and 3."
     ),

@@ -1,10 +1,10 @@
 """fuzz.py [SECONDS] [NAME...]: fuzzes every parser, those in C++ with AddressSanitizer and UBSan.
 
-The programs of tests/fuzz run for SECONDS each (10), one a core, from the corpus in
-tests/fuzz/corpus; those in Python by atheris, which is libFuzzer for Python. What they find on the
-way stays in build/fuzz/corpus, and is where they begin the next time. A finding is kept in
-build/fuzz/findings, and fails the run. --merge brings what adds to the coverage into the tree's
-corpus.
+The programs of tests/fuzz run for SECONDS each (10), one a core, and start from the corpus in
+tests/fuzz/corpus. Those in Python run under atheris, which is libFuzzer for Python. The inputs that
+they find on the way stay in build/fuzz/corpus, and the next run starts from them. A finding is kept
+in build/fuzz/findings, and fails the run. --merge copies the inputs that add to the coverage into
+the tree's corpus.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import test_results
 SOURCES = debian.ROOT / "tests/fuzz"
 CORPUS = SOURCES / "corpus"
 BUILD = debian.ROOT / "build/fuzz"
-#: A run of one input takes microseconds; one that takes as long hangs.
+#: One input takes microseconds; one that takes as long as this hangs.
 HANGS_AFTER = 10
 LONGEST_INPUT = 4096
 
@@ -81,8 +81,10 @@ def main() -> int:
     every = sorted(file.stem for file in SOURCES.glob("*_fuzz.*"))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("seconds", nargs="?", type=int, default=10)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(every)}")
-    parser.add_argument("--merge", action="store_true", help="what adds to the coverage")
+    parser.add_argument("names", nargs="*", help=f"programs among {', '.join(every)}")
+    parser.add_argument(
+        "--merge", action="store_true", help="copy inputs that add to the coverage into the corpus"
+    )
     args = parser.parse_args()
     if unknown := set(args.names) - set(every):
         parser.error(f"there is no {', '.join(sorted(unknown))}")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def update(page: Path, sections: Mapping[str, str]) -> None:
-    """Writes the sections into the page; with --check, only fails if it does not have them so."""
+    """Writes the sections into the page. With --check, it only fails if the page differs."""
     text = page.read_text()
     wanted = text
     for name, content in sections.items():
@@ -39,6 +39,6 @@ def replaced(text: str, name: str, content: str) -> str:
 
 
 def table(columns: str, rows: list[str]) -> str:
-    """Of rows that are written as `| ... | ... |`."""
+    """Returns a table of rows that are written as `| ... | ... |`."""
     rule = "|" + "---|" * (columns.count("|") - 1)
     return "\n".join([columns, rule, *rows]).replace("|  |", "| |") + "\n"

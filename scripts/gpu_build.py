@@ -1,7 +1,7 @@
-"""Builds what `make gpu-check` runs, with the tools that are there: engine, package, gpu_kernels.
+"""Builds what `make gpu-check` runs (engine, package, gpu_kernels) with the tools on this machine.
 
-All of it lies in build/gpu, apart from the source tree's own build: nothing is installed, and
-nothing is fetched.
+Everything goes into build/gpu, apart from the source tree's own build. Nothing is installed or
+fetched.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KERNELS = FOLDER / "tests/gpu/gpu_kernels"
 
 
 class BuildError(Exception):
-    """Its message says what is missing, or what failed."""
+    """The build cannot be made; the message says what is missing, or what failed."""
 
 
 def build() -> str:
-    """Brings it up to date; gives CMake's words on the kernels. The tools' output is on stdout."""
+    """Updates the build; returns what CMake says of the kernels. The tools print to stdout."""
     cmake, ninja = _tool("cmake"), _tool("ninja")
     compiler = os.environ.get("CXX", "c++")
     if not shutil.which(compiler.split()[0]):
@@ -56,7 +56,7 @@ def _lay_down_packages() -> None:
     built = shutil.ignore_patterns("__pycache__", "lib", "include", "*.so")
     for package in ("perseus", "perseus_core"):
         shutil.copytree(ROOT / package, PACKAGES / package, ignore=built)
-    # As pip would, for those who ask for the version.
+    # As pip would do, for programs that ask for the version.
     header = (ROOT / "csrc/include/perseus/perseus.h").read_text()
     version = ".".join(re.findall(r"^#define PERSEUS_VERSION_\w+ (\d+)$", header, re.M))
     metadata = PACKAGES / f"perseus-{version}.dist-info/METADATA"
@@ -90,7 +90,7 @@ def _pybind11() -> str:
 
 
 def _run(command: list[str]) -> str:
-    """Passes the output on as it comes, and gives it."""
+    """Prints the output as it comes, and returns it."""
     lines = []
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -1,12 +1,13 @@
 """gpu_check.py [--quick] [--only STEP] [--limit S] [--list]: tests and measures on this GPU.
 
-Run by the Python that has PyTorch; needs nvcc and no network (tests/gpu/README.md says what else).
-Each step is a process of its own with a limit of time, and all are run, whatever fails before. The
-end is one table, which goes into benchmarks/results/gpu_check.json too. Exits with 1 if a step
-failed, or was not begun for want of time.
+Run it with the Python that has PyTorch. It needs nvcc and no network (tests/gpu/README.md says what
+else). Each step is a process of its own with a time limit. All steps run, even if one fails. At the
+end, one table is printed and written to benchmarks/results/gpu_check.json. Exits with 1 if a step
+failed, or could not begin within the time.
 
-Where there is no GPU, PERSEUS_GPU_CHECK_DEVICE=cpu and --json have it try itself: PyTorch's tensors
-are in CPU memory, and PERSEUS_CUDA_LIBRARY_PATH names the folder of tests/standin's libraries.
+On a machine without a GPU, PERSEUS_GPU_CHECK_DEVICE=cpu and --json test this script itself:
+PyTorch's tensors are in CPU memory, and PERSEUS_CUDA_LIBRARY_PATH names the folder of
+tests/standin's libraries.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from contest.report import machine
 
 TESTS = ROOT / "tests/gpu"
-#: What is tested of PyTorch: with CUDA tensors what others are tested with, and what they lack.
+#: PyTorch's tests for CUDA tensors: those that other tensors have, too, and those that they lack.
 TORCH = [
     *(
         ROOT / f"tests/python/parallel/test_torch_{what}.py"
@@ -73,7 +74,7 @@ class Context:
 
 @dataclass
 class Step:
-    """What is run, or why it is not; and which figures the table shows."""
+    """One step: what is run, or why it is not; and which figures the table shows."""
 
     name: str
     what: str
@@ -103,7 +104,7 @@ def kernels(*arguments: str) -> Callable[[Context], list[str | Path]]:
 
 
 def compute_sanitizer() -> str | None:
-    """From where nvcc may be as well."""
+    """Looks for compute-sanitizer on PATH and where nvcc may be as well."""
     toolkits = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     beside = (f"{toolkit}/bin" for toolkit in (*toolkits, "/usr/local/cuda"))
     places = os.pathsep.join((os.environ.get("PATH", ""), *beside))
@@ -135,7 +136,7 @@ def with_ranks(ranks: int, *program: str | Path) -> list[str | Path]:
 
 def tests(ranks: int, *files: Path) -> Callable[[Context], list[str | Path]]:
     options = ["-q", "-p", "no:cacheprovider", "-c", TESTS / "pytest.ini"]
-    # Ranks that fell out of step fail whatever comes next: a few say enough.
+    # Ranks that are out of step fail all later tests, so a few failures say enough.
     options += ["--maxfail", "20" if ranks == 1 else "3"]
     return lambda _: with_ranks(ranks, "-m", "pytest", *options, *files)
 
@@ -333,7 +334,7 @@ def run(step: Step, context: Context, limit: float) -> Outcome:
     with log.open("w") as output:
         output.write(f"$ {' '.join(command)}\n")
         output.flush()
-        # Not in the source tree, whose packages have no engine, or another.
+        # Not in the source tree, whose packages have no engine or another one.
         job = subprocess.Popen(
             command,
             cwd=gpu_build.FOLDER,
@@ -367,7 +368,7 @@ def run(step: Step, context: Context, limit: float) -> Outcome:
 
 
 def end(job: subprocess.Popen[bytes]) -> None:
-    """Ends the step's processes, which are those of its session."""
+    """Ends all processes of the step's session."""
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(job.pid, number)
@@ -376,7 +377,7 @@ def end(job: subprocess.Popen[bytes]) -> None:
 
 
 def figures_of(step: Step, text: str) -> dict[str, Any]:
-    """What the step's output itself says."""
+    """Returns what the step's output itself says."""
     found: dict[str, Any] = {}
     if step.name == "check-build":
         found["output"] = text.splitlines()[1:]
@@ -453,7 +454,7 @@ def why_no_gpu() -> str:
 
 
 def chosen(names: Sequence[str], quick: bool) -> list[Step]:
-    """Those named, and the build that they need; or all."""
+    """Returns the named steps and the build that they need, or all steps."""
     if names:
         return [step for step in STEPS if step.name in ("build", *names)]
     return [step for step in STEPS if not (quick and step.only_long)]
@@ -468,7 +469,7 @@ def main() -> None:
         type=float,
         default=3600,
         metavar="S",
-        help="seconds of all steps together; what is left then is not begun (%(default)g)",
+        help="seconds for all steps together; later steps do not begin (%(default)g)",
     )
     parser.add_argument("--list", action="store_true", help="name the steps, and run none")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE")

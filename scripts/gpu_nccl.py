@@ -1,4 +1,4 @@
-"""Finds an NCCL that several ranks on one GPU can use, and says how they are told of it."""
+"""Finds an NCCL that several ranks on one GPU can use, and how to tell the ranks of it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from debian import ROOT
 #: The first that takes NCCL_MULTI_RANK_GPU_ENABLE, as NCCL numbers its versions.
 OLDEST = 23003
 NAME = "libnccl.so.2"
-#: Where it is looked for if NCCL_FOR_ONE_GPU names no folder.
+#: The folder in which NCCL is looked for if NCCL_FOR_ONE_GPU names none.
 DEFAULT = ROOT / "build/nccl_for_one_gpu"
 
 
 @dataclass
 class Found:
-    """why_not is empty if there is one."""
+    """The NCCL that was found, or why there is none; why_not is empty if there is one."""
 
     library: Path | None
     version: str = ""
     why_not: str = ""
 
     def environment(self, ranks: int) -> dict[str, str]:
-        """Loaded before PyTorch loads another: the two would share names in one process."""
+        """Has it loaded before PyTorch loads another; the two would share names in one process."""
         return {
             "LD_PRELOAD": str(self.library),
             "PERSEUS_CUDA_LIBRARY_PATH": str(self.library.parent) if self.library else "",
@@ -71,7 +71,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(library: Path) -> int:
-    """0 if it cannot be loaded. In a process of its own, which then ends with the library in it."""
+    """Returns the version, or 0 if the library cannot be loaded. A separate process loads it."""
     done = subprocess.run(
         [sys.executable, __file__, str(library)], stdout=subprocess.PIPE, text=True
     )

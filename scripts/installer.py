@@ -1,7 +1,8 @@
 """installer.py PYTHON ARGUMENT...: installs packages into the environment of that Python.
 
-By uv, which keeps what it has unpacked and takes a tenth of pip's processor time; by pip where uv
-cannot be had, or NO_UV is set. The arguments are those that both take after `pip install`.
+It uses uv, which keeps what it has unpacked and takes a tenth of pip's processor time. It uses pip
+if uv cannot be installed, or NO_UV is set. The arguments are those that both take after `pip
+install`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SETTINGS = {
 
 
 def translated(listing: str) -> dict[str, str]:
-    """The variables that tell uv what `pip config list` printed, lines like global.cert='/path'."""
+    """Returns variables that tell uv what `pip config list` printed (global.cert='/path')."""
     variables: dict[str, str] = {}
     # pip prefers its environment to its files.
     for line in sorted(listing.splitlines(), key=lambda line: not line.startswith(":env:")):

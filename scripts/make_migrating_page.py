@@ -1,8 +1,8 @@
 """make_migrating_page.py [--check]: writes the tables and diffs of docs/migrating.md.
 
 Run by a Python that has perseus_core, torch, tensorflow and pytest. With --check it writes nothing,
-and fails if the page is not what it would write. It fails, too, on a name of Horovod's that is
-neither here nor explained.
+and fails if the page is not what it would write. It also fails if one of Horovod's names is neither
+here nor explained.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ sys.path.insert(0, str(TESTS))
 signatures = importlib.import_module("test_horovod_signatures")
 
 PAGE = ROOT / "docs/migrating.md"
-#: Horovod's modules, and ours; for MXNet, which has an environment of its own, docs/mxnet.md.
+#: Horovod's modules, and ours. docs/mxnet.md is for MXNet, which has an environment of its own.
 MODULES = {
     name: ours for name, ours in dropin.MODULES.items() if not name.startswith("horovod.mxnet")
 }
 STEPS = ROOT / "examples/torch/08_migrating"
 
-#: What `import horovod.torch as hvd` gives in Horovod 0.28.1. It has no __all__.
+#: Names that `import horovod.torch as hvd` gives in Horovod 0.28.1. It has no __all__.
 _HOROVOD_TORCH = """
 init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
 start_timeline stop_timeline mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built
@@ -55,7 +55,7 @@ Compression DistributedOptimizer SyncBatchNorm HorovodInternalError elastic chec
 """
 HOROVOD_TORCH = _HOROVOD_TORCH.split()
 
-#: What `import horovod.tensorflow as hvd` gives, beside what is in HOROVOD_TORCH.
+#: Names that `import horovod.tensorflow as hvd` gives besides those in HOROVOD_TORCH.
 _HOROVOD_TENSORFLOW = """
 is_homogeneous rank_op local_rank_op size_op local_size_op process_set_included_op
 broadcast_object_fn broadcast_variables broadcast_global_variables BroadcastGlobalVariablesHook
@@ -64,7 +64,7 @@ LocalGradientAggregationHelper refs_to_vars vars_to_refs gpu_available split_lis
 handle_average_backwards_compatibility check_num_rank_power_of_2 device_compatibility_check
 """
 
-#: Of HOROVOD_TORCH, what horovod.tensorflow does not have.
+#: Names in HOROVOD_TORCH that horovod.tensorflow does not have.
 _ONLY_TORCH = """
 allreduce_ allreduce_async allreduce_async_ grouped_allreduce_ grouped_allreduce_async
 grouped_allreduce_async_ sparse_allreduce_async allgather_async grouped_allgather_async
@@ -77,7 +77,7 @@ HOROVOD_TENSORFLOW = [
     *_HOROVOD_TENSORFLOW.split(),
 ]
 
-#: What horovod.tensorflow.keras has besides functions of its own, and horovod.keras most of.
+#: Names that horovod.tensorflow.keras has besides functions of its own; horovod.keras has most.
 _HOROVOD_KERAS = """
 init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
 start_timeline stop_timeline mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built
@@ -136,7 +136,7 @@ _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
 _SAME_WORLD = PART, "no hosts are added; with `--min-np`, a reset leads to the ranks that are left"
 _NEVER = WORKS, "always says no: GPUs are those that CUDA speaks to"
 
-#: What is to be said of a name, wherever it is, beyond that it works with Horovod's arguments.
+#: Notes on a name, in any module, beyond that it works with Horovod's arguments.
 EVERYWHERE = {
     "init shutdown": (MORE, "may follow each other any number of times"),
     "start_timeline stop_timeline": (MORE, "no variable need be set at the start"),
@@ -151,7 +151,7 @@ EVERYWHERE = {
     "elastic horovod.common.elastic.run_fn": _SAME_WORLD,
 }  # fmt: skip
 
-#: The same of names in horovod.torch and its modules.
+#: Notes on names in horovod.torch and its modules.
 OF_TORCH = {
     "Adasum": (MORE, "any number of ranks, not only powers of two; process sets"),
     "allreduce allreduce_ allreduce_async allreduce_async_": _DTYPES,
@@ -175,7 +175,7 @@ OF_TORCH = {
     "handle_average_backwards_compatibility": (NOT_HERE, "internal"),
 }  # fmt: skip
 
-#: The same of names in horovod.tensorflow, horovod.keras and their modules.
+#: Notes on names in horovod.tensorflow, horovod.keras and their modules.
 OF_TENSORFLOW = {
     "allreduce grouped_allreduce": (MORE, "also uint16, int16, bfloat16 and bool; factors are "
                                     "float64"),
@@ -201,7 +201,7 @@ def _by_name(explained: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]
     return {name: said for names, said in explained.items() for name in names.split()}
 
 
-#: By what the names of modules begin with; the first is of all.
+#: The notes by the beginning of a module's name; the first are those of all modules.
 STATES = {
     "horovod": _by_name(EVERYWHERE),
     "horovod.torch": _by_name(OF_TORCH),
@@ -211,12 +211,12 @@ STATES = {
 
 
 def find(module: str, name: str) -> Any:
-    """What we have under that name; None if nothing."""
+    """Returns what Perseus has under that name; None if nothing."""
     return getattr(importlib.import_module(MODULES[module]), name, None)
 
 
 def names_of(module: str) -> list[str]:
-    """The public names of one of Horovod's modules, in its order where it has one."""
+    """Returns the public names of one of Horovod's modules, in its order if it has one."""
     ours = getattr(importlib.import_module(MODULES[module]), "__all__", [])
     facts = signatures.FACTS.get(module, {"classes": [], "functions": ours})
     return list(dict.fromkeys([*facts["classes"], *facts["functions"], *NAMES.get(module, [])]))
@@ -239,9 +239,9 @@ def state(module: str, name: str) -> tuple[str, str]:
 
 
 def different_arguments(module: str, name: str) -> list[str]:
-    """How a function's arguments differ from Horovod's, or those of a class's methods.
+    """Returns how the arguments of a function or a class's methods differ from Horovod's.
 
-    The tests see to it that there are no others.
+    The tests check that there are no other differences.
     """
     found = []
     for origin, facts in signatures.FACTS.items():
@@ -255,16 +255,16 @@ def different_arguments(module: str, name: str) -> list[str]:
 
 
 def check_explained() -> None:
-    """Nothing is explained that is no name of Horovod's."""
+    """Fails if something is explained that is none of Horovod's names."""
     pairs = [(module, name) for module in MODULES for name in names_of(module)]
     names = {name for _, name in pairs} | {f"{module}.{name}" for module, name in pairs}
     explained = {name for states in STATES.values() for name in states}
     if unknown := explained - names:
-        sys.exit(f"what is explained is no name of Horovod's: {', '.join(sorted(unknown))}")
+        sys.exit(f"these explained names are not Horovod's: {', '.join(sorted(unknown))}")
 
 
 def names_table(module: str) -> str:
-    """Of a module, name by name, with what is only here at the end."""
+    """Returns a module's table, name by name; names that only Perseus has come last."""
     ours = importlib.import_module(MODULES[module])
     rows = []
     for name in NAMES[module]:
@@ -277,7 +277,7 @@ def names_table(module: str) -> str:
 
 
 def modules_table() -> str:
-    """The other modules, without what they share with those of REEXPORTED."""
+    """Returns the table of the other modules, without what they share with those of REEXPORTED."""
     rows = []
     for module in sorted(MODULES.keys() - REEXPORTED.keys()):
         by_state: dict[tuple[str, str], list[str]] = {}
@@ -309,7 +309,7 @@ def variables_table() -> str:
 
 
 def flags_table() -> str:
-    """One row for flags that come to the same."""
+    """Makes one row of flags that have the same effect."""
     by_fate: dict[str, list[str]] = {}
     for flag in json.loads((TESTS / "horovodrun_flags.json").read_text()):
         by_fate.setdefault(fate(flag), []).append(f"`{flag}`")
@@ -335,7 +335,7 @@ def fate(flag: str) -> str:
 
 
 def diffs() -> str:
-    """From each step of the example to the next."""
+    """Returns the differences from each step of the example to the next."""
     texts = []
     for before, after in itertools.pairwise(sorted(STEPS.glob("*.py"))):
         old, _ = parts(before)
@@ -348,7 +348,7 @@ def diffs() -> str:
 
 
 def parts(step: Path) -> tuple[list[str], str]:
-    """The lines of its program, and its docstring."""
+    """Returns the lines of the program, and its docstring."""
     text = step.read_text()
     about = ast.get_docstring(ast.parse(text)) or ""
     return text.split('"""\n\n', 1)[1].splitlines(), about

@@ -1,8 +1,8 @@
 """make_performance_page.py [--check | --allow-dirty]: writes the table of docs/performance.md.
 
-The figures are those of benchmarks/results/*.json; a row without any says so, and below the table
-stands which files are missing. Results of a tree with changes that no commit has are refused, for
-nobody could repeat them; --allow-dirty takes them, and the page says so.
+The figures come from benchmarks/results/*.json. A row without a figure says so, and a line below
+the table names the files that are missing. Results of a tree with uncommitted changes are refused,
+because nobody could repeat them. --allow-dirty accepts them, and the page says so.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Found = Mapping[str, Any]
 
 
 class Results:
-    """Rows of all programs' results."""
+    """The rows of all programs' results."""
 
     def __init__(self) -> None:
         self.files = {
             file.stem: json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))
         }
-        #: Programs whose rows have been looked at; those of which there are none.
+        #: Programs whose rows have been read, and programs that have none.
         self.used: set[str] = set()
         self.missing: set[str] = set()
 
     def rows(self, program: str, section: str = "rows") -> Sequence[Found]:
-        """KeyError if there are none."""
+        """Returns a program's rows; KeyError if there are none."""
         if program not in self.files:
             self.missing.add(program)
         found: Sequence[Found] = self.files[program][section]
@@ -54,11 +54,11 @@ class Results:
         return found
 
     def dirty(self) -> list[str]:
-        """Programs in use whose commit is not all of what was measured."""
+        """Returns programs in use that were measured with uncommitted changes."""
         return [name for name in sorted(self.used) if _commit(self.files[name]).endswith(DIRTY)]
 
     def origins(self) -> str:
-        """Lines that say of what commit and date they are, and which there are not."""
+        """Returns lines with each program's commit and date, and the programs without results."""
         measured = f"Measured: {'; '.join(map(self._origin, sorted(self.used)))}."
         if not self.missing:
             return measured
@@ -74,7 +74,7 @@ class Results:
     def find(
         self, program: str, contender: str | None, section: str = "rows", **case: Any
     ) -> Found:
-        """The one row; KeyError if there is none, or none with a figure.
+        """Returns the one row; KeyError if there is none, or none with a figure.
 
         ValueError if there are several: which one is meant must not depend on their order.
         """
@@ -113,7 +113,7 @@ def _commit(content: Found) -> str:
 class Line:
     """A line of the table.
 
-    wanted: None where no aim is set. figure: of what was measured, and how it came about.
+    wanted: None if no aim is set. figure: gives the figure measured, and how it came about.
     """
 
     work: str
@@ -154,7 +154,7 @@ def against(
     /,
     **case: Any,
 ) -> Line:
-    """How many times faster than the fastest of these peers."""
+    """Returns how many times faster Perseus is than the fastest of these peers."""
 
     def figure(results: Results) -> tuple[float, str]:
         own = results.find(program, ours, **case)
@@ -170,7 +170,7 @@ def against(
 def within(
     work: str, limit: str, wanted: float | None, program: str, label: str, /, **case: Any
 ) -> Line:
-    """The time as a multiple of a limit's."""
+    """Returns the time as a multiple of a limit's."""
 
     def figure(results: Results) -> tuple[float, str]:
         ours = results.find(program, "perseus", **case)["median"]
@@ -193,7 +193,7 @@ def share_of_link(work: str, wanted: float, caps: str) -> Line:
 def other_way(
     work: str, than: str, wanted: float, caps: str, ours: tuple[str, str], theirs: tuple[str, str]
 ) -> Line:
-    """Perseus against itself over hosts; work and contender of each."""
+    """Compares Perseus with itself over hosts; gives the work and contender of each."""
 
     def figure(results: Results) -> tuple[float, str]:
         first, second = (
@@ -206,7 +206,7 @@ def other_way(
 
 
 def exposed(model: str, label: str) -> Iterator[Line]:
-    """Time that a step takes beyond computing."""
+    """Returns the time that a step takes beyond computing."""
     case = {"work": f"step of {model}", "caps": CAPPED, **SHAPE}
 
     def times_less(contender: str) -> Callable[[Results], tuple[float, str]]:
@@ -231,7 +231,7 @@ def exposed(model: str, label: str) -> Iterator[Line]:
 
 
 def messages(case: Mapping[str, Any]) -> Line:
-    """Of an agreement, as a multiple of recursive doubling's."""
+    """Returns the line of an agreement's messages, as a multiple of recursive doubling's."""
 
     def figure(results: Results) -> tuple[float, str]:
         row = results.find("negotiation", "perseus", **case)
@@ -243,7 +243,7 @@ def messages(case: Mapping[str, Any]) -> Line:
 
 
 def control_messages() -> Iterator[Line]:
-    """What agreeing takes of real ranks on one host, once names are known."""
+    """Gives the lines of the messages that real ranks on one host send to agree on known names."""
 
     def figure(results: Results, ranks: int) -> tuple[float, str]:
         row = results.find("negotiation", None, "steps", ranks=ranks, gradients="over 30 ms")
@@ -352,7 +352,7 @@ def lines(results: Results) -> Iterator[Line]:
 
 
 def tuned(results: Results) -> Iterator[Line]:
-    """For each work that the file has; without it the page says so below the table."""
+    """Gives a line for each work in the file. Without it, the page says so below the table."""
     try:
         rows = results.rows("tuning")
     except KeyError:

@@ -1,4 +1,4 @@
-"""make_settings_page.py [--check]: writes the tables of docs/settings.md from the engine's.
+"""make_settings_page.py [--check]: writes the tables of docs/settings.md from those of the engine.
 
 Run by a Python that has perseus_core. With --check it writes nothing, and fails if the page is not
 what it would write.
@@ -19,7 +19,7 @@ IGNORED = ROOT / "csrc/base/unrecognized_variables.cc"
 
 def row(setting: Setting) -> str:
     default = f"`{setting.default}`" if setting.default else "empty"
-    # A choice or a switch says by its values what it is.
+    # The values of a choice or a switch show its type.
     is_listed = setting.type in ("choice", "bool")
     value = setting.range if is_listed else ", ".join(filter(None, (setting.type, setting.range)))
     others = ", ".join(map(alias, setting.aliases))
@@ -28,13 +28,13 @@ def row(setting: Setting) -> str:
 
 
 def alias(text: str) -> str:
-    """`NAME` or `NAME` (in bytes), from "NAME" or "NAME (bytes)"."""
+    """Returns `NAME` or `NAME` (in bytes), from "NAME" or "NAME (bytes)"."""
     name, _, how = text.partition(" ")
     return f"`{name}` {how}".rstrip()
 
 
 def ignored_variables() -> list[tuple[str, str]]:
-    """Name and reason of each row of ignored_variables(), which perseus.h does not give out."""
+    """Returns the name and reason of each row of ignored_variables(), which perseus.h lacks."""
     source = IGNORED.read_text()
     reasons = dict(re.findall(r'const char\* const (k\w+)\s*=\s*"([^"]+)"', source))
     rows = re.findall(r'\{"(HOROVOD_\w+)",\s*(?:"([^"]+)"|(k\w+))\}', source)

@@ -1,7 +1,7 @@
-"""model_check.py [--whole]: has spin look at every run of tests/model/agreement.pml.
+"""model_check.py [--whole]: has spin check every run of tests/model/agreement.pml.
 
-Without --whole in seconds, for CI; with it in ten minutes, up to what memory bears. A model with a
-fault in it must be found out, or the check itself is at fault.
+Without --whole it takes seconds, for CI. With --whole it takes ten minutes, and checks as much as
+fits into memory. Some models contain a fault on purpose; if spin does not find it, the check fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMORY_MB = 16_000
 
 @dataclass(frozen=True)
 class Case:
-    """Some ranks and names; how many ranks die, and how many shut down, at any moment."""
+    """The number of ranks and names, and how many ranks die or shut down, at any moment."""
 
     ranks: int
     names: int
@@ -39,7 +39,7 @@ class Case:
     #: a macro that puts a fault in, and what spin says of it
     fault: str = ""
     found: str = ""
-    #: hashes of states in place of the states, where those do not fit into memory
+    #: whether spin keeps hashes of states, because the states do not fit into memory
     hashed: bool = False
 
     def text(self) -> str:
@@ -123,7 +123,7 @@ def check(case: Case) -> tuple[str, bool, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--whole", action="store_true", help="up to what memory bears")
+    parser.add_argument("--whole", action="store_true", help="check what fits into memory")
     args = parser.parse_args()
     if not shutil.which("spin"):
         prefix = debian.fetch(["spin"])
@@ -131,7 +131,7 @@ def main() -> int:
             return debian.skipped("model check", "spin is missing and could not be fetched")
         os.environ["PATH"] += f":{prefix}/bin"
     cases = QUICK + WHOLE if args.whole else QUICK
-    # Most of the time the compiler takes; the whole ones take the memory.
+    # Most of the time goes to the compiler; with --whole, the cases need all of the memory.
     with ThreadPoolExecutor(1 if args.whole else os.cpu_count()) as pool:
         checks = list(pool.map(check, cases))
     test_results.write(test_results.of_checks(checks))

@@ -1,4 +1,4 @@
-"""Runs what needs a real MPI under each one in build/: Open MPI's and MPICH's mpirun.
+"""Runs the tests that need a real MPI, under each one in build/: Open MPI's and MPICH's mpirun.
 
 Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, the
 parallel Python tests with data moved by MPI, those of worlds and sets started by its mpirun and by
@@ -20,7 +20,7 @@ from debian import ROOT
 RANKS = "2"
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
 SUITE = str(ROOT / "tests/python/parallel")
-# Where MPI only brings the ranks together, the rest does not know of it.
+# If MPI only brings the ranks together, only these tests depend on it.
 WORLDS = [
     f"{SUITE}/test_{name}.py"
     for name in (
@@ -33,7 +33,7 @@ WORLDS = [
 ]
 COMMUNICATORS = str(ROOT / "tests/python/mpi")
 STARTERS = str(ROOT / "tests/python/mpirun")
-# Enough to be parted in two that are worlds of several.
+# Enough to be split into two worlds of several ranks each.
 RANKS_TO_PART = "4"
 
 

@@ -1,7 +1,7 @@
 """mxnet_tests.py N...: runs the tests of the MXNet adapter, inside N processes for each N.
 
-In an environment of their own, build/mxnet, which it makes: MXNet 1.9 takes a NumPy that is older
-than the other tests' and that no Python after 3.11 has.
+It makes an environment of their own, build/mxnet, since MXNet 1.9 needs a NumPy that is older than
+the other tests' and that does not exist for Python after 3.11.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import environment
 import python_tests
 
 NEWEST_PYTHON = (3, 11)
-# It warns of itself, with every NumPy that it takes.
+# MXNet itself causes these warnings, with every NumPy that it accepts.
 OPTIONS = ["-W", "ignore"]
 
 

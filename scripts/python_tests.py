@@ -1,8 +1,8 @@
 """python_tests.py [PART...] [--ranks N...]: runs the Python tests, or these parts of them.
 
-unit: those of one process; ranks: those inside N processes, for each N; frameworks: the programs
-in C++; hosts: those over several hosts. Run by the environment's Python. All parts run, whatever
-fails; the end says which did.
+unit: tests of one process; ranks: tests inside N processes, for each N; frameworks: the programs in
+C++; hosts: tests over several hosts. Run it with the environment's Python. All parts run, even if
+one fails; the last lines name those that failed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from debian import ROOT
 TESTS = ROOT / "tests/python"
 # pytest's own status when it found no test.
 NO_TESTS = 5
-# These take minutes at each number of ranks: others than these are for `make tensorflow-versions`.
-# The same cases run on PyTorch at all.
+# These take minutes at each number of ranks, so `make tensorflow-versions` runs the other numbers.
+# The same cases run with PyTorch at all of them.
 KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
-# What tests/python/cpp_frameworks has programs for.
+# The frameworks that tests/python/cpp_frameworks has programs for.
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
 #: The tests of one process mostly wait for processes that they start, so there is room for another.
 WORKERS = (os.cpu_count() or 1) + 1
@@ -43,7 +43,7 @@ def alone(folder: str, *options: str, python: str = sys.executable) -> int:
 
 
 def cpp_frameworks() -> int:
-    """Left out where they cannot be installed, as only root can."""
+    """Runs the tests of C++ frameworks; skips those not installed, which only root can install."""
     there = all(
         Path("/usr/include", name).exists() for name in ("tiny_dnn", "cereal", "stb", "dlib")
     )
@@ -53,7 +53,7 @@ def cpp_frameworks() -> int:
 
 
 def parallel(folder: str, ranks: int, *options: str, python: str = sys.executable) -> int:
-    """Every rank runs all tests; rank 0 is shown, and the end of the others if something failed."""
+    """Runs all tests on every rank. Shows rank 0, and the end of the others if something failed."""
     logs = ROOT / f"build/test-output/{folder}-{ranks}-ranks"
     shutil.rmtree(logs, ignore_errors=True)
     launcher = [python, "-m", "perseus.run", "-np", str(ranks)]
@@ -86,7 +86,7 @@ Part = tuple[str, Callable[[], int]]
 
 
 def of_ranks(folder: str, sizes: Iterable[int], *options: str, python: str) -> list[Part]:
-    """A part for each number of ranks."""
+    """Makes a part for each number of ranks."""
     return [
         (
             f"{folder}, {ranks} rank(s)",
@@ -112,7 +112,7 @@ def run(title: str, parts: Iterable[Part]) -> None:
 
 
 def unit() -> int:
-    """A file at a time, since the tests of some share what a fixture made."""
+    """Runs a file at a time, since the tests of some files share what a fixture made."""
     return alone("unit", "-n", str(WORKERS), "--dist", "loadfile")
 
 

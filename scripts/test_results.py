@@ -1,8 +1,8 @@
-"""What was tested, for the table that CI ends with: one file of JSON for each program that tests.
+"""Test results for the table that CI ends with: each program that runs tests writes one JSON file.
 
-`write` puts a file into the folder that PERSEUS_TEST_RESULTS names, where it is set; CI sets it to
-another folder for each of its parts, and `read` sums them up. pytest's are written by
-tests/python/conftest.py.
+`write` puts a file into the folder that PERSEUS_TEST_RESULTS names, if that is set. CI sets it to
+another folder for each of its parts, and `read` sums up a folder's files. For pytest,
+tests/python/conftest.py writes the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER = "PERSEUS_TEST_RESULTS"
 
 @dataclass
 class Results:
-    """How many tests passed and failed, how many were left out, and the seconds of each."""
+    """How many tests passed, failed and were skipped, and the seconds of each test."""
 
     passed: int = 0
     failed: int = 0
@@ -40,7 +40,7 @@ def write(results: Results) -> None:
 
 
 def of_checks(checks: Iterable[tuple[str, bool, float]]) -> Results:
-    """Of names, whether each passed, and seconds."""
+    """Returns the results of checks, each given as name, whether it passed, and seconds."""
     results = Results()
     for name, passed, seconds in checks:
         results.add(Results(int(passed), int(not passed), 0, {name: seconds}))

@@ -1,4 +1,4 @@
-"""What pip cannot bring: a C++20 compiler, Python's headers, and GoogleTest.
+"""Finds what pip cannot install: a C++20 compiler, Python's headers, and GoogleTest.
 
 `load()` finds them, fetching what is missing where it can, and remembers the answer in build/.
 """
@@ -40,7 +40,7 @@ def load() -> Toolchain:
     compiler = os.environ.get("CXX", "c++")
     if REMEMBERED.exists():
         known = Toolchain(**json.loads(REMEMBERED.read_text()))
-        # Without GoogleTest, look again: somebody may have installed it meanwhile.
+        # If GoogleTest was missing, look again: somebody may have installed it meanwhile.
         if known.googletest and known.compiler == compiler and known.python == sys.executable:
             return known
     _check_compiler(compiler)

@@ -1,4 +1,4 @@
-"""What all Python tests share."""
+"""Fixtures and hooks that all Python tests share."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import NoReturn
 
 import pytest
 
-# One thread a rank, as torchrun gives: several ranks' threads, each waiting actively for the others
-# of its own, take the processors from each other. Read when PyTorch is imported.
+# Each rank gets one thread, as with torchrun. The threads of a rank wait for each other actively,
+# so those of several ranks would take the processors from each other. PyTorch reads this on import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts what it puts into the background with this signal ignored, and so would be all
-    # that tests start and interrupt.
+    # A shell starts background jobs with this signal ignored. The processes that tests start and
+    # interrupt would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = os.environ.get("PERSEUS_TEST_RESULTS")
@@ -32,9 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Results:
-    """Writes what was tested for scripts/ci.py, in the form of scripts/test_results.py."""
+    """Writes the results of the tests for scripts/ci.py, in the form of scripts/test_results.py."""
 
-    #: What launchers call a rank. All ranks run the same tests: rank 0 tells of them.
+    #: The variables by which launchers tell a rank. All ranks run the same tests; rank 0 reports.
     RANKS = ("PERSEUS_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
     def __init__(self, folder: str) -> None:
@@ -63,7 +63,7 @@ class Results:
 
 
 def all_well(result: subprocess.CompletedProcess[str], ranks: int) -> None:
-    """Each rank of a job of run_ranks was to say "well" at its end."""
+    """Asserts that the job succeeded and that each of its ranks printed "well"."""
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("well") == ranks, result.stdout
 
@@ -79,8 +79,9 @@ def skip_or_fail(why: str) -> NoReturn:
 def run_ranks(tmp_path: Path) -> RunRanks:
     """run_ranks(size, script, ...): runs the text of a Python script as the ranks of a job.
 
-    `options` are perseusrun's, `environment` replaces ours. After `timeout` s the job is killed
-    and the test fails. Gives the launcher's exit status, stdout and stderr, with the ranks' tags.
+    `options` are perseusrun's, and `environment` replaces this process's. After `timeout` s the job
+    is killed and the test fails. Returns the launcher's exit status, stdout and stderr, with the
+    ranks' tags.
     """
 
     def run(

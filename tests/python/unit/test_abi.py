@@ -1,4 +1,4 @@
-"""The binary interface of libperseus, against the one on record."""
+"""Compares the binary interface of libperseus with the recorded one."""
 
 from __future__ import annotations
 

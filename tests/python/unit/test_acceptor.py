@@ -1,4 +1,4 @@
-"""Whom the launcher lets in that mpirun's agents call back, and how long it bears with others."""
+"""Tests which callers the launcher accepts as mpirun's agents, and how long it keeps others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = "ab" * 32
 
 
 class House:
-    """An acceptor for the agents of ranks 0 and 1, and those who call."""
+    """An acceptor for the agents of ranks 0 and 1, and its callers."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -75,7 +75,7 @@ def descriptors(limit: int) -> Iterator[None]:
 
 
 def answer(challenge: bytes, claimed: int = 0, proved: int = 0, key: str = KEY) -> bytes:
-    """Of who claims to be one rank's agent, and has the proof for another, or with another key."""
+    """Returns the answer of a caller that claims a rank; the proof may be for another, or wrong."""
     own = bytes(agent.CHALLENGE_BYTES)
     hello = agent.HELLO.pack(proved, own, b"h1")
     proof = agent.proof(key, agent.AS_AGENT, challenge, hello)
@@ -163,7 +163,7 @@ def test_a_crowd_gets_an_eighth_of_the_descriptors_until_the_first_make_room(
         return [is_sent_away(caller) for caller in callers]
 
     before = time.monotonic()
-    house.attend(lambda: house.acceptor.next_deadline() < before + 4)  # nobody more has room
+    house.attend(lambda: house.acceptor.next_deadline() < before + 4)  # there is no room for more
     assert [is_greeted(caller) for caller in callers] == [True] * 20 + [False] * 10
     assert not any(sent_away())
     monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 0.0)

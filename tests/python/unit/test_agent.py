@@ -1,4 +1,4 @@
-"""Agents that mpirun starts: whom they call back, and what they do for strangers there."""
+"""Tests agents that mpirun starts: they call the launcher back, and do nothing for a stranger."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def what_the_agent_said(_: bytes, proof: bytes) -> bytes:
 
 
 class CalledBack:
-    """What rank 1's agent did that was told to make a file, by who proves itself so, once it had
-    been sent away so often."""
+    """Runs rank 1's agent against a launcher that tells it to make a file, and records the outcome.
+
+    The launcher proves itself by `prove`, after it has sent the agent away `sent_away` times.
+    """
 
     def __init__(self, folder: Path, prove: Prove, *, sent_away: int = 0):
         job = {

@@ -1,4 +1,4 @@
-"""What makes no sense to a benchmark is refused as an argument, before anything is started."""
+"""Tests that benchmarks refuse arguments that make no sense before they start anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A benchmark looks at every element of a result before it times it."""
+"""Tests that a benchmark checks every element of a result before it times the operation."""
 
 from __future__ import annotations
 

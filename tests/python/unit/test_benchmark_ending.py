@@ -1,4 +1,4 @@
-"""Nothing that a benchmark has started outlives it, whatever ends it."""
+"""Tests that nothing that a benchmark has started outlives it, however it ends."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ with ending.by_exception():
 
 
 def not_ignored() -> None:
-    """As in a foreground job, wherever the tests run."""
+    """Sets signals as in a foreground job, wherever the tests run."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
 def start(text: str) -> tuple[subprocess.Popen[str], str]:
-    """A program and its first line, by which it waits."""
+    """Starts a program; returns it and the first line that it prints."""
     program = subprocess.Popen(
         [sys.executable, "-c", text],
         env={**os.environ, "PYTHONPATH": f"{BENCHMARKS}:{BENCHMARKS.parent}"},
@@ -65,7 +65,7 @@ def start(text: str) -> tuple[subprocess.Popen[str], str]:
 
 
 def gone(pid: int) -> bool:
-    """Whether it has ended: a rank whose parent is dead may be a zombie of nobody's."""
+    """Returns whether a process has ended, or is a zombie because its parent is dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

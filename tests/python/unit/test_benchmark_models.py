@@ -1,4 +1,4 @@
-"""The parameter tables of the benchmarks: totals as published, and what they say of time."""
+"""Tests the parameter tables of the benchmarks: published totals, and the times they imply."""
 
 from __future__ import annotations
 

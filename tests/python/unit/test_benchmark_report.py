@@ -1,4 +1,4 @@
-"""Files that benchmarks/ write: looked at before anything is measured, and written case by case."""
+"""Tests the files that benchmarks/ write: checked before measuring, and written case by case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks/small_tensors.py measures in each rank, and what it takes for a bound."""
+"""Tests what benchmarks/small_tensors.py measures in each rank, and the bound that it uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class LoneContender:
-    """One rank, whose sums are what it gives. Records the names."""
+    """Stands in for the engine of one rank: a sum is its own input. Records the names."""
 
     size = 1
 

@@ -1,4 +1,4 @@
-"""What benchmarks/step.py and hosts.py do in each rank, and how they find a connection."""
+"""Tests what benchmarks/step.py and hosts.py do in each rank, and how they find a connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def step() -> ModuleType:
 
 
 class TwinContender:
-    """As on two ranks that submit the same: a sum doubles. Records what it was given."""
+    """Stands in for two ranks that submit the same: a sum doubles. Records what it was given."""
 
     def __init__(self, factor: float = 2) -> None:
         self.size = 2

@@ -1,4 +1,4 @@
-"""What benchmarks/idle.py and hook.py say of what they have measured."""
+"""Tests what benchmarks/idle.py and hook.py print about their measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def printed(
     command: str,
     of_each_rank: list[Any],
 ) -> str:
-    """By a program to which its ranks have given these results."""
+    """Returns what a program prints if its ranks give these results."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     name, *words = command.split()
     program = importlib.import_module(name)

@@ -70,7 +70,7 @@ def test_training_is_one_process_with_whole_batches(tmp_path: Path) -> None:
 
 
 def fewer_batches(tmp_path: Path) -> Path:
-    """training.c as a tool that slows it down runs it: it has not learnt at the end."""
+    """Returns a shorter training.c, for tools that slow it down; it has not learnt at the end."""
     text = (C / "training.c").read_text()
     source = tmp_path / "training.c"
     source.write_text(text.replace("BATCHES = 1500", "BATCHES = 20").replace("9 * TESTED", "0"))

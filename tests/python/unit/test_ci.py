@@ -1,4 +1,4 @@
-"""scripts/ci.py: its parts run as they need each other, and its table tells how each went."""
+"""Tests scripts/ci.py: a part waits for the parts that it needs, and a table gives the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ci(scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Writes its logs elsewhere than a run of CI in which these tests run."""
+    """Has ci.py write its logs elsewhere, because a run of CI may be running these tests."""
     module = importlib.import_module("ci")
     monkeypatch.setattr(module, "LOGS", tmp_path)
     return module
@@ -106,7 +106,7 @@ def test_the_slowest_tests_of_all_parts_are_listed(ci: ModuleType) -> None:
 
 
 def test_results_of_pytest_are_counted(ci: ModuleType, tmp_path: Path) -> None:
-    """By the conftest.py that all Python tests share."""
+    """The conftest.py that all Python tests share writes them."""
     folder = tmp_path / "tests"
     folder.mkdir()
     conftest = Path(__file__).resolve().parents[1] / "conftest.py"

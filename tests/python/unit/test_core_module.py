@@ -197,7 +197,7 @@ class TestResults:
 
 
 class FakeEngine(types.SimpleNamespace):
-    """What a submission asks of the engine; `names` and `refused` tell what came."""
+    """Stands in for the engine in a submission; `names` and `refused` record the calls."""
 
     def __init__(self):
         super().__init__(names=[], refused=[], running=True)
@@ -287,7 +287,7 @@ def raising(error):
 
 
 class TestRefusals:
-    """A call that fails in Python, as the other ranks are told of it."""
+    """Tests that the other ranks are told of a call that fails in Python."""
 
     @staticmethod
     def fail(error, name=None, prefix="allreduce"):
@@ -394,7 +394,7 @@ class TestRefusals:
 
 
 class TestArguments:
-    """One line, which names the argument."""
+    """Tests that an error is one line that names the argument."""
 
     @pytest.fixture(autouse=True)
     def running(self, world_of_one):

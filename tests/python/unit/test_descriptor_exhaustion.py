@@ -1,4 +1,4 @@
-"""A rank without file descriptors owns up; nobody else is taken for dead because of it."""
+"""Tests that a rank without file descriptors reports itself, and no other is taken for dead."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_shortage_that_passes_does_no_harm(run_ranks: RunRanks) -> None:
     assert run(run_ranks, spare=14, seconds=1) == ["found [0, 1, 2, 3]"] * 4
 
 
-# Rank 1 of 3 lacks what is limited before init, or once it is initialised.
+# Rank 1 of 3 lacks the limited resource before init, or once it is initialised.
 LIMITED = """
 import os, resource, time, numpy, perseus_core
 def limit():

@@ -1,4 +1,4 @@
-"""The pages of docs/: written from what is there, and joined by links that lead somewhere."""
+"""Tests the pages of docs/: generated parts are up to date, and links lead somewhere."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def script(tmp_path: Path) -> str:
 
 @pytest.fixture
 def real_horovod(tmp_path: Path) -> Path:
-    """A site folder in which Horovod 0.27.0 is installed, or what looks like it."""
+    """Makes a site folder in which Horovod 0.27.0 seems to be installed."""
     site = tmp_path / "site"
     (site / "horovod").mkdir(parents=True)
     (site / "horovod/__init__.py").write_text("__version__ = 'theirs'")
@@ -250,7 +250,7 @@ assert hvd.elastic.run is run
         outcome = run("-m", "perseus.dropin", "-c", code)
         assert outcome.returncode == 0, outcome.stderr
 
-    # What lies within horovod.mxnet is asked for where there is MXNet: tests/python/mxnet_jobs.
+    # tests/python/mxnet_jobs tests the modules within horovod.mxnet, where there is MXNet.
     @pytest.mark.parametrize(
         "name",
         [*(name for name in MISSING if "mxnet" not in name), "horovod.spark.torch"],
@@ -286,7 +286,7 @@ except ImportError as error:
 
 
 class TestBesideTheRealHorovod:
-    """The choice is explicit, and told once."""
+    """Tests that the choice is explicit and reported once."""
 
     CODE = "import horovod; print(horovod.__version__)"
 

@@ -1,4 +1,4 @@
-"""What the drop-in has of horovod.runner.common.util."""
+"""Tests the drop-in's part of horovod.runner.common.util."""
 
 from __future__ import annotations
 

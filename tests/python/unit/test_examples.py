@@ -100,7 +100,7 @@ def started(program: str, ranks: int, *arguments: str) -> subprocess.CompletedPr
 
 
 def output(run: Run) -> str:
-    """What its ranks print, when it ends well."""
+    """Runs the program; returns what its ranks print if it ends well."""
     command = [sys.executable, str(EXAMPLES / run.program), *run.arguments]
     result = perseusrun(run.ranks, *command, options=run.options)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -109,15 +109,15 @@ def output(run: Run) -> str:
 
 
 def framework(run: Run) -> str:
-    """The module that takes longest to import."""
+    """Returns the module that takes longest to import."""
     name = run.program.split("/")[0]
     return "tensorflow" if name == "keras" else name
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], str]:
-    """What the ranks of an example print, when it ends well. The examples of one framework run in
-    one job for each number of ranks."""
+    """Returns what the ranks of an example print if it ends well. The examples of one framework run
+    in one job for each number of ranks."""
     found: dict[Run, several_programs.Ended] = {}
 
     def of(run: Run) -> str:
@@ -158,7 +158,7 @@ def test_an_example_does_what_it_says(run: Run, printed: Callable[[Run], str]) -
 
 @pytest.fixture(scope="module")
 def by_one_process() -> str:
-    """What step 1 of migrating finds. In float64, the others find it too, to all digits shown."""
+    """Returns the result of step 1 of migrating. In float64, the others print the same digits."""
     program = EXAMPLES / SINGLE_PROCESS_STEP
     result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -1,4 +1,4 @@
-"""`make gpu-check`, as far as it can be tried without a GPU."""
+"""Tests `make gpu-check`, as far as that is possible without a GPU."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_step_that_cannot_be_run_is_no_failure(check: ModuleType, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["torch-2-staged", "cupy-2-staged"])
 def test_its_tests_hold_for_tensors_in_cpu_memory(check: ModuleType, name: str) -> None:
-    """Said to be there, they test what the other tests do; but they run."""
+    """They test no more than the other tests do, but this shows that they run."""
     pytest.importorskip("torch")
     (tests,) = [step for step in check.STEPS if step.name == name]
     command = map(str, tests.command(check.Context(False, check.gpu_nccl.Found(None))))

@@ -1,4 +1,4 @@
-"""Where Python packages have CUDA's libraries."""
+"""Tests where CUDA's libraries are found in Python packages."""
 
 from __future__ import annotations
 

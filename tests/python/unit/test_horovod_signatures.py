@@ -1,4 +1,4 @@
-"""Our functions and classes against Horovod's, name by name and argument by argument.
+"""Compares Perseus with Horovod, name by name and argument by argument.
 
 horovod_signatures.json has the public ones of Horovod 0.28.1, as text. Those for MXNet are compared
 in its environment, by `make mxnet-tests`.
@@ -19,7 +19,7 @@ from perseus.dropin import MODULES
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "horovod_signatures.json").read_text())
 
-#: Differences that are meant, and why. Anything else fails.
+#: Intended differences, and the reasons. Any other difference fails.
 EXPLAINED = {
     "horovod.mxnet.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
     "horovod.runner.run": "also takes environment",

@@ -1,4 +1,4 @@
-"""Every flag of horovodrun is known to perseusrun, and does its work or says why not.
+"""Tests that perseusrun knows every flag of horovodrun, and obeys it or says why not.
 
 horovodrun_flags.json has the flags of horovodrun 0.28.1, with the number of values they take.
 """
@@ -22,7 +22,7 @@ FLAGS: dict[str, int] = json.loads((Path(__file__).parent / "horovodrun_flags.js
 
 @dataclasses.dataclass
 class Fate:
-    """What a flag with these values changes in the request for a job, and what is said of it."""
+    """Returns what a flag with these values changes in the requested job, and its remark."""
 
     values: tuple[str, ...] = ()
     setting: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -137,7 +137,7 @@ FATES = {
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any] | None]:
-    """What perseusrun with these arguments asks to be started, if anything."""
+    """Returns what perseusrun would start with these arguments, if anything."""
 
     def ask(*arguments: str) -> dict[str, Any] | None:
         requests: list[Request] = []
@@ -171,7 +171,7 @@ def test_a_flag_does_its_work_or_says_why_not(
         (tmp_path / name).write_text(text)
     values = [str(tmp_path / value) if value in files else value for value in fate.values]
     if fate.values and fate.values[0].startswith("-"):
-        arguments = [f"{flag}={values[0]}"]  # as horovodrun wants it too
+        arguments = [f"{flag}={values[0]}"]  # as horovodrun requires, too
     else:
         arguments = [flag, *values]
     if fate.refusal:

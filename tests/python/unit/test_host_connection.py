@@ -71,7 +71,7 @@ def test_the_interface_that_the_ranks_are_given_is_the_one_they_are_called_over(
 
 @pytest.fixture
 def routes(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Of hosts other than this: to the address of ours by which each reaches us."""
+    """Maps other hosts to the address by which each of them reaches this one."""
     routes: dict[str, str] = {}
     monkeypatch.setattr(rendezvous, "address_toward", routes.__getitem__)
     monkeypatch.setattr(rendezvous, "is_local", lambda host: host not in routes)

@@ -1,4 +1,4 @@
-"""Every import of the Python code, held against the design's arrows: perseus -> perseus_core.
+"""Checks every import of the Python code against the design's arrows: perseus -> perseus_core.
 
 Imports are read from the source, also those within functions, and nothing is imported for it.
 `violations` does the work; it takes a folder, so that each rule is seen to fail on a made-up tree.
@@ -26,7 +26,7 @@ FRAMEWORKS = {
 
 
 class Room(NamedTuple):
-    """What the modules of a package may import, besides each other and perseus_core.
+    """The modules that a package may import, besides its own and perseus_core.
 
     `lazily`: within functions only.
     """
@@ -71,7 +71,7 @@ class Import:
 
 
 class _Reader(ast.NodeVisitor):
-    """Collects the imports of one module, and what it reaches as an attribute of perseus_core."""
+    """Collects the imports of one module, and the attributes of perseus_core that it uses."""
 
     def __init__(self, module: str, is_package: bool) -> None:
         self._module = module
@@ -167,7 +167,7 @@ def violations(root: Path, rooms: Mapping[str, Room] = ROOMS) -> list[str]:
 
 
 def _is_homeless(name: str, rooms: Mapping[str, Room]) -> bool:
-    # The package itself is a room, but for its own module alone.
+    # The package itself counts as a room, which holds only its own module.
     return is_in(name, "perseus") and name != "perseus" and room_of(name, rooms) == "perseus"
 
 

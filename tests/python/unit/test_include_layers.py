@@ -1,4 +1,4 @@
-"""The rooms of csrc may include one another only along these arrows, and each says which it needs.
+"""Checks that rooms of csrc include each other only along ARROWS, and declare which they need.
 
 Linking does not catch a room that reaches up by a header alone, so every include is read here.
 """
@@ -59,7 +59,7 @@ def _includes(file: Path) -> list[str]:
 
 
 def misplaced_includes(csrc: Path) -> list[str]:
-    """Includes that go against ARROWS, as lines for people."""
+    """Returns the includes that go against ARROWS, as readable lines."""
     found = []
     for room, below in ARROWS.items():
         for file in _sources(csrc / room):
@@ -75,7 +75,7 @@ def misplaced_includes(csrc: Path) -> list[str]:
 
 
 def unlisted_needs(csrc: Path) -> list[str]:
-    """Rooms whose sources.cmake is not what their files include, or misses a source."""
+    """Returns rooms whose sources.cmake differs from what they include, or misses a source."""
     found = []
     for room in ARROWS:
         text = (csrc / room / "sources.cmake").read_text()
@@ -104,7 +104,7 @@ def _reachable(csrc: Path, room: str) -> set[str]:
 
 
 def outward_includes(folder: Path, allowed: set[str], roots: list[Path]) -> list[str]:
-    """What a folder beside the rooms includes of the project, other than its own and `allowed`."""
+    """Returns what a folder beside the rooms includes, other than its own files and `allowed`."""
     found = []
     for file in _sources(folder):
         for included in _includes(file):
@@ -141,12 +141,12 @@ def test_the_python_module_sees_the_public_header_alone() -> None:
     assert outward_includes(ROOT / "csrc/python", allowed, roots) == []
 
 
-# ---- That these tests can fail.
+# ---- These tests can fail.
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Rooms of one empty source each, which need all that they may."""
+    """Makes rooms of one empty source each, which declare that they need all that they may."""
     for room, below in ARROWS.items():
         (tmp_path / room).mkdir()
         (tmp_path / room / f"{room}.cc").write_text(f'#include "{room}/{room}.h"\n')

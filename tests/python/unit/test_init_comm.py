@@ -1,4 +1,4 @@
-"""init(comm=...) where MPI is not, or is a stand-in; tests/python/mpi has the real one."""
+"""Tests init(comm=...) without MPI or with a stand-in; tests/python/mpi uses the real one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perseus.common.basics import Basics
 
 
 class Comm:
-    """As mpi4py's: `ranks` are those of MPI.COMM_WORLD that it is of, -1 for strangers."""
+    """Like mpi4py's. `ranks` are the members' ranks in MPI.COMM_WORLD, -1 for strangers."""
 
     def __init__(self, ranks: list[int], inter: bool = False):
         self.ranks = ranks
@@ -57,7 +57,7 @@ def mpi(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, comm: Any) -> list[int] | None:
-    """The ranks that the engine is given."""
+    """Returns the ranks that the engine is given."""
 
     class Called(Exception):
         pass

@@ -1,4 +1,4 @@
-"""What a signal's handler raises, at any moment of a call, loses nothing and spoils nothing."""
+"""Tests that an error from a signal handler, at any moment of a call, loses and spoils nothing."""
 
 from __future__ import annotations
 

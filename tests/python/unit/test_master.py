@@ -1,4 +1,4 @@
-"""What ranks are told for torch.distributed: RANK, WORLD_SIZE, MASTER_ADDR and the like."""
+"""Tests the variables for torch.distributed: RANK, WORLD_SIZE, MASTER_ADDR and the like."""
 
 from __future__ import annotations
 

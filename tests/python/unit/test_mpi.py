@@ -257,7 +257,7 @@ def test_an_ended_launcher_leaves_nothing_behind(
         assert launcher.returncode == (-number if number == signal.SIGKILL else 128 + number)
 
 
-# Before it starts anything, more strangers call the launcher than that has descriptors.
+# Before mpirun starts anything, more strangers call the launcher than it has descriptors.
 CROWD = """
 import resource, socket
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,4 +1,4 @@
-"""benchmarks/negotiation simulates what real ranks do: the same messages, of the same size."""
+"""Tests that benchmarks/negotiation simulates the messages of real ranks, in number and size."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 from contest import simulation
 
-# Too large to travel with the agreement: what is simulated are agreements alone.
+# Too large to travel with the agreement, since only agreements are simulated.
 NAME, SHAPE = "layer1.weight", (33, 5, 7)
 
 
-# What agreeing cost this rank, with a name that is new and then known: messages, bytes.
+# Prints the messages and bytes that this rank sent to agree on a name, first new and then known.
 PROGRAM = f"""
 import json
 import numpy as np
@@ -68,10 +68,10 @@ def test_the_coordinator_hears_from_everyone_and_the_cached_mode_does_not():
 
 
 def test_virtual_time_is_that_of_the_model():
-    """Two ranks of one host: an overhead each, the latency, 1 byte/ns; nothing is free twice."""
+    """Two ranks of one host: each pays an overhead, the latency, and 1 byte/ns for the data."""
     model = ["spread_ns=0", "inside_bytes_per_ns=1", "inside_overhead_ns=100000"]
     (row,) = simulation.simulate("cached-mpi", 2, [(NAME, SHAPE)], 1, model)
     assert row["time_us"] == pytest.approx(100 + 4 + 0.008 + 100)
-    # Rank 0 takes in 3 messages one after the other and answers them one after the other.
+    # Rank 0 receives 3 messages one after another, and answers them one after another.
     (row,) = simulation.simulate("coordinator", 4, [(NAME, SHAPE)], 1, model)
     assert row["time_us"] == pytest.approx(8 * 100, rel=0.1)

@@ -1,4 +1,4 @@
-"""Which rows of the results the table of docs/performance.md takes."""
+"""Tests which rows of the results the table of docs/performance.md takes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import time
 import pytest
 from conftest import RunRanks, all_well
 
-#: Rank 0 waits for what rank 1 never submits. WAIT is how.
+#: Rank 0 waits for an operation that rank 1 never submits. WAIT is the call that waits.
 WAITING = """
 import os, signal, threading, time
 import numpy, torch
@@ -208,7 +208,7 @@ def test_callbacks_in_a_forked_child_that_has_called_init(run_ranks: RunRanks) -
     all_well(run_ranks(1, CALLS_IN_A_CHILD), 1)
 
 
-#: A data loader's worker may ask for its parent's place, to choose its rows say.
+#: A data loader's worker may ask for its parent's rank, for example to choose its rows.
 ASKS_FOR_ITS_PLACE = """
 import os, perseus_core as core
 core.init()
@@ -297,7 +297,7 @@ def test_a_forked_child_is_told_of_its_parent_s_handles(run_ranks: RunRanks) -> 
     assert "Exception ignored" not in result.stderr
 
 
-#: A daemon thread waits in Perseus, WAIT is for what, and comes back while the interpreter ends.
+#: A daemon thread waits in Perseus, by WAIT, and comes back while the interpreter ends.
 ENDS_AMONG_WAITERS = """
 import atexit, os, threading, time, numpy
 import perseus_core as core

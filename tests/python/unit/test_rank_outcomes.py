@@ -1,4 +1,4 @@
-"""Who is to be ended, and who has been left behind."""
+"""Tests which ranks are to be ended, and which have been left behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_was_said_before_a_meeting_is_void_after_it() -> None:
     outcomes.met([0, 2])
     outcomes.exited(0, 0)
     assert not outcomes.have_been_given_up([2], left_out=[])
-    # What has not been said anew does not count with what is.
+    # Blame from before the meeting does not add to blame from after it.
     outcomes = RankOutcomes(3, least=2)
     assert not outcomes.blame(0, 2, is_lost=True, running={0, 1, 2})
     outcomes.met([0, 1, 2])

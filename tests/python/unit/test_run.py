@@ -58,7 +58,7 @@ def test_ranks_get_more_environment() -> None:
 
 @pytest.fixture
 def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a call of run asks to be started."""
+    """Returns what a call of run would start."""
 
     class Started(Exception):
         pass

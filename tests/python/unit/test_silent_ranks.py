@@ -1,4 +1,4 @@
-"""A rank that is stopped is an error on the others, and one that is only busy is none."""
+"""Tests that a stopped rank is an error on the others, and that a busy one is not."""
 
 from __future__ import annotations
 

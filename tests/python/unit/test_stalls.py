@@ -1,4 +1,4 @@
-"""A rank that is slow is not dead: it is reported, by name, and the job goes on or is ended."""
+"""Tests that a slow rank is reported by name, and that the job goes on or is ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_rank_reports_who_is_missing_and_that_it_has_come(
             r"'allreduce.lonely.1' \(\d s\): missing on rank 2; ready on ranks 0, 1", text
         )
         assert "rank 2 last submitted 'allreduce.another'" in text
-        # As soon as it has come.
+        # As soon as rank 2 has come.
         found = re.search(r"no longer stalled: 'allreduce.lonely.0' \(after (\d) s\)", text)
         assert found, errors
         assert found[1] == "3"
@@ -115,7 +115,7 @@ handle.wait()
 
 
 def test_the_first_report_comes_in_time(run_ranks: RunRanks) -> None:
-    """Also of what was submitted just after something that was never late."""
+    """The report also covers a tensor submitted just after one that was never late."""
     environment = {**os.environ, "PERSEUS_STALL_CHECK_TIME_SECONDS": "2"}
     result = run_ranks(3, FIRST_STEP, environment=environment)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Who does not know the secret is not heard, and listeners are where they were asked to be."""
+"""Tests that callers without the secret are ignored, and that ports open only where asked."""
 
 from __future__ import annotations
 

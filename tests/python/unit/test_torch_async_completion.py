@@ -1,5 +1,7 @@
-"""CUDA streams that wait in place of the host. No GPU is needed: CUDA and the engine are made
-believe."""
+"""Tests CUDA streams that wait in place of the host.
+
+No GPU is needed, because CUDA and the engine are replaced by stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ STREAM = 0x1000
 
 
 class Believed:
-    """A CUDA tensor, as far as anybody asks here."""
+    """Stands in for a CUDA tensor, with what these tests need."""
 
     def __init__(self, said: list[Any]) -> None:
         self.device = torch.device("cuda", 0)

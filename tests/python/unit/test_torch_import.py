@@ -19,7 +19,7 @@ importlib.util.find_spec = lambda name, *rest: None if name == "torch" else find
 
 
 def imported(script: str, first_on_path: Path) -> str:
-    """The last line that the failing program says."""
+    """Returns the last line that the failing program prints."""
     result = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(first_on_path)!r})\n{script}"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Where PyTorch's tensors are, as the engine is told. No GPU is needed: CUDA is made believe."""
+"""Tests what the engine is told about the place of a tensor. No GPU is needed: CUDA is faked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STREAMS = {0: 0x1000, 1: 0x2000}
 
 
 class Believed:
-    """As much of a tensor as says where it is, and what."""
+    """The parts of a tensor that say what it is and where."""
 
     dtype, layout, shape = torch.float32, torch.strided, (4,)
 
@@ -56,7 +56,7 @@ def test_a_cuda_tensors_place_is_its_device_and_the_current_stream(cuda: None):
     operands, place = tensors.described([Believed(1), Believed(1)], [])
     assert operands == [(0x3000, 0, (4,), DataType.FLOAT32)] * 2
     assert place == (1, 1, STREAMS[1])
-    # As submit_allreduce has it: no codec, no callback, the place.
+    # The last arguments of submit_allreduce: no codec, no callback, the place.
     _, after_priority = tensors.in_memory(Believed(0), Believed(0))
     assert after_priority == (0, None, 1, 0, STREAMS[0])
 

@@ -38,7 +38,7 @@ COLUMNS = ["trial", "steps", *SETTINGS, "ms_a_mib"]
 def trials(
     run_ranks, log: Path, steps: int = 60, script: str = STEPS, **environment: str
 ) -> list[dict[str, str]]:
-    """What the tuner tried in so many steps, a row each."""
+    """Returns what the tuner tried in this many steps, a row for each trial."""
     environment = {**os.environ, "PERSEUS_TUNING_LOG": str(log), **environment}
     job = run_ranks(2, script.format(steps=steps), environment=environment)
     assert job.returncode == 0, job.stderr

@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parent / "horovod_scripts"
 def run(
     ranks: int, script: str, *arguments: str, folder: Path, options: tuple[str, ...] = ()
 ) -> list[str]:
-    """The lines that rank 0 prints; the job ends well. `options` are the launcher's."""
+    """Returns the lines that rank 0 prints; the job must end well. `options` are the launcher's."""
     launcher = [sys.executable, "-m", "perseus.run", "--drop-in", "-np", str(ranks), *options]
     command = [*launcher, sys.executable, str(SCRIPTS / script), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=folder)
@@ -66,7 +66,7 @@ def test_elastic_training_ends_as_without_the_failure(tmp_path: Path) -> None:
 
 
 def losses(lines: list[str]) -> list[float]:
-    """Of the epochs of a run that ends with its number of ranks."""
+    """Returns the losses of the epochs; the last line is the run's number of ranks, not a loss."""
     return [float(line.split()[-1]) for line in lines[:-1]]
 
 

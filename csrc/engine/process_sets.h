@@ -87,8 +87,8 @@ class ProcessSets {
   void keep_early(int32_t set, int from, std::span<const std::byte> message);
 
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
-  // Lets the set complete what it can without the rank: no round after the last one that the rank
-  // takes part in.
+  // Ends what needs the rank, which takes part in no later round: fails what is pending in the set,
+  // and breaks the world if something is running that the rank has no part in.
   void go_without(ProcessSet& set, int rank);
 
   const Wiring with_;

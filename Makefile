@@ -4,7 +4,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
 # Of scripts/ci.py; empty: those and all other checks, which is what CI runs.
-TESTS ?= "C++ tests" unit ranks hosts "C++ frameworks" MPI MXNet
+TESTS ?= "C++ tests" unit limits ranks hosts "C++ frameworks" MPI MXNet
 SECONDS ?= 10
 RUNS ?= 500
 SEED ?= 1

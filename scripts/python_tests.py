@@ -1,8 +1,8 @@
 """python_tests.py [PART...] [--ranks N...]: runs the Python tests, or these parts of them.
 
-unit: tests of one process; ranks: tests inside N processes, for each N; frameworks: the programs in
-C++; hosts: tests over several hosts. Run it with the environment's Python. All parts run, even if
-one fails; the last lines name those that failed.
+unit: tests of one process; limits: those of them that have limits of time; ranks: tests inside N
+processes, for each N; frameworks: the programs in C++; hosts: tests over several hosts. Run it with
+the environment's Python. All parts run, even if one fails; the last lines name those that failed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,23 @@ KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
 #: The tests of one process mostly wait for processes that they start, so there is room for another.
 WORKERS = (os.cpu_count() or 1) + 1
+#: Files whose tests have limits of a few seconds, or wait that long: they run one after the other.
+WITH_LIMITS = [
+    f"test_{name}.py"
+    for name in (
+        "descriptor_exhaustion",
+        "host_connection",
+        "interrupted_calls",
+        "launcher",
+        "mpi",
+        "perseusrun",
+        "process_life",
+        "silent_ranks",
+        "stalls",
+        "strangers",
+        "survivors",
+    )
+]
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
@@ -113,11 +130,17 @@ def run(title: str, parts: Iterable[Part]) -> None:
 
 def unit() -> int:
     """Runs a file at a time, since the tests of some files share what a fixture made."""
-    return alone("unit", "-n", str(WORKERS), "--dist", "loadfile")
+    others = [f"--ignore={TESTS / 'unit' / name}" for name in WITH_LIMITS]
+    return alone("unit", "-n", str(WORKERS), "--dist", "loadfile", *others)
+
+
+def limits() -> int:
+    first, *others = (f"unit/{name}" for name in WITH_LIMITS)
+    return alone(first, *(str(TESTS / name) for name in others))
 
 
 def main() -> None:
-    every = ["unit", "ranks", "frameworks", "hosts"]
+    every = ["unit", "limits", "ranks", "frameworks", "hosts"]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(every))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 3, 4], metavar="N")
@@ -128,6 +151,8 @@ def main() -> None:
     parts: list[Part] = []
     if "unit" in wanted:
         parts.append(("unit", unit))
+    if "limits" in wanted:
+        parts.append(("unit, with limits of time", limits))
     if "ranks" in wanted:
         for ranks in args.ranks:
             for folder in ("parallel", "tensorflow", "keras_torch"):

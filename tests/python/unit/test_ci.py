@@ -144,3 +144,8 @@ def test_pip_settings_are_told_to_uv() -> None:
         "UV_FIND_LINKS": "/a,/b",
         "UV_INDEX": "file:///one file:///two",
     }
+
+
+def test_the_files_with_limits_of_time_exist() -> None:
+    for name in importlib.import_module("python_tests").WITH_LIMITS:
+        assert (Path(__file__).parent / name).exists()

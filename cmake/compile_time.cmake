@@ -1,25 +1,25 @@
-# What makes compiling shorter and changes nothing in what is compiled: unity builds, one
-# precompiled header, and ccache where it is installed. docs/development.md has the figures.
+# Shortens compilation without changing what is compiled: unity builds, one precompiled header, and
+# ccache where it is installed. docs/development.md has the figures.
 
-# Eight sources at a time, so that two processors still share a room of the engine. `make build
-# UNITY=OFF` compiles each source alone: better for somebody who changes one again and again.
+# Eight sources at a time, so that two processors can still share a room of the engine. `make build
+# UNITY=OFF` compiles each source alone, which is faster when the same source changes repeatedly.
 option(CMAKE_UNITY_BUILD "Compile eight sources at a time" ON)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
-# Relative paths, by which another clone's objects are found in the cache (CMake 4.0).
+# Relative paths let the cache serve objects that another clone compiled (CMake 4.0).
 set(CMAKE_UNITY_BUILD_RELOCATABLE ON)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # It takes an included source for a header, where what is local to a source would be a mistake.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 
-# ccache keeps objects between builds, folders and clones: no path of this tree goes into its hash.
-# A precompiled header needs the two kinds of sloppiness; no source uses __TIME__ or __DATE__.
+# ccache shares objects between builds, folders and clones, so this tree's path must stay out of the
+# hash. A precompiled header needs the two kinds of sloppiness; no source uses __TIME__ or __DATE__.
 find_program(PERSEUS_CCACHE ccache)
 if(PERSEUS_CCACHE)
   set(with_ccache ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
                   CCACHE_SLOPPINESS=pch_defines,time_macros ${PERSEUS_CCACHE})
   foreach(language C CXX)
-    # Somebody else's launcher stays; one that is ccache by itself lacks these settings.
+    # A launcher that the user set is kept; if it is plain ccache, it lacks these settings.
     if(NOT CMAKE_${language}_COMPILER_LAUNCHER OR CMAKE_${language}_COMPILER_LAUNCHER MATCHES "(^|/)ccache$")
       set(CMAKE_${language}_COMPILER_LAUNCHER ${with_ccache})
     endif()
@@ -32,13 +32,13 @@ set(PERSEUS_PRECOMPILED
     <thread> <utility> <vector>)
 list(TRANSFORM PERSEUS_PRECOMPILED REPLACE "^.*$" "$<$<COMPILE_LANGUAGE:CXX>:\\0>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # Else clang compares times, which differ when the header comes from the cache.
+  # Otherwise clang compares timestamps, which differ when the header comes from the cache.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
 
-# perseus_precompile(TARGET OWNER [HEADER...]): TARGET takes the precompiled header of OWNER, which is of the same
-# kind (library or program) and compiled with the same options; an owner makes it, of these headers
-# and the standard ones. A source with options of its own goes without.
+# perseus_precompile(TARGET OWNER [HEADER...]): TARGET uses the precompiled header of OWNER, which
+# must be of the same kind (library or program) and compiled with the same options. An owner builds
+# it from the given headers and the standard ones. A source with options of its own does not use it.
 function(perseus_precompile target owner)
   if(target STREQUAL owner)
     target_precompile_headers(${target} PRIVATE ${PERSEUS_PRECOMPILED} ${ARGN})

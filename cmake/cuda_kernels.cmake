@@ -1,10 +1,11 @@
-# Compiles the kernels for NVIDIA's GPUs and puts them into libperseus, if there is an nvcc: what
-# CUDACXX (variable or environment) names, then the first of PATH, CUDA_HOME, CUDA_PATH,
-# /usr/local/cuda, and the wheel nvidia-cuda-nvcc beside Python_EXECUTABLE. CUDACXX=OFF builds
-# without. Looked for each time CMake runs, so that it may come and go.
+# Compiles the kernels for NVIDIA's GPUs and puts them into libperseus, if there is an nvcc. It is
+# looked for in CUDACXX (variable or environment), on PATH, in CUDA_HOME, CUDA_PATH and
+# /usr/local/cuda, and in the wheel nvidia-cuda-nvcc beside Python_EXECUTABLE, in this order.
+# CUDACXX=OFF builds without. The search is repeated each time CMake runs, since nvcc may be
+# installed or removed in between.
 set(PERSEUS_MOVES_ROOM ${PROJECT_SOURCE_DIR}/csrc/device/cuda)
-# Where this nvcc knows them. Code for x.y runs on all of x, from x.y on; 8.6 and 8.9 can do more at
-# a time than 8.0.
+# Those of these that this nvcc supports. Code for x.y runs on every x.z with z >= y; 8.6 and 8.9
+# are listed because they run more in parallel than 8.0.
 if(NOT DEFINED PERSEUS_GPU_ARCHITECTURES)
   set(PERSEUS_GPU_ARCHITECTURES 75 80 86 89 90 100 120)
 endif()
@@ -46,7 +47,8 @@ function(perseus_find_nvcc result)
   set(${result} "${nvcc}" PARENT_SCOPE)
 endfunction()
 
-# What to pass to nvcc for real code of all architectures, and PTX of the newest for those to come.
+# Options that make nvcc emit machine code for all architectures, and PTX of the newest for later
+# ones.
 function(perseus_gpu_options nvcc result)
   execute_process(
     COMMAND ${nvcc} --list-gpu-arch
@@ -78,8 +80,9 @@ if(nvcc)
   perseus_gpu_options(${nvcc} gpu_options)
   set(image ${CMAKE_CURRENT_BINARY_DIR}/generated/kernels.fatbin)
   set(kernels ${PERSEUS_MOVES_ROOM}/kernels.cu)
-  # The host's compiler only preprocesses here, so any version will do. Without contraction the
-  # arithmetic is the CPU's. Compressed it is a sixth: nvcc by itself only compresses the PTX.
+  # The host's compiler only preprocesses here, so any version will do. Contraction is off so that
+  # the arithmetic matches the CPU's. Compression reduces the size to a sixth; by default nvcc
+  # compresses only the PTX.
   set(nvcc_options -fatbin -std=c++17 -O3 -fmad=false --expt-relaxed-constexpr --threads 0 -Xfatbin=-compress-all
       -ccbin ${CMAKE_CXX_COMPILER} -allow-unsupported-compiler ${gpu_options} -I ${PROJECT_SOURCE_DIR}/csrc)
   set(read ${kernels} ${PERSEUS_MOVES_ROOM}/moves_kernels.inc ${PERSEUS_MOVES_ROOM}/moves.h)

@@ -1,6 +1,6 @@
 # perseus_add_tests(PROGRAM): ctest runs the GoogleTest program as four processes, each with a
-# quarter of its tests: a process for each test took longer than the tests. What each did lies in
-# test-results/ of the build folder.
+# quarter of its tests, because starting a process for each test took longer than the tests. Each
+# process writes its results to test-results/ in the build folder.
 set(PERSEUS_TEST_SHARDS 4)
 function(perseus_add_tests program)
   math(EXPR last "${PERSEUS_TEST_SHARDS} - 1")

@@ -1,6 +1,6 @@
 """Builds the engine into the source tree, and installs the tree as an editable package.
 
-Run by the environment's Python.
+Run with the environment's Python.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Part:
 
 @dataclass
 class Outcome:
-    """How a part went."""
+    """The result of a part."""
 
     passed: bool
     seconds: float

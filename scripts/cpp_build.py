@@ -50,8 +50,8 @@ def _configuration(purpose: str) -> list[str]:
     if purpose == "alone":
         arguments += ["-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON"]
         return [*arguments, "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCUDACXX=OFF"]
-    # -O1 -g1 builds in half the time and keeps line numbers. No GPU runs the kernels here, so they
-    # are compiled for one only.
+    # -O1 -g1 halves the build time and keeps line numbers. No GPU runs the kernels here, so they
+    # are compiled for only one architecture.
     arguments += [f"-DSANITIZE={purpose}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1"]
     arguments += ["-DPERSEUS_GPU_ARCHITECTURES=90"]
     if purpose == "address" and (clang := fuzzing_compiler()):
@@ -60,7 +60,7 @@ def _configuration(purpose: str) -> list[str]:
 
 
 def build(purpose: str, targets: list[str] | None = None, quiet: bool = False) -> None:
-    """Builds `targets`, or all; ends the program if that fails."""
+    """Builds `targets`, or all; exits if that fails."""
     bin_dir, build_folder = Path(sys.executable).parent, folder(purpose)
     cmake = str(bin_dir / "cmake")
     configure = [cmake, f"-S{debian.ROOT}", f"-B{build_folder}", "-GNinja"]
@@ -69,7 +69,7 @@ def build(purpose: str, targets: list[str] | None = None, quiet: bool = False) -
     if targets:
         make += ["--target", *targets]
     build_folder.mkdir(parents=True, exist_ok=True)
-    # Parts of CI that run at once use the same folder.
+    # Parts of CI that run at the same time use the same folder.
     with (build_folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for command in (configure, make):

@@ -61,7 +61,8 @@ def run(purpose: str) -> int:
     ctest = [str(Path(sys.executable).parent / "ctest"), "--output-on-failure"]
     ctest += ["--test-dir", str(folder)]
     ctest += ["-j", str(os.cpu_count()), "--timeout", str(LONGEST_SECONDS)]
-    # ThreadSanitizer of older compilers does not know the randomised layout of newer kernels.
+    # ThreadSanitizer of older compilers does not support the address randomisation of newer
+    # kernels.
     if purpose == "thread" and shutil.which("setarch"):
         ctest = ["setarch", platform.machine(), "-R", *ctest]
     output = []
@@ -88,7 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     purposes = ["", "address", "thread", "alone"]
     parser.add_argument("purpose", nargs="?", default="", choices=purposes)
-    parser.add_argument("--build", action="store_true", help="build them only")
+    parser.add_argument("--build", action="store_true", help="only build them")
     args = parser.parse_args()
     if not toolchain.load().googletest:
         why = "GoogleTest could not be fetched; on Debian or Ubuntu: apt-get install libgtest-dev"

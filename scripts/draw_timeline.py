@@ -1,6 +1,6 @@
 """draw_timeline.py TIMELINE.json OUT.svg [FROM_MS TO_MS]: draws a part of a timeline.
 
-For pages that cannot show chrome://tracing. Rows are tensors and, below each, its streams.
+For pages that cannot embed chrome://tracing. Rows are tensors and, below each, its streams.
 """
 
 from __future__ import annotations

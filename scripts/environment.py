@@ -1,4 +1,4 @@
-"""environment.py FOLDER GROUP...: makes a virtual environment, installs requirements/GROUP.txt.
+"""environment.py FOLDER GROUP...: makes a virtual environment and installs requirements/GROUP.txt.
 
 A stamp in the environment holds the hash of what was installed, so a second run does nothing. If
 there is a requirements/GROUP-no-deps.txt, that is installed without dependencies.
@@ -24,7 +24,7 @@ def create(folder: Path) -> None:
         return
     print(f"make: creating {folder.name} with Python {sys.version.split()[0]}", flush=True)
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    # Debian packs ensurepip apart from Python.
+    # Debian packages ensurepip separately from Python.
     if not importlib.util.find_spec("ensurepip") and os.geteuid() == 0:
         debian.fetch([f"python{version}-venv"])
     if subprocess.run([sys.executable, "-m", "venv", str(folder)]).returncode != 0:

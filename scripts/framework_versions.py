@@ -100,7 +100,7 @@ def version(python: Path, package: str) -> str:
 
 
 def run(framework: Framework, python: Path, what: str, command: list[str]) -> Outcome:
-    """Runs pytest, alone or as the ranks of a job, and shows what rank 0 prints."""
+    """Runs pytest, in one process or as the ranks of a job, and shows what rank 0 prints."""
     tested, numpy = version(python, framework.package), version(python, "numpy")
     print(f"== {framework.name} {tested}: {what}", flush=True)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Pages of docs/ with sections that are written by a script, between two lines:
+"""Writes the generated sections of pages in docs/. A section is between two lines:
 
     <!-- begin NAME: written by scripts/make_..._page.py -->
     <!-- end NAME -->

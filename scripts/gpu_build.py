@@ -19,7 +19,7 @@ from debian import ROOT
 from find_tool import find_tool
 
 FOLDER = ROOT / "build/gpu"
-#: For PYTHONPATH: the packages, with the engine in them.
+#: A folder for PYTHONPATH: the packages, with the engine in them.
 PACKAGES = FOLDER / "python"
 KERNELS = FOLDER / "tests/gpu/gpu_kernels"
 

@@ -471,7 +471,7 @@ def main() -> None:
         metavar="S",
         help="seconds for all steps together; later steps do not begin (%(default)g)",
     )
-    parser.add_argument("--list", action="store_true", help="name the steps, and run none")
+    parser.add_argument("--list", action="store_true", help="list the steps and run none")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE")
     args = parser.parse_args()
     steps = chosen(args.only, args.quick)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from debian import ROOT
 
-#: The first that takes NCCL_MULTI_RANK_GPU_ENABLE, as NCCL numbers its versions.
+#: The first version that takes NCCL_MULTI_RANK_GPU_ENABLE, in NCCL's numbering.
 OLDEST = 23003
 NAME = "libnccl.so.2"
 #: The folder in which NCCL is looked for if NCCL_FOR_ONE_GPU names none.

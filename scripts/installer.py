@@ -16,9 +16,9 @@ from functools import cache
 import debian
 
 REQUIREMENT = debian.ROOT / "requirements/uv.txt"
-#: Where uv is put, for all environments of this tree.
+#: uv is installed here once, for all environments of this tree.
 HOME = debian.ROOT / "build/uv"
-#: pip's settings of where packages come from: uv's variable for each, and what separates a list.
+#: pip's settings for package sources: uv's variable for each, and the separator of a list.
 SETTINGS = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -32,7 +32,7 @@ SETTINGS = {
 def translated(listing: str) -> dict[str, str]:
     """Returns variables that tell uv what `pip config list` printed (global.cert='/path')."""
     variables: dict[str, str] = {}
-    # pip prefers its environment to its files.
+    # pip's environment variables take precedence over its files.
     for line in sorted(listing.splitlines(), key=lambda line: not line.startswith(":env:")):
         key, _, quoted = line.partition("=")
         name = key.rpartition(".")[2]
@@ -45,7 +45,8 @@ def translated(listing: str) -> dict[str, str]:
 
 @cache
 def _uv(python: str) -> dict[str, str] | None:
-    """uv's environment, once it lies in HOME, where this Python's pip puts it; None without uv."""
+    """Installs uv into HOME with this Python's pip; returns uv's environment, or None without
+    uv."""
     if os.environ.get("NO_UV"):
         return None
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
@@ -61,7 +62,7 @@ def _uv(python: str) -> dict[str, str] | None:
 
 
 def install(python: str, *arguments: str) -> bool:
-    """Returns whether that was installed; if not, the installer's message has said why."""
+    """Returns whether the installation succeeded; if not, the installer has printed why."""
     if environment := _uv(python):
         uv = [str(HOME / "bin/uv"), "pip", "install", "-q", "--python", python, *arguments]
         if subprocess.run(uv, stdin=subprocess.DEVNULL, env=environment).returncode == 0:

@@ -86,7 +86,7 @@ callbacks elastic
 """
 _OF_SETS = ["ProcessSet", "add_process_set", "remove_process_set"]
 
-#: The modules that have most of their names from others, and the others.
+#: Modules that take most of their names from other modules, and those modules.
 REEXPORTED = {
     "horovod.torch": (
         "horovod.common.process_sets",
@@ -104,8 +104,8 @@ REEXPORTED = {
     ),
 }
 
-#: Names in Horovod's modules that are neither functions nor classes with methods, or that they
-#: import from others for users.
+#: Names in Horovod's modules that are neither functions nor classes with methods, or that the
+#: modules import from others for users.
 NAMES = {
     "horovod.keras": [*_HOROVOD_KERAS.split(), "Adasum"],
     "horovod.keras.elastic": ["run"],
@@ -125,7 +125,7 @@ NAMES = {
     "horovod.common.process_sets": ["global_process_set"],
 }
 
-# States of a name.
+# How well a name is supported.
 WORKS = "works"
 MORE = "works, and does more"
 PART = "works in part"

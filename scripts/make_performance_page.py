@@ -76,7 +76,7 @@ class Results:
     ) -> Found:
         """Returns the one row; KeyError if there is none, or none with a figure.
 
-        ValueError if there are several: which one is meant must not depend on their order.
+        Raises ValueError if there are several: the result must not depend on their order.
         """
         if contender is not None:
             case["contender"] = contender

@@ -1,7 +1,7 @@
 """make_settings_page.py [--check]: writes the tables of docs/settings.md from those of the engine.
 
-Run by a Python that has perseus_core. With --check it writes nothing, and fails if the page is not
-what it would write.
+Run with a Python that has perseus_core. With --check it writes nothing, and fails if the page is
+out of date.
 """
 
 from __future__ import annotations

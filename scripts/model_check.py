@@ -34,9 +34,9 @@ class Case:
     names: int
     deaths: int
     leaves: int
-    #: an operation is done with the data of one rank, not of all
+    #: an operation completes with the data of one rank, not of all
     broadcast: bool = False
-    #: a macro that puts a fault in, and what spin says of it
+    #: a macro that injects a fault, and the error that spin reports for it
     fault: str = ""
     found: str = ""
     #: whether spin keeps hashes of states, because the states do not fit into memory
@@ -93,8 +93,8 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def check(case: Case) -> tuple[str, bool, float]:
-    """Returns the case, whether spin found nothing but the fault that is in it, and the seconds
-    taken; prints a line."""
+    """Returns the case, whether spin found nothing but the injected fault, and the seconds taken.
+    Prints a line."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="model-") as name:
         folder = Path(name)

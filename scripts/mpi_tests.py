@@ -1,8 +1,9 @@
 """Runs the tests that need a real MPI, under each one in build/: Open MPI's and MPICH's mpirun.
 
-Run by the environment's Python. For each MPI: the C++ tests of bootstrap and transport, the
-parallel Python tests with data moved by MPI, those of worlds and sets started by its mpirun and by
-`perseusrun --mpi`, the tests of mpi4py's communicators, and those that start an mpirun themselves.
+Run with the environment's Python. For each MPI it runs the C++ tests of bootstrap and transport,
+the parallel Python tests with MPI as the transport, those of worlds and sets started by its mpirun
+and by `perseusrun --mpi`, the tests of mpi4py's communicators, and those that start an mpirun
+themselves.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
         "PATH": f"{prefix / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PERSEUS_MPI_LIBRARY": str(library),
         "MPI4PY_LIBMPI": str(library),
-        # Containers run tests as root, and machines have fewer cores than tests have ranks.
+        # Containers run tests as root, and machines have fewer cores than the tests have ranks.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

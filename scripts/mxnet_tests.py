@@ -1,4 +1,4 @@
-"""mxnet_tests.py N...: runs the tests of the MXNet adapter, inside N processes for each N.
+"""mxnet_tests.py N...: runs the tests of the MXNet adapter in N processes, for each N.
 
 It makes an environment of their own, build/mxnet, since MXNet 1.9 needs a NumPy that is older than
 the other tests' and that does not exist for Python after 3.11.

@@ -1,27 +1,28 @@
 #!/bin/sh
-# Several hosts on one machine: network namespaces on one bridge. Needs root.
+# Emulates several hosts on one machine: network namespaces on one bridge. Needs root.
 #   netlab.sh up N [LINK [FLOW]]   makes hosts 0 .. N-1; host I has the address 10.86.0.(I+1);
 #                             LINK caps what a host sends, in Mbit/s, FLOW each of its connections
 #   netlab.sh down            removes them
 #   netlab.sh at I COMMAND... runs a command on host I
-#   netlab.sh rsh ADDRESS LINE   the same, as a remote shell does it (for PERSEUSRUN_RSH)
-#   netlab.sh unplug I        cuts host I off, without a word to its peers
-#   netlab.sh plug I          and connects it again
+#   netlab.sh rsh ADDRESS LINE   the same, in the form of a remote shell (for PERSEUSRUN_RSH)
+#   netlab.sh unplug I        disconnects host I, without notifying its peers
+#   netlab.sh plug I          connects it again
 #   netlab.sh slow I PORT PEER_PORT RATE   caps what host I sends on one connection, in Mbit/s
-#   netlab.sh unslow I        ends that
-# The variable NETLAB names the lab, so that several may be up at once; without it: perseus.
+#   netlab.sh unslow I        removes that cap
+# The variable NETLAB names the lab (default: perseus), so that several can be up at the same time.
 set -eu
 prefix=${NETLAB:-perseus}
 bridge=$prefix-br
 
-# A cloud's network caps each connection, told by addresses and ports, so the class of a packet is
-# a hash of them, from a classic BPF program: u32 can only look at one port, and all connections
-# that a listener has accepted are sent from one. Of 1,024 classes two of 8 connections share one in
-# 3 % of cases. What is no TCP over IPv4 has a class of its own.
+# A cloud's network caps each connection, identified by addresses and ports, so a packet's class is
+# a hash of these. A classic BPF program computes it: u32 can only look at one port, and all
+# connections that a listener has accepted send from one port. With 1,024 classes, two of 8
+# connections share a class in 3 % of cases. All packets other than TCP over IPv4 share a class of
+# their own.
 caps() {
   link=$1
   flow=${2:-$1}
-  shape="quantum 60000" # bytes a turn; HTB would take too many, and warn
+  shape="quantum 60000" # bytes a turn; HTB's own choice is too large, and makes it warn
   echo "qdisc add dev eth0 root handle 1: htb default 3"
   echo "class add dev eth0 parent 1: classid 1:1 htb rate ${link}mbit burst 128k cburst 128k $shape"
   echo "class add dev eth0 parent 1:1 classid 1:2 htb rate 100kbit ceil ${flow}mbit $shape"
@@ -33,14 +34,14 @@ caps() {
     class=$((class + 1))
   done
   # if (IPv4 && TCP) return 0x10400 | (destination + ports) * 2654435769 >> 22; else return 0;
-  # (Knuth's multiplicative hash; IP options, which TCP does not send, would move the ports)
+  # (Knuth's multiplicative hash; IP options would move the ports, but TCP does not send any)
   echo "filter add dev eth0 parent 1: protocol ip prio 2 bpf bytecode \"13,\
 40 0 0 12,21 0 10 2048,48 0 0 23,21 0 8 6,32 0 0 30,7 0 0 0,32 0 0 34,12 0 0 0,\
 36 0 0 2654435769,116 0 0 22,68 0 0 66560,22 0 0 0,6 0 0 0\""
 }
 
-# Programs that look up the name of their host must find an address that others can reach: that of
-# all namespaces would be the machine's, on which nobody is. `ip netns exec` binds these files.
+# Programs that look up their own host name must find an address that others can reach. The
+# machine's address, which all namespaces would find, is not. `ip netns exec` binds these files.
 names() {
   mkdir -p "/etc/netns/$prefix$1"
   echo "127.0.0.1 localhost" >"/etc/netns/$prefix$1/hosts"
@@ -51,7 +52,7 @@ names() {
   done
 }
 
-# Becomes a command on host $1, which has a name of its own there.
+# Runs a command on host $1 by exec; the host has its own name there.
 enter() {
   name=$prefix$1
   shift
@@ -72,13 +73,13 @@ up)
     ip -n $prefix$i address add 10.86.0.$((i + 1))/24 dev eth0
     ip -n $prefix$i link set eth0 up
     ip -n $prefix$i link set lo up
-    # shellcheck disable=SC2086 # FLOW may be missing
+    # shellcheck disable=SC2086 # FLOW may be absent
     [ -z "${3:-}" ] || caps "$3" ${4:-} | ip netns exec $prefix$i tc -batch -
     i=$((i + 1))
   done
   ;;
 down)
-  # A namespace's end takes its links along, but later.
+  # Deleting a namespace also deletes its links, but asynchronously.
   for link in $(ip -o link | sed -n "s/^[0-9]*: \($prefix-v[0-9]*\)@.*/\1/p"); do
     ip link delete "$link"
   done

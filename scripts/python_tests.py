@@ -21,14 +21,14 @@ import debian
 from debian import ROOT
 
 TESTS = ROOT / "tests/python"
-# pytest's own status when it found no test.
+# pytest's exit status when it found no test.
 NO_TESTS = 5
 # These take minutes at each number of ranks, so `make tensorflow-versions` runs the other numbers.
 # The same cases run with PyTorch at all of them.
 KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
 # The frameworks that tests/python/cpp_frameworks has programs for.
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
-#: The tests of one process mostly wait for processes that they start, so there is room for another.
+#: Tests of one process mostly wait for the processes that they start, so one more worker fits.
 WORKERS = (os.cpu_count() or 1) + 1
 #: Files whose tests have limits of a few seconds, or wait that long: they run one after the other.
 WITH_LIMITS = [
@@ -75,7 +75,7 @@ def parallel(folder: str, ranks: int, *options: str, python: str = sys.executabl
     shutil.rmtree(logs, ignore_errors=True)
     launcher = [python, "-m", "perseus.run", "-np", str(ranks)]
     launcher += ["--output-filename", str(logs)]
-    # -x: a rank that fails a test that others pass is out of step with them from then on.
+    # -x: after a rank fails a test that others pass, it is out of step with them.
     command = [*launcher, *pytest(python), "-x", str(TESTS / folder), *options]
     command += [] if ranks in KERAS_RANKS else [f"--ignore={KERAS}"]
     with subprocess.Popen(
@@ -114,7 +114,7 @@ def of_ranks(folder: str, sizes: Iterable[int], *options: str, python: str) -> l
 
 
 def run(title: str, parts: Iterable[Part]) -> None:
-    """Runs all parts, whatever fails, and ends the program with 1 if one did."""
+    """Runs all parts, even if some fail, and exits with 1 if one did."""
     results = []
     for name, part in parts:
         print(f"== {title}: {name}", flush=True)

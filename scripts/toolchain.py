@@ -1,6 +1,6 @@
 """Finds what pip cannot install: a C++20 compiler, Python's headers, and GoogleTest.
 
-`load()` finds them, fetching what is missing where it can, and remembers the answer in build/.
+`load()` finds them, fetches what is missing where it can, and caches the answer in build/.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Builds the wheel, installs it into a bare environment, into one with PyTorch and, later, TensorFlow,
-# and into one with MXNet, and tries there what it promises: ranks under perseusrun, and C and C++
-# programs by perseus.config, pkg-config and CMake, the package having been moved elsewhere.
+# Builds the wheel and installs it into a bare environment, into one with PyTorch and, later,
+# TensorFlow, and into one with MXNet. In each it tries what the wheel promises: ranks under
+# perseusrun, and C and C++ programs built with perseus.config, pkg-config and CMake after the
+# package was moved.
 #   wheel_test.sh PYTHON [--as-tested]
 # With --as-tested, the library in the wheel must be the one that `make build` put into this tree.
 set -eu
@@ -11,7 +12,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# install ENVIRONMENT WHAT...: by uv, where it can be had.
+# install ENVIRONMENT PACKAGE...: installs with uv, where that is available.
 install() {
   began=$(date +%s)
   environment=$1
@@ -25,7 +26,7 @@ began=$(date +%s)
 echo "pip wheel .: $(($(date +%s) - began)) s"
 wheel=$(echo "$work"/wheel/perseus-*.whl)
 
-# code LIBRARY: what runs of it, without symbols and the paths of a build folder.
+# code LIBRARY: prints a hash of the library without symbols and the paths of a build folder.
 code() {
   objcopy --strip-all --remove-section=.note.gnu.build-id "$1" "$work/code"
   sha256sum < "$work/code"
@@ -52,7 +53,7 @@ pip() {
 "$python" -m venv "$work/bare"
 pip bare install -q "$wheel"
 
-# PyTorch first: what is there must stay, and be used.
+# PyTorch first: the installed version must stay, and be used.
 "$python" -m venv "$work/with-torch"
 install with-torch "$(grep '^torch==' "$root/requirements/test.txt")"
 pip with-torch freeze > "$work/before"
@@ -91,7 +92,7 @@ hvd.shutdown()
 PYTHON
 with-torch/bin/perseusrun -np 2 with-torch/bin/python torch_ranks.py
 
-# TensorFlow comes after: the same wheel has the operations for it.
+# TensorFlow is added later: the same wheel contains its operations.
 install with-torch "$(grep '^tensorflow-cpu==' "$root/requirements/test.txt")"
 cat > tensorflow_ranks.py << 'PYTHON'
 import tensorflow as tf
@@ -107,7 +108,7 @@ hvd.shutdown()
 PYTHON
 with-torch/bin/perseusrun -np 2 with-torch/bin/python tensorflow_ranks.py
 
-# MXNet has a NumPy of its own; the extra brings both, where there is a Python that takes them.
+# MXNet needs an older NumPy; the extra brings both, where a Python that supports them is found.
 if "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
   "$python" -m venv "$work/with-mxnet"
   install with-mxnet "$wheel[mxnet]"
@@ -143,7 +144,7 @@ int main(void) {
 }
 C
 cp sum.c sum.cc
-# summed COMMAND...: two ranks, which need nothing of Python's.
+# summed COMMAND...: runs two ranks, which need no Python.
 summed() {
   bare/bin/perseusrun -np 2 env -u PYTHONHOME -u PYTHONPATH PATH=/nowhere "$@"
   if ldd "$1" | grep libpython; then
@@ -161,7 +162,7 @@ for program in by-config by-config++ by-pkg-config; do
   summed "$work/$program"
 done
 
-# The package is a tree that can be moved: its CMake files must not remember where they were made.
+# The package can be moved: its CMake files must not contain the path where they were made.
 cp -r "$(bare/bin/python -m perseus.config --include)/.." moved
 mkdir project
 mv sum.c sum.cc project
@@ -180,7 +181,7 @@ cmake=$(dirname "$python")/cmake
 "$cmake" --build built > /dev/null
 summed "$work/built/sum"
 summed "$work/built/sum++"
-# By the name that tells which interface it is.
+# Looked up by the soname, which names the ABI.
 ldd built/sum | grep -q "$work/moved/lib/libperseus.so.0.1"
 
 if ldd moved/lib/libperseus.so.* | grep -Ei 'torch|tensorflow|mxnet|libpython|mpi|cuda|nccl'; then

@@ -1,11 +1,11 @@
-"""Large collectives of Perseus and its peers, in turns, and the limit of memory beside them.
+"""Large collectives of Perseus and its peers, in turns, beside the limit of memory.
 
 python benchmarks/bandwidth.py [--ranks 2 3 4] [--sizes 64K 1M 64M] [--works allreduce ...]
                                [--quick] [--json FILE] [--plot FILE]
 
-Sizes are of what each rank gives, float32. Each iteration counts as long as on its slowest rank.
-The limits, in all ranks at once: a copy of each rank's buffer, and the fastest of several ways to
-read each buffer once and to write it once (contest/contenders/limit.c). Ratios are to Perseus
+Sizes are each rank's input, in float32. An iteration counts as long as its slowest rank takes. Two
+limits are measured in all ranks at once: a copy of each rank's buffer, and the fastest of several
+ways to read each buffer once and write it once (contest/contenders/limit.c). Ratios are to Perseus
 through horovod.torch's interface.
 """
 
@@ -21,9 +21,9 @@ from contest.progress import progress
 
 WORKS = ["allreduce", "broadcast", "allgather", "alltoall", "reducescatter"]
 SIZES = [64 << 10 + 2 * power for power in range(7)]
-FEWER_SIZES = [1 << 20, 16 << 20, 64 << 20]  # of what trains few models
+FEWER_SIZES = [1 << 20, 16 << 20, 64 << 20]  # for collectives that few models train with
 QUICK_SIZES = [1 << 20, 64 << 20]
-# Turns and waits would take hours otherwise; the others' figures are latency.py's.
+# More turns and pauses would take hours; latency.py measures the other contenders.
 LEFT_OUT = ("perseus numpy", "horovod gloo, cycle 0")
 CONTENDERS = [label for label in KNOWN if label not in LEFT_OUT]
 
@@ -42,7 +42,7 @@ def main() -> None:
         type=float32_bytes,
         nargs="+",
         action=Different,
-        help="of allreduce 64K .. 256M, of the others 1M .. 64M",
+        help="allreduce: 64K .. 256M, the others: 1M .. 64M",
     )
     parser.add_argument("--works", nargs="+", action=Different, choices=WORKS, default=WORKS)
     parser.add_argument(
@@ -66,7 +66,7 @@ def main() -> None:
         ]
         with Conductor(args.contenders, ranks) as contest:
             for case in progress(cases, f"bandwidth, {ranks} ranks"):
-                # What is read and written at least is known of an allreduce.
+                # Only for an allreduce is the least amount of reading and writing known.
                 only = [
                     label
                     for label in args.contenders

@@ -2,14 +2,15 @@
 
 python benchmarks/calls.py [--ranks 2] [--sizes 4 4K] [--quick] [--json FILE] [--plot FILE]
 
-Three questions: how long a call keeps its caller (`handed over`); how long it takes from the call
-until one allreduce is done (`done`); and the same for 64 that are under way at once, until the
-last. Each iteration counts as long as on its slowest rank. Ratios are to Perseus, waiting.
+It answers three questions: how long a call keeps its caller (`handed over`); how long it takes from
+the call until one allreduce is done (`done`); and the same for 64 that are under way at once, until
+the last is done. An iteration counts as long as its slowest rank takes. Ratios are to Perseus,
+waiting.
 
-`waiting`: the caller waits for each, as MPI's does, and its callback, which may run there, has run.
-`called back`: the caller sleeps, or could do something else, and the library's thread runs the
-callback. MPI's calls go on only while the caller is within MPI, which it is here until all are
-done.
+`waiting`: the caller waits for each call, as MPI's callers do. The callback may run during the
+wait, and has run when it returns. `called back`: the caller sleeps, or could do something else, and
+the library's thread runs the callback. MPI's calls progress only while the caller is inside MPI;
+here it stays there until all are done.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CONTENDERS = [
 ]
 SIZES = [4, 1 << 10, 16 << 10, 256 << 10]
 QUICK_SIZES = [4, 4 << 10]
-#: What is measured, with how many calls at once.
+#: The measured intervals, each with the number of concurrent calls.
 WORKS = (
     ("one call until it is handed over", "calls.handed_over", 1),
     ("one call until it is done", "calls.done", 1),

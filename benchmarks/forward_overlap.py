@@ -1,14 +1,14 @@
-"""What overlap_forward saves of a training step where the network is the bottleneck.
+"""How much of a training step overlap_forward saves where the network is the bottleneck.
 
 python benchmarks/forward_overlap.py [--ranks 2 | --hosts a:1,b:1] [--layers 24] [--width 512]
                                      [--forward 1.5 | --batch 512] [--rounds 8]
 
-Three copies of a model train in turn: one for itself, one under DistributedOptimizer, one with
-overlap_forward. What a step takes beyond that of the first is communication that nothing hides.
+Three copies of a model train in turn: one without Perseus, one under DistributedOptimizer, one with
+overlap_forward. The extra time of a step over the first copy's is exposed communication.
 
-A layer computes for --forward milliseconds in the forward pass and for twice as many in the
-backward pass without using the processor, as on an accelerator. With --batch it computes on the
-processor, which communication over sockets then has to share.
+A layer computes for --forward milliseconds in the forward pass and twice as long in the backward
+pass without using the processor, as on an accelerator. With --batch it computes on the processor,
+which it then has to share with communication over sockets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contest.ranks import run
 def measure(
     layers: int, width: int, forward: float, batch: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Milliseconds of each step."""
+    """Returns the milliseconds of each step."""
     import torch
 
     import perseus.torch.horovod as hvd
@@ -35,7 +35,8 @@ def measure(
     torch.set_num_threads(1)
 
     class Compute(torch.autograd.Function):
-        """As long as a layer's on an accelerator: forward, and twice that backward."""
+        """Takes as long as a layer on an accelerator: the forward time, and twice that in
+        backward."""
 
         @staticmethod
         def forward(ctx: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -79,7 +80,7 @@ def measure(
     for _ in range(rounds):
         for name, trainer in trainers.items():
             hvd.barrier()
-            # The first step of a few has nothing to hide its communication behind.
+            # The first of several steps has nothing to hide its communication behind.
             taken = [trainer.step() for _ in range(4)][1:]
             times[name] += taken
             trainer.model.state_dict()

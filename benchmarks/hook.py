@@ -1,13 +1,13 @@
-"""What the optimizer's hook adds to a backward pass, for each gradient.
+"""The time that the optimizer's hook adds to a backward pass, for each gradient.
 
 python benchmarks/hook.py [--ranks 2] [--parameters 400] [--rounds 30]
 
-Three models of the same small parameters go through backward in turn: one without hooks, one with
-a hook that does nothing, one under DistributedOptimizer. Reductions are waited for outside of the
-time that is taken; on few processors the engine's thread still takes its share of it.
+Three models with the same small parameters go through backward in turn: one without hooks, one with
+a hook that does nothing, one under DistributedOptimizer. Waiting for reductions is not timed, but
+with few processors the engine's thread still takes its share of the timed part.
 
-Of a model with very many small parameters, gradients are not handed over one by one: the program
-says from how many on.
+Gradients of a model with very many small parameters are not handed over one by one: the program
+prints from how many parameters on.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from contest.ranks import run
 
 
 def measure(parameters: int, rounds: int) -> dict[str, float]:
-    """Median microseconds of backward, for each gradient."""
+    """Returns median microseconds of backward, for each gradient."""
     import torch
 
     import perseus.torch.horovod as hvd
@@ -55,7 +55,7 @@ def measure(parameters: int, rounds: int) -> dict[str, float]:
 
 
 def in_runs(parameters: int) -> str | None:
-    """A line for so many parameters that there is no hand-over for each; or None."""
+    """Returns a line if this many parameters are not handed over one by one; else None."""
     from perseus.torch.horovod.gradients import MANY, RUN
 
     if parameters < MANY:

@@ -4,8 +4,8 @@ python benchmarks/hosts.py [--shapes 4x1 2x2 ...] [--link 1000] [--flow 250]
                            [--parts links allreduce ...] [--quick] [--json FILE] [--plot FILE]
 
 The hosts are network namespaces of this machine (contest/lab.py). --link and --flow are the Mbit/s
-that a host may send, and each of its connections. A shape is hosts x ranks on each. At the first
-one all parts are run:
+that a host, and each of its connections, may send. A shape is hosts x ranks on each. The first
+shape runs all parts:
 
   links        what plain sockets move, from the side that connected and from the one that accepted
   allreduce    64 MiB, with the cap on connections and without it, against the limit
@@ -17,13 +17,13 @@ one all parts are run:
                slower than a V100, as links are 10 times slower than 10 Gbit/s. Peers take part with
                the first model only: a step of BERT-large takes them over a minute.
 
-At the other shapes: allreduce and latency, with the cap on connections, beside the peers over Gloo;
-MPI's take ten times as long. All of it takes less than an hour.
+The other shapes run allreduce and latency, with the cap on connections, beside the peers over Gloo;
+MPI's take ten times as long. A full run takes less than an hour.
 
 The limit of a link is what plain sockets move over 8 connections, or what the cap, which counts
 whole frames, leaves for payload, whichever is more: no program can do better.
 
-With several ranks a host, all contenders but those over Gloo share memory inside it.
+With several ranks on a host, all contenders except those over Gloo use shared memory inside it.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from contest.models import NAMES, V100
 from contest.step_bound import bytes_on_the_link
 
 LARGE = 64 << 20
-#: In these, Perseus finds its settings.
+#: Perseus finds its settings in these.
 TUNING = 16 << 20
 
-#: UCX, where an MPI uses it, would find that all hosts share this machine's memory.
+#: Where an MPI uses UCX, it would find that all hosts share this machine's memory.
 TCP_ONLY = {"UCX_TLS": "tcp,self"}
 GLOO: tuple[str | Contender, ...] = ("horovod gloo", "torch gloo")
 MPI = tuple(variant(label, label, **TCP_ONLY) for label in ("horovod mpi", "open mpi C", "mpich C"))
 PEERS = (*GLOO, *MPI)
-#: Parts that are run at every shape.
+#: Parts that run at every shape.
 QUICK = ("allreduce", "latency")
-#: Connections of plain sockets between two hosts that fill a link.
+#: Connections of plain sockets between two hosts that are enough to fill a link.
 FILLING = 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """So many hosts, and ranks on each of them; "4x1" on the command line."""
+    """Numbers of hosts, and of ranks on each; "4x1" on the command line."""
 
     hosts: int
     ranks_per_host: int
@@ -82,9 +82,9 @@ def shape(text: str) -> Shape:
 
 
 class Hosts:
-    """Hosts of one shape, for every part a lab of its own; and what the parts report.
+    """Hosts of one shape, with a lab for each part, and the reports of the parts.
 
-    first: of several shapes, the one that is measured in full.
+    first: this shape is measured in full.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Hosts:
     def contest(
         self, lab: Lab, contenders: Sequence[str | Contender], turn_seconds: float = 120
     ) -> Iterator[Conductor]:
-        """Contenders that have started, or have failed to within three minutes."""
+        """Starts contenders within three minutes; those that do not start drop out."""
         hosts = [Host(lab.address(host), "eth0", tuple(lab.at(host))) for host in range(lab.hosts)]
         with Conductor(contenders, self.shape.ranks, hosts, time_out=180) as contest:
             contest.time_out = turn_seconds
@@ -123,7 +123,7 @@ class Hosts:
         }
 
     def tune(self, contest: Conductor, labels: Sequence[str]) -> None:
-        """Perseus finds its settings in its first steps; those are not measured."""
+        """Runs the first steps, in which Perseus finds its settings; they are not measured."""
         steps = 0 if self.args.quick else self.args.tuning_steps
         if steps:
             contest.measure(
@@ -139,7 +139,7 @@ class Hosts:
 class Capacity:
     """Mbit/s of payload that each host can send, all at once.
 
-    sockets: what plain ones move; cap: what the link's cap leaves for payload.
+    sockets: what plain sockets move; cap: what the link's cap leaves for payload.
     """
 
     sockets: float
@@ -161,7 +161,7 @@ def capacity(lab: Lab, hosts: Hosts) -> Capacity:
 def add_large(
     hosts: Hosts, lab: Lab, contest: Conductor, work: str, link: Capacity
 ) -> dict[str, Times]:
-    """64 MiB allreduces, with each contender's share of the link's capacity."""
+    """Adds 64 MiB allreduces, with each contender's share of the link's capacity."""
     turns, often = (1, 1) if hosts.args.quick else (3, 5)
     slow = {one.label for one in MPI}  # 7 seconds an iteration
     times = contest.measure(
@@ -227,7 +227,8 @@ def allreduce(hosts: Hosts) -> None:
 
 
 def slow(hosts: Hosts) -> None:
-    """Host 0's busiest connection is slowed: of what it sends to the next host, an eighth."""
+    """Slows host 0's busiest connection, which carries an eighth of its traffic to the next
+    host."""
     streams = variant(
         "perseus",
         "perseus",
@@ -273,7 +274,7 @@ def collectives(hosts: Hosts) -> None:
 
 
 def add_works(hosts: Hosts, works: Sequence[tuple[str, int]]) -> None:
-    """Collectives, and the bytes that each rank gives."""
+    """Times collectives, given with the bytes of each rank's input."""
     with hosts.lab(hosts.args.flow) as lab:
         with hosts.contest(lab, ("perseus", *hosts.peers())) as contest:
             hosts.tune(contest, ["perseus"])
@@ -361,7 +362,7 @@ def main() -> None:
         parser.error("argument --plot: steps are drawn, and --parts leaves them out")
     if reason := why_not():
         sys.exit(f"no hosts: {reason}")
-    # Contenders are stopped while others have their turn: to them, time passes at once.
+    # Contenders are stopped during others' turns, and time jumps when they continue.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
     everything = report.Report(
         "hosts", file=args.json, also={"links": [], "accelerator": V100.name}

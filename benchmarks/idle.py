@@ -3,7 +3,7 @@
 python benchmarks/idle.py [--ranks 4] [--seconds 20]
 
 Each rank initialises, runs one allreduce, and sleeps; the figure is the process's CPU time (user
-and system, all threads) over the sleep.
+and system, all threads) during the sleep.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from contest.ranks import run
 
 
 def idle(seconds: float) -> float:
-    """CPU seconds of this process over a sleep of `seconds`."""
+    """Returns CPU seconds of this process during a sleep of `seconds`."""
     import numpy as np
 
     import perseus_core as core

@@ -2,8 +2,8 @@
 
 python benchmarks/latency.py [--ranks 2] [--sizes 4 1K 64K] [--quick] [--json FILE] [--plot FILE]
 
-Each iteration counts as long as on its slowest rank. Ratios are to Perseus through `hvd.allreduce`.
-Beside it: the CPU time that each contender uses while nothing is to be done.
+An iteration counts as long as its slowest rank takes. Ratios are to Perseus through
+`hvd.allreduce`. It also reports the CPU time that each contender uses while idle.
 """
 
 from __future__ import annotations

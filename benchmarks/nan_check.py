@@ -1,11 +1,11 @@
-"""What looking for NaN costs (PERSEUS_ALLREDUCE_NANCHECK).
+"""The cost of looking for NaN (PERSEUS_ALLREDUCE_NANCHECK).
 
 python benchmarks/nan_check.py [--ranks 2] [--quick] [--json FILE]
 
-1. Packing tensors into fusion buffers and unpacking them, with and without, in turns
-   (benchmarks/nan_check/): the tensors in memory, a buffer in the cache.
-2. All gradients of models at once, and an allreduce of 64 MiB, which is reduced in place: there is
-   nothing to pack, so that the search is a pass of its own, in the cache where it can be.
+1. Packing tensors into fusion buffers and unpacking them, with and without the check, in turns
+   (benchmarks/nan_check/): the tensors are in memory, a buffer is in the cache.
+2. All gradients of models at once, and an allreduce of 64 MiB, which is reduced in place. There is
+   nothing to pack, so the search is a separate pass, in the cache where possible.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What agreeing costs: messages, bytes and time against the number of ranks.
+"""The cost of agreeing: messages, bytes and time against the number of ranks.
 
 .venv/bin/python benchmarks/negotiation.py [--quick] [--json FILE] [--plot FILE]
 
-1. Real processes: messages and bytes an agreement with 100 tensors in flight, and the time of an
-   agreement alone (a barrier is nothing else).
-2. A training step's 161 gradients over shared memory: agreements and their messages a step.
+1. Real processes: messages and bytes of an agreement with 100 tensors in flight, and the time of an
+   agreement alone, measured with barriers, which consist of nothing else.
+2. A training step's 161 gradients over shared memory: agreements and their messages in a step.
 3. Many ranks: the engine's own negotiators over simulated links (benchmarks/negotiation/), beside
    Horovod's schemes under the same model. Times run from the last rank's submission until the last
-   rank knows. `--model between_latency_ns=50000` and the like change the model.
+   rank knows the outcome. `--model between_latency_ns=50000` and the like change the model.
    `--plot FILE.svg` draws them, and the messages to FILE-messages.svg.
 """
 
@@ -25,11 +25,12 @@ from contest.report import Report, add_arguments, plot
 
 COUNTED = ("agreements", "agreement_messages_sent", "agreement_bytes_sent", "merges", "shards")
 
-# Ranks of real jobs run the next two.
+# The next two functions run on the ranks of real jobs.
 
 
 def count_agreements(rounds: int, names: int) -> dict[str, list[float]]:
-    """Counters of the first and of later rounds of `names` operations; microseconds of barriers."""
+    """Returns counters of the first and of later rounds of `names` operations, and barrier
+    times."""
     import numpy as np
 
     import perseus_core as core
@@ -64,7 +65,8 @@ def count_agreements(rounds: int, names: int) -> dict[str, list[float]]:
 def count_in_steps(
     steps: int, tensors: list[tuple[str, tuple[int, ...]]], backward_s: float
 ) -> dict[str, float]:
-    """Counters a step; the last parameters' gradients come first, over `backward_s` seconds."""
+    """Returns counters in a step; the last layer's gradients come first, over `backward_s`
+    seconds."""
     import numpy as np
 
     import perseus_core as core
@@ -98,7 +100,7 @@ def real_agreements(sizes: list[int], rounds: int, names: int) -> Iterator[dict]
     for size in progress(sizes, "real processes"):
         results = run(count_agreements, args=(rounds, names), num_proc=size)
         per_agreement = [r["steady"][1] / r["steady"][0] for r in results]
-        # The slowest rank of each barrier: what the agreement took.
+        # The slowest rank of each barrier gives the time of the agreement.
         times = [max(times) for times in zip(*(r["times_us"] for r in results), strict=True)]
         first_agreements, first_messages, first_bytes = results[0]["first"][:3]
         yield {
@@ -191,7 +193,7 @@ def gather(rows: Iterable[dict], report: Report) -> None:
 
 
 def most_messages(row: dict) -> int:
-    """Sent or received, whichever is more, of the rank that has most."""
+    """Returns the most messages of any rank, sent or received, whichever is more."""
     return max(row["messages_sent"][1], row["messages_received"][1])
 
 
@@ -203,7 +205,7 @@ def main() -> None:
         type=at_least(2),
         nargs="*",
         action=Different,
-        help="real processes; none: leave out",
+        help="numbers of real processes; an empty list skips this part",
     )
     parser.add_argument(
         "--step-ranks", type=at_least(2), nargs="*", action=Different, default=[2, 4]

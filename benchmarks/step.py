@@ -1,21 +1,21 @@
-"""A training step's communication that computing does not hide: Perseus and its peers, in turns.
+"""The exposed communication of a training step: Perseus and its peers, in turns.
 
 python benchmarks/step.py [--ranks 2] [--models vgg16 ...] [--framework torch] [--slowdown 1]
                           [--quick] [--json FILE] [--plot FILE]
 
-The gradients of real models, as backward would produce them on an accelerator that is simulated
-(contest/models.py, contest/works/step.py). Exposed communication is what a step takes longer than
-computing alone. Its lower bound is that of the best schedule (contest/step_bound.py) where moving n
-gradients takes as long as reading and writing them once, in all ranks at once: the limit of memory,
-measured in the same run. benchmarks/hosts.py has the same over links.
+The gradients are those of real models, as backward would produce them on a simulated accelerator
+(contest/models.py, contest/works/step.py). Exposed communication is how much longer a step takes
+than computing alone. Its lower bound is that of the best schedule (contest/step_bound.py), if
+moving n gradients takes as long as reading and writing them once, in all ranks at once: the limit
+of memory, measured in the same run. benchmarks/hosts.py does the same over links.
 
-Then all gradients at once, without computing: from the first's submission to having all. `perseus`
-calls hvd.allreduce_async_ for each, as scripts may by hand; "as its optimizer" is what training
-with DistributedOptimizer does.
+Then it times all gradients at once, without computing: from the first's submission to having all.
+`perseus` calls hvd.allreduce_async_ for each, as scripts may by hand; "as its optimizer" does what
+training with DistributedOptimizer does.
 
-With --framework tensorflow only that, in one graph that makes the gradients and reduces them,
-beside the same through perseus.h: nothing paces what a graph computes as the accelerator does. With
---framework mxnet only that, beside MXNet's own KVStore, with servers that sum what they are sent.
+--framework tensorflow runs only this second part, in one graph that makes the gradients and reduces
+them, beside the same through perseus.h: a graph cannot be paced like the accelerator. --framework
+mxnet runs only this part, beside MXNet's own KVStore, with servers that sum what they are sent.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from contest.launch import IN_GRAPHS, KNOWN, MXNET, ON_MXNET, OPTIMIZER
 from contest.models import NAMES, V100, model
 
 LIMIT = "memory limit"
-#: What the limit is measured with.
+#: The contender that measures the limit.
 COPIED = 64 << 20
-#: The first is what the others are compared to. Of PyTorch: interfaces to submit gradients by hand,
-#: and what a training script's optimizer does.
+#: The others are compared to the first. The first ones, of PyTorch, are interfaces to submit
+#: gradients by hand, and what a training script's optimizer does.
 AT_ONCE = {
     "torch": (
         KNOWN["perseus"],

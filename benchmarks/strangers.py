@@ -1,17 +1,17 @@
-"""What strangers cost a running job, who scan, babble, lie, and hold connections without a word.
+"""The cost to a running job of strangers that scan, babble, lie, and hold silent connections.
 
 python benchmarks/strangers.py [--ranks 2] [--rounds 8] [--json FILE]
 
-A job over TCP trains; its ranks and its launcher listen. In turns nobody disturbs it, strangers
-turn to all of its ports, or the same strangers turn to a program that drops whoever comes: what
-they cost the machine itself. All at once, every second:
+A job over TCP trains; its ranks and its launcher listen. In turns, nobody disturbs it, strangers
+connect to all of its ports, or the same strangers connect to a program that drops every connection,
+which shows their cost to the machine itself. Every second, all at once:
 
-  scanner      300 connections that close at once
-  babbler      100 that send 4 KiB of random bytes
-  liar         50 that send a hello with a proof made of another secret
-  silent       1,000 connections are opened, and say nothing
+    scanner      300 connections that close at once
+    babbler      100 that send 4 KiB of random bytes
+    liar         50 that send a hello with a proof made with another secret
+    silent       1,000 connections that are opened and send nothing
 
-Milliseconds a training step, the slowest rank's.
+It reports milliseconds of a training step, the slowest rank's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from contest.arguments import at_least
 from contest.conductor import Times
 
 PHASE_SECONDS = 5.0
-#: Not measured: strangers come and go.
+#: Seconds that are not measured, while strangers come and go.
 SETTLING_SECONDS = 1.0
 SILENT = 1000
 RATES = {"scan": 300, "babble": 100, "lie": 50}
@@ -69,7 +69,7 @@ while True:
 
 
 class Strangers:
-    """All of them, in a process of their own, until stopped."""
+    """All strangers, in a process of their own, until stopped."""
 
     def __init__(self, ports: list[int]) -> None:
         command = [sys.executable, __file__, "--strangers", *map(str, ports)]
@@ -81,7 +81,7 @@ class Strangers:
 
 
 def disturb(ports: list[int]) -> None:
-    """What Strangers runs."""
+    """The body of Strangers' process."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     held = [reach(ports[i % len(ports)]) for i in range(SILENT)]
     due = dict.fromkeys(RATES, time.monotonic())
@@ -105,13 +105,14 @@ def disturb(ports: list[int]) -> None:
 
 
 def lie_to_rank() -> bytes:
-    """A Hello of csrc/transport/handshake.h, and a proof without the secret."""
+    """Returns a Hello of csrc/transport/handshake.h, and a proof without the secret."""
     of_job, nonce, proof = (secrets.token_bytes(count) for count in (16, 16, 32))
     return b"Perseus1" + of_job + nonce + struct.pack("<2I4H", 1, 0, 1, 0, 5, 0) + proof
 
 
 def lie_to_launcher() -> bytes:
-    """A Hello frame of csrc/bootstrap/rendezvous_protocol.h: all of it right but for its proof."""
+    """Returns a Hello frame of csrc/bootstrap/rendezvous_protocol.h, correct except for its
+    proof."""
     body = secrets.token_bytes(32) + struct.pack("<5I", 1, 0, 2, 0, 0) + secrets.token_bytes(32)
     return struct.pack("<I", len(body)) + body
 
@@ -142,7 +143,7 @@ class TrainingJob:
             "-c",
             JOB,
         ]
-        # On loopback ranks and rendezvous alike can be reached by the strangers here.
+        # On loopback the strangers here can reach both ranks and rendezvous.
         environment = {
             **os.environ,
             "PERSEUS_TRANSPORT": "tcp",
@@ -163,7 +164,7 @@ class TrainingJob:
         self.ports = listening([self._process.pid, *pids])
 
     def listen(self, seconds: float) -> list[dict]:
-        """What the ranks say in that time."""
+        """Returns what the ranks report in that time."""
         said, end = [], time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not self._selector.select(left):
@@ -181,7 +182,7 @@ class TrainingJob:
 
 
 def listening(pids: list[int]) -> list[int]:
-    """TCP ports on which these processes listen."""
+    """Returns the TCP ports on which these processes listen."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -1,14 +1,15 @@
-"""Images a second that real models train with: Perseus and its peers, in turns.
+"""Images a second in training real models: Perseus and its peers, in turns.
 
 python benchmarks/training.py [--ranks 1 2 4] [--models cnn resnet] [--framework torch]
                               [--batch 32] [--quick] [--json FILE] [--plot FILE]
 
-Small convolutional networks on the MNIST digits, --batch images a rank in each step, one thread of
-PyTorch a rank. A step counts as long as on its slowest rank. Perseus as Horovod scripts use it
-(DistributedOptimizer) and as the backend of PyTorch's DistributedDataParallel; beside it
-DistributedDataParallel over Gloo, and Horovod. Ratios are to the first; higher is faster.
+The models are small convolutional networks on the MNIST digits, with --batch images a rank in each
+step, and one PyTorch thread in each rank. A step counts as long as its slowest rank takes. Perseus
+runs as Horovod scripts use it (DistributedOptimizer) and as the backend of PyTorch's
+DistributedDataParallel, beside DistributedDataParallel over Gloo, and Horovod. Ratios are to the
+first; higher is faster.
 
-With --framework tensorflow the same models in Keras, a tf.function each step, an operation on one
+--framework tensorflow trains the same models in Keras, with a tf.function for each step and one
 thread: Perseus and Horovod with DistributedGradientTape, and MultiWorkerMirroredStrategy.
 """
 
@@ -68,7 +69,7 @@ def main() -> None:
         nargs="+",
         action=Different,
         choices=[one.label for of_framework in CONTENDERS.values() for one in of_framework],
-        help="of those of the framework; all if not given",
+        help="models of the framework; all if not given",
     )
     report.add_arguments(parser)
     args = parser.parse_args()

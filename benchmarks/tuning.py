@@ -1,15 +1,15 @@
-"""What Perseus chooses for itself in its first steps, beside every fixed choice of a sweep.
+"""The settings that Perseus tunes itself to, beside every fixed choice of a sweep.
 
 python benchmarks/tuning.py [--works resnet50 bert-base ...] [--ranks 2 4] [--hosts 2]
                             [--quick] [--json FILE] [--plot FILE]
 
-One contender tunes itself on the work; the others have fixed settings, all combinations of some
-values, and tune nothing. After a short round of all, the fastest, the defaults and the one that
-has tuned itself are measured again, longer, in turns. Then what the tuner has chosen, the fastest
-of the others and the defaults are set in new processes, several of each: some are slower than their
-like for good, and whoever came out first of many was lucky, too. Ratios are of that last round.
-Works are all gradients of a model at once, and an allreduce of 64 MiB; those over hosts run on
-network namespaces with capped links (contest/lab.py), as root.
+One contender tunes itself on the work. The others have fixed settings, all combinations of some
+values, and do not tune. After a short round of all, the fastest, the defaults and the tuned one are
+measured again, longer, in turns. Then the tuner's choice, the fastest of the others and the
+defaults are set in new processes, several for each: some processes stay slower than others with the
+same settings, and the fastest of many was partly lucky. Ratios are from that last round. Works are
+all gradients of a model at once, and an allreduce of 64 MiB. Those over hosts run on network
+namespaces with capped links (contest/lab.py), as root.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ WORKS = {
     "allreduce": Work("collective.allreduce", {"elements": 16 << 20}, "allreduce of 64 MiB"),
 }
 IN_A_HOST = ("resnet50", "bert-base", "ctr", "allreduce")
-#: A small model: on links, a sweep takes its time.
+#: A small model, because a sweep over links takes long.
 OVER_HOSTS = ("googlenet",)
 
 
 class Sweep:
-    """The contenders of one place: ranks on this host, or on several."""
+    """The contenders of one setup: ranks on this host, or on several."""
 
     def __init__(
         self, args: argparse.Namespace, ranks: int, hosts: Sequence[Host], works: Sequence[str]
@@ -76,12 +76,12 @@ class Sweep:
         self._place = ranks, hosts
         self._folder = tempfile.TemporaryDirectory(prefix="tuning-")
         ladders = LADDERS_OVER_HOSTS if hosts else LADDERS
-        if args.quick:  # the ends of each
+        if args.quick:  # the first and last value of each
             ladders = {name: values[:: len(values) - 1] for name, values in ladders.items()}
         self._names = list(ladders)
         self._fixed = {sweep.text(values): values for values in sweep.grid(ladders)}
         self._defaults = next(iter(self._fixed))
-        #: What the short round of all has given, for each work.
+        #: The times of the short round of all, for each work.
         self.swept: dict[str, list[dict[str, Any]]] = {}
         tuning = [
             variant(BASE, f"{TUNED} on {work}", PERSEUS_TUNING_LOG=str(self._log(work)))
@@ -99,13 +99,13 @@ class Sweep:
         self._folder.cleanup()
 
     def run(self, name: str) -> tuple[sweep.Choice | None, dict[str, Times], dict[str, Times]]:
-        """What the tuner has chosen, and times: its own, the defaults', the fastest fixed ones'.
+        """Returns the tuner's choice, and the times of it, the defaults and the fastest fixed ones.
 
-        And those of the last round: "chosen", "best" of the others, "defaults".
+        Also returns those of the last round: "chosen", "best" of the others, "defaults".
         """
         work, args = WORKS[name], self._args
         tuned = f"{TUNED} on {name}"
-        # The tuner's steps, and some in which it must not need any more.
+        # The tuner's steps, and some more after it has finished.
         self._measure(work, [tuned], turns=1, iterations=MOST_STEPS + 5)
         choice = sweep.read_choice(self._log(name), self._names)
         first = self._measure(work, list(self._fixed), turns=args.coarse_turns, iterations=3)
@@ -132,7 +132,7 @@ class Sweep:
     def _in_new_processes(
         self, work: Work, settings: Mapping[str, sweep.Values], iterations: int
     ) -> dict[str, Times]:
-        """Times with each of these settings, of all processes that have them."""
+        """Returns times for each of these settings, over all processes that have them."""
         different = {sweep.text(values): values for values in settings.values()}
         copies = {
             label: [
@@ -162,7 +162,7 @@ class Sweep:
 
 
 def pooled(parts: Sequence[Times]) -> Times:
-    """All iterations of contenders that are alike."""
+    """Joins the iterations of contenders with the same settings."""
     reason = next((part.reason for part in parts if part.reason), None)
     return Times([time for part in parts for time in part.microseconds], reason)
 
@@ -174,7 +174,7 @@ def add_case(
     times: Mapping[str, Times],
     last: Mapping[str, Times],
 ) -> None:
-    """Rows of the finalists; the tuned one's tells how it stands in the last round."""
+    """Adds rows of the finalists; the tuned one's row also has its result in the last round."""
     before = len(tuning.rows)
     tuning.add(case, times)
     tuning.print_case(case)
@@ -225,7 +225,7 @@ def place_text(row: Mapping[str, Any]) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """For each work the times of the finalists, as a part of the defaults'."""
+    """Draws the times of the finalists for each work, relative to the defaults'."""
     cases = report.measured(rows, "to_best")
 
     from matplotlib import pyplot
@@ -259,7 +259,9 @@ def main() -> None:
     parser.add_argument("--hosts", type=at_least(2), nargs="+", action=Different, default=[2])
     parser.add_argument("--link", type=at_least(1), default=1000, help="Mbit/s")
     parser.add_argument("--flow", type=at_least(1), default=250, help="Mbit/s")
-    parser.add_argument("--finalists", type=at_least(1), default=4, help="of the fixed choices")
+    parser.add_argument(
+        "--finalists", type=at_least(1), default=4, help="fixed choices to measure again"
+    )
     report.add_arguments(parser)
     args = parser.parse_args()
     if not args.works and not args.works_over_hosts:
@@ -269,7 +271,7 @@ def main() -> None:
             sys.exit(f"no hosts: {reason}")
         print(f"no hosts: {reason}")
         args.works_over_hosts = []
-    # Contenders are stopped while others have their turn: to them, time passes at once.
+    # Contenders are stopped during others' turns, and time jumps when they continue.
     os.environ.setdefault("PERSEUS_START_TIMEOUT", "3600")
     args.coarse_turns, args.turns, args.seconds = (1, 2, 0.1) if args.quick else (2, 9, 0.8)
     swept: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Arguments of the programs: what makes no sense is refused before anything is started."""
+"""Parses the programs' arguments, and refuses invalid ones before anything is started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """For whole numbers."""
+    """Returns a parser of whole numbers that are at least `minimum`."""
 
     def number(text: str) -> int:
         if not re.fullmatch(r"-?\d+", text):
@@ -32,7 +32,7 @@ def positive(text: str) -> float:
 
 
 def float32_bytes(text: str) -> int:
-    """Of some float32: "64K", "64KiB", "256M", "4"."""
+    """Parses the size of a float32 buffer, in bytes: "64K", "64KiB", "256M", "4"."""
     words = re.fullmatch(r"(\d+)(?:([KMG])(?:i?B)?|B)?", text)
     if words is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 4, 64K or 256M")
@@ -43,7 +43,7 @@ def float32_bytes(text: str) -> int:
 
 
 def setting(types: Mapping[str, Callable[[str], float]]) -> Callable[[str], str]:
-    """For NAME=NUMBER, where the name says of which type the number is."""
+    """Returns a parser of NAME=NUMBER, where the name determines the type of the number."""
 
     def checked(text: str) -> str:
         name, _, value = text.partition("=")
@@ -59,7 +59,7 @@ def setting(types: Mapping[str, Callable[[str], float]]) -> Callable[[str], str]
 
 
 class Different(argparse.Action):
-    """Takes a list of which no two are equal: their figures could not be told apart."""
+    """Takes a list of different values: the figures of equal ones could not be told apart."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""Programs of benchmarks/ that are built against rooms of the engine, into build/benchmarks."""
+"""Builds the programs of benchmarks/ that call rooms of the engine, into build/benchmarks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FOLDER = ROOT / "build/benchmarks"
 
 @functools.cache
 def program(name: str) -> Path:
-    """Builds it, or brings it up to date, once a process.
+    """Builds the program or brings it up to date, at most once in each process.
 
-    Raises CalledProcessError; the compiler has said why.
+    Raises CalledProcessError; the compiler has printed why.
     """
     sys.path.insert(0, str(ROOT / "scripts"))
     import toolchain

@@ -1,4 +1,4 @@
-"""Contenders written in C, compiled on first use into build/benchmarks."""
+"""Compiles contenders written in C on first use, into build/benchmarks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FOLDER = ROOT / "build/benchmarks"
 
 
 def program(source: str, mpi: str | None = None) -> Path:
-    """The program made of contenders/`source`, against the MPI in build/`mpi` or perseus.h.
+    """Compiles contenders/`source` against the MPI in build/`mpi`, or against perseus.h.
 
-    Raises OSError or CalledProcessError (its stderr holds the compiler's words).
+    Raises OSError or CalledProcessError, whose stderr is the compiler's output.
     """
     target = FOLDER / (Path(source).stem + (f"_{mpi}" if mpi else ""))
     shared = ("contender", "gradients", "calls", "serve")
@@ -53,7 +53,7 @@ def program(source: str, mpi: str | None = None) -> Path:
 
 
 def tables() -> str:
-    """The models' gradients, in forward order, in C."""
+    """Returns C tables of the models' gradients, in forward order."""
     lines = ["#include <stddef.h>"]
     lines += ["typedef struct { const char* name; size_t elements; } tensor_t;"]
     lines += [

@@ -1,8 +1,8 @@
-"""Gives each contender its turns, and gathers times.
+"""Gives contenders their turns, and collects times.
 
-Every contender's ranks live all the time, but only those of the one in turn run: the others are
-stopped by SIGSTOP, so that one that polls burns no core of another's turn. Turns are interleaved:
-what changes on the machine meanwhile meets all alike.
+Every contender's ranks live for the whole run, but only those of the contender in turn execute. The
+others are stopped by SIGSTOP, so that a contender that polls takes no core from another's turn.
+Turns are interleaved, so that changes on the machine affect all contenders alike.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from contest.team import Team, WorkFailedError
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of them stay below."""
+    """Returns the value that `percent` of the values stay below."""
     return sorted(values)[round((len(values) - 1) * percent / 100)]
 
 
 @dataclass
 class Times:
-    """Of one contender at one work: for each iteration the slowest rank's, in microseconds.
+    """One contender's times at one work: for each iteration the slowest rank's, in microseconds.
 
-    `reason` says why there are none, or no more than these; `note` how the contender did it.
+    `reason` says why there are none, or no more than these; `note` says how the contender did it.
     """
 
     microseconds: list[float] = field(default_factory=list)
@@ -53,12 +53,12 @@ class Conductor:
             times = contest.measure("collective.allreduce", seconds=0.5, elements=1 << 20)
             times["8 streams"].median
 
-    contenders: names from launch.KNOWN, or Contenders (variants of those, say); labels must differ.
-    ranks: of each contender. hosts: where they run, in blocks; this host if not given.
-    time_out: seconds that one turn, or the start of a contender, may take.
+    contenders: names from launch.KNOWN, or Contenders (such as variants of those); labels must
+    differ. ranks: how many each contender has. hosts: where they run, in blocks; this host by
+    default. time_out: seconds allowed for one turn, or for the start of a contender.
 
-    A contender that cannot start, dies, or does not answer in time is out: `absent` gives its
-    reason, as do the Times of every later measurement. For the main thread alone.
+    A contender that cannot start, dies, or does not answer in time drops out: `absent` gives its
+    reason, as do the Times of every later measurement. Only the main thread may use this class.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Conductor:
         self._teams: dict[str, Team] = {}
 
     def __enter__(self) -> Conductor:
-        # Stopped ranks would outlive a conductor that ends without a word.
+        # Stopped ranks would outlive a conductor that exits without ending them.
         self._signals = ExitStack()
         self._signals.enter_context(ending.by_exception())
         self._folder = tempfile.TemporaryDirectory(prefix="contest-")
@@ -108,13 +108,13 @@ class Conductor:
         only: Iterable[str] | None = None,
         **options: Any,
     ) -> dict[str, Times]:
-        """Lets every contender, or `only` some, do `work` in `turns` interleaved turns.
+        """Lets every contender, or those in `only`, do `work` in `turns` interleaved turns.
 
         work: "module.function" of contest/works; `options` are its keyword arguments: numbers or
-        strings. Each turn is `iterations` long if that is given, for all or by label; else about
-        `seconds`, of which a trial tells how many iterations that is (3 to 2000, for each contender
-        its own).
-        A work that fails on all ranks is only that work's failure: the contender stays.
+        strings. A turn has `iterations` iterations if that is given, for all or by label. Otherwise
+        it takes about `seconds`; a trial determines how many iterations that is (3 to 2000) for
+        each contender. If a work fails on all ranks, only that work has failed: the contender
+        stays.
         """
         labels = list(self.contenders if only is None else only)
         results = {label: Times(reason=self.absent.get(label)) for label in labels}
@@ -134,7 +134,7 @@ class Conductor:
         return results
 
     def pids(self, label: str) -> list[int]:
-        """The processes of a contender's ranks; none if it is out."""
+        """Returns the processes of a contender's ranks; none if it has dropped out."""
         return list(self._teams[label].pids) if label in self._teams else []
 
     def _trial(

@@ -1,7 +1,7 @@
-"""How a run ends: stopped ranks and network namespaces must not outlive it.
+"""Ends a run: stopped ranks and network namespaces must not outlive it.
 
-SIGINT, SIGTERM and SIGHUP end a run by SystemExit, so that everything is cleaned up, and quietly.
-Processes that it has started die with it even if it is killed by SIGKILL.
+SIGINT, SIGTERM and SIGHUP end a run by SystemExit, so that everything is cleaned up quietly.
+Processes that the run has started die with it, even if it is killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _arrived: list[int] = []
 
 @contextmanager
 def by_exception() -> Iterator[None]:
-    """Meanwhile the first of SIGNALS raises SystemExit, and those after it do nothing.
+    """Inside it, the first of SIGNALS raises SystemExit, and later ones do nothing.
 
-    The exit status is a shell's: 130 after Ctrl-C. What was ignored stays ignored, as under nohup.
-    For the main thread; may be nested: programs have it around all that they do.
+    The exit status is a shell's: 130 after Ctrl-C. A signal that was ignored stays ignored, as
+    under nohup. For the main thread; it may be nested, and programs wrap everything that they do in
+    it.
     """
     if signal.getsignal(signal.SIGTERM) is _end:
         yield
@@ -44,7 +45,7 @@ def by_exception() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """For what must not be left half-way: SIGNALS arrive after it."""
+    """Delays SIGNALS until the end of a block that must not be interrupted half-way."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -53,9 +54,9 @@ def held_back() -> Iterator[None]:
 
 
 def with_parent() -> None:
-    """From now on this process is killed when its parent dies, even while it is stopped.
+    """Makes the kernel kill this process when its parent dies, even while it is stopped.
 
-    That holds for the program that it becomes by exec, but not for processes that it starts.
+    This still holds after exec, but not for processes that this one starts.
     """
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

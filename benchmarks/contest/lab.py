@@ -1,8 +1,8 @@
 """Hosts that are network namespaces of this machine, with capped links: see scripts/netlab.sh.
 
-What it has of a cloud's network: a cap on what a host sends and on what each of its connections
-sends. What it has not: latency (0.1 ms between hosts), loss, and a processor for each host; all
-hosts share this machine's.
+It has these properties of a cloud's network: a cap on what a host sends, and on what each of its
+connections sends. It lacks others: latency (0.1 ms between hosts), loss, and a processor for each
+host; all hosts share this machine's.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from contest import ending
 
 NETLAB = Path(__file__).parents[2] / "scripts/netlab.sh"
 PLAIN_SOCKETS = Path(__file__).with_name("plain_sockets.py")
-#: A lab of its own, so that tests may use theirs meanwhile.
+#: A separate lab, so that tests can use theirs at the same time.
 NAME = "contest"
-#: A cap counts frames: of each 1,514 bytes, 66 are headers of Ethernet, IP and TCP (timestamps).
+#: A cap counts frames: in each 1,514 bytes, 66 are headers of Ethernet, IP and TCP (timestamps).
 PAYLOAD_OF_A_FRAME = 1448 / 1514
 
 
 @dataclass(frozen=True)
 class Connection:
-    """One that is established, as its host sees it."""
+    """An established connection, as its host sees it."""
 
     port: int
     peer: str
@@ -41,7 +41,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class Lab:
-    """`hosts` hosts; caps in Mbit/s, where None is none. Use `open_lab`."""
+    """A lab of `hosts` hosts; caps are in Mbit/s, or None for no cap. Use `open_lab`."""
 
     hosts: int
     link_mbit: int | None = None
@@ -49,14 +49,14 @@ class Lab:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What perseusrun, and netlab.sh itself, need to find the hosts."""
+        """Returns what perseusrun and netlab.sh need to find the hosts."""
         return {"NETLAB": NAME, "PERSEUSRUN_RSH": f"{NETLAB} rsh"}
 
     def address(self, host: int) -> str:
         return f"10.86.0.{host + 1}"
 
     def at(self, host: int, *command: str) -> list[str]:
-        """The command line that runs a command on a host; it stays one process."""
+        """Returns the command line that runs a command on a host; it stays one process."""
         return ["env", f"NETLAB={NAME}", str(NETLAB), "at", str(host), *command]
 
     def netlab(self, *arguments: object) -> None:
@@ -67,11 +67,11 @@ class Lab:
     def plain_sockets(
         self, connections: int, *, senders: str = "connecting", seconds: float = 2
     ) -> list[float]:
-        """Mbit/s that a host gets from the one before it while all send, window by window.
+        """Returns Mbit/s that a host gets from the previous one while all send, in each window.
 
-        Of the host with the best median. A congestion control pauses at times, to probe: such a
-        window says nothing of the link, and the median passes over it. `connections` are those
-        between two hosts. "accepting": those send that accepted them.
+        These are the host's with the best median. A congestion control pauses at times, to probe:
+        such a window says nothing about the link, and the median ignores it. `connections` is their
+        number between two hosts. With "accepting", the side that accepted a connection sends.
         """
         jobs = [self._plain_sockets(host, connections, senders, seconds) for host in self._all]
         outputs = [job.communicate(timeout=60 + seconds)[0] for job in jobs]
@@ -81,11 +81,12 @@ class Lab:
         return max(found, key=statistics.median)
 
     def payload_mbit(self) -> float | None:
-        """What the cap of a host's link leaves for payload: the most that any program can move."""
+        """Returns what the cap of a host's link leaves for payload: the most any program can
+        move."""
         return None if self.link_mbit is None else self.link_mbit * PAYLOAD_OF_A_FRAME
 
     def connections(self, host: int, pids: Collection[int] | None = None) -> list[Connection]:
-        """A host's connections, of these processes only; most bytes sent first."""
+        """Returns a host's connections, only of these processes if given; most bytes sent first."""
         shown = subprocess.run(
             self.at(host, "ss", "-HOtinp", "state", "established"),
             capture_output=True,
@@ -99,7 +100,7 @@ class Lab:
 
     @contextmanager
     def slowed(self, slow: Sequence[tuple[int, Connection]], mbit: float) -> Iterator[None]:
-        """Meanwhile these connections, one a host at most, send no more than that."""
+        """Within the block, caps these connections, at most one on each host, to `mbit`."""
         done = []
         try:
             for host, connection in slow:
@@ -124,7 +125,7 @@ class Lab:
 
 
 def parse_connections(text: str) -> list[Connection]:
-    """From the lines of `ss -HOtinp`; those to other hosts only."""
+    """Parses the lines of `ss -HOtinp`; keeps only connections to other hosts."""
     found = []
     for line in text.splitlines():
         ends = re.search(r"([\d.]+):(\d+)\s+([\d.]+):(\d+)\s", line)
@@ -139,7 +140,7 @@ def parse_connections(text: str) -> list[Connection]:
 
 
 def why_not() -> str | None:
-    """Why this machine can have no lab, or None."""
+    """Returns why this machine cannot have a lab, or None."""
     probe = ["ip", "netns", "add", f"{NAME}-probe"]
     try:
         allowed = subprocess.run(probe, capture_output=True, text=True)
@@ -152,7 +153,7 @@ def why_not() -> str | None:
 
 
 def end_all() -> None:
-    """Kills what runs on the hosts: a lab that is removed lives on below its processes."""
+    """Kills what runs on the hosts: a removed namespace lives on below its processes."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     for name in re.findall(rf"^{NAME}\d+\b", listed.stdout, re.MULTILINE):
         pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
@@ -165,11 +166,11 @@ def end_all() -> None:
 def open_lab(
     hosts: int, link_mbit: int | None = None, flow_mbit: int | None = None
 ) -> Iterator[Lab]:
-    """A lab that stands meanwhile. One at a time."""
+    """Opens a lab for the duration of the block. Only one can exist at a time."""
     lab = Lab(hosts, link_mbit, flow_mbit)
     caps = [cap for cap in (link_mbit, flow_mbit) if cap is not None]
     with ending.by_exception():
-        _remove(lab)  # what a run that was killed has left
+        _remove(lab)  # left by a run that was killed
         try:
             lab.netlab("up", hosts, *caps)
             yield lab

@@ -1,7 +1,7 @@
-"""How the ranks of each contender are started, on this host or over several.
+"""Starts the ranks of each contender, on this host or over several.
 
-A host is a command that runs others there: `ip netns exec lab0`, say. All hosts share this
-machine's files and process ids. Ranks fill the hosts in blocks.
+A host is a command prefix that runs a command there, such as `ip netns exec lab0`. All hosts share
+this machine's files and process ids. Ranks fill the hosts in blocks.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import IO
 from contest import compiled, ending
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Environments with Horovod, by the programs of contenders.
+#: Environments with Horovod, by the contenders' programs.
 PEERS = {
     "horovod_torch": ROOT / "build/peers",
     "horovod_tensorflow": ROOT / "build/peers-tensorflow",
 }
 MPI_OF_HOROVOD = "openmpi"
 MXNET = ROOT / "build/mxnet"
-#: Who is not run by this Python.
+#: The environments of programs that this Python does not run.
 ENVIRONMENTS = {**PEERS, "perseus_mxnet": MXNET, "mxnet_kvstore": MXNET}
 
 
@@ -43,7 +43,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Contender:
-    """Who takes part. `environment` is added to that of its ranks.
+    """A contender. `environment` is added to that of its ranks.
 
     launcher: "ranks" (variables as torchrun's), "tensorflow" (its TF_CONFIG), "mxnet" (its servers,
       as many as ranks), "horovod gloo", or an MPI: "openmpi", "mpich".
@@ -62,14 +62,14 @@ class Contender:
 
 
 def variant(base: str | Contender, label: str, **environment: str) -> Contender:
-    """`base` with other settings, to compete beside it."""
+    """Returns `base` with other settings, as a contender of its own."""
     contender = KNOWN[base] if isinstance(base, str) else base
     return replace(contender, label=label, environment={**contender.environment, **environment})
 
 
 _NO_WAIT = {"HOROVOD_CYCLE_TIME": "0"}
 _BY_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
-# Gives the core up between polls, without which ranks on few cores stand in each other's way.
+# Yields the core between polls; without it, ranks that share few cores block each other.
 _BUSY = ("--mca", "mpi_yield_when_idle", "1")
 
 KNOWN: dict[str, Contender] = {
@@ -93,18 +93,18 @@ KNOWN: dict[str, Contender] = {
 }
 
 
-#: What no allreduce inside a host should, or can, do without.
+#: The least memory traffic that an allreduce inside a host should, or can, have.
 LIMITS = ("copy limit", "memory limit")
-#: What a training script's optimizer does with gradients; in all else it is `perseus`.
+#: Reduces gradients as a training script's optimizer does; otherwise the same as `perseus`.
 OPTIMIZER = Contender("perseus, as its optimizer", "ranks", "perseus_optimizer")
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-#: Who reduces gradients in TensorFlow's graphs, and does nothing else here.
+#: Contenders that only reduce gradients in TensorFlow's graphs.
 IN_GRAPHS = (
     Contender("perseus tensorflow", "ranks", "perseus_tensorflow", _QUIET),
     Contender("horovod tensorflow", "horovod gloo", "horovod_tensorflow", _QUIET),
     Contender("tensorflow multiworker", "tensorflow", "tensorflow_multiworker", _QUIET),
 )
-#: Who reduces MXNet's arrays.
+#: Contenders that reduce MXNet's arrays.
 ON_MXNET = (
     Contender("perseus mxnet", "ranks", "perseus_mxnet"),
     Contender("perseus kvstore", "ranks", "mxnet_kvstore", {"KVSTORE": "dist_sync_perseus"}),
@@ -114,7 +114,7 @@ ON_MXNET = (
 
 @dataclass
 class Job:
-    """What launch started: ranks or their mpirun, which end by themselves, and who serves them."""
+    """The started processes: ranks or their mpirun, which exit by themselves, and their servers."""
 
     processes: list[subprocess.Popen[bytes]]
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -194,7 +194,8 @@ def _place(ranks: int, hosts: Sequence[Host]) -> list[Host]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """That nobody listens on now; in other network namespaces chosen no worse than blindly."""
+    """Returns ports that are free here; in other network namespaces this is no worse than a
+    guess."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -205,7 +206,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _torchrun_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, str]]:
-    """What torchrun would set, which Perseus and torch.distributed read alike."""
+    """Returns the variables that torchrun would set; Perseus and torch.distributed read them."""
     store, rendezvous = _free_ports(2)
     places = _place(ranks, hosts)
     return [
@@ -225,7 +226,7 @@ def _torchrun_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, str
 
 
 def _tensorflow_variables(ranks: int, hosts: Sequence[Host]) -> list[dict[str, str]]:
-    """What MultiWorkerMirroredStrategy reads."""
+    """Returns the variables that MultiWorkerMirroredStrategy reads."""
     places = zip(_place(ranks, hosts), _free_ports(ranks), strict=True)
     cluster = {"worker": [f"{host.address}:{port}" for host, port in places]}
     return [
@@ -242,7 +243,7 @@ def _mxnet_servers(
     common: Mapping[str, str],
     log: IO[bytes],
 ) -> Job:
-    """As MXNet's launcher does: a scheduler, and as many servers as ranks, beside them."""
+    """Starts a scheduler and as many servers as ranks beside them, as MXNet's launcher does."""
     (port,) = _free_ports(1)
     meeting = {
         "DMLC_PS_ROOT_URI": hosts[0].address,
@@ -270,7 +271,7 @@ def _horovod_gloo(
     common: Mapping[str, str],
     log: IO[bytes],
 ) -> Job:
-    """As horovodrun does: a server where ranks swap addresses, and variables for each rank."""
+    """Starts a rendezvous server and sets variables for each rank, as horovodrun does."""
     places = _place(ranks, hosts)
     plan = [(host.address, places.count(host)) for host in dict.fromkeys(places)]
     module = "contest.contenders.horovod_rendezvous"
@@ -301,7 +302,7 @@ def _horovod_gloo(
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": hosts[0].address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
             "HOROVOD_GLOO_IFACE": host.interface,
-            # Else the time for which ranks are stopped counts as that of a peer gone silent.
+            # Otherwise a rank that is stopped for this long would count as a silent peer.
             "HOROVOD_GLOO_TIMEOUT_SECONDS": "86400",
             "HOROVOD_CONTROLLER": "gloo",
             "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -331,13 +332,14 @@ def _mpirun(
         if contender.launcher == "openmpi":
             over_hosts = ["--host", slots, "--prtemca", "plm_ssh_agent", agent]
             over_hosts += ["--mca", "btl_tcp_if_include", hosts[0].interface]
-            # It cannot know that the hosts share cores, and takes minutes to start.
+            # Open MPI cannot know that the hosts share cores, and would take minutes to start.
             over_hosts += _BUSY if ranks > len(os.sched_getaffinity(0)) else []
         else:
             over_hosts = ["-hosts", slots, "-launcher", "ssh", "-launcher-exec", agent]
             over_hosts += ["-iface", hosts[0].interface]
     else:
-        # Neither MPI would start more ranks than cores, or bind ranks as others do not.
+        # Otherwise both MPIs refuse more ranks than cores, and bind ranks, which no other contender
+        # does.
         over_hosts = ["--bind-to", "none"]
         over_hosts += ["--oversubscribe"] if contender.launcher == "openmpi" else []
     variables = {
@@ -354,7 +356,7 @@ def _mpirun(
 
 
 def _remote_shell(hosts: Sequence[Host], folder: Path) -> Path:
-    """A program called as ssh is: [-option...] ADDRESS COMMAND..."""
+    """Makes a program that is called like ssh: [-option...] ADDRESS COMMAND..."""
     cases = "\n".join(
         f'{host.address}) exec {" ".join(host.prefix)} sh -c "$*";;' for host in hosts
     )

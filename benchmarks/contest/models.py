@@ -1,14 +1,14 @@
-"""The gradients of well-known models, in forward order, and what computing each layer costs.
+"""The gradients of well-known models, in forward order, and the compute cost of each layer.
 
-Tables are built from the architectures as published: ResNet-50 (He et al. 2015, with the stride in
-the 3x3 convolution, as torchvision has it), VGG-16 (Simonyan and Zisserman 2014, configuration D),
-GoogLeNet (Szegedy et al. 2014, as torchvision has it: batch normalisation, 3x3 for 5x5, no
-auxiliary heads), BERT (Devlin et al. 2018, uncased, with pooler), all with 1,000 classes and images
-of 224 x 224, or sequences of 128 tokens.
+The tables follow the published architectures: ResNet-50 (He et al. 2015, with the stride in the 3x3
+convolution, as in torchvision), VGG-16 (Simonyan and Zisserman 2014, configuration D), GoogLeNet
+(Szegedy et al. 2014, as in torchvision: batch normalisation, 3x3 for 5x5, no auxiliary heads), BERT
+(Devlin et al. 2018, uncased, with pooler), all with 1,000 classes and images of 224 x 224, or
+sequences of 128 tokens.
 
 A layer's gradients are complete at one moment, so a convolution and its normalisation are one
-layer. Its cost is the multiplications and additions of its matrix products for one example, of
-which backward needs twice as many as forward. Embeddings, normalisations and activations cost
+layer. Its cost is the number of multiplications and additions in its matrix products for one
+example; backward needs twice as many as forward. Embeddings, normalisations and activations cost
 nothing here.
 """
 
@@ -52,7 +52,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """`batch`: examples a rank and step in the compute profile."""
+    """`batch`: examples on each rank in a step, in the compute profile."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -76,12 +76,12 @@ def with_bias(name: str, outputs: int, *inputs: int) -> tuple[Tensor, ...]:
 
 
 def linear(name: str, inputs: int, outputs: int, times: int = 1) -> Layer:
-    """`times`: how often one example goes through it, such as for each token."""
+    """`times`: how often one example passes through it, such as once for each token."""
     return Layer(name, with_bias(name, outputs, inputs), 2.0 * inputs * outputs * times)
 
 
 def convolution(name: str, inputs: int, outputs: int, kernel: int, side: int) -> Layer:
-    """`side` is the result's."""
+    """`side` is the side of the result."""
     flop = 2.0 * inputs * outputs * kernel**2 * side**2
     return Layer(name, with_bias(name, outputs, inputs, kernel, kernel), flop)
 
@@ -191,11 +191,11 @@ def bert(hidden: int, blocks: int) -> Iterator[Layer]:
 
 
 def ctr(tensors: int = 4000, least: int = 16, most: int = 16_384) -> Iterator[Layer]:
-    """Like a model of click-through rates: small tensors, one for each of very many features.
+    """Resembles a model of click-through rates: small tensors, one for each of very many features.
 
-    The logarithms of their sizes are drawn evenly between those of `least` and `most` elements,
-    from a generator with a fixed seed; half of the tensors have fewer than 512 elements. Each
-    element is used once an example.
+    The logarithms of the sizes are uniform between those of `least` and `most` elements, from a
+    generator with a fixed seed; half of the tensors have fewer than 512 elements. Each element is
+    used once in an example.
     """
     draw = random.Random(4000)
     for i in range(tensors):
@@ -203,7 +203,7 @@ def ctr(tensors: int = 4000, least: int = 16, most: int = 16_384) -> Iterator[La
         yield Layer(f"feature.{i}", (Tensor(f"feature.{i}.weight", (elements,)),), 2.0 * elements)
 
 
-#: Name: how its layers are made, and examples a step on each rank.
+#: Name: how its layers are made, and examples in a step on each rank.
 _BUILDERS: dict[str, tuple[Callable[[], Iterator[Layer]], int]] = {
     "resnet50": (resnet_50, 64),
     "vgg16": (vgg_16, 64),
@@ -223,7 +223,7 @@ def model(name: str) -> Model:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What computes the layers, at a rate that it sustains whatever the layer."""
+    """Computes the layers at a rate that is the same for every layer."""
 
     name: str
     tflop_per_second: float
@@ -238,7 +238,7 @@ def forward_seconds(
 ) -> list[float]:
     """Seconds of each layer's forward pass; backward takes twice as long.
 
-    `slowdown` stretches time: on links of 1 Gbit/s, 10 stands for the accelerator as it is on links
+    `slowdown` stretches time: on links of 1 Gbit/s, 10 corresponds to the real accelerator on links
     of 10 Gbit/s.
     """
     rate = accelerator.tflop_per_second * 1e12

@@ -1,11 +1,11 @@
-"""What plain TCP sockets move: the limit of a link, for a connection and for several.
+"""Measures plain TCP sockets: the limit of a link, for one connection and for several.
 
 python plain_sockets.py OWN_ADDRESS NEXT_ADDRESS --connections 4 --seconds 2 --senders accepting
 
-One process on each host of a ring. It opens so many connections to the next host and accepts as
-many from the one before; either those that connected send, as fast as they can, or those that
-accepted. Prints the Mbit/s of payload that this host received in each of several windows of time,
-on one line. Nothing is computed.
+One process runs on each host of a ring. It opens this many connections to the next host and accepts
+as many from the previous one. Then either the connecting or the accepting ends send as fast as they
+can. Prints the Mbit/s of payload that this host received in each of several time windows, on one
+line. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 
 PORT = 29_999
 PIECE = 1 << 18
-#: Seconds until connections have found their speed.
+#: Seconds until connections have reached their speed.
 WARM_UP = 0.5
 #: Seconds.
 WINDOW = 0.25
@@ -33,7 +33,7 @@ def listen(address: str, connections: int) -> socket.socket:
 
 
 def connect(address: str, patience: float = 20) -> socket.socket:
-    """The next host's process may start later than this one."""
+    """Retries, since the next host's process may start later than this one."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -45,7 +45,7 @@ def connect(address: str, patience: float = 20) -> socket.socket:
 
 
 def send_until(end: float, connection: socket.socket) -> None:
-    """A receiver that has measured enough may have closed before."""
+    """Ignores that a receiver which has measured enough may have closed the connection."""
     piece = bytes(PIECE)
     with contextlib.suppress(ConnectionError):
         while time.monotonic() < end:
@@ -83,7 +83,7 @@ def exchange(
     sending, receiving = (accepted, opened) if senders == "accepting" else (opened, accepted)
     now = time.monotonic()
     receiver = Receiver(now + WARM_UP, max(1, round(seconds / WINDOW)))
-    # Longer than all windows, for the other hosts' may begin a little later.
+    # Longer than all windows, because the other hosts' may start a little later.
     end = receiver.end + WARM_UP
     threads = [threading.Thread(target=send_until, args=(end, one)) for one in sending]
     threads += [threading.Thread(target=receiver.receive, args=(one,)) for one in receiving]

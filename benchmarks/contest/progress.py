@@ -1,4 +1,4 @@
-"""Shows on stderr how far a long run is: a bar on a terminal, else a line now and then."""
+"""Shows the progress of a long run on stderr: a bar on a terminal, otherwise occasional lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 30
 
 
 def progress(cases: Sequence[T], what: str) -> Iterator[T]:
-    """Gives the cases, and shows how many of them are done, and about how long the rest takes."""
+    """Yields the cases; shows how many are done, and roughly how long the rest will take."""
     began = time.monotonic()
     shown = began
     live = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""A function on real ranks, by perseus.run, whose launcher handles signals by itself."""
+"""Runs a function on real ranks, by perseus.run, whose launcher handles signals itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ T = TypeVar("T")
 def run(
     function: Callable[..., T], args: Sequence[Any], num_proc: int, hosts: str | None = None
 ) -> list[T]:
-    """What it gives on each rank; SystemExit, as of ending.by_exception, if a signal ended them."""
+    """Returns each rank's result. Raises SystemExit, as ending.by_exception, if a signal ended
+    them."""
     try:
         return perseus.run.run(function, args=args, num_proc=num_proc, hosts=hosts)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What was measured, as a table, as JSON and as plots."""
+"""Reports measurements as a table, as JSON and as plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 from contest.conductor import Times
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Ends the commit's name where tracked files differ from it.
+#: Suffix of the commit's name where tracked files have changes.
 DIRTY = "-dirty"
 Case = Mapping[str, int | str]
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, plot: bool = True) -> None
 
 
 def _output_file(text: str) -> Path:
-    """A file that can be written, as far as can be told before an hour of measuring."""
+    """Returns the path of a writable file, as far as that can be checked before an hour of work."""
     file = Path(text)
     plain = file.is_file() or not file.exists()
     places = [file, file.parent] if file.exists() else [file.parent]
@@ -73,10 +73,10 @@ def time_text(microseconds: float | None) -> str:
 
 @dataclass
 class Report:
-    """Rows of one program's run; the first contender of a case is what the others are compared to.
+    """Rows of one program's run; other contenders are compared to the first one of each case.
 
-    value_text: how a value reads, if it is not a time in microseconds.
-    file: where save writes the rows, and `also` beside them. whole: whose section this is.
+    value_text: formats a value, if it is not a time in microseconds.
+    file: save writes the rows there, together with `also`. whole: the report this is a section of.
     environment: the virtual environment of the contenders, if it is not this program's.
     """
 
@@ -89,7 +89,7 @@ class Report:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # What is measured is the tree as it is now: it may change meanwhile.
+        # Taken now: the tree that is measured may change during the run.
         self._machine = machine(self.environment) if self.file else {}
         if self.file and self._machine["versions"]["perseus"].endswith(DIRTY):
             print(
@@ -100,7 +100,7 @@ class Report:
             )
 
     def add(self, case: Case, times: Mapping[str, Times]) -> None:
-        """Takes in one measurement of some contenders."""
+        """Adds one measurement of some contenders."""
         first = next(iter(times.values())).median
         for label, of_contender in times.items():
             median = of_contender.median
@@ -119,7 +119,7 @@ class Report:
             )
 
     def print_case(self, case: Case) -> None:
-        """The lines of one case."""
+        """Prints the lines of one case."""
         rows = [row for row in self.rows if all(row[key] == case[key] for key in case)]
         print(_case_text(case))
         for row in rows:
@@ -134,13 +134,14 @@ class Report:
         sys.stdout.flush()
 
     def section(self, name: str, value_text: Callable[[float | None], str] = time_text) -> Report:
-        """For other rows in the same file."""
+        """Returns a report for other rows in the same file."""
         made = Report(self.program, value_text, whole=self)
         self.also[name] = made.rows
         return made
 
     def save(self, *, finished: bool = False) -> None:
-        """After each case, and at the end: a run that is cut leaves what it has measured."""
+        """Called after each case and at the end, so that an interrupted run keeps its
+        measurements."""
         if self.whole is not None:
             self.whole.save(finished=finished)
         if self.file is None:
@@ -195,7 +196,8 @@ def machine(environment: Path | None = None) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Its name, and whether tracked files differ: not the results, which a run itself writes."""
+    """Returns its name, marked if tracked files differ, except results, which a run itself
+    writes."""
     git = ["git", "-C", str(ROOT)]
     done = subprocess.run([*git, "describe", "--always"], capture_output=True, text=True)
     if done.returncode:
@@ -210,7 +212,7 @@ def _version(name: str, path: list[str]) -> str | None:
 
 
 def measured(rows: Sequence[Mapping[str, Any]], key: str = "median") -> list[Mapping[str, Any]]:
-    """Those that have a figure under `key`, to be drawn; ends the program if none has."""
+    """Returns the rows that have a figure under `key`; exits if none has."""
     found = [row for row in rows if row.get(key) is not None]
     if not found:
         sys.exit("no plot: nothing was measured that could be drawn")
@@ -226,9 +228,9 @@ def plot(
     y_label: str,
     value: Callable[[Mapping[str, Any]], float] = lambda row: row["median"],
 ) -> None:
-    """Lines over `x`, on log axes: one for each contender, and a panel for each value of `panel`.
+    """Draws lines over `x`, on log axes: one for each contender, and a panel for each `panel`.
 
-    value: what is drawn of a row. The band around a line is p10 to p90.
+    value: the field of a row that is drawn. The band around a line is p10 to p90.
     """
     drawn = measured(report.rows)
 
@@ -236,7 +238,7 @@ def plot(
 
     panels = list(dict.fromkeys(tuple(row[key] for key in panel) for row in drawn))
     labels = list(dict.fromkeys(row["contender"] for row in drawn))
-    # With two keys: a line of panels for each value of the first.
+    # With two keys, each value of the first has a line of panels.
     first = list(dict.fromkeys(key[0] for key in panels))
     panels.sort(key=lambda key: first.index(key[0]))
     columns = len(panels) // len(first) if len(panel) > 1 else min(3, len(panels))

@@ -1,4 +1,4 @@
-"""Runs the simulator of negotiation (benchmarks/negotiation/): many ranks, Perseus and Horovod."""
+"""Runs the simulator of negotiation (benchmarks/negotiation/) for Perseus and Horovod."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SIMULATOR = "negotiation_simulator"
 
 RANKS = sorted([2**k for k in range(1, 15)] + [3, 6, 12, 48, 100, 1000, 5000, 12000])
 QUICK_RANKS = [2, 12, 128, 1024]
-# Horovod's Gloo controller passes each rank's requests round a ring: 2 N^2 messages to simulate.
+# Horovod's Gloo controller passes each rank's requests round a ring: 2 N^2 simulated messages.
 MOST_RANKS = {"coordinator-gloo": 1024}
-# A simulated negotiator takes some 1,000 bytes for each name: this is 2.5 GB.
+# A simulated negotiator takes about 1,000 bytes for each name: this is 2.5 GB.
 MOST_NAMES_TIMES_RANKS = 161 * 16384
-#: What --model may change; see benchmarks/negotiation/main.cc.
+#: The fields that --model may change; see benchmarks/negotiation/main.cc.
 SETTINGS: dict[str, Callable[[str], float]] = {
     "ranks_per_host": at_least(1),
     "spread_ns": at_least(0),
@@ -54,7 +54,7 @@ NAMES: dict[str, Tensors] = {
 def simulate(
     scheme: str, ranks: int, tensors: Tensors, rounds: int, model: list[str]
 ) -> list[dict]:
-    """The simulator's rounds; see the head of benchmarks/negotiation/main.cc."""
+    """Returns the simulator's rounds; see the head of benchmarks/negotiation/main.cc."""
     simulator = built.program(SIMULATOR)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         for name, shape in tensors:
@@ -68,7 +68,7 @@ def simulate(
 
 
 def agreements(sizes: list[int], model: list[str]) -> Iterator[dict]:
-    """Rows for a Report: of each scheme and number of ranks, the first and the later agreements."""
+    """Yields rows for a Report: first and later agreements, for each scheme and number of ranks."""
     jobs = [
         (title, scheme, size)
         for title, tensors in NAMES.items()

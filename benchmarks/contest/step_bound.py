@@ -1,11 +1,11 @@
-"""The least time that a training step can take, whatever schedules its communication.
+"""The least time that a training step can take, for any schedule of its communication.
 
-The model: the accelerator computes one layer after the other, forward and then backward; a layer's
-gradient is there when its backward ends; a link moves it in so many seconds, one gradient at a
-time, and may leave one for another at any moment, at no cost.
+The model: the accelerator computes one layer after the other, forward and then backward. A layer's
+gradient is available when its backward ends. A link moves it in a given time, one gradient at a
+time, and may switch to another at any moment, at no cost.
 
-What a link must move comes from Patarasuk and Yuan 2009: for an allreduce of n bytes over H hosts,
-each host sends at least 2 (H - 1) / H n, however many ranks it has.
+The bytes a link must move come from Patarasuk and Yuan 2009: for an allreduce of n bytes over H
+hosts, each host sends at least 2 (H - 1) / H n, for any number of ranks.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 
 def bytes_on_the_link(size: float, hosts: int) -> float:
-    """What each host sends, at least, to reduce `size` bytes."""
+    """Returns the least that each host sends to reduce `size` bytes."""
     return 2 * (hosts - 1) / hosts * size
 
 
 def completions(
     released: Sequence[float], lengths: Sequence[float], urgency: Sequence[float]
 ) -> list[float]:
-    """When each job is done on one machine that always works on the most urgent one there is."""
+    """Returns when each job is done on one machine that always serves the most urgent ready job."""
     order = sorted(range(len(released)), key=lambda job: released[job])
     left = list(lengths)
     done = [0.0] * len(left)
@@ -50,13 +50,14 @@ def completions(
 def step_seconds(
     forward: Sequence[float], backward: Sequence[float], moving: Sequence[float], overlap: bool
 ) -> float:
-    """The least period of steps: seconds of each layer in order of the forward pass.
+    """Returns the least period of steps. Takes each layer's seconds, in forward order.
 
     With overlap a layer's forward waits for its own gradient only: one machine, jobs with release
     dates and tails, for which serving the longest tail first is optimal (Jackson's rule; Horn
     1974). A job's tail is the rest of the forward pass, so the first layers go first. Steps don't
-    meet on the link: backward begins when forward has ended, which has waited for all. Without
-    overlap the next forward waits for all; then any order will do that never lets the link idle.
+    meet on the link: backward begins when forward has ended, and forward has waited for all
+    gradients. Without overlap the next forward waits for all gradients; then any order is optimal
+    that never lets the link idle.
     """
     layers = range(len(forward))
     released = [sum(backward[layer:]) for layer in layers]

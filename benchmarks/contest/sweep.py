@@ -1,4 +1,4 @@
-"""Fixed settings of what Perseus tunes by itself, and what its tuner says it has chosen."""
+"""Fixed values of the settings that Perseus tunes, and the choice that its tuner reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from contest.launch import Contender, variant
 
-#: As the tuning log names them.
+#: The names that the tuning log uses.
 VARIABLES = {
     "streams": "PERSEUS_ALLREDUCE_STREAMS",
     "shard_mib": "PERSEUS_ALLREDUCE_SHARD",
@@ -20,7 +20,7 @@ VARIABLES = {
 }
 UNITS = {"shard_mib": " MiB", "merge_mib": " MiB", "credit_mib": " MiB", "chunk_kib": " KiB"}
 
-#: Values of some of VARIABLES.
+#: Values for some of VARIABLES.
 Values = Mapping[str, float]
 
 DEFAULTS: Values = {
@@ -40,7 +40,7 @@ def text(values: Values) -> str:
 
 
 def grid(ladders: Mapping[str, Sequence[float]]) -> list[Values]:
-    """Every combination; the defaults come first, among them or not."""
+    """Returns every combination; the defaults come first, even if they are not among them."""
     defaults = {name: DEFAULTS[name] for name in ladders}
     combined = [
         dict(zip(ladders, values, strict=True)) for values in itertools.product(*ladders.values())
@@ -49,14 +49,14 @@ def grid(ladders: Mapping[str, Sequence[float]]) -> list[Values]:
 
 
 def fixed(base: str, values: Values) -> Contender:
-    """Such settings, which stay."""
+    """Returns `base` with these settings, and tuning off."""
     variables = {VARIABLES[name]: f"{value:g}" for name, value in values.items()}
     return variant(base, text(values), PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING="1", **variables)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the tuner keeps; how many trials and training steps it took to find that."""
+    """The tuner's final values, and the trials and training steps that it took to find them."""
 
     values: Values
     trials: int
@@ -64,7 +64,7 @@ class Choice:
 
 
 def read_choice(log: Path, names: Sequence[str]) -> Choice | None:
-    """Of a tuning log; None if the tuner has not come to an end. `names`: of which values."""
+    """Reads `names` from a tuning log; returns None if the tuner has not finished."""
     with log.open() as file:
         rows = list(csv.DictReader(file))
     if not rows or rows[-1]["trial"] != "kept":

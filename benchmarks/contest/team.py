@@ -16,14 +16,14 @@ from contest.launch import Contender, Host, Job, NotToBeHadError, launch
 
 
 class WorkFailedError(Exception):
-    """A rank answered that it could not do the work; the message is its reason."""
+    """A rank answered that it could not do the work; the message is the rank's reason."""
 
 
 class Team:
-    """The ranks of one contender: stopped, but for the time of `run`.
+    """The ranks of one contender. They are stopped except during `run`.
 
-    NotToBeHadError, from any call, says why it can go on no more; dismiss is then still due, but
-    for one that was not made.
+    Any call may raise NotToBeHadError, which says why the team cannot go on. dismiss must then
+    still be called, unless the constructor raised it.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Team:
         self._signal(signal.SIGSTOP)
 
     def run(self, line: str, time_out: float) -> tuple[list[float], str]:
-        """The times of "WORK key=value ...", each the slowest rank's; rank 0's note, or "".
+        """Returns the slowest rank's times of "WORK key=value ...", and rank 0's note, or "".
 
-        Raises WorkFailedError if the ranks can still be asked for other work.
+        Raises WorkFailedError if the ranks can still do other work.
         """
         self._signal(signal.SIGCONT)
         for rank in self._ranks:
@@ -67,7 +67,7 @@ class Team:
         return [max(of_iteration) for of_iteration in zip(*times, strict=True)], parts[0][2]
 
     def dismiss(self) -> None:
-        """Ends the ranks, and what started them, whatever they are doing."""
+        """Ends the ranks and the processes that started them, whatever they are doing."""
         self._signal(signal.SIGCONT)
         for rank in self._ranks:
             with contextlib.suppress(NotToBeHadError):
@@ -84,7 +84,7 @@ class Team:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-        # Of those that an mpirun started, whatever is left.
+        # Ranks that an mpirun started may be left.
         own = [process.pid for process in self._job.processes]
         self.pids = [pid for pid in self.pids if pid not in own]
         self._signal(signal.SIGKILL)
@@ -135,7 +135,7 @@ class Team:
                     kind, _, text = line.partition(" ")
                     answers[key.data] = kind, text
                     selector.unregister(key.fileobj)
-                    if kind == "error":  # what the others wait for may never come
+                    if kind == "error":  # the others may wait for it forever
                         deadline = min(deadline, time.monotonic() + 10.0)
         return [answers[number] for number in range(len(self._ranks))]
 
@@ -152,7 +152,7 @@ class Team:
 
 
 class Rank:
-    """The conversation with one rank; lines both ways."""
+    """The conversation with one rank, by lines in both directions."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection

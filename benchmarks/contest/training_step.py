@@ -1,4 +1,4 @@
-"""Training steps of one model, by all contenders in turns: what step.py and hosts.py share."""
+"""Training steps of one model, by all contenders in turns: shared by step.py and hosts.py."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PERSEUS = "perseus"
 OFF = "perseus, both off"
 FIRST_COME = "perseus, 4 MB first-come"
 
-#: Only Perseus can let a forward pass begin before all gradients have come.
+#: Only Perseus can start a forward pass before all gradients have arrived.
 CONTENDERS: tuple[Contender, ...] = (
     variant("perseus numpy", PERSEUS, STEP_OVERLAP="1", STEP_PRIORITY="1"),
     variant("perseus numpy", OFF),
-    # As ByteScheduler has it (Peng et al. 2019), but for its priorities: tensors in parts of one
-    # fixed size, some of them in flight, forward overlap.
+    # ByteScheduler's way (Peng et al. 2019), without its priorities: tensors in parts of one fixed
+    # size, some of them in flight, forward overlap.
     variant(
         "perseus numpy",
         FIRST_COME,
@@ -45,7 +45,7 @@ def overlaps(contender: Contender) -> bool:
 
 
 def tune(contest: Conductor, steps: int, name: str = "resnet50") -> None:
-    """Lets Perseus spend the steps in which it finds its settings, and says nothing of them."""
+    """Runs the steps in which Perseus finds its settings, without reporting them."""
     tuning = [
         label
         for label, one in contest.contenders.items()
@@ -68,11 +68,12 @@ def measure(
     iterations: int,
     peers: bool = True,
 ) -> list[dict[str, Any]]:
-    """Steps of model `name`: the report's new rows. Without `peers` only Perseus takes part.
+    """Measures steps of model `name` and returns the report's new rows. Without `peers` only
+    Perseus takes part.
 
-    `seconds_to_move` gives the least time that so many bytes of gradients take the link. Beside
-    what every row has, in microseconds: `compute`, a step without communication, as measured;
-    `exposed`, what the median step takes more; `bound`, the least that this can be.
+    `seconds_to_move` returns the least time that bytes of gradients take on the link. Rows also
+    have, in microseconds: `compute`, a measured step without communication; `exposed`, how much
+    longer the median step takes; `bound`, the least that this can be.
     """
     present = [label for label in contest.contenders if label not in contest.absent]
     options = {"name": name, "slowdown": slowdown}
@@ -103,7 +104,7 @@ def measure(
 def least_exposed(
     name: str, seconds_to_move: Callable[[int], float], slowdown: float, overlap: bool
 ) -> float:
-    """The lower bound of exposed communication, in microseconds."""
+    """Returns the lower bound of exposed communication, in microseconds."""
     trained = model(name)
     forward = forward_seconds(trained, slowdown=slowdown)
     moving = [seconds_to_move(4 * layer.elements) for layer in trained.layers]
@@ -112,7 +113,7 @@ def least_exposed(
 
 
 def print_steps(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """`times`: by how much a contender's exposed communication exceeds the first one's."""
+    """`times` is a contender's exposed communication as a multiple of the first one's."""
     print(f"{title}: compute {rows[0]['compute'] / 1e3:.1f} ms")
     print(f"  {'':26} {'step ms':>9}  {'p10 .. p90':19} {'exposed':>9} {'bound':>9}  {'times':>6}")
     first = rows[0]["exposed"]
@@ -135,16 +136,16 @@ def print_steps(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def below_bound(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that took less than is possible."""
+    """Returns the rows that took less than is possible."""
     return [row for row in rows if row["exposed"] is not None and row["exposed"] < row["bound"]]
 
 
 def plot_exposed(
     rows: Sequence[Mapping[str, Any]], file: Path, panel: Callable[[Mapping[str, Any]], str]
 ) -> None:
-    """Bars of exposed communication, a panel for each model; a tick across each is its bound.
+    """Draws bars of exposed communication, a panel for each model, with a tick for each bound.
 
-    Of the rows that have it.
+    Rows without exposed communication are left out.
     """
     drawn = measured(rows, "exposed")
 

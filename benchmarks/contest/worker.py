@@ -1,9 +1,9 @@
-"""python -m contest.worker CONTENDER: what runs in each rank of a contender in Python.
+"""python -m contest.worker CONTENDER: runs in each rank of a contender in Python.
 
 It initialises contest.contenders.CONTENDER, connects to the Unix socket $BENCH_SOCKET (a path, so
-that it can be reached from other network namespaces), says `hello RANK SIZE PID`, and answers
-lines: `run WORK key=value ...` by `times t0 t1 ...`, microseconds of each iteration, or `error
-TEXT`; `end` by leaving. contenders/serve.h is the same in C.
+that other network namespaces can reach it), says `hello RANK SIZE PID`, and answers lines. It
+answers `run WORK key=value ...` with `times t0 t1 ...`, microseconds of each iteration, or `error
+TEXT`, and exits on `end`. contenders/serve.h is its counterpart in C.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def answer(contender: Any, line: str) -> str:
     try:
         times = works.find(work)(contender, **options)
     except Exception as error:
-        # The whole error belongs to the table: a contender may lack an operation, for one.
+        # Any error is reported in the table: a contender may lack an operation, for example.
         return f"error {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     return "times " + " ".join(f"{time:.2f}" for time in times)
 
 
 def main() -> None:
-    ending.with_parent()  # an mpirun, say, which the conductor's end ends
+    ending.with_parent()  # the parent may be an mpirun, which dies with the conductor
     contender = importlib.import_module(f"contest.contenders.{sys.argv[1]}").Contender()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["BENCH_SOCKET"])

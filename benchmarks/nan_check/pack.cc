@@ -3,8 +3,8 @@
 //
 // pack TENSOR_ELEMENTS TENSORS BUFFER_BYTES TURNS
 //
-// All tensors together are more than the caches hold, a buffer is less. Prints a line with a JSON
-// object for each dtype and direction: nanoseconds of a pass over all tensors, in each turn.
+// All tensors together exceed the caches, a buffer does not. Prints a line with a JSON object for
+// each dtype and direction: nanoseconds of a pass over all tensors, in each turn.
 #include "device/cpu/pack.h"
 
 #include <chrono>
@@ -56,7 +56,7 @@ void measure(Work& work, bool packs, int turns) {
   pass(work, packs, false);
   std::vector<double> plain, checked;
   for (int turn = 0; turn < turns; ++turn) {
-    // The two also take turns at coming first.
+    // The two also take turns at going first.
     for (const bool is_checked : {turn % 2 == 0, turn % 2 != 0}) {
       (is_checked ? checked : plain).push_back(pass(work, packs, is_checked));
     }

@@ -72,8 +72,8 @@ void ring_allreduce(int rank, int size, size_t words, Steps& steps) {
   const size_t filled = (words + words_each - 1) / words_each;
   const auto iterations = static_cast<int64_t>(segments) - 2;
   const int to = (rank + size - 1) % size, from = (rank + 1) % size;
-  // The two halves differ in the segment that a rank begins with. An iteration begins a send, and
-  // waits for what the one before the last began to receive.
+  // The two halves differ in the segment that a rank starts with. An iteration starts a send, and
+  // waits for the receive that the iteration before last started.
   for (const int ahead : {1, 0}) {
     std::vector<std::pair<int64_t, Step>> in_order;
     const auto iteration_of = [&](size_t segment, int shift) {

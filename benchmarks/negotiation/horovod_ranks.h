@@ -43,7 +43,7 @@ class HorovodRanks final : public Ranks {
   void start(int rank) override;
   void receive(int rank, const Message& message) override;
 
-  // When the rank last knew what to do; -1 if it does not.
+  // When the rank last learned the outcome; -1 if it has not.
   Nanoseconds agreed_at(int rank) const { return ranks_[rank].agreed_at; }
 
  private:

@@ -2,9 +2,9 @@
 //
 // Simulates agreements of N ranks on the tensors that FILE lists (each line: name, then extents)
 // and prints one JSON object per round: virtual time from the last rank's submission until the last
-// rank knows of the agreement, and messages and bytes of the ranks. In the first round no rank
-// knows any name. With scheme=perseus the CPU time of the negotiators is measured with 16 of them,
-// on this machine, and charged to the virtual ranks.
+// rank learns the outcome, and messages and bytes of the ranks. In the first round no rank knows
+// any name. With scheme=perseus the CPU time of the negotiators is measured with 16 of them, on
+// this machine, and charged to the virtual ranks.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -24,8 +24,8 @@
 namespace perseus::simulation {
 namespace {
 
-// Bytes of one request and response of Horovod beside the name: a FlatBuffers table of nine and of
-// some fields (its wire/message.fbs), on the low side.
+// Bytes of one request and response of Horovod beside the name: FlatBuffers tables of nine fields
+// and of several fields (its wire/message.fbs), estimated low.
 constexpr size_t kRequestBytes = 48, kResponseBytes = 16;
 
 struct Options {
@@ -97,8 +97,8 @@ struct Extremes {
   }
 };
 
-// Lets every rank submit, and prints the result. Returns false if some rank learned of no
-// agreement.
+// Lets every rank submit, and prints the result. Returns false if some rank did not learn the
+// outcome.
 template <typename SomeRanks>
 bool run_round(const Options& options, int round, Network& network, SomeRanks& ranks,
                const std::string& more) {
@@ -137,8 +137,8 @@ bool run_round(const Options& options, int round, Network& network, SomeRanks& r
   return true;
 }
 
-// The time that a negotiator's own work takes in the first round and in later ones. Of several
-// rounds the least means count, as on a machine that does nothing else.
+// The CPU time of a negotiator's own work in the first round and in later ones. Over several rounds
+// the lowest means count, as on an otherwise idle machine.
 std::vector<NegotiatorCost> measure_costs(const Options& options,
                                           const std::vector<Tensor>& tensors) {
   constexpr int kRanks = 16, kRepeats = 5, kRounds = 10;
@@ -159,7 +159,7 @@ std::vector<NegotiatorCost> measure_costs(const Options& options,
 }
 
 // The least that rank 0 of Horovod must do for each request: take the name out of the list, look it
-// up, and note which rank asks for it.
+// up, and record which rank asks for it.
 Nanoseconds measure_request(const std::vector<Tensor>& tensors) {
   constexpr int kLists = 64, kRepeats = 5;
   struct Asked {

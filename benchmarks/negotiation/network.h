@@ -50,13 +50,13 @@ class Network {
   Network(int size, const Model& model);
 
   int size() const { return static_cast<int>(cpu_free_.size()); }
-  // When the rank's CPU has done what it was given so far.
+  // When the rank's CPU will have finished its work so far.
   Nanoseconds now(int rank) const { return cpu_free_[rank]; }
-  // The rank's CPU is busy for this long.
+  // Makes the rank's CPU busy for this long.
   void spend(int rank, Nanoseconds work) { cpu_free_[rank] += work; }
   void send(Message message);
   void start_at(int rank, Nanoseconds time);
-  // Runs until nothing is under way.
+  // Runs until no message is under way.
   void run(Ranks& ranks);
 
   struct Traffic {

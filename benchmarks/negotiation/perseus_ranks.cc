@@ -9,9 +9,9 @@
 namespace perseus::simulation {
 namespace {
 
-// Perseus puts the kind of control message and the process set before a ballot (csrc/engine).
+// Perseus sends the kind of control message and the process set before a ballot (csrc/engine).
 constexpr size_t kPrefix = sizeof(uint8_t) + sizeof(int32_t);
-constexpr size_t kCapacity = 1 << 20;  // of names, so that none is ever forgotten
+constexpr size_t kCapacity = 1 << 20;  // in names, so that none is ever evicted
 
 }  // namespace
 

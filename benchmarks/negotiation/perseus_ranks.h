@@ -30,11 +30,11 @@ class PerseusRanks final : public Ranks {
   void start(int rank) override;
   void receive(int rank, const Message& message) override;
 
-  // For the next round: every rank submits every tensor again.
+  // Prepares the next round: every rank submits every tensor again.
   void set_cost(NegotiatorCost cost) { cost_ = cost; }
   // When the rank last knew that every tensor is ready everywhere; -1 if it does not.
   Nanoseconds agreed_at(int rank) const;
-  // The real time that the calls since the last question took: means, whatever cost is set.
+  // The mean real time of calls since the last query, whatever cost is set.
   NegotiatorCost measured();
 
  private:

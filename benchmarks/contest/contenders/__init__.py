@@ -1,10 +1,10 @@
-"""The contenders: each a module with a class Contender, or a C program with serve.h.
+"""The contenders: each is a module with a class Contender, or a C program with serve.h.
 
     rank, size
-    tensor(elements)          float32, one-dimensional, its memory touched
+    tensor(elements)          float32, one-dimensional, memory already touched
     fill(tensor, value)
-    allreduce(tensor)         in place, a sum; these return the result once it is there
-    allreduce_copy(tensor)    as a script would call it that keeps its input
+    allreduce(tensor)         in place, a sum; these return the result once it is available
+    allreduce_copy(tensor)    as called by a script that keeps its input
     broadcast(tensor)         in place, from rank 0
     allgather(tensor)
     alltoall(tensor)          equal parts
@@ -17,5 +17,5 @@
     barrier()
     close()
 
-What an interface lacks raises NotImplementedError.
+An operation that an interface lacks raises NotImplementedError.
 """

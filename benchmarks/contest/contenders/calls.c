@@ -43,7 +43,7 @@ static int check(const contender_t* contender, calls_t* calls) {
   for (int c = 0; c < calls->count; ++c) {
     if (!contender_require(calls->data[c], calls->elements, (float)contender->size)) return 0;
   }
-  fill(calls, 0); /* sums of sums would soon be infinite */
+  fill(calls, 0); /* otherwise repeated sums would overflow */
   return 1;
 }
 

@@ -8,9 +8,9 @@
 
 enum { kMostCalls = 256 };
 
-/* Times iterations of `calls` allreduces of `elements` elements each that are under way at once:
- * until all are handed over, if `until_handed_over`, else until all are done. A sum is checked
- * first. Returns 0 after contender_failed. */
+/* Times iterations of `calls` concurrent allreduces of `elements` elements each: until all are
+ * handed over, if `until_handed_over`, else until all are done. A sum is checked first. Returns 0
+ * after contender_failed. */
 int calls_run(const contender_t* contender, size_t elements, int calls, int until_handed_over,
               long iterations, double* times);
 

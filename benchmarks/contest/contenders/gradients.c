@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "models.h" /* which compiled.py makes of contest/models.py */
+#include "models.h" /* compiled.py generates it from contest/models.py */
 
 typedef struct {
   const model_t* model;
@@ -67,7 +67,7 @@ static int check(const contender_t* contender, gradients_t* gradients) {
       return 0;
     }
   }
-  fill(gradients, 0); /* sums of sums would soon be infinite */
+  fill(gradients, 0); /* otherwise repeated sums would overflow */
   return 1;
 }
 

@@ -1,4 +1,4 @@
-"""HOST:SLOTS...: serves where the ranks of Horovod over Gloo meet; prints the port, then waits."""
+"""HOST:SLOTS...: serves the rendezvous of Horovod over Gloo; prints the port, then waits."""
 
 import sys
 import threading

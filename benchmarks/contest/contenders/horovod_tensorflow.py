@@ -15,8 +15,8 @@ class Contender(HvdGraphContender):
         super().__init__(hvd, hvd.DistributedGradientTape, hvd._make_allreduce_grads_fn)
 
     def summed(self, gradients: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        # Its operations are in branches (tf.cond). What tf.control_dependencies says holds for
-        # these as a whole, and not for their tensors: snapshots hand the memory on, and wait.
+        # Horovod's operations are inside branches (tf.cond). Control dependencies apply to a branch
+        # as a whole and not to its tensors: snapshots pass the memory on, and wait.
         sums = super().summed([_snapshot(each) for each in gradients], names)
         return [_snapshot(each) for each in sums]
 

@@ -1,4 +1,4 @@
-"""What Perseus and Horovod have in common: horovod.torch's interface."""
+"""The part that Perseus and Horovod share: horovod.torch's interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HvdContender:
     def fill(self, tensor: torch.Tensor, value: float) -> None:
         tensor.fill_(value)
 
-    # One name for each kind and size, as a training script has: new names are negotiated anew.
+    # One name for each kind and size, as in a training script: new names need a full negotiation.
     def allreduce(self, tensor: torch.Tensor) -> torch.Tensor:
         name = f"sum{tensor.numel()}"
         result: torch.Tensor = self._hvd.allreduce_(tensor, name=name, op=self._hvd.Sum)

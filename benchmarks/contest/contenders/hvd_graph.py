@@ -1,4 +1,4 @@
-"""What Perseus and Horovod have in common: horovod.tensorflow's interface."""
+"""The part that Perseus and Horovod share: horovod.tensorflow's interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contest.contenders.tensorflow_graph import GraphContender
 
 
 class HvdGraphContender(GraphContender):
-    """`tape` makes tapes distributed; `reduction` is what these sum gradients by."""
+    """`tape` makes a tape distributed; `reduction` is what such tapes sum gradients with."""
 
     def __init__(self, hvd: Any, tape: Callable[..., Any], reduction: Callable[..., Any]) -> None:
         hvd.init()
@@ -46,7 +46,7 @@ class HvdGraphContender(GraphContender):
 
 @dataclass(frozen=True)
 class _Variable:
-    """What a reduction asks of one."""
+    """The attributes of a variable that a reduction uses."""
 
     name: str
 

@@ -1,13 +1,14 @@
-/* The limit of memory: every rank reads its data once and writes them once, all at the same time.
+/* The limit of memory: every rank reads its data once and writes it once, all at the same time.
  *
- * No allreduce can do with less: it must read its input and write its result, and end after the
- * last rank has begun. The ranks meet in a file that all map, beside the conductor's socket.
+ * No allreduce can do less: it must read its input and write its result, and can end only after
+ * the last rank has begun. The ranks meet in a file that all of them map, beside the conductor's
+ * socket.
  *
- * There are several ways to do so, and which is fastest depends on the machine and on the size. A
- * plain store first reads the line that it overwrites, unless the line is in a cache, as it is when
- * data are changed in place. A streaming store does not, but bypasses caches that may hold all of
- * the data. memcpy chooses between the two by the size alone. So all ways are tried for each size,
- * and the one with the least median is taken: only that can be called a limit. With
+ * There are several ways to do this, and which is fastest depends on the machine and on the size.
+ * A plain store first reads the line that it overwrites, unless the line is in a cache, as it is
+ * when data is changed in place. A streaming store does not, but bypasses caches that may hold all
+ * of the data. memcpy chooses between the two by the size alone. So each size is tried with all
+ * ways, and the one with the lowest median is taken: only that can be called a limit. With
  * LIMIT_WAY=memcpy in the environment only memcpy is tried, to measure a copy.
  */
 #include <fcntl.h>
@@ -39,11 +40,11 @@ enum { kTrials = 5, kLine = 16, kChunk = 32 << 10 }; /* the latter two in elemen
 static meeting_t* meeting;
 static uint32_t ranks;
 static int is_first;
-/* The target of copies, for an allreduce in place. */
+/* The destination of copies, for an allreduce in place. */
 static float* copy;
 static size_t capacity;
 
-/* Sleeps: with more ranks than cores, one that polls would hold up those that it waits for. */
+/* Sleeps: with more ranks than cores, a rank that polls would delay those that it waits for. */
 static void barrier(void) {
   const uint32_t now = atomic_load(&meeting->generation);
   if (atomic_fetch_add(&meeting->arrived, 1) + 1 == ranks) {
@@ -61,7 +62,7 @@ static void copy_all(float* to, const float* from, size_t elements) {
   memcpy(to, from, elements * sizeof(float));
 }
 
-/* To the same place. Adding 0 keeps the compiler from leaving it out: it makes 0 of -0. */
+/* Writes to the same place. Adding 0 keeps the compiler from removing it: it turns -0 into 0. */
 static void change(float* to, const float* from, size_t elements) {
   typedef float line_t __attribute__((vector_size(kLine * sizeof(float)), aligned(4)));
   size_t i = 0;
@@ -70,7 +71,8 @@ static void change(float* to, const float* from, size_t elements) {
 }
 
 #ifdef __SSE2__
-/* Also to the same place. Both begin where malloc or a chunk does: at a multiple of 16 bytes. */
+/* Also writes to the same place. Source and destination start at a multiple of 16 bytes, as
+ * malloc's blocks and the chunks do. */
 static void stream(float* to, const float* from, size_t elements) {
   size_t i = 0;
   for (; i + kLine <= elements; i += kLine) {
@@ -85,8 +87,8 @@ static void stream(float* to, const float* from, size_t elements) {
   _mm_sfence();
 }
 
-/* Reads a while and then writes a while: memory loses time whenever it turns from one to the
- * other. */
+/* Alternates between longer stretches of reads and of writes: memory loses time at each switch
+ * between the two. */
 static void stream_by_chunks(float* to, const float* from, size_t elements) {
   static float chunk[kChunk] __attribute__((aligned(64)));
   for (size_t i = 0; i < elements; i += kChunk) {
@@ -121,7 +123,7 @@ static int ascending(const void* a, const void* b) {
   return (left > right) - (left < right);
 }
 
-/* From the moment that all begin until the last one ends. */
+/* Measures from the moment that all begin until the last rank ends. */
 static double median(uint32_t way, float* to, const float* from, size_t elements) {
   double times[kTrials];
   for (int trial = -1; trial < kTrials; ++trial) {
@@ -135,7 +137,7 @@ static double median(uint32_t way, float* to, const float* from, size_t elements
   return times[kTrials / 2];
 }
 
-/* All ranks take rank 0's choice. `output` is NULL for a sum in place. */
+/* All ranks use rank 0's choice. `output` is NULL for a sum in place. */
 static uint32_t choose(float* input, float* output, size_t elements) {
   const char* only = getenv("LIMIT_WAY");
   double least = 0;

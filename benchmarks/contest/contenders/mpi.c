@@ -38,7 +38,7 @@ static const float* reducescatter(float* input, float* output, size_t elements) 
                  output);
 }
 
-/* MPI matches calls by their order alone. */
+/* MPI matches calls by their order only. */
 static int name(const char* text) {
   (void)text;
   return 0;

@@ -1,4 +1,4 @@
-"""What contenders on MXNet have in common: its arrays, which whoever reads them waits for."""
+"""The part that contenders on MXNet share: its arrays; reading one waits for its value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A KVStore of MXNet's, named by KVSTORE: its own dist_sync over servers, or Perseus's."""
+"""An MXNet KVStore, named by KVSTORE: its own dist_sync over servers, or Perseus's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mxnet as mx
 from contest.contenders.mxnet_arrays import MXNetContender
 
 if os.environ["KVSTORE"].endswith("perseus"):
-    import perseus.mxnet  # noqa: F401 - so that MXNet knows it by name
+    import perseus.mxnet  # noqa: F401 - registers the KVStore
 
 
 class Contender(MXNetContender):
@@ -29,7 +29,7 @@ class Contender(MXNetContender):
 
     def barrier(self) -> None:
         mx.nd.waitall()
-        # To have pulled what all have pushed.
+        # The pull completes once all ranks have pushed.
         self.wait(self.allreduce_async(mx.nd.ones((1,)), "barrier"))
 
     def close(self) -> None:

@@ -8,11 +8,11 @@
 
 #include "serve.h"
 
-/* $CONTENDER_WAITS: the thread that hands operations over waits for each by perseus_wait, where
- * callbacks may then run. Else it sleeps, and the callbacks wake it, as in most adapters. */
+/* With $CONTENDER_WAITS the submitting thread waits for each operation by perseus_wait, where
+ * callbacks may then run. Otherwise it sleeps, and callbacks wake it, as in most adapters. */
 static int waits;
 
-/* The handle of the last operation, whose result lives as long as it; 0: none. */
+/* The handle of the last operation, which owns the result; 0: none. */
 static perseus_handle_t last;
 
 static int submit(perseus_operation_t operation, const perseus_tensor_t* tensor) {
@@ -72,7 +72,7 @@ static int name(const char* text) {
   return -1;
 }
 
-/* How many operations are not complete, plus one until this thread has handed all over. */
+/* The number of incomplete operations, plus one until this thread has submitted them all. */
 static atomic_int under_way = 1;
 static sem_t all_complete;
 static atomic_int failures;
@@ -98,7 +98,7 @@ static void complete(void* user, perseus_handle_t handle, perseus_status_t statu
   one_less();
 }
 
-/* Submits an operation whose end a callback reports. */
+/* Submits an operation whose completion a callback reports. */
 static int hand_over(perseus_submission_t submission) {
   submission.struct_size = sizeof submission;
   submission.callback = complete;
@@ -141,7 +141,7 @@ static int end(void) {
 }
 
 /* Waits for its end in the same way as for the operations after it: the library expects a thread
- * that has just been in a wait there again, and that costs time if the thread does not come. */
+ * that has just waited to wait again, and it costs time if the thread does not. */
 static void barrier(void) {
   static int32_t id = -1;
   if (id >= 0 || perseus_register(PERSEUS_WORLD, PERSEUS_BARRIER, "barrier", &id) == PERSEUS_OK) {

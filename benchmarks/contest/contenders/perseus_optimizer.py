@@ -1,7 +1,7 @@
 """Gradients as Perseus's DistributedOptimizer reduces them; not a public interface.
 
-Its hooks are called as autograd would, and what waits is what `step` does first. What autograd
-itself takes is not in it: hook.py has that.
+Its hooks are called as autograd would call them, and the wait is the first part of `step`. The time
+of autograd itself is not included: hook.py measures that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Contender(HvdContender):
         self._is_under_way = False
 
     def declare(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """All gradients of a model, in the order of the forward pass."""
+        """Takes all gradients of a model, in the order of the forward pass."""
         params = {name: torch.nn.Parameter(torch.empty_like(grad)) for name, grad in named}
         self._gradients = Gradients(
             list(params.values()),

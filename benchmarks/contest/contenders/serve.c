@@ -77,15 +77,15 @@ static int idle(const contender_t* contender, const request_t* request) {
   return 1;
 }
 
-/* An operation, and its expected result if rank r's input is r + 1 everywhere: `parts` equal parts,
- * of which the first has elements of `expected`, and each next one elements of one more. */
+/* An operation, and its expected result if rank r's input is r + 1 everywhere: `parts` equal parts.
+ * The first part's elements are `expected`, and those of each next part are one more. */
 typedef struct {
   contender_operation_t run;
   size_t input;
   size_t output;
   float expected;
   size_t parts;
-  int together; /* ranks begin each iteration together */
+  int together; /* ranks start each iteration together */
 } plan_t;
 
 static int find(const contender_t* contender, const request_t* request, plan_t* plan) {
@@ -184,7 +184,7 @@ static void answer(const contender_t* contender, char* line, FILE* out) {
 }
 
 int contender_serve(const contender_t* contender) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL); /* as in contest/ending.py: even while stopped */
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* as in contest/ending.py: works even while stopped */
   const char* path = getenv("BENCH_SOCKET");
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   if (path == NULL || strlen(path) >= sizeof address.sun_path) return 2;

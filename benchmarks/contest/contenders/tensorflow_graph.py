@@ -1,4 +1,4 @@
-"""What contenders have in common that reduce gradients in a graph of TensorFlow."""
+"""The part that contenders share that reduce gradients in a graph of TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# One thread a rank, as PyTorch's contenders have, where ranks have a core each: to run operations
-# beside each other on it only makes threads change places.
+# One thread in each rank, as PyTorch's contenders have: with one core for each rank, running
+# operations in parallel only adds context switches.
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 
@@ -19,23 +19,23 @@ class GraphContender:
     size: int
 
     def function(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """`step` as one graph, in which the rest of these may be called."""
+        """Returns `step` as one graph, in which the other methods may be called."""
         return tf.function(step, autograph=False)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where variables and optimizers are made."""
+        """The scope in which variables and optimizers are made."""
         return nullcontext()
 
     def summed(self, gradients: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Over the ranks, as those of the variables of these names are in training."""
+        """Sums over the ranks, as training does with the gradients of the named variables."""
         raise NotImplementedError
 
     def train(self, tape: tf.GradientTape, loss: tf.Tensor, model: Any, optimizer: Any) -> None:
-        """A step by the mean of the ranks' gradients."""
+        """Takes a step with the mean of the ranks' gradients."""
         raise NotImplementedError
 
     def meet(self) -> tf.Tensor:
-        """What no rank has before all have come."""
+        """Returns a tensor that no rank gets before all ranks have reached this point."""
         return self.summed([tf.ones([])], ["meeting"])[0]
 
     def close(self) -> None:

@@ -21,7 +21,8 @@ class Contender(GraphContender):
         cluster = json.loads(os.environ["TF_CONFIG"])
         self.rank = cluster["task"]["index"]
         self.size = len(cluster["cluster"]["worker"])
-        # No heartbeats: while ranks are stopped, they would count as gone. There is no public way.
+        # Without heartbeats, since stopped ranks would count as gone. There is no public option for
+        # it.
         context.context().configure_coordination_service("")
         options = tf.distribute.experimental.CommunicationOptions(implementation=KIND)
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -35,13 +36,13 @@ class Contender(GraphContender):
         return scope
 
     def summed(self, gradients: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        # As Keras's optimizers do.
+        # Keras's optimizers do the same.
         replica = tf.distribute.get_replica_context()
         return list(replica.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients)))
 
     def train(self, tape: tf.GradientTape, loss: tf.Tensor, model: Any, optimizer: Any) -> None:
         variables = model.trainable_variables
         gradients = tape.gradient(loss, variables)
-        # Which the optimizer sums.
+        # The optimizer sums these.
         means = [gradient / self.size for gradient in gradients]
         optimizer.apply_gradients(zip(means, variables, strict=True))

@@ -28,7 +28,7 @@ class Contender:
         return tensor
 
     def allreduce_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """torch.distributed has allreduce in place only; a script would copy."""
+        """torch.distributed has only an in-place allreduce; a script would copy."""
         copy = tensor.clone()
         dist.all_reduce(copy)
         return copy
@@ -70,5 +70,5 @@ class Contender:
         dist.destroy_process_group()
 
     def _output(self, kind: str, elements: int) -> torch.Tensor:
-        """Kept between calls: scripts that care for speed reuse theirs."""
+        """The output is kept between calls, as fast scripts do."""
         return self._outputs.setdefault((kind, elements), torch.empty(elements))

@@ -1,4 +1,4 @@
-"""torch.distributed over Perseus, as its backend."""
+"""torch.distributed with Perseus as its backend."""
 
 from contest.contenders import torch_gloo
 

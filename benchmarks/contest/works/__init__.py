@@ -1,6 +1,6 @@
-"""What contenders are measured at: functions work(contender, *, iterations, **options) -> times.
+"""The works that contenders are timed at: work(contender, *, iterations, **options) -> times.
 
-The times are microseconds, one for each iteration. They run in each rank.
+Times are microseconds, one for each iteration. Works run in each rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def find(work: str) -> Callable[..., list[float]]:
-    """The function that "module.function" names."""
+    """Returns the function that "module.function" names."""
     module, _, function = work.partition(".")
     found: Callable[..., Any] = getattr(
         importlib.import_module(f"contest.works.{module}"), function

@@ -1,4 +1,4 @@
-"""A fast wrong answer is none: every element of a result is looked at, outside of what is timed."""
+"""Checks every element of a result, outside the timed part: a fast wrong answer does not count."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 
 
 def require(result: Any, elements: int, *values: float) -> None:
-    """Raises ArithmeticError unless it is so many elements: equal parts, each of one value."""
-    # NumPy would take an array of MXNet's element by element.
+    """Raises ArithmeticError unless `result` has this many elements, in equal parts of these
+    values."""
+    # NumPy would convert an MXNet array element by element.
     found = result.asnumpy() if hasattr(result, "asnumpy") else np.asarray(result)
     if found.shape != (elements,):
         raise ArithmeticError(f"wrong result: {found.size} elements, not {elements}")

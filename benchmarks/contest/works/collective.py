@@ -1,6 +1,6 @@
-"""One collective at a time, from the call to the result. `elements` are each rank's float32.
+"""Times one collective at a time, from call to result. `elements` is each rank's float32 count.
 
-Each is checked first, where rank r gives r + 1 in every element.
+Each is checked first: rank r's input is r + 1 in every element.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def allreduce(contender: Any, *, iterations: int, elements: int, in_place: int =
 
 
 def broadcast(contender: Any, *, iterations: int, elements: int) -> list[float]:
-    """From rank 0, whose call may end before the data is anywhere: so all begin together."""
+    """Broadcasts from rank 0. Its call may end before any other rank has data, so all start
+    together."""
     buffer = contender.tensor(elements)
     contender.fill(buffer, contender.rank + 1)
     require(contender.broadcast(buffer), elements, 1)
@@ -33,7 +34,7 @@ def broadcast(contender: Any, *, iterations: int, elements: int) -> list[float]:
 
 
 def allgather(contender: Any, *, iterations: int, elements: int) -> list[float]:
-    """`elements` is what each rank gives."""
+    """`elements` is each rank's input."""
     buffer = contender.tensor(elements)
     contender.fill(buffer, contender.rank + 1)
     whole = elements * contender.size
@@ -42,7 +43,7 @@ def allgather(contender: Any, *, iterations: int, elements: int) -> list[float]:
 
 
 def alltoall(contender: Any, *, iterations: int, elements: int) -> list[float]:
-    """`elements` is what each rank gives, in equal parts for each other."""
+    """`elements` is each rank's input, in equal parts for all ranks."""
     elements -= elements % contender.size
     buffer = contender.tensor(elements)
     contender.fill(buffer, contender.rank + 1)
@@ -51,7 +52,7 @@ def alltoall(contender: Any, *, iterations: int, elements: int) -> list[float]:
 
 
 def reducescatter(contender: Any, *, iterations: int, elements: int) -> list[float]:
-    """`elements` is what each rank gives; it gets its part of the sum."""
+    """`elements` is each rank's input; each rank gets its part of the sum."""
     elements -= elements % contender.size
     buffer = contender.tensor(elements)
     contender.fill(buffer, contender.rank + 1)
@@ -61,7 +62,7 @@ def reducescatter(contender: Any, *, iterations: int, elements: int) -> list[flo
 
 
 def idle(contender: Any, *, iterations: int, pause: float = 1.0) -> list[float]:
-    """Microseconds of CPU time, of all threads, in each second of a pause, in seconds."""
+    """Microseconds of CPU time of all threads in each second; `pause` is the length in seconds."""
     contender.barrier()
     times = []
     for _ in range(iterations):

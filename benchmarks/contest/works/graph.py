@@ -1,4 +1,4 @@
-"""A model's gradients in a graph of TensorFlow, for contest/works/step.py."""
+"""Reduces a model's gradients in a TensorFlow graph, for contest/works/step.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contest.works.check import require
 
 
 def gradients(contender: Any, trained: Model, iterations: int) -> list[float]:
-    """Microseconds from having all gradients on all ranks to having their sums."""
+    """Returns microseconds from having all gradients on all ranks to having their sums."""
     made = _made.setdefault(contender, {})
     if trained.name not in made:
         made[trained.name] = contender.function(partial(step, contender, trained))
@@ -25,18 +25,18 @@ def gradients(contender: Any, trained: Model, iterations: int) -> list[float]:
     return [float(made[trained.name](zeros)[0]) for _ in range(iterations)]
 
 
-#: Of each contender, by models' names.
+#: Graphs of each contender, by the models' names.
 _made: WeakKeyDictionary[Any, dict[str, Callable[..., Any]]] = WeakKeyDictionary()
 
 
 def step(contender: Any, trained: Model, values: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The microseconds, and the sums, which live on: to free them is not in the time.
+    """Returns the microseconds, and the sums, so that freeing them is not timed.
 
-    Nor is to make the gradients, as backward does in memory that is theirs alone: what is passed
-    into a graph could not be reduced in place.
+    Nor is making the gradients. They are made here because backward makes them in memory that
+    nobody else uses: tensors passed into a graph could not be reduced in place.
     """
     tensors = trained.tensors
-    # One value for each: equal gradients would be taken for the same.
+    # A different value for each: TensorFlow would merge equal gradients into one.
     each = tf.unstack(values, len(tensors))
     gradients = [tf.fill(list(of.shape), value) for of, value in zip(tensors, each, strict=True)]
     with tf.control_dependencies(gradients):

@@ -1,4 +1,4 @@
-"""Training steps of contest/works/training.py's models in graphs of TensorFlow, by Keras."""
+"""Training steps of contest/works/training.py's models in TensorFlow graphs, with Keras."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cnn(images: Any) -> Any:
 
 
 def block(images: Any, after: int, stride: int) -> Any:
-    """Two convolutions beside a way around them (He et al. 2016)."""
+    """Two convolutions and a shortcut around them (He et al. 2016)."""
     x = layers.Conv2D(after, 3, stride, "same", use_bias=False)(images)
     x = layers.ReLU()(layers.BatchNormalization()(x))
     x = layers.BatchNormalization()(layers.Conv2D(after, 3, 1, "same", use_bias=False)(x))
@@ -64,7 +64,7 @@ class Trainer:
         return loss
 
     def step(self) -> float:
-        """Gives the microseconds that it took."""
+        """Returns the microseconds that it took."""
         images, labels = next(self._batches)
         began = time.perf_counter()
         loss = self._run(tf.constant(images[..., None]), tf.constant(labels))
@@ -72,7 +72,7 @@ class Trainer:
         return (time.perf_counter() - began) * 1e6
 
     def check(self) -> None:
-        """Raises if the ranks do not have the same model: what they did was not training then."""
+        """Raises if the ranks do not have the same model: then they did not train together."""
         own, total = map(float, self._compare())
         mean = total / self._contender.size
         if not abs(mean - own) <= 1e-5 * mean:
@@ -87,7 +87,7 @@ _trainers: dict[str, Trainer] = {}
 
 
 def step(contender: Any, *, iterations: int, model: str, batch: int, digits: str) -> list[float]:
-    """Steps of `batch` images a rank. The model is kept from turn to turn, as in training."""
+    """Times steps of `batch` images a rank. The model is kept between turns, as in training."""
     if model not in _trainers:
         _trainers[model] = Trainer(contender, model, batch, digits)
     trainer = _trainers[model]

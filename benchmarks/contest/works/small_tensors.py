@@ -1,7 +1,7 @@
-"""Processor time for each of a model's gradients, by part: what small ones cost.
+"""Processor time for each of a model's gradients, by part: the cost of small tensors.
 
-Each iteration gives microseconds a tensor, the mean of all ranks: processors are shared, so what
-they have to do together is what counts. `name` is the model's.
+Each iteration gives microseconds a tensor, the mean over all ranks: ranks share the processors, so
+their total is what counts. `name` is the model's.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ WARM_UP = 2
 
 
 def step(contender: Any, *, iterations: int, name: str, part: str) -> list[float]:
-    """All gradients in turn, then a wait for each. The parts of one step's time, by `part`:
+    """Submits all gradients in turn, then waits for each. `part` selects what is timed:
 
-    hand-over, finishing: this thread's processor time in the calls that start and that wait;
-    engine: that of all other threads; wall: from the first call to the last result.
+    hand-over, finishing: this thread's processor time in the calls that start and in those that
+    wait; engine: that of all other threads; wall: from the first call to the last result.
     """
     named = _zeros(contender, name)
     times = []
@@ -43,7 +43,7 @@ def step(contender: Any, *, iterations: int, name: str, part: str) -> list[float
 
 
 def copy(contender: Any, *, iterations: int, name: str) -> list[float]:
-    """Of a plain copy of all bytes, from one buffer to another."""
+    """Times a plain copy of all bytes, from one buffer to another."""
     elements, tensors = model(name).elements, len(model(name).tensors)
     source, target = contender.tensor(elements), contender.tensor(elements)
 
@@ -60,7 +60,7 @@ def _thread_time(run: Callable[[], None]) -> float:
 
 
 def _zeros(contender: Any, name: str) -> list[tuple[str, Any]]:
-    """The gradients as backward gives them, last one first; sums of zeros stay that."""
+    """Returns zero gradients in backward order, last one first; their sums stay zero."""
     named = []
     for tensor in reversed(model(name).tensors):
         zeros = contender.tensor(tensor.elements)
@@ -71,7 +71,7 @@ def _zeros(contender: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def _mean(contender: Any, seconds: Sequence[float], tensors: int) -> list[float]:
-    """Of all ranks, in microseconds a tensor."""
+    """Returns the mean over all ranks, in microseconds a tensor."""
     values = contender.tensor(len(seconds))
     for i, value in enumerate(seconds):
         values[i] = value

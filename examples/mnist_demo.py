@@ -1,8 +1,8 @@
-"""`make demo`: torch/01_mnist.py by two processes and by one, side by side.
+"""`make demo`: runs torch/01_mnist.py with two processes and with one, and compares them.
 
 Both train with the same global batch, so after the first epoch their parameters may differ only by
-the rounding of float32. Exits with 1 if they do not agree; the example itself does if the digits
-are not recognised. Arguments go to the example.
+float32 rounding. Exits with 1 if they differ by more; the example itself does so if its accuracy is
+too low. Arguments are passed to the example.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = 2
-# A float32 sum of two halves of a batch is rounded otherwise than the sum of the whole, by some
-# 2 ** -24 = 6e-8 of it. The model is smooth, so the 66 steps of an epoch carry such differences on
-# and add to them, but do not blow them up: about 5e-6 of a tensor's largest element was seen, and
-# 1e-15 with the same program in float64. An error in the averaging shows in the first digits.
+# A float32 sum of two halves of a batch is rounded differently from the sum of the whole, by about
+# 2 ** -24 = 6e-8 of it. The model is smooth, so the 66 steps of an epoch add up such differences
+# but do not amplify them: about 5e-6 of a tensor's largest element was seen, and 1e-15 with the
+# same program in float64. A mistake in the averaging shows in the leading digits.
 TOLERANCE = 1e-4
 
 
@@ -57,7 +57,7 @@ def run(processes: int) -> Outcome:
 
 
 def largest_difference(one: dict[str, torch.Tensor], many: dict[str, torch.Tensor]) -> float:
-    """Of any parameter, relative to the largest element of its tensor."""
+    """Returns it over all parameters, relative to the largest element of each tensor."""
     return max(float((one[name] - many[name]).abs().max() / one[name].abs().max()) for name in one)
 
 

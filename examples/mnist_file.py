@@ -37,7 +37,8 @@ def load() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 
 
 def own_batches(count: int, batch: int, epoch: int, rank: int, size: int) -> list[Array]:
-    """Of an epoch's batches, in an order that is the same on all ranks, this rank's parts."""
+    """Returns this rank's parts of an epoch's batches, in an order that is the same on all
+    ranks."""
     order = np.random.default_rng(epoch).permutation(count)
     whole = order[: count - count % batch].reshape(-1, batch)
     return [each[rank::size] for each in whole]

@@ -1,4 +1,4 @@
-/* A training loop's communication in C99, with nothing but perseus.h: parameters from rank 0 to
+/* The communication of a training loop in C99, using only perseus.h: parameters from rank 0 to
  * all, gradients averaged in the order in which a backward pass yields them, and a gather of
  * different amounts from every rank. Each number is checked; a wrong one ends the program with 1.
  *
@@ -15,7 +15,7 @@
 
 enum { LAYERS = 4, STEPS = 3, COLUMNS = 3 };
 
-/* A layer's gradient, and the operation on it that is under way. */
+/* A layer's gradient, and the operation on it. */
 struct layer {
   const char* name;
   int64_t elements;
@@ -43,7 +43,7 @@ static void check_number(double found, double expected, const char* what) {
   exit(1);
 }
 
-/* Fields that are not named are 0, which suits all but the two factors. */
+/* Fields that are not named are 0, which is right for all but the two factors. */
 static perseus_submission_t submission_of(int32_t id, const perseus_tensor_t* tensor) {
   const perseus_submission_t submission = {
       .struct_size = sizeof submission,
@@ -56,7 +56,7 @@ static perseus_submission_t submission_of(int32_t id, const perseus_tensor_t* te
   return submission;
 }
 
-/* Runs on a thread of the library: notes how it ended, and returns at once. */
+/* Runs on a thread of the library: records how the operation ended, and returns at once. */
 static void gradient_done(void* user, perseus_handle_t handle, perseus_status_t status,
                           const char* message) {
   struct layer* layer = user;
@@ -66,7 +66,7 @@ static void gradient_done(void* user, perseus_handle_t handle, perseus_status_t 
   sem_post(&layer->done);
 }
 
-/* What rank `rank` computes in a step; small whole numbers, so that sums are exact. */
+/* The values that `rank` computes in a step: small whole numbers, so that sums are exact. */
 static float gradient_at(int rank, int step, int64_t i) {
   return (float)((rank + 1) * (i % 7 + 1) + step);
 }
@@ -87,13 +87,13 @@ static void make_layers(struct layer* layers) {
       perror("make_layers");
       exit(1);
     }
-    /* Once: from here on, the engine and the ranks speak of a small number, not of a name. */
+    /* Called once: after it, the engine and the ranks use a small number in place of the name. */
     check(perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, layer->name, &layer->id), "register");
   }
 }
 
 /* Backward yields the last layer's gradient first; the next forward pass needs the first layer's
- * first, hence its higher priority. Each moves while the next is being computed. */
+ * first, hence its higher priority. Each is reduced while the next is being computed. */
 static void backward(struct layer* layers, int step) {
   const int rank = perseus_rank();
   for (int l = LAYERS - 1; l >= 0; --l) {
@@ -111,7 +111,7 @@ static void backward(struct layer* layers, int step) {
   }
 }
 
-/* Takes the gradients in the order in which forward uses the layers. */
+/* Waits for the gradients in the order in which forward uses the layers. */
 static void next_forward(struct layer* layers, int step) {
   const int size = perseus_size();
   for (int l = 0; l < LAYERS; ++l) {
@@ -146,7 +146,8 @@ static void broadcast_parameters(void) {
   for (int i = 0; i < 5; ++i) check_number(parameters[i], i + 0.5, "a parameter");
 }
 
-/* Rank r has r + 1 rows. No rank knows the result's size before, so the library allocates it. */
+/* Rank r has r + 1 rows. No rank knows the result's size in advance, so the library allocates it.
+ * */
 static void gather_rows(void) {
   const int rank = perseus_rank(), size = perseus_size();
   const int64_t shape[2] = {rank + 1, COLUMNS};

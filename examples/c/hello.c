@@ -1,4 +1,4 @@
-/* The least that a program of several ranks does: it says who it is, and sums a number.
+/* The smallest program with several ranks: each prints its rank, and they sum a number.
  *
  *   cc -std=c99 hello.c -o hello $(python -m perseus.config --cflags --libs)
  *   perseusrun -np 4 ./hello          (or mpirun -np 4 ./hello)

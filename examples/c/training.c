@@ -1,8 +1,8 @@
-/* Training in C99, by the gradient layer of perseus.h: a network of two layers learns to tell
- * points within a circle from those without. The gradients are registered once; in each batch they
+/* Training in C99, with the gradient interface of perseus.h: a network of two layers learns to tell
+ * points inside a circle from those outside. The gradients are registered once. In each batch they
  * are submitted as backward computes them, the last layer's first, and reduced meanwhile; each
  * layer waits for its own just before its update. Every rank computes a part of each batch, and all
- * have the same weights at the end, which are those of one process with whole batches but for
+ * have the same weights at the end: those that one process computes from whole batches, except for
  * rounding.
  *
  *   cc -std=c99 -O2 training.c -o training $(python -m perseus.config --cflags --libs) -pthread -lm
@@ -17,7 +17,7 @@
 enum { INPUTS = 2, HIDDEN = 16, BATCH = 120, BATCHES = 1500, TESTED = 1000 };
 static const double kRate = 0.5;
 
-/* Weights, and what backward computes of them. */
+/* Weights, and the gradients that backward computes for them. */
 struct layer {
   const char* name;
   int64_t shape[2]; /* outputs, inputs and one for the bias */
@@ -26,7 +26,7 @@ struct layer {
   int32_t number; /* among the gradients */
 };
 
-/* What callbacks tell: they only count, one at a time, and may do so on any thread. */
+/* Results of the callbacks. They only count, one at a time, and may run on any thread. */
 struct progress {
   int64_t gradients;
   int64_t batches;
@@ -43,7 +43,7 @@ static void check(perseus_status_t status, const char* what) {
 
 static void gradient_done(void* user, int32_t gradient, perseus_status_t status,
                           const char* message) {
-  (void)gradient, (void)status, (void)message; /* the status comes from the wait, too */
+  (void)gradient, (void)status, (void)message; /* the wait returns the status, too */
   ++((struct progress*)user)->gradients;
 }
 
@@ -52,7 +52,7 @@ static void batch_done(void* user, int64_t batch, perseus_status_t status, const
   ((struct progress*)user)->batches = batch + 1;
 }
 
-/* From -1 to 1, from a state that is the same on all ranks. */
+/* Returns a number from -1 to 1, from a state that is the same on all ranks. */
 static double uniform(uint64_t* state) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (double)(*state >> 11) / (double)(1ull << 52) - 1.0;
@@ -88,7 +88,7 @@ static void broadcast(struct layer* layer) {
   perseus_release(handle);
 }
 
-/* The outputs of a layer before its activation. */
+/* Computes the outputs of a layer before its activation. */
 static void apply(const struct layer* layer, const double* inputs, double* outputs) {
   const int64_t width = layer->shape[1];
   for (int64_t o = 0; o < layer->shape[0]; ++o) {
@@ -98,7 +98,7 @@ static void apply(const struct layer* layer, const double* inputs, double* outpu
   }
 }
 
-/* Adds one point's part to a layer's gradient. */
+/* Adds one point's contribution to a layer's gradient. */
 static void add_gradient(struct layer* layer, const double* inputs, const double* of_outputs) {
   const int64_t width = layer->shape[1];
   for (int64_t o = 0; o < layer->shape[0]; ++o) {
@@ -120,8 +120,8 @@ static double predict(const struct layer* layers, const double* point, double* h
   return 1.0 / (1.0 + exp(-score));
 }
 
-/* The gradients of this rank's points: of the last layer first, which then travels while that of
- * the first is computed. */
+/* Computes the gradients of this rank's points. The last layer's come first, and are reduced while
+ * the first layer's are computed. */
 static void backward(struct layer* layers, perseus_gradients_t* gradients,
                      double points[][INPUTS]) {
   static double hidden[BATCH][HIDDEN], error[BATCH];
@@ -145,7 +145,8 @@ static void backward(struct layer* layers, perseus_gradients_t* gradients,
   }
 }
 
-/* Each layer as soon as its own gradient is there, the first first: forward needs it first. */
+/* Updates each layer as soon as its gradient is reduced, in the order in which forward needs them.
+ * */
 static void update(struct layer* layers, perseus_gradients_t* gradients) {
   for (int l = 0; l < 2; ++l) {
     struct layer* layer = &layers[l];

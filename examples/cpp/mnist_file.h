@@ -1,5 +1,6 @@
-/* MNIST's digits, from a folder with its four files, uncompressed: train-images-idx3-ubyte and the
- * like, of any number of images. Each rank reads all of them, and trains on its part of each batch.
+/* Reads MNIST's digits from a folder with its four uncompressed files: train-images-idx3-ubyte and
+ * the like, with any number of images. Each rank reads all of them, and trains on its part of each
+ * batch.
  */
 #ifndef PERSEUS_EXAMPLES_CPP_MNIST_FILE_H_
 #define PERSEUS_EXAMPLES_CPP_MNIST_FILE_H_
@@ -27,7 +28,7 @@ struct Digits {
   std::vector<uint8_t> labels;
 };
 
-/* The next number of a file's head: 4 bytes, the highest first. */
+/* Returns the next number of a file's header: 4 bytes, the highest first. */
 inline uint32_t read_number(std::istream& file) {
   uint32_t number = 0;
   for (int i = 0; i < 4; ++i) number = number << 8 | static_cast<uint8_t>(file.get());
@@ -51,7 +52,7 @@ std::vector<Item> read_items(const std::string& path, const std::vector<uint32_t
   return items;
 }
 
-/* `part`: "train", or "t10k" for those to test with. */
+/* `part`: "train", or "t10k" for the test images. */
 inline Digits read(const std::string& folder, const std::string& part) {
   const std::string begin = folder + "/" + part;
   Digits digits;
@@ -63,8 +64,8 @@ inline Digits read(const std::string& folder, const std::string& part) {
   return digits;
 }
 
-/* Of an epoch's batches, in an order that is the same on all ranks, this rank's parts: the numbers
- * of images. What does not fill a batch is left out. */
+/* Returns this rank's parts of an epoch's batches, as image numbers, in an order that is the same
+ * on all ranks. Images that do not fill a batch are left out. */
 inline std::vector<std::vector<size_t>> own_batches(size_t images, size_t batch, size_t epoch,
                                                     size_t rank, size_t size) {
   std::vector<size_t> order(images);

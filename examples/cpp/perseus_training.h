@@ -1,5 +1,6 @@
-/* What a training loop in C++17 needs above perseus.h's C functions: errors as exceptions, and
- * objects that give back what they hold. It knows no framework; copy it into your own program.
+/* The C++17 layer that a training loop needs above perseus.h's C functions: errors as exceptions,
+ * and
+ * objects that release what they hold. It knows no framework; copy it into your own program.
  *
  *   perseus_training::Process process;                       // before all that follows
  *   perseus_training::Gradients gradients(PERSEUS_AVERAGE);  // and then, once:
@@ -9,7 +10,7 @@
  *   gradients.submit(number);  // in each batch, as soon as backward has computed it
  *   gradients.wait(number);    // just before its parameter's update
  *
- * examples/tiny_dnn/digits.cc and examples/dlib/digits.cc show it at work.
+ * examples/tiny_dnn/digits.cc and examples/dlib/digits.cc use it.
  */
 #ifndef PERSEUS_EXAMPLES_CPP_PERSEUS_TRAINING_H_
 #define PERSEUS_EXAMPLES_CPP_PERSEUS_TRAINING_H_
@@ -42,7 +43,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 };
 
-/* Numbers that lie one after the other in somebody else's memory. */
+/* A view of contiguous numbers in memory that somebody else owns. */
 struct Array {
   void* data;
   int64_t elements;
@@ -62,7 +63,7 @@ inline perseus_tensor_t tensor_of(const Array& array) {
   return {array.data, array.data, &array.elements, 1, array.dtype};
 }
 
-/* Overwrites these arrays with those of rank 0. All ranks give as many, of the same sizes. */
+/* Overwrites these arrays with rank 0's. All ranks must pass the same number, of the same sizes. */
 inline void broadcast_from_rank_0(const std::string& name, const std::vector<Array>& arrays) {
   std::vector<perseus_tensor_t> tensors;
   for (const Array& array : arrays) tensors.push_back(tensor_of(array));
@@ -82,8 +83,8 @@ inline void broadcast_from_rank_0(const std::string& name, const std::vector<Arr
   check(status, name);
 }
 
-/* The gradients of a model, added once in the order in which forward uses their layers, and in each
- * batch submitted and waited for one by one. Their memory must stay where it is. */
+/* The gradients of a model. They are added once, in the order in which forward uses their layers,
+ * and submitted and waited for one by one in each batch. Their memory must not move. */
 class Gradients {
  public:
   /* `scale`: results are multiplied by it. */
@@ -95,8 +96,8 @@ class Gradients {
     check(perseus_gradients_create(&options, &gradients_), "perseus_gradients_create");
   }
   ~Gradients() {
-    // With an exception under way, other ranks may wait for gradients that will never come, and
-    // this one for theirs: leaving the job first ends both.
+    // If an exception is under way, other ranks may wait for gradients that will never come, and
+    // this rank for theirs. Leaving the job first ends both waits.
     if (std::uncaught_exceptions() > 0) perseus_shutdown_because("an exception ended its training");
     perseus_gradients_destroy(gradients_);
   }
@@ -116,7 +117,7 @@ class Gradients {
     check(perseus_gradients_submit(gradients_, number, PERSEUS_NO_STREAM), names_.at(number));
   }
 
-  /* From then on the gradient's memory has what all ranks together found. */
+  /* After it, the gradient's memory holds the result of all ranks. */
   void wait(int32_t number) {
     check(perseus_gradients_wait(gradients_, number, -1), names_.at(number));
   }
@@ -126,7 +127,7 @@ class Gradients {
   std::vector<std::string> names_;
 };
 
-/* Writes the arrays' bytes, one array after the other, to compare what runs have found. */
+/* Writes the arrays' bytes, one array after the other, so that runs can be compared. */
 inline void save(const std::string& path, const std::vector<Array>& arrays) {
   std::ofstream file(path, std::ios::binary);
   for (const Array& array : arrays) {

@@ -1,15 +1,15 @@
-/* Training with dlib on all ranks of a job: a small CNN on MNIST's digits, each batch divided among
- * the ranks, with the weights that one process would have found on whole batches.
+/* Training with dlib on all ranks of a job: a small CNN on MNIST's digits. Each batch is divided
+ * among the ranks, and the weights are those that one process computes from whole batches.
  *
- * dlib has no hooks, but a layer may be any class with the functions that it calls, and so may a
- * solver. Reduced<...> is a layer of dlib's that submits its gradient as soon as its own backward
- * has computed it, before the layer below begins; WaitingSgd waits for it just before it updates
- * the layer. So the loop itself is dlib's: compute_parameter_gradients, then update_parameters,
- * which begins with the last layer. dnn_trainer is not used: when to lower the learning rate, it
- * decides by the loss of the images that it was given, and those are others on every rank.
+ * dlib has no hooks, but a layer or a solver may be any class with the functions that dlib calls. *
+ Reduced<...> is a dlib layer that submits its gradient as soon as its own backward has computed it,
+ * before the layer below begins; WaitingSgd waits for it just before it updates the layer. So the *
+ loop itself is dlib's: compute_parameter_gradients, then update_parameters, which begins with the *
+ last layer. dnn_trainer is not used, because it decides when to lower the learning rate by the *
+ loss of the images it was given, and those differ between ranks.
  *
- * dlib's gradients are means over the images given, so that with PERSEUS_AVERAGE all ranks must be
- * given as many.
+ * dlib's gradients are means over the given images, so with PERSEUS_AVERAGE all ranks must be given
+ * the same number of images.
  *
  *   c++ -std=c++17 -O2 digits.cc -o digits -I../cpp \
  *       $(python -m perseus.config --cflags --libs) -ldlib -pthread
@@ -36,7 +36,7 @@ constexpr size_t kBatch = 60;  // images of all ranks together
 constexpr size_t kEpochs = 2;
 constexpr double kLearningRate = 0.05;
 
-/* A layer of dlib's whose gradient is reduced over the ranks, once it has been told as what. */
+/* A dlib layer whose gradient is reduced over the ranks, once it knows the gradient's number. */
 template <typename LAYER>
 class Reduced : public LAYER {
  public:
@@ -65,7 +65,7 @@ class WaitingSgd {
   const dlib::tensor& operator()(float learning_rate, const Reduced<LAYER>& layer,
                                  const dlib::tensor& gradient) {
     layer.wait();
-    // As the layer that it is at heart, for which dlib's solver treats biases differently.
+    // Casts to the base layer, for which dlib's solver treats biases differently.
     return sgd_(learning_rate, static_cast<const LAYER&>(layer), gradient);
   }
 
@@ -89,13 +89,13 @@ using features = dlib::avg_pool<2, 2, 2, 2, dlib::htan<reduced_con<6, 5, SUBNET>
 using Network = dlib::loss_multiclass_log<
     reduced_fc<mnist_file::kClasses, dlib::htan<reduced_fc<32, features<dlib::input<Image>>>>>>;
 
-/* Images as dlib takes them. */
+/* Images in dlib's form. */
 struct Digits {
   std::vector<Image> images;
   std::vector<unsigned long> labels;
 };
 
-/* Calls `visit(layer)` for each Reduced layer of dlib's network, with the first layer first. */
+/* Calls `visit(layer)` for each Reduced layer of dlib's network, first layer first. */
 template <typename VISIT>
 class ReducedLayers {
  public:
@@ -159,7 +159,7 @@ static void train_epoch(Network& network, const mnist_file::Digits& digits, size
   }
 }
 
-/* In percent. */
+/* Returns a percentage. */
 static double accuracy(Network& network, const mnist_file::Digits& digits) {
   size_t right = 0;
   for (size_t i = 0; i < digits.images.size(); ++i) {
@@ -180,10 +180,10 @@ static void run(const std::string& folder, const std::string& weights_path) {
   const perseus_training::Process process;
   check_batch();
   const mnist_file::Digits digits = mnist_file::read(folder, "train");
-  // Each rank begins with weights of its own, as programs do; the broadcast makes them equal.
+  // Each rank starts with different weights, as programs do; the broadcast makes them equal.
   std::srand(static_cast<unsigned>(perseus_rank()) + 1);
   Network network;
-  // dlib makes weights and gradients when it first sees images; what this pass finds is not used.
+  // dlib allocates weights and gradients when it first sees images; this pass has no other use.
   compute_gradients(network, these(digits, {0}));
   perseus_training::broadcast_from_rank_0("weights", weights_of(network));
   Gradients gradients(PERSEUS_AVERAGE);  // goes before the network, whose memory is submitted

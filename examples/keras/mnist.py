@@ -1,10 +1,10 @@
-"""Keras: compile, fit and callbacks, with checkpoints of rank 0.
+"""Keras: compile, fit and callbacks, with checkpoints written by rank 0.
 
     perseusrun -np 2 python examples/keras/mnist.py --checkpoint digits.keras
     KERAS_BACKEND=torch perseusrun -np 2 python examples/keras/mnist.py
 
-Trains a network on digits, on TensorFlow or on PyTorch; begins with the checkpoint if there is one.
-Ends with an error if the digits are not learnt.
+Trains a network on digits, on TensorFlow or on PyTorch, starting from the checkpoint if there is
+one. Ends with an error if the accuracy is too low.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     ]
     if hvd.rank() == 0 and arguments.checkpoint:
         callbacks.append(keras.callbacks.ModelCheckpoint(arguments.checkpoint))
-    # As many batches on every rank: one that has more would wait for the others.
+    # The same number of batches on every rank: a rank with more would wait for the others.
     batch = BATCH // hvd.size()
     own = own[: 4000 // hvd.size() // batch * batch]
     model.fit(

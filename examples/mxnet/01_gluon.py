@@ -1,9 +1,9 @@
-"""A gluon network and its loop, with DistributedTrainer.
+"""A gluon network and a training loop, with DistributedTrainer.
 
     perseusrun -np 2 python examples/mxnet/01_gluon.py
 
-Trains a CNN on digits. MXNet's engine sends each layer's gradients as soon as they are there, while
-it computes those of the layers before. Ends with an error if the digits are not learnt, or ranks
+Trains a CNN on digits. MXNet's engine sends each layer's gradients as soon as they are ready, while
+it computes those of the layers before. Ends with an error if the accuracy is too low, or if ranks
 differ.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     images, test_images = (each.reshape(-1, 1, 28, 28) for each in (images, test_images))
 
     net = new_net()
-    # Gluon knows the shapes after the first batch, and the weights are made the same then.
+    # Gluon knows the shapes only after the first batch; the weights are then made equal.
     hvd.broadcast_parameters(net.collect_params(), root_rank=0)
     trainer = hvd.DistributedTrainer(
         net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE, "momentum": 0.9}

@@ -2,9 +2,9 @@
 
     perseusrun -np 2 python examples/mxnet/02_module.py
 
-Trains a network on digits. Each worker updates its own weights by the sum of the gradients of all;
-Module divides by the batch of all. Ends with an error if the digits are not learnt, or workers
-differ.
+Trains a network on digits. Each worker updates its own weights by the sum of all workers'
+gradients; Module divides by the global batch. Ends with an error if the accuracy is too low, or if
+workers differ.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     kv = perseus.create("dist_sync_perseus")
     (images, labels), (test_images, test_labels) = digits.load()
     own = slice(kv.rank, len(labels), kv.num_workers)
-    # As many batches on every worker: one that has more would wait for the others.
+    # The same number of batches on every worker: one with more would wait for the others.
     batch = BATCH // kv.num_workers
     rows = len(labels) // kv.num_workers // batch * batch
     train = mx.io.NDArrayIter(images[own][:rows], labels[own][:rows], batch, shuffle=True)

@@ -2,14 +2,14 @@
 
     perseusrun -np 2 python examples/mxnet/03_class_split.py
 
-As face recognition does it, whose last layer has a row for each of millions of people. The network
-below the layer is data-parallel. Each worker gathers the features of all and multiplies them by its
-own rows, so that the layer's weights and their gradients never travel: of the softmax, two numbers
-an image do, by one reduction with Max and one with Sum. Here the classes are the ten digits,
-filled up to a multiple of the workers.
+Face recognition does this, where the last layer has a row for each of millions of people. The
+network below the last layer is data-parallel. Each worker gathers all features and multiplies them
+by its own rows, so the last layer's weights and their gradients are never sent. The softmax sends
+two numbers for each image, in one reduction with Max and one with Sum. Here the classes are the ten
+digits, padded to a multiple of the number of workers.
 
-Ends with an error if the digits are not learnt, or if the loss is not what the whole layer, put
-together, gives.
+Ends with an error if the accuracy is too low, or if the loss differs from that of the whole layer,
+assembled on one worker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SplitSoftmax:
         self.kv = kv
         self.rows = -(-CLASSES // kv.num_workers)
         self.first = kv.rank * self.rows
-        # Classes that are there to fill up have no part in the softmax.
+        # Padding classes take no part in the softmax.
         classes = np.arange(self.first, self.first + self.rows)
         self.mask = mx.nd.array(np.where(classes < CLASSES, 0.0, -1e9))
         self.weight = mx.nd.random.normal(0, 0.1, (self.rows, FEATURES))
@@ -52,7 +52,7 @@ class SplitSoftmax:
     def step(
         self, features: mx.nd.NDArray, labels: mx.nd.NDArray
     ) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-        """The losses of all images, and the gradient of their features; the rows are updated.
+        """Returns the losses of all images and the gradient of their features; updates the rows.
 
         Takes the features [BATCH, FEATURES] and labels [BATCH] of all workers.
         """
@@ -60,7 +60,7 @@ class SplitSoftmax:
         highest = self.reduced("max", logits.max(axis=1), perseus.PerseusOp.Max)
         exponentials = mx.nd.exp(logits - highest.expand_dims(1))
         total = self.reduced("sum", exponentials.sum(axis=1), perseus.PerseusOp.Sum)
-        # All zeros where the class is another worker's.
+        # All zeros where the class belongs to another worker.
         one_hot = mx.nd.one_hot(labels - self.first, self.rows)
         of_label = self.reduced("target", (logits * one_hot).sum(axis=1), perseus.PerseusOp.Sum)
         losses = mx.nd.log(total) + highest - of_label
@@ -107,7 +107,7 @@ def main() -> None:
             print(f"epoch {epoch + 1}: loss {losses.mean().asscalar():.4f}")
 
     scores = last.logits(net(mx.nd.array(test_images)))
-    # In the order of the workers, and so of the classes.
+    # In the order of the workers, which is that of the classes.
     scores = perseus.allgather(scores.T).T.asnumpy()
     accuracy = (scores.argmax(axis=1) == test_labels).mean()
     if kv.rank == 0:
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def whole_loss(last: SplitSoftmax, features: mx.nd.NDArray, labels: mx.nd.NDArray) -> float:
-    """The mean loss by the layer put together, in float64."""
+    """Returns the mean loss of the assembled layer, in float64."""
     weight = perseus.allgather(last.weight).asnumpy()[:CLASSES].astype(np.float64)
     logits = features.asnumpy().astype(np.float64) @ weight.T
     highest = logits.max(axis=1, keepdims=True)

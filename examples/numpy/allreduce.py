@@ -16,7 +16,7 @@ rank, size = perseus.rank(), perseus.size()
 # The sum of the ranks' arrays, on every rank.
 total = perseus.allreduce(np.full(4, rank, np.float32), ReduceOp.SUM)
 
-# In place, and while something else is done.
+# In place, while other work is done.
 gradient = np.linspace(0, rank, 1_000_000)
 handle = perseus.allreduce_async(gradient, out=gradient, name="gradient")
 rows = perseus.allgather(np.arange(rank + 1))  # rank r has r + 1

@@ -1,9 +1,9 @@
-"""A training loop of one's own: DistributedGradientTape in a tf.function.
+"""A custom training loop: DistributedGradientTape in a tf.function.
 
     perseusrun -np 2 python examples/tensorflow/01_custom_loop.py
 
-Trains a network on digits. The gradients of all ranks are reduced side by side inside the function,
-while it computes others. Ends with an error if the digits are not learnt, or ranks differ.
+Trains a network on digits. All gradients are reduced inside the function, while it computes further
+ones. Ends with an error if the accuracy is too low, or if ranks differ.
 """
 
 from __future__ import annotations

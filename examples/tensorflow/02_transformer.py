@@ -1,11 +1,11 @@
-"""A transformer in BERT's shape, whose embeddings have sparse gradients.
+"""A transformer shaped like BERT, whose embeddings have sparse gradients.
 
     perseusrun -np 3 python examples/tensorflow/02_transformer.py
 
-A word that a batch does not have has no gradient: TensorFlow gives IndexedSlices, the rows of
-those that it has, and Perseus gathers the ranks' rows. Hides words of made-up sentences, and
-learns to say them. In float64 each step is the same as one process's on all batches; ends with an
-error if it is not.
+A word that is not in a batch has no gradient: TensorFlow returns IndexedSlices, the rows of the
+words that are, and Perseus gathers the ranks' rows. The task is to fill in hidden words of made-up
+sentences. In float64 each step equals one process's step on all batches; ends with an error if it
+does not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS, BATCH, LEARNING_RATE = 20, 8, 0.5
 
 
 class Block(tf.keras.layers.Layer):
-    """Attention and two dense layers, each with what came before added and normalised."""
+    """Attention and two dense layers, each with a residual connection and normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Transformer(tf.keras.Model):
 
 
 def sentences(step: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each word is the one before and the sentence's stride; a word in six is hidden."""
+    """Each word is the previous one plus the sentence's stride; a word in six is hidden."""
     generator = np.random.default_rng([step, rank])
     first, stride = generator.integers(1, 50, (2, BATCH, 1))
     whole = 1 + (first + stride * np.arange(LENGTH)) % (WORDS - 1)
@@ -95,7 +95,7 @@ def main() -> None:
 def train(
     model: Transformer, tape: tf.GradientTape, shown: np.ndarray, whole: np.ndarray
 ) -> tuple[tf.Tensor, tf.IndexedSlices]:
-    """A step of gradient descent: the loss, and the gradient of the words' table."""
+    """Takes a step of gradient descent; returns the loss, and the gradient of the word table."""
     cost = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with tape:
         loss = cost(whole, model(shown))

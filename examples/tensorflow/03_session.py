@@ -1,10 +1,9 @@
-"""A graph and a session, as scripts for TensorFlow 1 have them, under tf.compat.v1.
+"""A graph and a session, as in scripts for TensorFlow 1, under tf.compat.v1.
 
     perseusrun -np 2 python examples/tensorflow/03_session.py
 
-Trains softmax regression on digits: an optimizer that reduces gradients, a hook that gives all
-ranks the first one's variables, and checkpoints by that one only. Ends with an error if the digits
-are not learnt.
+Trains softmax regression on digits: an optimizer reduces gradients, a hook broadcasts rank 0's
+variables, and only rank 0 writes checkpoints. Ends with an error if the accuracy is too low.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def main() -> None:
     train = optimizer.minimize(loss, global_step=step)
 
     hooks = [hvd.BroadcastGlobalVariablesHook(0)]
-    config = tf.ConfigProto(intra_op_parallelism_threads=1)  # one process a core
+    config = tf.ConfigProto(intra_op_parallelism_threads=1)  # one process per core
     with (
         tempfile.TemporaryDirectory() as folder,
         tf.train.MonitoredTrainingSession(

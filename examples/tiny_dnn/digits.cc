@@ -1,11 +1,11 @@
-/* Training with tiny-dnn on all ranks of a job: a small CNN on MNIST's digits, each batch divided
- * among the ranks, with the weights that one process would have found on whole batches.
+/* Training with tiny-dnn on all ranks of a job: a small CNN on MNIST's digits. Each batch is
+ * divided among the ranks, and the weights are those that one process computes from whole batches.
  *
- * network::fit gives nobody a word between backward and update, but its layers are public and do
- * both one by one, so this loop calls them itself: each layer's gradients are submitted before the
- * backward pass of the layer below begins, and each is waited for just before its own update.
- * tiny-dnn keeps a gradient for each sample and sums them when it updates; here each rank sums its
- * own and PERSEUS_SUM does the rest, so a batch need not divide evenly among the ranks.
+ * network::fit has no callback between backward and update, but its layers are public and do both
+ one * by one, so this loop calls them itself: each layer's gradients are submitted before the
+ backward * pass of the layer below begins, and each is waited for just before its own update.
+ tiny-dnn keeps a * gradient for each sample and sums them when it updates; here each rank sums its
+ own and PERSEUS_SUM * does the rest, so a batch need not divide evenly among the ranks.
  *
  * Debian's packages are tiny-dnn, libcereal-dev and libstb-dev; the last has in stb/ what tiny-dnn
  * looks for in third_party/stb/. -DCNN_USE_DOUBLE trains in double precision.
@@ -18,10 +18,10 @@
  * FOLDER holds MNIST's four files (../cpp/mnist_file.h). Rank 0 writes the weights that were found
  * to the file WEIGHTS.
  */
-// One thread a rank: what tiny-dnn starts threads for takes less time than their start.
+// One thread in each rank: the work is too short for tiny-dnn's threads to pay for their start.
 #define CNN_SINGLE_THREAD
 #include <tiny_dnn/config.h>
-// For quantized layers, which there are none of here; its headers are in yet another package.
+// For quantized layers, which are not used here; their headers are in another package.
 #undef CNN_USE_GEMMLOWP
 #include <mnist_file.h>
 #include <perseus_training.h>
@@ -58,7 +58,7 @@ struct Parameter {
   int32_t number;            // of the gradient among those that are submitted
 };
 
-/* Does for a network what network::fit does with a batch, but with all ranks' gradients. */
+/* Trains on a batch as network::fit does, but with all ranks' gradients. */
 class Trainer {
  public:
   explicit Trainer(Network& network) : network_(network), gradients_(PERSEUS_SUM, 1.0 / kBatch) {
@@ -97,7 +97,7 @@ class Trainer {
     return parameters;
   }
 
-  /* When all parameters are in place: their gradients' memory must not move any more. */
+  /* Call it when all parameters are in place: their gradients' memory must not move after this. */
   void add_gradients() {
     for (size_t l = 0; l < parameters_.size(); ++l) {
       for (size_t p = 0; p < parameters_[l].size(); ++p) {
@@ -108,15 +108,15 @@ class Trainer {
     }
   }
 
-  /* tiny-dnn has the loss's gradients by sample, and a layer takes them by channel; the last layer
-   * has one channel. */
+  /* tiny-dnn has the loss's gradients by sample, while a layer takes them by channel; the last
+   * layer has one channel. */
   static tensor_t by_channel(const std::vector<tensor_t>& by_sample) {
     tensor_t channel;
     for (const tensor_t& sample : by_sample) channel.push_back(sample.front());
     return channel;
   }
 
-  /* While a layer's gradients travel, the layer below computes its own. */
+  /* While a layer's gradients are reduced, the layer below computes its own. */
   void backward(const std::vector<tensor_t>& loss_gradients) {
     network_[network_.layer_size() - 1]->set_out_grads({by_channel(loss_gradients)});
     for (size_t l = network_.layer_size(); l-- > 0;) {
@@ -128,7 +128,7 @@ class Trainer {
     }
   }
 
-  /* First layers first: perseus.h has their gradients go before others that are waiting. */
+  /* First layers first: perseus.h sends their gradients ahead of others that are waiting. */
   void update(tiny_dnn::optimizer& optimizer) {
     for (size_t l = 0; l < network_.layer_size(); ++l) {
       for (Parameter& parameter : parameters_[l]) {
@@ -171,7 +171,7 @@ static void train_epoch(Trainer& trainer, const mnist_file::Digits& digits, size
   }
 }
 
-/* In percent. */
+/* Returns a percentage. */
 static double accuracy(Network& network, const mnist_file::Digits& digits) {
   std::vector<vec_t> images;
   for (const mnist_file::Image& image : digits.images) images.push_back(numbers_of(image));
@@ -181,7 +181,7 @@ static double accuracy(Network& network, const mnist_file::Digits& digits) {
 
 static void run(const std::string& folder, const std::string& weights_path) {
   const perseus_training::Process process;
-  // Each rank begins with weights of its own, as programs do; the broadcast makes them equal.
+  // Each rank starts with different weights, as programs do; the broadcast makes them equal.
   tiny_dnn::set_random_seed(static_cast<unsigned>(perseus_rank()) + 1);
   Network network;
   add_layers(network);

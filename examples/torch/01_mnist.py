@@ -1,10 +1,10 @@
-"""Trains a small CNN on 5,000 MNIST digits: all that a data-parallel script needs.
+"""Trains a small CNN on 5,000 MNIST digits: everything that a data-parallel script needs.
 
     perseusrun -np 2 python examples/torch/01_mnist.py
     python examples/torch/01_mnist.py                     # one process
     ... --checkpoint 'digits-{epoch}.pt'                  # a second run goes on where it ended
 
-The ranks share each batch, so that any number of processes trains the same model, but for the
+The ranks share each batch, so any number of processes trains the same model, except for the
 rounding of float32 sums.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
     loader = DataLoader(train, arguments.batch_size // hvd.size(), sampler=sampler, drop_last=True)
 
     model = digits.make_model(arguments.seed)
-    # Batches that grow with the number of ranks would want lr * hvd.size().
+    # If the batch grew with the number of ranks, this would be lr * hvd.size().
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
@@ -75,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
 def resume(
     model: nn.Module, optimizer: torch.optim.Optimizer, arguments: argparse.Namespace
 ) -> int:
-    """Gives all ranks the model and the optimizer of the latest checkpoint, and the epochs done.
+    """Gives all ranks the latest checkpoint's model and optimizer; returns the epochs done.
 
     Only rank 0 reads a file: the others need not see its disk.
     """
@@ -104,7 +104,7 @@ def save(
 def train_epoch(
     model: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader, epoch: int
 ) -> float:
-    """One pass over the data; gives the mean loss of all ranks."""
+    """Makes one pass over the data; returns the mean loss over all ranks."""
     total = torch.zeros(())
     for step, (images, labels) in enumerate(loader, 1):
         optimizer.zero_grad()
@@ -124,7 +124,7 @@ def show_progress(epoch: int, step: int, steps: int) -> None:
 
 
 def test_accuracy(model: nn.Module, test: TensorDataset) -> float:
-    """Share of the images that are recognised; each rank looks at its own."""
+    """Returns the share of images that are recognised; each rank tests its own part."""
     images, labels = test[hvd.rank() :: hvd.size()]
     right = hvd.allreduce(digits.recognised(model, images, labels), op=hvd.Sum, name="right")
     return right.item() / len(test)

@@ -1,4 +1,4 @@
-"""Images a second in training, on made-up data: the flags are those of Horovod's benchmark.
+"""Training speed in images per second, on made-up data, with the flags of Horovod's benchmark.
 
     perseusrun -np 2 python examples/torch/02_synthetic_benchmark.py
     ... --model resnet50 --image-size 224 --batch-size 32     # with torchvision, any of its models
@@ -28,7 +28,7 @@ CLASSES = 10
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them, as in He et al. 2016, section 4.2."""
+    """Two convolutions and a shortcut around them, as in He et al. 2016, section 4.2."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def vgg(_: int) -> nn.Module:
 
 
 def mlp(image_size: int) -> nn.Module:
-    """Little to compute for its size: communication shows."""
+    """Computes little for its size, so communication shows."""
     sizes = [3 * image_size**2, 512, 512, 512]
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in itertools.pairwise(sizes):
@@ -89,13 +89,13 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--fp16-allreduce", action="store_true", help="halve the bytes on the wire")
     add("--model", default="resnet", help=f"{', '.join(MODELS)}, or one of torchvision")
-    add("--batch-size", type=int, default=16, help="images a step and rank")
+    add("--batch-size", type=int, default=16, help="images per step and rank")
     add("--image-size", type=int, default=32)
     add("--num-warmup-batches", type=int, default=4, help="batches that do not count")
     add("--num-batches-per-iter", type=int, default=4)
-    add("--num-iters", type=int, default=5, help="how often the speed is taken")
+    add("--num-iters", type=int, default=5, help="number of speed measurements")
     add("--use-adasum", action="store_true", help="combine gradients by Adasum")
-    add("--no-cuda", action="store_true", help="as is the case anyhow: tensors are in CPU memory")
+    add("--no-cuda", action="store_true", help="accepted, but tensors are in CPU memory anyway")
     return parser.parse_args()
 
 
@@ -106,7 +106,7 @@ def main() -> None:
     torch.manual_seed(hvd.rank())
     model = make_model(arguments.model, arguments.image_size)
 
-    # Adasum finds by itself how far to go; an average of more gradients is worth a larger step.
+    # Adasum chooses the step's length itself; an average of more gradients justifies a larger step.
     learning_rate = 0.01 if arguments.use_adasum else 0.01 * hvd.size()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     optimizer = hvd.DistributedOptimizer(

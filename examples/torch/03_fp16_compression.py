@@ -1,4 +1,4 @@
-"""Gradients at half the bytes: as float16 by Compression.fp16, and as bfloat16 by a class of ours.
+"""Gradients with half the bytes: float16 with Compression.fp16, and bfloat16 with our own class.
 
     perseusrun -np 2 python examples/torch/03_fp16_compression.py
 
@@ -24,7 +24,8 @@ EPOCHS, BATCH, LEARNING_RATE = 2, 60, 0.08
 
 
 class Bfloat16:
-    """What `compression` takes: a pair of functions, and a note from the first for the second."""
+    """The interface of `compression`: two functions, and a context from the first for the
+    second."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -36,7 +37,7 @@ class Bfloat16:
 
 
 def train(compression: Any, data: TensorDataset) -> tuple[nn.Module, int]:
-    """The model, and the bytes of gradients that this rank handed over."""
+    """Returns the model, and the bytes of gradients that this rank submitted."""
     images, labels = data.tensors
     model = digits.make_model()
     optimizer = hvd.DistributedOptimizer(

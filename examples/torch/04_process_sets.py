@@ -2,8 +2,8 @@
 
     perseusrun -np 4 python examples/torch/04_process_sets.py
 
-Even ranks try one learning rate, odd ranks another. The first ranks of the halves, which are in
-two sets each, compare the outcome; the better model then goes to everybody.
+Even ranks try one learning rate, odd ranks another. The first ranks of the halves, which are in two
+sets each, compare the results; all ranks then get the better model.
 
           ranks     0   1   2   3
           evens     x       x          train together
@@ -29,12 +29,12 @@ EPOCHS, BATCH = 2, 60
 
 
 def process_set_of(ranks: Sequence[int]) -> hvd.ProcessSet:
-    """All ranks call this, members or not. There is one set already: that of all ranks."""
+    """All ranks call this, members or not. One set exists already: that of all ranks."""
     return hvd.global_process_set if len(ranks) == hvd.size() else hvd.add_process_set(ranks)
 
 
 def train(process_set: hvd.ProcessSet, learning_rate: float, data: TensorDataset) -> nn.Module:
-    """Nothing here concerns the ranks outside the set."""
+    """Ranks outside the set take no part."""
     images, labels = data.tensors
     model = digits.make_model(seed=process_set.ranks[0])
     optimizer = hvd.DistributedOptimizer(
@@ -72,7 +72,7 @@ def main() -> None:
     require_equal_parameters(model, mine)
     reached = accuracy(model, test, mine)
 
-    # Leaders know both halves; each tells its own.
+    # Leaders know both results; each tells its own half.
     of_halves = torch.zeros(len(halves))
     if leaders.included():
         of_halves = hvd.allgather(reached[None], process_set=leaders)

@@ -1,10 +1,10 @@
-"""Ranks with different amounts of data: who has no more joins, and the others go on.
+"""Ranks with different amounts of data: a rank that runs out joins, and the others go on.
 
     perseusrun -np 3 python examples/torch/05_join.py
 
-Rank r has r + 1 times the batches of rank 0. While it waits in join, a rank takes part in the
-others' averages with zeros. Once all have joined, training goes on with the next epoch, and any
-operation may follow. Every rank also trains alone on everybody's data, in float64, and compares.
+Rank r has r + 1 times the batches of rank 0. While a rank waits in join, it contributes zeros to
+the others' averages. Once all have joined, training goes on with the next epoch, and any operation
+may follow. Every rank also trains alone on everybody's data, in float64, and compares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def batches(rank: int) -> list[Batch]:
-    """Rows of features, and a linear function of them that is to be found."""
+    """Rows of features, and the linear function of them that is to be learnt."""
     wanted = torch.arange(1.0, FEATURES + 1, dtype=torch.float64)
     features = torch.randn(
         BATCHES_OF_RANK_0 * (rank + 1),
@@ -46,7 +46,7 @@ def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def train() -> tuple[nn.Module, int]:
-    """The model, and the rank that was the last to join."""
+    """Returns the model, and the rank that was the last to join."""
     model = make_model()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
@@ -59,13 +59,13 @@ def train() -> tuple[nn.Module, int]:
             loss_of(model, batch).backward()
             optimizer.step()
         last = hvd.join()
-        # The others have taken steps since this rank's last one.
+        # The others have taken further steps since this rank's last one.
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
     return model, last
 
 
 def train_alone() -> nn.Module:
-    """What the ranks do together: a sum of gradients, divided by the number of all ranks."""
+    """Does the same alone: sums the gradients, and divides by the number of all ranks."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     data = [batches(rank) for rank in range(hvd.size())]

@@ -1,10 +1,10 @@
-"""Adasum: gradients that agree are averaged, those that have nothing in common are added.
+"""Adasum: averages gradients that agree, and adds gradients that are orthogonal.
 
     perseusrun -np 3 python examples/torch/06_adasum.py
 
-So it goes about as far as each rank alone would dare, and the learning rate need not be chosen for
-the number of ranks (Maleki et al. 2021, "Scaling Distributed Training with Adaptive Summation").
-Any number of ranks will do.
+So a step is about as long as each rank alone would take, and the learning rate need not be chosen
+for the number of ranks (Maleki et al. 2021, "Scaling Distributed Training with Adaptive
+Summation"). Any number of ranks works.
 """
 
 from __future__ import annotations

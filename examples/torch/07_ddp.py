@@ -1,11 +1,11 @@
-"""DistributedDataParallel over Perseus, in the two ways that there are.
+"""DistributedDataParallel over Perseus, in two ways.
 
     torchrun --nproc-per-node 2 examples/torch/07_ddp.py
     perseusrun -np 2 python examples/torch/07_ddp.py
 
-As the backend of torch.distributed, Perseus moves all that DDP does. As a communication hook, it
-averages the gradients, and another backend does the rest. Both must train the model that one
-process trains.
+As the backend of torch.distributed, Perseus does all of DDP's communication. As a communication
+hook, it averages the gradients, and another backend does the rest. Both must train the same model
+as one process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import perseus.torch.horovod as hvd
 from perseus.torch.ddp import allreduce_hook
 
 EPOCHS, BATCH, LEARNING_RATE = 2, 60, 0.08
-# Sums of float32 are rounded in another order; see examples/mnist_demo.py.
+# Sums of float32 are rounded in a different order; see examples/mnist_demo.py.
 TOLERANCE = 1e-4
 
 
 def train(model: nn.Module, data: TensorDataset, ranks: int, rank: int) -> None:
-    """As one process would, each rank with its part of each batch."""
+    """Trains as one process would; each rank takes its part of each batch."""
     sampler = DistributedSampler(data, ranks, rank)
     loader = DataLoader(data, BATCH // ranks, sampler=sampler, drop_last=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
@@ -42,7 +42,7 @@ def train(model: nn.Module, data: TensorDataset, ranks: int, rank: int) -> None:
 
 @torch.no_grad()
 def largest_difference(model: nn.Module, reference: nn.Module) -> float:
-    """Of any parameter, relative to the largest element of its tensor."""
+    """Returns it over all parameters, relative to the largest element of each tensor."""
     pairs = zip(model.parameters(), reference.parameters(), strict=True)
     return max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
 

@@ -1,4 +1,4 @@
-"""How the examples end: with an error if what they show did not come true."""
+"""Checks at the end of the examples, which fail if the example did not work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require(holds: bool, otherwise: str) -> None:
 def require_equal_parameters(
     model: nn.Module, process_set: hvd.ProcessSet = hvd.global_process_set
 ) -> None:
-    """All ranks of the set call this, and all notice if their models are not the same."""
+    """All ranks of the set call this, and all of them raise if their models differ."""
     parameters = nn.utils.parameters_to_vector(model.parameters()).detach()
     rows = hvd.allgather(parameters[None], name="parameters", process_set=process_set)
     require(torch.equal(rows, rows[:1].expand_as(rows)), "the ranks have different parameters")

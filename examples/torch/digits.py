@@ -1,4 +1,4 @@
-"""What several examples train on: 5,000 real MNIST digits, and a small CNN for them."""
+"""The data and model of several examples: 5,000 real MNIST digits, and a small CNN for them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TRAIN_PER_DIGIT = 400  # of 500
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """4,000 images [1, 28, 28] from 0 to 1 with their labels to train on, and 1,000 to test with.
+    """Returns 4,000 images [1, 28, 28] from 0 to 1 with labels to train on, and 1,000 to test with.
 
-    The same in every run, and as many of each digit.
+    They are the same in every run, with the same number of each digit.
     """
     images, labels = read()
     generator = torch.Generator().manual_seed(0)
@@ -43,8 +43,8 @@ def read() -> tuple[torch.Tensor, torch.Tensor]:
 def make_model(seed: int = 0) -> nn.Module:
     """A CNN with the same parameters in every run.
 
-    Smooth throughout: at the kinks of ReLU and max-pooling, a rounding that differs would send a
-    gradient another way, and runs that differ in rounding alone would soon differ visibly.
+    It is smooth: at the kinks of ReLU and max-pooling, a rounding difference would change a
+    gradient's path, and runs that differ only in rounding would soon differ visibly.
     """
     torch.manual_seed(seed)
     return nn.Sequential(
@@ -63,5 +63,5 @@ def make_model(seed: int = 0) -> nn.Module:
 
 @torch.no_grad()
 def recognised(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """How many of the images are recognised."""
+    """Returns how many of the images are recognised."""
     return (model(images).argmax(dim=1) == labels).sum()

@@ -31,7 +31,7 @@ struct Options {
   bool skips = false;  // no callback for a layer without backward
   bool is_on_gpu = false;
   bool is_without_init = false;
-  std::string rank_1;  // what is wrong with rank 1
+  std::string rank_1;  // the mistake that rank 1 makes
 };
 
 Options parse(int argc, char** argv) {
@@ -61,7 +61,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// What is submitted after which layer. The names are by the engine's numbers.
+// The gradients submitted after each layer. The names are by the engine's numbers.
 struct Record {
   std::vector<std::string> names;
   std::vector<std::string> iterations;
@@ -108,7 +108,7 @@ extern "C" perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradie
 
 namespace {
 
-// Knows where the solver is. Has to be told before the Synchronizer is.
+// Records where the solver is. Register it before the Synchronizer.
 template <typename Dtype>
 class Observer final : public caffe::Solver<Dtype>::Callback, public caffe::Net<Dtype>::Callback {
  public:

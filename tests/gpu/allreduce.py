@@ -1,9 +1,9 @@
-"""How fast a float32 tensor is reduced in place, beside copies between the GPU and the host.
+"""The speed of reducing a float32 tensor in place, beside copies between the GPU and the host.
 
 perseusrun -np N python tests/gpu/allreduce.py [--mib 64] [--quick] [--figures FILE]
 
-The limit of what goes by way of the host: every rank's GPU copies as many bytes to pinned memory,
-and as many back, at the same time.
+The limit for data that goes through the host: every rank's GPU copies the same number of bytes to
+pinned memory and back, both at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import perseus.torch.horovod as hvd
 
 
 def median_seconds(work: Callable[[], object], iterations: int) -> float:
-    """As long as on the slowest rank, of each iteration."""
+    """Returns the median over iterations of the slowest rank's time."""
     taken = []
     for i in range(iterations + 3):
         place.synchronize()
@@ -37,7 +37,7 @@ def median_seconds(work: Callable[[], object], iterations: int) -> float:
 
 
 def copies(tensor: torch.Tensor) -> Callable[[], None]:
-    """To the host and back, at the same time."""
+    """Copies to the host and back, at the same time."""
     pinned = [torch.empty_like(tensor, device="cpu", pin_memory=True) for _ in range(2)]
     target = torch.empty_like(tensor)
     streams = [torch.cuda.Stream() for _ in range(2)]
@@ -52,7 +52,7 @@ def copies(tensor: torch.Tensor) -> Callable[[], None]:
 
 
 def to_host(tensor: torch.Tensor) -> Callable[[], None]:
-    """By rank 0 alone."""
+    """Copies to the host on rank 0 only."""
     pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
     return lambda: pinned.copy_(tensor, non_blocking=True) if hvd.rank() == 0 else None
 
@@ -67,7 +67,7 @@ def main() -> None:
     count = args.mib << 20
     iterations = 10 if args.quick else 50
     tensor = torch.zeros(count // 4, device=device)
-    for _ in range(2 if args.quick else 20):  # until the engine has found what suits it
+    for _ in range(2 if args.quick else 20):  # until the engine has tuned itself
         hvd.allreduce_(tensor, op=hvd.Sum, name="reduced")
     taken = median_seconds(lambda: hvd.allreduce_(tensor, op=hvd.Sum, name="reduced"), iterations)
     found = {"ms": round(taken * 1e3, 3), "GB/s": round(count / taken / 1e9, 2)}

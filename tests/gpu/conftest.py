@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def leaves_engine() -> Iterator[None]:
-    """The engine is gone when a module's tests end, whoever started it."""
+    """The engine is shut down when a module's tests end, whichever test started it."""
     yield
     if perseus_core.is_initialized():
         perseus_core.barrier()

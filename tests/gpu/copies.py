@@ -1,4 +1,4 @@
-"""How fast gradients of real models are packed on the GPU, as a share of its own copies' rate.
+"""The speed of packing real models' gradients on the GPU, as a share of its own copies' rate.
 
 python tests/gpu/copies.py GPU_KERNELS [--quick] [--figures FILE]
 
@@ -26,14 +26,14 @@ from contest import models
 
 MODELS = ("resnet50", "bert-large")
 COPY_BYTES = 1 << 30
-#: What a measurement takes at least.
+#: The least duration of a measurement.
 LEAST_SECONDS = 0.004
 COPY = ("", "copy")
 
 
 @dataclass
 class Measured:
-    """bytes: read and written in a pass. seconds: of passes, one of each turn."""
+    """bytes: read and written in a pass. seconds: of a pass, in each turn."""
 
     bytes: float
     seconds: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Torch:
     def _add(self, name: str) -> None:
         shapes = [tensor.shape for tensor in models.model(name).tensors]
         count = 8.0 * models.model(name).elements
-        # Several, so that no cache has what is next.
+        # Several, so that no cache holds the next one.
         places = []
         for _ in range(max(1, int(COPY_BYTES / (count / 2)))):
             tensors = [torch.zeros(shape, device="cuda") for shape in shapes]
@@ -106,7 +106,7 @@ class Torch:
         self._work[name, "torch.cat"] = (count, cat)
 
     def _measure(self, key: tuple[str, str], passes: int) -> float:
-        """Seconds of a pass."""
+        """Returns the seconds of a pass."""
         _, work = self._work[key]
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
@@ -119,7 +119,7 @@ class Torch:
 
 
 def figures(ours: Rates, theirs: Rates) -> dict[str, object]:
-    """Rates in GB/s, and each as a share of the copy's that the same process measured."""
+    """Returns rates in GB/s, and each as a share of the same process's copy rate."""
     found: dict[str, object] = {
         "copy, GB/s": round(ours[COPY].rate / 1e9, 1),
         "copy in torch, GB/s": round(theirs[COPY].rate / 1e9, 1),

@@ -1,4 +1,4 @@
-"""Where the tensors of these tests and programs are, and where their figures go."""
+"""Places the tensors of these tests and programs, and writes their figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def keep(figures: dict[str, Any], file: Path | None) -> None:
-    """The figures as JSON; and on stdout."""
+    """Writes the figures as JSON, and prints them."""
     if file:
         file.write_text(json.dumps(figures))
     for key, value in figures.items():

@@ -33,7 +33,7 @@ def ready() -> None:
 
 
 class ByInterface:
-    """As of a library that knows __cuda_array_interface__ alone."""
+    """An array of a library that only supports __cuda_array_interface__."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -44,7 +44,7 @@ class ByInterface:
 
 
 class ByDlpack:
-    """As of a library that speaks DLPack alone."""
+    """An array of a library that only supports DLPack."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -170,7 +170,7 @@ def test_an_array_that_is_not_contiguous_is_refused():
 @pytest.mark.gpu
 @pytest.mark.parametrize("protocol", [as_given, ByInterface, ByDlpack])
 def test_on_a_stream_of_the_callers(protocol):
-    """The array is made late on it: a large product runs first, with no wait of the host."""
+    """The array is computed late on it: a large product runs first, and the host does not wait."""
     stream = xp.cuda.Stream(non_blocking=True)
     with stream:
         square = xp.ones((4096, 4096), "float32")

@@ -33,7 +33,7 @@ def ones(*shape: int, **options) -> torch.Tensor:
 
 
 def test_process_sets(two_ranks: None):
-    """One of its own for each rank, and one of two."""
+    """A set of its own for each rank, and one of two."""
     size = hvd.size()
     hvd.barrier()
     hvd.shutdown()
@@ -89,7 +89,7 @@ def test_a_graph_that_is_captured_is_refused():
 
 @pytest.fixture
 def setting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The engine is started anew with a setting: the parameter, a variable and its value."""
+    """Restarts the engine with a setting: the parameter is a variable and its value."""
     hvd.barrier()
     hvd.shutdown()
     with monkeypatch.context() as environment:
@@ -117,7 +117,7 @@ def test_nan_is_found_everywhere(elements: int, setting: None):
 
 @pytest.mark.gpu
 def test_on_a_stream_of_the_callers():
-    """The input is made late on it, and the result is used there, with no wait of the host."""
+    """The input is computed late on it, and the result is used there; the host does not wait."""
     for turn in range(5):
         stream = torch.cuda.Stream(DEVICE)
         with torch.cuda.stream(stream):
@@ -158,7 +158,7 @@ def test_a_result_is_there_for_every_stream():
 @pytest.mark.gpu
 @pytest.mark.parametrize("setting", [("PERSEUS_ASYNC_COMPLETION", "1")], indirect=True)
 def test_a_host_that_runs_ahead_finds_the_same(setting: None):
-    """Memory that it lets go of is used again at once, and so is the name."""
+    """Memory that it releases is reused at once, and so is the name."""
     mean = ones(300_000)
     for step in range(20):
         torch.cuda._sleep(2_000_000 * (1 + (step + hvd.rank()) % 3))

@@ -1,4 +1,4 @@
-// An array, and what is to be subtracted from it.
+// An array, and the values to be subtracted from it.
 #pragma once
 
 #include "caffe/common.hpp"

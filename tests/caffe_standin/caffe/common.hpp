@@ -1,4 +1,4 @@
-// Caffe's state of a thread: mode, and which of how many solvers.
+// Caffe's state of a thread: the mode, the number of solvers, and which of them this is.
 #pragma once
 
 #include <cstdio>

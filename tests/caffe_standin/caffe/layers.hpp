@@ -1,4 +1,4 @@
-// Layers, each with forward and backward. What Caffe calls a layer's blobs are its parameters.
+// Layers, each with forward and backward. Caffe calls a layer's parameters its blobs.
 #pragma once
 
 #include <cmath>
@@ -29,9 +29,9 @@ class Layer {
 
   // Makes the tops' blobs, and its own.
   virtual void SetUp(const Blobs& bottom, vector<shared_ptr<Blob<Dtype>>>* top) = 0;
-  // Gives the loss, if that is what the layer computes.
+  // Returns the loss, if the layer computes one.
   virtual Dtype Forward(const Blobs& bottom, const Blobs& top) = 0;
-  // Adds to the parameters' diffs, and writes that of the first bottom if it is to.
+  // Adds to the parameters' diffs, and writes the first bottom's diff if asked to.
   virtual void Backward(const Blobs& top, bool propagate_down, const Blobs& bottom) = 0;
 
   const LayerParameter& layer_param() const { return parameter_; }
@@ -205,7 +205,7 @@ class TanHLayer : public Layer<Dtype> {
   }
 };
 
-// Half of the mean, over the rows of this solver's batch, of the squared distance to the labels.
+// Half of the mean squared distance to the labels, over the rows of this solver's batch.
 template <typename Dtype>
 class EuclideanLossLayer : public Layer<Dtype> {
  public:

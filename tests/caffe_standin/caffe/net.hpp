@@ -67,11 +67,11 @@ class Net {
 
   const vector<string>& layer_names() const { return layer_names_; }
   const vector<shared_ptr<Layer<Dtype>>>& layers() const { return layers_; }
-  // Of all layers, one after the other; of those that are shared, each has its own.
+  // The blobs of all layers, one after the other; each shared one appears once for each layer.
   const vector<shared_ptr<Blob<Dtype>>>& params() const { return params_; }
-  // Those that are not shared, and the first of those that are.
+  // The blobs that are not shared, and the first of each group that is.
   const vector<Blob<Dtype>*>& learnable_params() const { return learnable_params_; }
-  // For each of params(), where the one that it shares is in params(), and -1 if it shares none.
+  // For each of params(): the index in params() of the blob that it shares, or -1.
   const vector<int>& param_owners() const { return param_owners_; }
   const vector<float>& params_lr() const { return params_lr_; }
 

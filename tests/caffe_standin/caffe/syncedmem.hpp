@@ -1,5 +1,5 @@
-// Memory that is on the CPU, on the GPU, or the same on both; who asks for one side gets it copied
-// there first. Copies are work of the GPU's default stream, after which a kernel's would come.
+// Memory that is on the CPU, on the GPU, or the same on both; a caller that asks for one side gets
+// the data copied there first. Copies run on the GPU's default stream, ahead of a later kernel.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// Adasum as an operation: each tensor is combined for itself, however it travels.
+// Adasum as an operation: each tensor is combined separately, however it travels.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ class Adasum : public testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Adasum, testing::Values(1, 2, 3, 4, 5));
 
-// Gradients of which each has its own direction do not disturb each other: they are added.
+// Orthogonal gradients do not disturb each other: they are added.
 TEST_P(Adasum, AddsWhatIsOrthogonal) {
   World(GetParam()).run([](int rank) {
     const std::vector<int64_t> shape = {perseus_size()};
@@ -61,7 +61,7 @@ TEST_P(Adasum, AveragesWhatIsParallelTensorByTensor) {
   });
 }
 
-// Who has joined adds nothing, and takes nothing away.
+// A rank that has joined adds nothing, and takes nothing away.
 TEST_P(Adasum, GoesOnWithoutThoseWhoHaveJoined) {
   World(GetParam()).run([](int rank) {
     const std::vector<int64_t> shape = {10, 100};

@@ -23,7 +23,7 @@ namespace {
 constexpr int kTracesKept = 24;
 constexpr int kDepth = 12;
 
-// Where the last allocations that counted came from, to be shown when there should be none.
+// The stacks of the last counted allocations, shown when there should be none.
 struct Trace {
   std::array<void*, kDepth> frames;
   int depth = 0;
@@ -71,7 +71,7 @@ namespace {
 
 enum class Output { kInPlace, kTheLibrarys };
 
-// The work of one step of one rank. What it needs is made once, before the first.
+// One step of one rank. Its memory is allocated once, before the first step.
 class Step {
  public:
   // An operation on `tensors` tensors of this shape.
@@ -149,7 +149,7 @@ Step one_coded_allreduce(int) {
   return step;
 }
 
-// Rounds to whole numbers, and so loses something each time.
+// Rounds to whole numbers, which loses something each time.
 Step one_allreduce_with_error_feedback(int) {
   perseus_codec_t rounding{};
   rounding.struct_size = sizeof rounding;
@@ -168,7 +168,7 @@ Step one_allreduce_with_error_feedback(int) {
   return step;
 }
 
-// Operations of one to five tensors and of none, which take each other's memory over.
+// Operations of one to five tensors and of none, which reuse each other's memory.
 Step groups_and_a_barrier(int) {
   Step step;
   for (int tensors = 1; tensors <= 5; ++tensors) {
@@ -241,15 +241,15 @@ constexpr Topology kTopologies[] = {
 class Allocations : public testing::TestWithParam<std::tuple<Case, Topology>> {};
 
 #ifdef __SANITIZE_THREAD__
-// To see that what is used again is handed over well, a few steps will do; more would take minutes.
+// A few steps show that reused memory is handed over correctly; more would take minutes.
 constexpr bool kCounts = false;
 constexpr int kWarmUp = 5, kWindows = 1, kStepsPerWindow = 5;
 #else
 constexpr bool kCounts = true;
-// Enough for the tuner, which changes plans until it has found the best.
+// Enough steps for the tuner, which changes plans until it has found the best.
 constexpr int kWarmUp = 120;
-// What is in flight at once differs from step to step, so that a pool may still grow now and then;
-// what steps allocate shows in each window.
+// The number of operations in flight differs between steps, so a pool may still grow now and then;
+// an allocation in every step shows in each window.
 constexpr int kWindows = 24, kStepsPerWindow = 16;
 #endif
 
@@ -263,7 +263,7 @@ void show_traces() {
 
 TEST_P(Allocations, ThereAreNoneOnceAllIsKnown) {
   const auto& [work, topology] = GetParam();
-  // What looks for stalled operations every few seconds may allocate; a slow machine's step may
+  // The search for stalled operations every few seconds may allocate; on a slow machine a step may
   // take as long.
   World(topology.size, {{"PERSEUS_TRANSPORT", topology.transport},
                         {"PERSEUS_STALL_CHECK_DISABLE", "1"},
@@ -292,7 +292,7 @@ TEST_P(Allocations, ThereAreNoneOnceAllIsKnown) {
             show_traces();
           }
           REQUIRE(!kCounts || fewest == 0);
-          // Nobody leaves while others count.
+          // No rank leaves while others count.
           REQUIRE(Submission(PERSEUS_BARRIER, "the end of the count").run() == PERSEUS_OK);
         }
         REQUIRE(perseus_shutdown() == PERSEUS_OK);

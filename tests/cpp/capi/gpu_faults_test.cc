@@ -1,5 +1,5 @@
-// What goes wrong on GPUs and between them: an error on every rank, in time, and never a hang. And
-// orders in which ranks could wait for each other for ever.
+// Failures on GPUs and between them: an error on every rank, in time, and never a hang. Also orders
+// in which ranks could wait for each other forever.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -48,7 +48,7 @@ class Summed {
     submission_.raw.priority = priority;
     handle_ = submission_.submit();
   }
-  // The same where there may be a fault by now, which wait then tells.
+  // The same where a fault may already have happened, which wait then reports.
   void try_to_submit() { refused_ = perseus_submit(&submission_.raw, &handle_); }
   perseus_status_t wait() {
     if (refused_ != PERSEUS_OK) return refused_;
@@ -76,15 +76,15 @@ class GpuFaults : public testing::TestWithParam<int> {
   int last() const { return size() - 1; }
   float sum_of_ones() const { return static_cast<float>(size()); }
 
-  // The operation fails on all ranks within `seconds`, with `what` in the words of the last rank,
-  // whose fault it is, as the others say.
+  // The operation fails on all ranks within `seconds`. The message contains `what`, and on the
+  // other ranks names the last rank, which caused the fault.
   void expect_failure(Environment environment, const std::string& what, double seconds,
                       bool is_everybodys = false) {
     const std::string named = "rank " + std::to_string(last());
     World(size(), std::move(environment)).run([&](int rank) {
       const TestGpu gpu;
       const auto begin = Clock::now();
-      // One that the fault leaves alone, to connect.
+      // An operation that the fault does not affect, to connect.
       perseus_status_t status = Summed(gpu, "first", 1000, 1.0f).run();
       if (status == PERSEUS_OK) status = Summed(gpu, "second", 1000, 1.0f).run();
       REQUIRE(status != PERSEUS_OK);
@@ -92,7 +92,7 @@ class GpuFaults : public testing::TestWithParam<int> {
       REQUIRE(seconds_since(begin) < seconds);
       if (rank == last()) REQUIRE(message.find(what) != std::string::npos);
       if (rank != last() && !is_everybodys) REQUIRE(message.find(named) != std::string::npos);
-      // What comes after fails as well, at once.
+      // Later operations fail as well, at once.
       REQUIRE(Summed(gpu, "third", 1000, 1.0f).run() == PERSEUS_ABORTED);
     });
   }
@@ -103,7 +103,7 @@ TEST_P(GpuFaults, ACallOfNcclThatFails) {
                  10);
 }
 
-// The other ranks have launched theirs when one cannot, and more is under way everywhere.
+// One rank cannot launch its operation after the others have, while more is under way everywhere.
 TEST_P(GpuFaults, WhatIsOkIsRightThoughALaunchFails) {
   for (const char* lanes : {"1", "2"}) {
     for (const char* fault : {"ncclAllReduce:3=1", "ncclAllReduce:6=1", "cuStreamWaitEvent:4=700",
@@ -144,7 +144,7 @@ TEST_P(GpuFaults, AnErrorWhileACollectiveRuns) {
                  10);
 }
 
-// What goes wrong when a stream has been made to wait is not lost.
+// A failure after a stream has been made to wait is not lost.
 TEST_P(GpuFaults, AnErrorAfterAStreamWaits) {
   World(size(), on_rank(last(), {{"PERSEUS_STANDIN_COLLECTIVE", "2=6"}})).run([&](int) {
     const TestGpu gpu;
@@ -155,7 +155,7 @@ TEST_P(GpuFaults, AnErrorAfterAStreamWaits) {
     sum.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
     standin<void(void*)>("perseus_standin_hold")(gpu.stream());
     const perseus_handle_t handle = on(gpu, sum).submit();
-    perseus_wait_on_stream(handle, gpu.stream(), -1);  // which may be told or not
+    perseus_wait_on_stream(handle, gpu.stream(), -1);  // either result is allowed
     standin<void(void*)>("perseus_standin_release")(gpu.stream());
     REQUIRE(perseus_wait(handle, -1) != PERSEUS_OK);
     perseus_release(handle);
@@ -265,7 +265,7 @@ TEST_P(GpuFaults, UrgentTensorsOvertakeInOneOrderOnAllRanks) {
             sums.push_back(
                 std::make_unique<Summed>(gpu, "t" + std::to_string(i), 10'000 + i, 1.0f));
           }
-          // Each rank in an order of its own, with pauses of its own.
+          // Each rank in its own order, with its own pauses.
           for (int i = 0; i < kTensors; ++i) {
             const int t = (i * 7 + rank * 11) % kTensors;
             sums[t]->submit(/*priority=*/t);
@@ -291,7 +291,7 @@ TEST_P(GpuFaults, ProcessSetsWithRanksInCommonDoNotWaitForEachOther) {
           std::vector<std::unique_ptr<Summed>> sums;
           std::vector<float> expected;
           for (size_t i = 0; i < 4 * sets.size(); ++i) {
-            // Each rank takes the sets in an order of its own.
+            // Each rank takes the sets in its own order.
             const perseus_process_set_t set = sets[(i + rank + step) % sets.size()];
             if (perseus_process_set_rank(set) < 0) continue;
             sums.push_back(std::make_unique<Summed>(gpu, "t" + std::to_string(i / sets.size()),
@@ -322,7 +322,7 @@ TEST(HierarchicalOnGpu, HalvesOverlapInOneOrderOnAllRanks) {
           const int32_t crossing[] = {1, 2};
           perseus_process_set_t set = 0;
           REQUIRE(perseus_add_process_set(crossing, 2, &set) == PERSEUS_OK);
-          // What fits the ranks of a host and what does not, alone and merged.
+          // Some fit the ranks of a host and some do not, alone and merged.
           const std::vector<size_t> counts = {1, 3, 1000, 1001, 30'000, 40'001, 7, 20'000};
           for (int step = 0; step < 4; ++step) {
             std::vector<std::unique_ptr<Summed>> sums;
@@ -371,7 +371,7 @@ TEST(HierarchicalOnGpu, AHalfThatFailsIsAnErrorOnAllRanks) {
 }
 
 // Memory in which tensors are laid end to end is registered with NCCL, on all ranks or on none, and
-// only by a version that can; likewise what else newer versions have.
+// only by a version that supports it; the same holds for other functions of newer versions.
 TEST_P(GpuFaults, WhatNewerVersionsHaveIsUsedWhereItIs) {
   struct Version {
     const char* number;
@@ -398,7 +398,7 @@ TEST_P(GpuFaults, WhatNewerVersionsHaveIsUsedWhereItIs) {
           const bool has_set = size() > 2;
           if (has_set) REQUIRE(perseus_add_process_set(members, 2, &set) == PERSEUS_OK);
           for (int step = 0; step < 2; ++step) {
-            // Of several tensors, which are laid end to end.
+            // From several tensors, which are laid end to end.
             GpuValues<float> first(gpu, std::vector<float>(100, 1.0f));
             GpuValues<float> second(gpu, std::vector<float>(33, 1.0f));
             const std::vector<int64_t> shapes[] = {{100}, {33}};

@@ -99,7 +99,7 @@ class GpuValues {
   }
 
   T* data() const { return reinterpret_cast<T*>(address_); }
-  // They are there once the stream has come to it, which who submits them must not wait for.
+  // The values arrive when the stream reaches the copy; submitting must not wait for that.
   void write(std::vector<T> values) {
     REQUIRE(values.size() == count_);
     gpu_.synchronize();  // of an earlier write, which reads host_
@@ -127,7 +127,7 @@ class GpuValues {
   std::vector<T> host_;  // pageable memory may be read until the copy has run
 };
 
-// Says of a submission that its tensors are on the GPU.
+// Marks a submission's tensors as being on the GPU.
 inline Submission& on(const TestGpu& gpu, Submission& submission) {
   submission.raw.device = PERSEUS_CUDA;
   submission.raw.device_index = gpu.ordinal();

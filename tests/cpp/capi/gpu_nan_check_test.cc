@@ -1,5 +1,5 @@
 // PERSEUS_ALLREDUCE_NANCHECK for tensors on GPUs: by NCCL, where kernels look, in halves as well,
-// and staged, where the host does. What is found, and what is said of it, is the same.
+// and staged, where the host does. The findings and messages are the same.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,7 +43,7 @@ class GpuNanCheck : public testing::TestWithParam<CheckedWay> {
   }
 };
 
-// A float tensor, and what becomes of it.
+// A float tensor, and the result of reducing it.
 class Reduction {
  public:
   Reduction(const TestGpu& gpu, perseus_operation_t kind, const std::string& name,

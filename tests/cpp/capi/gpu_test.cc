@@ -1,6 +1,6 @@
-// What is particular to tensors on GPUs, end to end: real processes whose CUDA is the stand-in of
-// tests/standin. Copies take their time there, and memory that is touched out of order ends the
-// process. collectives_test.cc has what they have in common with those of the CPU.
+// Behaviour that only tensors on GPUs have, end to end: real processes whose CUDA is the stand-in
+// of tests/standin. Copies take their time there, and memory that is touched out of order ends the
+// process. collectives_test.cc tests what GPUs share with the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -143,7 +143,7 @@ TEST_P(OnGpu, TensorsOnSeveralGpusOfAProcessTravelTogether) {
   });
 }
 
-// Nobody waits on the host: the framework's stream is held until the caller has gone on.
+// No thread waits on the host: the framework's stream is held until the caller has gone on.
 TEST_P(OnGpu, AStreamWaitsForResultsInPlaceOfTheHost) {
   if (is_staged()) GTEST_SKIP() << "the host has to wait for what passes through it";
   run([&](int) {
@@ -199,7 +199,7 @@ TEST_P(OnGpu, ANameMayBeUsedAgainOnceAStreamWaits) {
     }
     const auto expected = static_cast<float>(size() * size() * size());
     for (const float value : data.read()) REQUIRE(value == expected);
-    // The name is free as often as it is taken, and no more.
+    // The name is free as often as it was taken, and no more.
     hold(gpu.stream());
     handles = {sum.submit()};
     REQUIRE(perseus_submit(&sum.raw, &second) == PERSEUS_DUPLICATE_NAME);
@@ -256,7 +256,7 @@ TEST_P(OnGpu, AdasumOfEqualGradientsIsTheGradient) {
   });
 }
 
-// Of which NCCL gets what float16 can hold.
+// NCCL gets the part that float16 can hold.
 TEST_P(OnGpu, FactorsThatFloat16CannotHoldAreExactAllTheSame) {
   struct Case {
     double value, postscale;

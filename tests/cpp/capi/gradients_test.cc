@@ -1,4 +1,4 @@
-// The gradients of a training loop: batches, callbacks, waiting, and what goes wrong.
+// The gradients of a training loop: batches, callbacks, waiting, and errors.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -14,7 +14,7 @@
 namespace perseus::test {
 namespace {
 
-// What is told of one model's gradients, in the order in which it is.
+// The callbacks of one model's gradients, in the order in which they run.
 struct Told {
   std::mutex mutex;
   std::vector<int32_t> gradients;
@@ -22,7 +22,7 @@ struct Told {
   std::vector<int64_t> batches;
   std::vector<perseus_status_t> batch_statuses;
   std::string batch_message;
-  // Of each batch, how many gradients had been told of before.
+  // For each batch, the number of gradients that were reported before it.
   std::vector<size_t> gradients_before;
 };
 
@@ -329,7 +329,7 @@ TEST(Gradients, AreCheckedWhenTheyAreAdded) {
   }
   shape = 1;
   EXPECT_EQ(perseus_gradients_add(gradients, "g", &tensor, &number), PERSEUS_OK);
-  // Not made, for it has failed: others may still be added.
+  // It failed, so it was not created: others may still be added.
   EXPECT_EQ(perseus_gradients_submit(gradients, number, nullptr), PERSEUS_NOT_INITIALIZED);
   EXPECT_EQ(perseus_gradients_add(gradients, "h", &tensor, &number), PERSEUS_OK);
   perseus_gradients_destroy(gradients);
@@ -359,7 +359,7 @@ TEST_P(AnySizeOfGradients, ThatDifferFailOnEveryRankAndTheOthersGoOn) {
   });
 }
 
-// Every rank submits all that it has, as far as it may, and then waits and destroys.
+// Every rank submits all that it can, and then waits and destroys.
 TEST_P(AnySizeOfGradients, OfWhichRanksHaveRegisteredOthersFailOnAllOfThem) {
   if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
   const int odd = size() - 1;
@@ -370,7 +370,7 @@ TEST_P(AnySizeOfGradients, OfWhichRanksHaveRegisteredOthersFailOnAllOfThem) {
       {
         Model model(rank == odd ? layers_of_odd : 2, &options);
         for (int l = model.layers() - 1; l >= 0; --l) {
-          // What comes once the lists are known is refused.
+          // Later submissions are refused once the lists are known.
           const perseus_status_t status = perseus_gradients_submit(model.handle, l, nullptr);
           REQUIRE(status == PERSEUS_OK || status == PERSEUS_MISMATCH);
         }
@@ -387,13 +387,13 @@ TEST_P(AnySizeOfGradients, OfWhichRanksHaveRegisteredOthersFailOnAllOfThem) {
       }
       REQUIRE(told.batches == std::vector<int64_t>({0}));
       REQUIRE(told.batch_statuses == std::vector<perseus_status_t>({PERSEUS_MISMATCH}));
-      // Each that was submitted has ended, and before the batch has.
+      // Each submitted gradient has ended, and before the batch has.
       REQUIRE(told.gradients_before[0] == told.gradients.size());
     });
   }
 }
 
-// A rank that is told in the middle of a batch has submitted what others have not.
+// A rank that learns of it in the middle of a batch has submitted what others have not.
 TEST_P(AnySizeOfGradients, ThatDifferEndInTheMiddleOfABatch) {
   if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
   run([&](int rank) {
@@ -468,7 +468,7 @@ TEST_P(AnySizeOfGradients, ThatWereRefusedAreNotWaitedForAsIfDone) {
   });
 }
 
-// Who looks at waits alone must not go on with what was not reduced.
+// A program that only checks waits must not go on with an unreduced gradient.
 TEST_P(AnySizeOfGradients, ThatWereSubmittedTwiceGiveThatOnceTheFirstIsDone) {
   run([&](int rank) {
     Model model(3, nullptr);
@@ -498,7 +498,7 @@ TEST_P(AnySizeOfGradients, ThatWereSubmittedTwiceGiveThatOnceTheFirstIsDone) {
   });
 }
 
-// A slow backward comes to its last gradient when the ranks have compared theirs.
+// A slow backward reaches its last gradient after the ranks have compared theirs.
 TEST_P(AnySizeOfGradients, ThatDifferAreNotTakenForDoneWhereTheyCameTooLate) {
   if (size() < 2) GTEST_SKIP() << "one rank cannot differ from itself";
   run([&](int rank) {
@@ -521,7 +521,7 @@ TEST_P(AnySizeOfGradients, EndWithTheEngineAndAnotherObjectGoesOnAfterIt) {
     REQUIRE(perseus_init(nullptr) == PERSEUS_OK);
     {
       Model model(2, &options);
-      // Of which nobody else has any: there is none of size 1, whose own are done at once.
+      // No other rank submits these. At size 1 this rank's own would complete at once.
       if (rank == 0) model.submit(1, 1.0f);
       Submission barrier(PERSEUS_BARRIER, "barrier");
       REQUIRE(barrier.run() == PERSEUS_OK);

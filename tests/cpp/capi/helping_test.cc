@@ -1,4 +1,4 @@
-// A thread that waits does the engine's work in place of the engine's thread, where that may be.
+// A thread that waits does the engine's work in place of the engine's thread, where allowed.
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -24,7 +24,7 @@ class Helping : public testing::TestWithParam<int> {
   World world{GetParam()};
 };
 
-// The threads that have been here, and how often in all.
+// The threads that ran a callback, and the number of calls in all.
 class Visitors {
  public:
   void note() {
@@ -55,8 +55,8 @@ float allreduce(const std::string& name, float value, perseus_process_set_t set 
   return value;
 }
 
-// Until it was so on all ranks: where others want the processors too, who waits leaves the work to
-// the engine's thread.
+// Called until it has worked on all ranks: where others need the processors too, a waiting thread
+// leaves the work to the engine's thread.
 template <typename Attempt>
 void expect_once(Attempt attempt) {
   constexpr int kAttempts = 300;
@@ -177,7 +177,7 @@ TEST_P(Helping, FunctionsOfACodecRunOnTheLibrarysThread) {
   });
 }
 
-// What a callback that may run in a wait has seen, one call at a time.
+// The calls of a callback that may run in a wait, one at a time.
 struct Seen {
   std::set<pthread_t> threads;
   int calls = 0;
@@ -186,7 +186,7 @@ struct Seen {
   perseus_handle_t submitted = 0;
 };
 
-// Does all that a callback may, and tries what it may not.
+// Does everything that a callback may do, and tries what it may not.
 void see(void* its, perseus_handle_t, perseus_status_t status, const char*) {
   auto& seen = *static_cast<Seen*>(its);
   REQUIRE(status == PERSEUS_OK);
@@ -219,7 +219,7 @@ TEST_P(Helping, CallbacksThatMayRunInAWaitDo) {
     int32_t barrier = 0;
     REQUIRE(perseus_register(PERSEUS_WORLD, PERSEUS_BARRIER, "barrier", &barrier) == PERSEUS_OK);
     REQUIRE(perseus_wait(-5, 0) == PERSEUS_INVALID_ARGUMENT);
-    const std::string mistake = perseus_last_error();  // and not what callbacks were refused
+    const std::string mistake = perseus_last_error();  // not the reason why callbacks were refused
     int rounds = 0;
     const auto round = [&] {
       float value = 1;
@@ -245,7 +245,7 @@ TEST_P(Helping, CallbacksThatMayRunInAWaitDo) {
   });
 }
 
-// What it may not do, it may not do while another thread shuts down either.
+// A callback's restrictions also hold while another thread shuts down.
 TEST_P(Helping, ACallbackThatIsToldOfTheEndIsRefusedWhatWouldWait) {
   if (GetParam() == 1) GTEST_SKIP() << "nothing is under way for long";
   for (const perseus_callback_thread_t where :
@@ -332,7 +332,7 @@ struct Batches {
   std::vector<int64_t> done;
 };
 
-// So many batches of three gradients, each waited for, as a training loop does.
+// This many batches of three gradients, each waited for, as in a training loop.
 void train(perseus_gradients_options_t options, int batches) {
   options.struct_size = sizeof options;
   options.reduce_op = PERSEUS_SUM;
@@ -391,8 +391,8 @@ TEST_P(Helping, GradientsWithoutCallbacksComeOutRightWhoeverReducesThem) {
   world.run([](int) { train({}, 500); });
 }
 
-// The sums of all ranks are alike to the last bit, whatever a waiting thread does to what is
-// smaller than the least normal number.
+// The sums of all ranks are equal to the last bit, whatever a waiting thread does to numbers
+// smaller than the least normal one.
 TEST_P(Helping, WhatIsSubnormalIsKept) {
   world.run([](int rank) {
     const float least = std::numeric_limits<float>::denorm_min();

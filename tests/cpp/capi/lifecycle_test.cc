@@ -1,4 +1,5 @@
-// The C interface from init to shutdown: who leaves, dies or forks, and what becomes of the others.
+// The C interface from init to shutdown: ranks that leave, die or fork, and the effect on the
+// others.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -119,8 +120,8 @@ TEST(Lifecycle, ARankMayLeaveInTheMiddleOfSmallAllreduces) {
   }
 }
 
-// Of the root, the others need nothing but its data, which is gone where it has heard of the
-// leaver: they must not get something else.
+// The others only need the root's data, which is gone once the root has heard of the leaver: they
+// must not get something else.
 TEST(Lifecycle, ARankMayLeaveInTheMiddleOfBroadcasts) {
   for (int size : {3, 4}) {
     World(size).run_bare([size](int rank) {

@@ -88,7 +88,7 @@ TEST_P(NameConflicts, ASetThatTheRankIsNotIn) {
             (rank == 2 ? PERSEUS_INVALID_ARGUMENT : PERSEUS_MISMATCH));
     REQUIRE(last_error_says(text));
     REQUIRE(run_one(PERSEUS_ALLREDUCE, "y") == PERSEUS_OK);
-    // Who corrects itself at once spares the others the error.
+    // A rank that corrects itself at once spares the others the error.
     if (rank == 2) REQUIRE(run_one(PERSEUS_ALLREDUCE, "z", set) == PERSEUS_INVALID_ARGUMENT);
     REQUIRE(run_one(PERSEUS_ALLREDUCE, "z") == PERSEUS_OK);
   });

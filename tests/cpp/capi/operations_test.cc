@@ -60,7 +60,7 @@ TEST_P(Operations, WhatOneRankGetsWrongFailsOnAllWithItsReasonAndTheJobGoesOn) {
       REQUIRE(rank == odd || message.find("rank " + std::to_string(odd) + " could not take part") !=
                                  std::string::npos);
     }
-    // What an adapter finds wrong by itself; and the same name, used well by all at once after.
+    // An error that an adapter finds itself; afterwards all ranks use the same name correctly.
     Submission reduce(PERSEUS_ALLREDUCE, "a");
     reduce.tensor(data.data(), data.data(), shape, PERSEUS_FLOAT32);
     if (rank == odd) {
@@ -222,7 +222,7 @@ TEST_P(Operations, ASetIsOpenedByItsMembersAlone) {
     };
     sum_in(first, pair);
     sum_in(second, others);
-    // A set of the same ranks that all know of is another.
+    // A set of the same ranks that all know of is a different set.
     perseus_process_set_t set = -1;
     REQUIRE(perseus_add_process_set(pair, 2, &set) == PERSEUS_OK);
     REQUIRE(set < PERSEUS_FIRST_OPENED_SET);
@@ -230,7 +230,7 @@ TEST_P(Operations, ASetIsOpenedByItsMembersAlone) {
   });
 }
 
-// Small allreduces take no message but the agreements, large ones do; the world goes on.
+// Small allreduces take no messages beyond the agreements, large ones do; the world goes on.
 TEST_P(Operations, ASetThatOneMemberClosesEndsForAll) {
   run([&](int rank) {
     std::vector<int32_t> everyone;
@@ -293,7 +293,7 @@ TEST_P(Operations, JoinLetsTheOthersFinishTheirSteps) {
   });
 }
 
-// A codec that is none, of this name.
+// A name that belongs to no codec.
 int32_t register_plain_codec(const std::string& name) {
   perseus_codec_t plain{};
   plain.struct_size = sizeof plain;

@@ -145,7 +145,7 @@ class Submission {
   std::vector<perseus_tensor_t> tensors_;
 };
 
-// Waits for an operation to end well, and describes its first result.
+// Waits for an operation to succeed, and describes its first result.
 inline perseus_result_t wait_for_result(perseus_handle_t handle) {
   REQUIRE(perseus_wait(handle, -1) == PERSEUS_OK);
   perseus_result_t result{};

@@ -13,7 +13,7 @@
 namespace perseus::gpu_check {
 namespace {
 
-// Tensors begin where PyTorch's allocator would have them begin.
+// Tensors are aligned as PyTorch's allocator aligns them.
 constexpr size_t kAlignment = 512;
 // The least duration of a measurement, so that launching and waiting hardly count.
 constexpr double kLeastSeconds = 0.004;

@@ -1,4 +1,4 @@
-"""Runs training jobs and lets something happen to each; see faults.py.
+"""Runs training jobs and injects a fault into each; see faults.py.
 
 python tests/chaos/campaign.py [--runs 500] [--seed 1] [--only K] [--json FILE]
 
@@ -36,11 +36,11 @@ KILLED = re.compile(r"perseusrun: rank (\d+) on host \S+ was killed by (\w+)")
 EXITED = re.compile(r"perseusrun: rank (\d+) on host \S+ exited with code")
 RAISED = re.compile(r"Traceback \(most recent call last\)|MemoryError|OSError")
 CRASHED = re.compile(r"\[\d+\]<stderr>:(terminate called|Fatal Python error)")
-#: What faults, and the launcher, end ranks with.
+#: Signals with which faults, and the launcher, end ranks.
 KILLS = ("SIGKILL", "SIGTERM")
-#: That a campaign may be ended by.
+#: Signals that may end a campaign.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: A job that nothing happens to takes a tenth of that.
+#: A job without a fault takes a tenth of this.
 LONGEST = 90
 HOSTS = 4
 #: Bytes of the campaign's own /dev/shm.
@@ -49,11 +49,11 @@ SHM = 1 << 30
 
 @dataclass(frozen=True)
 class Story:
-    """What may happen: on one host, on several, or on either.
+    """A kind of fault: on one host, on several, or on either.
 
-    act: is called once the job runs, and tells what must come of it. lot: in place of that, what
-    one rank suffers by itself, with what must come of it. shm: the bytes of a /dev/shm that the job
-    has to itself. survives: the ranks that are left are to meet anew, and end well.
+    act: called once the job runs; returns the outcome to expect. lot: in place of act, what one
+    rank does to itself, with the outcome to expect. shm: bytes of the job's own /dev/shm. survives:
+    the remaining ranks must meet anew, and end well.
     """
 
     name: str
@@ -138,7 +138,7 @@ STORIES = (
 
 @dataclass
 class Run:
-    """One job and what came of it."""
+    """One job and its outcome."""
 
     number: int
     seed: int
@@ -178,7 +178,7 @@ def drawn(number: int, seed: int, as_root: bool) -> Run:
 
 
 def carry_out(run: Run) -> None:
-    """Fills in what came of it."""
+    """Runs the job and fills in its outcome."""
     chance = random.Random(f"{run.seed}/{run.number}/faults")
     victim = chance.randrange(run.ranks)
     lot, expected = run.story.lot(chance, victim) if run.story.lot else ({}, WELL)
@@ -237,7 +237,7 @@ def _with_own_shm(size: int, command: list[str]) -> list[str]:
 
 
 class Watched:
-    """A job under way, and what its ranks say."""
+    """A running job, and the output of its ranks."""
 
     def __init__(self, process: subprocess.Popen[str], run: Run) -> None:
         self._process = process
@@ -253,7 +253,7 @@ class Watched:
         self._rest = ""
 
     def act(self, act: Callable[[Job], Expected], chance: random.Random, moment: float) -> Expected:
-        """Lets it happen, at its moment; what must come of it."""
+        """Injects the fault at its moment; returns the outcome to expect."""
         if not self.have_all_said("started" if moment < 0 else "ready"):
             return WELL  # it has ended before
         self._listen_for(moment + 0.5 if moment < 0 else moment)
@@ -267,13 +267,14 @@ class Watched:
             expected = act(job)
         finally:
             self._undo += job.undo
-        # Who has ended by then cannot be hurt, but at most be killed before it has exited.
+        # A rank that has ended by then cannot be hurt, at most killed before its process has
+        # exited.
         if len(self._ranks_that_said("done")) == self._run.ranks:
             return replace(WELL, hurt=expected.hurt)
         return expected
 
     def have_all_said(self, what: str) -> bool:
-        """Waits until they have; False if they never do."""
+        """Waits until all ranks have said it; returns False if they never do."""
         deadline = time.monotonic() + LONGEST
         while len(self._ranks_that_said(what)) < self._run.ranks:
             if not self._listen(deadline):
@@ -298,7 +299,7 @@ class Watched:
             self._process.wait()
 
     def judge(self, expected: Expected) -> None:
-        """Whether what came of it is what must."""
+        """Compares the outcome with the expected one."""
         self._look_for_problems(expected)
         if self._run.problems:
             self._run.problems.append("OUTPUT\n" + "".join(self._output[-60:]))
@@ -326,7 +327,7 @@ class Watched:
         self._look_for_silence(expected)
 
     def _look_for_crashes(self, expected: Expected) -> None:
-        """Of several the launcher tells the first; what Python or C++ cries tells of the others."""
+        """The launcher reports the first crash; messages of Python or C++ show the others."""
         for line in self._output:
             killed = KILLED.match(line)
             by_fault = killed and int(killed[1]) in expected.hurt and killed[2] in KILLS
@@ -334,7 +335,7 @@ class Watched:
                 self._run.problems.append(f"CRASH: {line.strip()}")
 
     def _look_at_errors(self, expected: Expected) -> None:
-        """That they name whoever was lost; what somebody who was hurt says is his own."""
+        """Checks that errors name a lost rank; a rank that was hurt may report anything."""
         if expected.error is None:
             return
         for said in self._said:
@@ -346,8 +347,8 @@ class Watched:
                 self._run.problems.append(f"names none of {set(expected.error)}: {said}")
 
     def _look_for_silence(self, expected: Expected) -> None:
-        """Whoever had begun with the others, and was not hurt, must have said how it ended: where
-        one hangs or crashes the launcher ends it after a while, and nobody would know."""
+        """Every rank that had begun with the others, and was not hurt, must have said how it ended:
+        if one hangs or crashes, the launcher ends it after a while, and that would go unnoticed."""
         begun = self._ranks_that_said("meets") - expected.hurt
         short = self._ranks_that_said("started") & expected.short
         told = self._ranks_that_said("done") | self._ranks_that_said("error")
@@ -369,7 +370,7 @@ class Watched:
             pass
 
     def _listen(self, deadline: float) -> bool:
-        """Takes in some output; False at its end, or when the time is up."""
+        """Reads some output; returns False at its end, or when the time is up."""
         left = deadline - time.monotonic()
         if left <= 0:
             return False
@@ -393,7 +394,7 @@ class Watched:
 
 
 def _things_left() -> set[str]:
-    """Names in /dev/shm, and Perseus's sockets but for those of other jobs."""
+    """Returns names in /dev/shm, and Perseus's sockets except those of other jobs."""
     left = set(os.listdir("/dev/shm"))
     sockets = {}
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
@@ -405,7 +406,7 @@ def _things_left() -> set[str]:
 
 
 def _of_other_jobs(sockets: Collection[str]) -> set[str]:
-    """Those that a process has which is not of this campaign."""
+    """Returns those that are held by a process outside this campaign."""
     found: set[str] = set()
     for pid in _processes() if sockets else ():
         with suppress(OSError):
@@ -448,9 +449,9 @@ def _environment_of(pid: int) -> bytes:
 
 
 def _lab() -> str:
-    """The lab's name, which no other campaign has: this process keeps its number when it executes
-    itself again. The names of links are made of it, and may have 15 characters; the letter at the
-    end tells the campaign's number from the host's."""
+    """Returns the lab's name, which no other campaign has: this process keeps its number when it
+    executes itself again. Link names are made from it, and may have 15 characters; the letter at
+    the end separates the campaign's number from the host's."""
     return f"c{os.getpid()}h"
 
 
@@ -466,8 +467,8 @@ def _end_orderly() -> None:
 
 
 def _put_up() -> None:
-    """The hosts, which are hidden from others: whoever lists all namespaces would stumble on those
-    that are mounted for this campaign alone."""
+    """Makes the hosts, hidden from others: a program that lists all namespaces would fail on those
+    that are mounted for this campaign only."""
     namespaces = Path("/run/netns")
     namespaces.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(namespaces)], check=True)
@@ -487,7 +488,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, metavar="K", help="begin with run K")
     parser.add_argument("--only", type=int, metavar="K", help="run K alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of each")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcome of each run")
     args = parser.parse_args()
     as_root = os.geteuid() == 0
     if as_root and os.environ.get("NETLAB") != _lab():

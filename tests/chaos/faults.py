@@ -1,4 +1,4 @@
-"""What can happen to a job, and what it must come to."""
+"""Faults that are injected into a job, and the outcomes that they must have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for port in (61000, 61001):
     held.append(one)
 time.sleep(600)
 """
-#: Of the jobs: a rank that is silent for so long is lost, and one that does not come to init.
+#: For the jobs: a rank that is silent for this long is lost, as is one that does not come to init.
 PEER_TIMEOUT = 3
 START_TIMEOUT = 20
 #: Seconds in which a job has ended because of a rank's silence: twice it may wait in init, if those
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass
 class Job:
-    """What faults may act on."""
+    """The parts of a job that faults may act on."""
 
     ranks: Sequence[Place]
     hosts: int
@@ -65,12 +65,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a job may come to.
+    """The outcomes that are allowed for a job.
 
-    well: all ranks end well, with right results. error: the others' errors name one of these ranks;
-    None: it must not fail. hurt: ranks that need not live to say what became of them; all others
-    must. short: ranks that lack something, and may end with an exception of Python's. within:
-    seconds from the fault until the job has ended.
+    well: all ranks end well, with correct results. error: the others' errors name one of these
+    ranks; None: it must not fail. hurt: ranks that need not live to report an outcome; all others
+    must. short: ranks that lack a resource, and may end with a Python exception. within: seconds
+    from the fault until the job has ended.
     """
 
     well: bool
@@ -141,7 +141,7 @@ def kill_the_launcher(job: Job) -> Expected:
 
 
 def fill_shm(job: Job) -> Expected:
-    """Leaves no room in the job's own /dev/shm, which goes with it."""
+    """Fills the job's own /dev/shm, which is removed with the job."""
     ballast = Path(f"/proc/{job.launcher}/root/dev/shm/ballast")
     with suppress(FileNotFoundError), ballast.open("wb", buffering=0) as file:
         while _writes(file, bytes(1 << 20)):
@@ -159,7 +159,7 @@ def _writes(file: BinaryIO, data: bytes) -> bool:
 
 
 def take_all_ports(job: Job) -> Expected:
-    """From now on nobody on the host can listen, or connect to others."""
+    """After it, no process on the host can listen, or connect to others."""
     host = job.random.randrange(job.hosts)
     path = "net.ipv4.ip_local_port_range"
     _at(host, "sysctl", "-qw", f"{path}=61000 61001")
@@ -185,8 +185,8 @@ def cut_a_host_off(job: Job) -> Expected:
 
 
 def cut_a_host_off_and_go_on(job: Job) -> Expected:
-    """Those go on that reach the launcher's host, 0. That one is not cut off: what ranks elsewhere
-    say would reach the launcher nevertheless, for it does not go over the network here."""
+    """The ranks that reach the launcher's host, 0, go on. That host is not cut off: output of ranks
+    elsewhere would still reach the launcher, because it does not go over the network here."""
     host = job.random.randrange(1, job.hosts)
     _netlab("unplug", host)
     job.undo.append(lambda: _netlab("plug", host))

@@ -33,12 +33,12 @@ SUM, MIN = perseus_core.ReduceOp.SUM, perseus_core.ReduceOp.MIN
 ERROR, WRONG = 3, 4
 
 
-#: What this very rank is to suffer, by name; see suffer.
+#: The faults that this rank inflicts on itself, by name; see suffer.
 LOT = json.loads(os.environ.get("CHAOS_LOT", "{}"))
 
 
 def suffer() -> None:
-    """Before init: what LOT has for this rank."""
+    """Called before init: inflicts on this rank what LOT says."""
     if LOT.get("rank") != int(os.environ["PERSEUS_RANK"]):
         LOT.clear()
     time.sleep(LOT.get("delay", 0))
@@ -85,7 +85,7 @@ def wait(handle: perseus_core.Handle[np.ndarray]) -> np.ndarray:
             pass
 
 
-#: What the launcher calls the ranks that there are, which is what they compute by.
+#: The launcher's numbers of the remaining ranks, which determine what they compute.
 launched: list[int] = []
 #: The process set of every other rank.
 half = 0
@@ -190,7 +190,7 @@ def join(seed: int) -> None:
 
 
 def begin(step: int, attempts: int) -> int:
-    """Meets who is left; the step to go on with, for some may have completed one more."""
+    """Meets the remaining ranks; returns the next step, since some may have completed one more."""
     while True:
         try:
             meet()

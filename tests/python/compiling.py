@@ -12,7 +12,7 @@ from conftest import skip_or_fail
 
 
 def compiled(source: Path, program: Path, *options: str) -> Path:
-    """Compiles one source, with warnings as errors, to `program`, and gives that.
+    """Compiles one source to `program`, with warnings as errors, and returns its path.
 
     `options` follow the source, so libraries can be among them.
     """

@@ -24,7 +24,7 @@ from keras_cases import (
 
 
 def model_of_rank(keras, hvd, of_rank, kind="sgd"):
-    """With weights that no other rank has."""
+    """Returns a model with weights that no other rank has."""
     model = make_model(keras, seed=of_rank)
     optimizer = hvd.DistributedOptimizer(make_optimizer(keras, kind))
     model.compile(optimizer, MSE, run_eagerly=True)
@@ -32,7 +32,7 @@ def model_of_rank(keras, hvd, of_rank, kind="sgd"):
 
 
 class Recording:
-    """What a callback sees at the end of batches and epochs."""
+    """Records a callback's view at the end of batches and epochs."""
 
     def __new__(cls, keras, look):
         seen = []

@@ -16,7 +16,7 @@ import pytest
 
 import perseus_core
 
-BATCH = 24  # which 1, 2, 3 and 4 ranks share evenly, also in two passes
+BATCH = 24  # divides evenly among 1, 2, 3 and 4 ranks, also in two passes
 STEPS = 3
 MSE = "mean_squared_error"
 X = np.random.default_rng(1).normal(size=(STEPS * BATCH, 4))
@@ -36,7 +36,7 @@ def is_keras_3(keras):
 
 
 def own_rows(array):
-    """This rank's rows of each batch."""
+    """Returns this rank's rows of each batch."""
     batches = array.reshape(STEPS, BATCH, -1)
     return batches[:, rank() :: size()].reshape(-1, array.shape[1])
 
@@ -79,7 +79,7 @@ def fit(model, x, y, epochs=1, **options):
 
 @functools.cache
 def whole_batch(keras, kind="sgd", epochs=2):
-    """The weights after one process has trained with all ranks' rows."""
+    """Returns the weights after one process has trained with all ranks' rows."""
     model = make_model(keras)
     # Without building graphs, which takes most of the time of tests.
     model.compile(make_optimizer(keras, kind), MSE, run_eagerly=True)
@@ -100,7 +100,7 @@ def assert_equal_on_all_ranks(arrays):
 
 
 def apply_batches(optimizer, model, gradients_of, x, y):
-    """A training loop of the user's own."""
+    """Runs a custom training loop."""
     rows = len(x) // STEPS
     for step in range(STEPS):
         part = slice(step * rows, (step + 1) * rows)
@@ -200,7 +200,7 @@ def test_compression_rounds_gradients(keras, hvd, two_ranks):
 
 
 def local_step(keras, gradients_of, model, x, y, scale):
-    """The weights after a step with all ranks' gradients, of the first layer with this rank's."""
+    """Returns the weights after a step; the first layer uses only this rank's gradients."""
     mine = gradients_of(model, x, y)
     arrays = [np.array(each.numpy()) for each in mine]
     averaged = [perseus_core.allreduce(each) for each in arrays]
@@ -410,7 +410,7 @@ def scale_of(optimizer):
 
 
 def scaled_optimizers(keras, distribute):
-    """Ours in one that scales the loss, and around one."""
+    """Returns ours inside an optimizer that scales the loss, and around one."""
     scaling = scaling_of(keras)
     legacy = [] if is_keras_3(keras) else [keras.optimizers.legacy.SGD]
     for sgd in [keras.optimizers.SGD, *legacy]:

@@ -1,4 +1,4 @@
-"""Inputs of every rank, and what collectives make of them, computed in float64."""
+"""Inputs of every rank, and the results of collectives, computed in float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def rank_input(rank: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
-    """The same on whichever rank it is computed. Integers are small: no sum overflows."""
+    """Returns the same on every rank. Integers are small: no sum overflows."""
     generator = np.random.default_rng([seed, rank])
     if dtype == "bool":
         return generator.integers(0, 2, shape).astype(bool)

@@ -1,4 +1,4 @@
-"""What memory this process takes, as the kernel counts it."""
+"""The memory that this process takes, as the kernel counts it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 @dataclass
 class Ended:
-    """What a program's ranks printed, with the launcher's tags, and the statuses of all."""
+    """The output of a program's ranks, with the launcher's tags, and all exit statuses."""
 
     stdout: str
     stderr: str
@@ -30,7 +30,7 @@ class Ended:
 
 
 def meet(folder: Path, rank: int, size: int) -> None:
-    """Returns when all ranks have called it. To open a pipe waits for its other end."""
+    """Returns when all ranks have called it. Opening a pipe waits for its other end."""
     for other in range(1, size) if rank == 0 else ():
         folder.joinpath(f"{other}.here").open("rb").close()
     if rank != 0:

@@ -1,4 +1,4 @@
-"""A long run at 4 ranks, in which nothing may grow: memory, descriptors, threads, latency.
+"""A long run at 4 ranks, in which memory, descriptors, threads and latency must not grow.
 
 python tests/soak/soak.py [--small 1000000] [--minutes 120] [--ranks 4] [--json FILE]
 
@@ -6,8 +6,8 @@ python tests/soak/soak.py [--small 1000000] [--minutes 120] [--ranks 4] [--json 
 2. Mixed operations of random sizes and kinds, several under way, process sets that come and go: all
    ranks draw alike, and every result is checked.
 
-Each part is cut into tenths. What a rank has of memory and descriptors at the end of a tenth, and
-the median latency within, must not be more at the end than after the second tenth, but for ALLOWED.
+Each part is cut into tenths. A rank's memory and descriptors at the end of the last tenth, and the
+median latency within it, may exceed those of the second tenth only by ALLOWED.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def mixed(core: Any, np: Any, seconds: float) -> None:
         tell(core, np, "mixed operations", tenth, np.array(times))
 
 
-#: What is under way, and the arrays that it must give.
+#: Operations under way, and the arrays that they must return.
 Begun = tuple[Any, list[Any]]
 
 
@@ -137,7 +137,7 @@ def total(core: Any, i: int) -> int:
 
 
 def mix(core: Any, np: Any, chance: Any) -> None:
-    """A few operations at once; all ranks make the same ones."""
+    """Runs a few operations at once; all ranks run the same ones."""
     begun = []
     for i in range(int(chance.integers(1, 12))):
         kind = KINDS[int(chance.integers(len(KINDS)))]
@@ -154,7 +154,7 @@ def mix(core: Any, np: Any, chance: Any) -> None:
 
 
 def use_a_set(core: Any, np: Any) -> None:
-    """Makes one, reduces within, and removes it."""
+    """Makes a process set, reduces within it, and removes it."""
     ends = [0, core.size() - 1]
     some = core.add_process_set(ends)
     if core.rank() in ends:
@@ -193,7 +193,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def growth(rows: list[dict[str, Any]]) -> list[str]:
-    """What has grown, in words."""
+    """Describes what has grown."""
     found = []
     for part in dict.fromkeys(row["part"] for row in rows):
         for rank in sorted({row["rank"] for row in rows}):
@@ -214,7 +214,7 @@ def growth(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--small", type=int, default=1_000_000, help="allreduces of 16 bytes")
-    parser.add_argument("--minutes", type=float, default=120, help="of mixed operations")
+    parser.add_argument("--minutes", type=float, default=120, help="minutes of mixed operations")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     args = parser.parse_args()

@@ -20,7 +20,7 @@ ROWS = 12  # in an iteration's backward pass, on all ranks together
 
 IP2_TO_IP4 = "1.ip4: ip4/0 ip4/1, 1.ip3: ip3/0 ip3/1, 1.ip2: ip2/0 ip2/1"
 ALL = f"{IP2_TO_IP4}, 1.ip1: ip1/0 ip1/1"
-#: Options of the program, and after which layer of which pass it submits what.
+#: Options of the program, and the gradients that it submits after each layer of each pass.
 NETS = {
     "": ALL,
     "--float": ALL,
@@ -64,7 +64,7 @@ class Solvers:
     def weights(
         self, ranks: int, options: str, environment: dict[str, str] | None = None
     ) -> tuple[np.ndarray, set[str]]:
-        """What all ranks have learnt alike, and the orders in which they submitted."""
+        """Returns the weights, equal on all ranks, and the orders in which they were submitted."""
         result = self.run(ranks, options, environment)
         assert result.returncode == 0, result.stdout + result.stderr
         orders = re.findall(r"<stdout>:order: (.*)", result.stdout)
@@ -76,7 +76,7 @@ class Solvers:
         return weights[0], set(orders)
 
     def failures(self, ranks: int, options: str) -> dict[int, str]:
-        """What each rank says on stderr, of a job that has to fail."""
+        """Returns each rank's stderr, for a job that must fail."""
         result = self.run(ranks, options)
         assert result.returncode == (3 if "dies" in options else 1), result.stdout + result.stderr
         said = re.findall(r"\[(\d)\]<stderr>:(perseus: .*)", result.stderr)

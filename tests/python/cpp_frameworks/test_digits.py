@@ -58,7 +58,7 @@ PROGRAMS = [
 
 
 def write_numbers(path: Path, head: list[int], numbers: npt.NDArray[Any]) -> None:
-    """A file in MNIST's format: its head's numbers have 4 bytes, the highest first."""
+    """Writes a file in MNIST's format: numbers in its header have 4 bytes, the highest first."""
     path.write_bytes(np.array(head, ">u4").tobytes() + numbers.astype(np.uint8).tobytes())
 
 
@@ -91,7 +91,7 @@ class Examples:
 
     @cache  # noqa: B019 - there is one object
     def trained(self, program: Program, ranks: int) -> tuple[npt.NDArray[np.float64], float]:
-        """The weights that training ends with, and the test accuracy in percent."""
+        """Returns the weights at the end of training, and the test accuracy in percent."""
         result = self.run(program, ranks)
         assert result.returncode == 0, result.stdout + result.stderr
         found = re.search(rf"{ranks} processes: test accuracy ([\d.]+) %", result.stdout)

@@ -69,5 +69,5 @@ class Hosts:
 
 
 def lines(text: str) -> list[str]:
-    """What the ranks printed, without their tags, sorted."""
+    """Returns what the ranks printed, without their tags, sorted."""
     return sorted(line.partition(":")[2] for line in text.splitlines() if line.startswith("["))

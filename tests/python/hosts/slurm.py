@@ -61,7 +61,7 @@ class Slurm:
         )
 
     def wait_until_idle(self) -> None:
-        """Until the controller has heard of every node, or has ended what ran there."""
+        """Waits until the controller has heard of every node, or has ended what ran there."""
         deadline = time.monotonic() + SECONDS_TO_START
         while True:
             states = self.run("sinfo", "--noheader", "--Node", "--format=%T")
@@ -112,7 +112,7 @@ def run_slurm(folder: Path) -> Iterator[Slurm]:
 
 @contextlib.contextmanager
 def _munge(folder: Path, path: str) -> Iterator[None]:
-    """By which Slurm's daemons trust each other. It serves when its command has returned."""
+    """Runs munge, which authenticates Slurm's daemons. It serves when its command has returned."""
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o600)

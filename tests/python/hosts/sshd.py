@@ -1,4 +1,4 @@
-"""An OpenSSH server on each host, with keys of its own, that nothing outside the tests knows."""
+"""An OpenSSH server on each host, with keys that only the tests know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from netlab import NETLAB
 
 PORT = 2222
 NAMES = ("a", "b")  # of hosts 0 and 1, in a configuration that only our ssh reads
-# Where Debian's sshd insists on shutting itself in before it knows who calls.
+# Debian's sshd needs this folder for privilege separation.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 

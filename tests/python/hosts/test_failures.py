@@ -102,7 +102,7 @@ print("well", flush=True)
 
 
 def test_a_cut_that_heals_in_time_is_waited_out(hosts: Hosts) -> None:
-    """Of data under way, and of connections that nothing was sent on for a while before."""
+    """Covers data under way, and connections that have been idle for a while."""
     timeout = 5
     release = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
     cut = (0.7 if release >= (6, 15) else 0.45) * timeout

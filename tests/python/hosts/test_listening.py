@@ -29,7 +29,7 @@ print("met")
 
 
 def listening(said: list[str]) -> set[str]:
-    """IPv4 addresses; what is not IPv4 stays hexadecimal."""
+    """Returns IPv4 addresses; other addresses stay hexadecimal."""
     found = {line.split()[1] for line in said if line.startswith("listens ")}
     return {
         socket.inet_ntoa(bytes.fromhex(word)[::-1]) if len(word) == 8 else word for word in found
@@ -56,7 +56,8 @@ def test_that_of_perseusrun_is_on_the_one_address_that_all_reach(hosts: Hosts) -
 
 
 def as_torchrun(hosts: Hosts, settings: Mapping[str, str]) -> list[str]:
-    """What two ranks on host 0 and one on host 1 say that have got torchrun's variables."""
+    """Returns the output of two ranks on host 0 and one on host 1, started with torchrun's
+    variables."""
     program = hosts.folder / "program.py"
     program.write_text(SAYS_WHAT_LISTENS)
     common = {"WORLD_SIZE": "3", "MASTER_PORT": "29400", "PERSEUS_SECRET": "5ec4e7", **settings}

@@ -1,4 +1,4 @@
-"""perseusrun over a real ssh: a job on two hosts, its end, and hosts that cannot be had."""
+"""perseusrun over a real ssh: a job on two hosts, its end, and unreachable hosts."""
 
 from __future__ import annotations
 

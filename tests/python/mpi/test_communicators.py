@@ -59,7 +59,7 @@ def make_halves_backwards() -> Any:
 
 
 def make_group() -> Any:
-    """Of all but the last rank, which gets COMM_NULL."""
+    """Returns a group of all but the last rank, which gets COMM_NULL."""
     return WORLD.Create(WORLD.Get_group().Incl(ALL[:-1] or ALL))
 
 

@@ -1,4 +1,4 @@
-"""What is started by a real mpirun: pytest tests/python/mpirun, with one on the path.
+"""Programs started by a real mpirun: pytest tests/python/mpirun, with one on the path.
 
 Each test starts it by itself; tests/python/mpi and tests/python/parallel run inside its ranks.
 """
@@ -93,7 +93,7 @@ dist.destroy_process_group()
 
 
 def run(*command: str) -> list[str]:
-    """What the ranks said, without their tags, sorted."""
+    """Returns what the ranks said, without their tags, sorted."""
     result = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
     )

@@ -15,7 +15,7 @@ from perseus_core import ReduceOp
 DTYPES = ["uint8", "int8", "int32", "int64", "float16", "float32", "float64"]
 OPS = [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
 SHAPES = [(1,), (17,), (3, 5, 2), (5000,)]
-# What arrays of mx.nd cannot have.
+# Shapes that arrays of mx.nd do not support.
 NUMPY_SHAPES = [(), (0,), (0, 3)]
 
 
@@ -326,7 +326,7 @@ def test_a_mistake_of_one_rank_is_an_error_on_every_rank(two_ranks):
 
 
 def failed():
-    """An array that is waited for in vain: there is no normal distribution of this kind."""
+    """Returns an array whose computation fails: there is no such normal distribution."""
     return mx.nd.random.normal(0, -1, (2, 2))
 
 

@@ -55,7 +55,7 @@ def train(net, trainer, take=lambda batch: batch, batch_size=BATCH):
 
 
 def trained_alone(optimizer="sgd", **options):
-    """What one process makes of the whole batches."""
+    """Returns the weights after one process has trained on the whole batches."""
     net = new_net(0)
     train(net, gluon.Trainer(net.collect_params(), optimizer, options, kvstore=None))
     return weights(net)
@@ -67,7 +67,7 @@ def assert_same(found, expected, tolerance=2e-6):
 
 
 def agreed(net):
-    """Its weights, which are the same on all ranks."""
+    """Returns its weights, after checking that they are the same on all ranks."""
     mine = weights(net)
     for of_rank in hvd.allgather_object(mine):
         for one, other in zip(mine, of_rank, strict=True):
@@ -206,7 +206,7 @@ def test_what_parameters_cannot_be():
 
 
 def module_trained(optimizer, take, batch_size, **fit):
-    """A Module's weights after an epoch of fit."""
+    """Returns a Module's weights after an epoch of fit."""
     x, y = data()
     iterator = mx.io.NDArrayIter(
         np.concatenate([take(batch) for batch in x]),

@@ -1,4 +1,4 @@
-"""Jobs of the MXNet adapter that end in ways of their own, and scripts that know nothing of it.
+"""Jobs of the MXNet adapter that end in special ways, and unchanged Horovod scripts.
 
 Run in the environment of tests/python/mxnet_adapter.
 """
@@ -15,7 +15,7 @@ from conftest import RunRanks, all_well
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
-#: What `import horovod.mxnet as hvd` gives in Horovod 0.28.1.
+#: Names that `import horovod.mxnet as hvd` provides in Horovod 0.28.1.
 _HOROVOD_MXNET = """
 init shutdown is_initialized rank size local_rank local_size cross_rank cross_size
 mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built

@@ -15,14 +15,14 @@ import perseus_core
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing that PyTorch or NumPy will take away is to be used."""
+    """Deprecation warnings of PyTorch and NumPy are errors."""
     for warning in ("DeprecationWarning", "FutureWarning"):
         config.addinivalue_line("filterwarnings", f"error::{warning}")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def leaves_engine() -> Iterator[None]:
-    """The engine is gone when a module's tests end, whoever started it."""
+    """The engine is shut down when a module's tests end, whichever test started it."""
     yield
     if perseus_core.is_initialized():
         perseus_core.barrier()
@@ -37,7 +37,7 @@ def core() -> None:
 
 @pytest.fixture
 def device() -> Any:
-    """Where the tensors of a test are: in CPU memory, or on this rank's GPU; see torch_device."""
+    """The device of a test's tensors: CPU memory, or this rank's GPU; see torch_device."""
     import torch_device
 
     return torch_device.of_tests()

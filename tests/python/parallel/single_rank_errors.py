@@ -1,4 +1,4 @@
-"""What tests of a mistake that one rank makes alone have in common."""
+"""Shared by tests of a mistake that only one rank makes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perseus_core import HorovodInternalError, MismatchError
 
 
 def faulty_ranks() -> list[int]:
-    """The ranks to make the mistake: the first and the last, which is the only one of one."""
+    """Returns the ranks that make the mistake: the first and the last, which may be the same."""
     return sorted({0, perseus_core.size() - 1})
 
 

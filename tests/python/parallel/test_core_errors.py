@@ -1,4 +1,4 @@
-"""What is wrong gives a clear error where it can be seen, and the job goes on."""
+"""A wrong argument raises a clear error where it can be detected, and the job goes on."""
 
 from __future__ import annotations
 

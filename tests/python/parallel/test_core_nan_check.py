@@ -1,4 +1,4 @@
-"""PERSEUS_ALLREDUCE_NANCHECK: who submitted what is not finite, and what becomes of it."""
+"""PERSEUS_ALLREDUCE_NANCHECK: which rank submitted non-finite values, and the result."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def last() -> int:
 
 
 def ones(elements: int, dtype: str = "float32", bad: dict[int, float] | None = None) -> np.ndarray:
-    """`bad`: what the last rank has at these places instead."""
+    """`bad`: values that the last rank has at these indices instead."""
     array = np.ones(elements, dtype)
     if core.rank() == last():
         for place, value in (bad or {}).items():

@@ -61,7 +61,7 @@ def check(kind: str, result) -> None:
 
 
 def goes_on(kind: str, name: str | None) -> None:
-    """Named and unnamed calls of the kind give all ranks the right numbers."""
+    """Checks that named and unnamed calls of the kind return correct results on all ranks."""
     for each in (name, None, name, None):
         check(kind, call(kind, each))
 

@@ -36,7 +36,7 @@ def adasum_of_two(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def inputs(shape, seed: int = 0, dtype=torch.float64) -> list[torch.Tensor]:
-    """Every rank's."""
+    """Returns every rank's input."""
     generator = torch.Generator().manual_seed(seed)
     return [
         torch.randn(shape, generator=generator, dtype=torch.float64).add(0.3).to(dtype)
@@ -148,7 +148,7 @@ def loss_of(model, step: int, of_pass: int, rank: int):
 
 
 def reference(make_optimizer, steps: int, passes: int = 1, clip: float | None = None):
-    """What all ranks come to, computed in one process that plays all of them."""
+    """Returns the result on all ranks, computed in one process that plays all of them."""
     model = make_model()
     models = [copy.deepcopy(model) for _ in range(hvd.size())]
     optimizers = [make_optimizer(of_rank.parameters()) for of_rank in models]

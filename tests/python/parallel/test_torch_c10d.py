@@ -202,7 +202,7 @@ def test_what_cannot_be_done_says_so() -> None:
 
 
 def collective(name: str, wrong: dict[int, torch.Tensor] | None = None, **options) -> None:
-    """A call of dist with good arguments, but for those that `wrong` has by their position."""
+    """Calls a function of dist with valid arguments, except those in `wrong`, by position."""
 
     def parts() -> list[torch.Tensor]:
         return [torch.zeros(2) for _ in range(size())]

@@ -22,7 +22,7 @@ LIMIT = 30  # seconds, for what must not wait at all
 
 
 def reduced_behind(late: int, use: Callable[[dist.Work], None]) -> None:
-    """An all_reduce of ones that `use` has on all ranks before rank `late` takes part in it."""
+    """Runs an all_reduce of ones; other ranks call `use` on it before rank `late` takes part."""
     if rank() != late:
         use(dist.all_reduce(torch.ones(3), async_op=True))
         dist.barrier()
@@ -36,7 +36,7 @@ def late_ranks() -> Iterator[int]:
 
 
 def ones_reduced_within(levels: int) -> torch.Tensor:
-    """Of one all_reduce for each level, each in a callback of the one before, in which it waits."""
+    """Runs one all_reduce for each level, each in a callback of the previous one, which waits."""
 
     def deeper(future: torch.futures.Future) -> torch.Tensor:
         below = ones_reduced_within(levels - 1) if levels > 1 else 0

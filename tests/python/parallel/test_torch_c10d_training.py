@@ -202,7 +202,7 @@ def test_the_zero_redundancy_optimizer() -> None:
 
 
 def fully_sharded(make_optimizer: Callable, steps: int = 4):
-    """A network in shards, its optimizer, and the same trained in one process."""
+    """Returns a network in shards, its optimizer, and the same trained in one process."""
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     if not hasattr(fsdp, "fully_shard"):
         pytest.skip("this PyTorch has no fully_shard")

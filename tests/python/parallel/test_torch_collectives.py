@@ -27,7 +27,7 @@ def as_tensor(array, device) -> torch.Tensor:
 
 
 def as_array(tensor, device):
-    """On the host; the tensor has to be where the inputs are."""
+    """Returns it on the host, after checking that it is where the inputs are."""
     import ml_dtypes
 
     assert tensor.device == device
@@ -72,7 +72,7 @@ def test_allreduce_of_large_tensors(dtype, elements, device):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_tensors_that_begin_anywhere(dtype, device):
-    """As parts of one allocation, side by side, in place: what lies between is left alone."""
+    """Parts of one allocation, side by side, in place: the bytes between them are not changed."""
     arrays = rank_inputs((4000,), dtype)
     whole = as_tensor(arrays[hvd.rank()], device)
     expected = reduced(arrays, ReduceOp.SUM)

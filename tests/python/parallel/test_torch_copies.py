@@ -1,4 +1,5 @@
-"""What users copy and pickle: optimizers, compressions, process sets, states, exceptions."""
+"""Objects that users copy and pickle: optimizers, compressions, process sets, states,
+exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def saved_and_loaded(value, **options):
 
 
 def whole(value):
-    """Through torch.save with all its classes, as old checkpoints have them."""
+    """Copies through torch.save with all classes, as old checkpoints do."""
     return saved_and_loaded(value, weights_only=False)
 
 
@@ -42,7 +43,7 @@ def trained(steps: int = 2) -> Run:
 
 class TestOptimizerState:
     def test_a_state_dict_through_a_checkpoint(self):
-        """Of tensors and plain values only: torch.load takes it with weights_only."""
+        """It has only tensors and plain values, so torch.load takes it with weights_only."""
         run = trained()
         state = saved_and_loaded(run.optimizer.state_dict(), weights_only=True)
         model = copy.deepcopy(run.model)
@@ -165,7 +166,7 @@ def test_functions_by_their_names():
     ids=["copy", "deepcopy", "pickle", "cloudpickle"],
 )
 def test_exceptions(error, attributes, copied):
-    """As a pool of workers sends them to whoever waits."""
+    """A pool of workers sends exceptions to the process that waits."""
     other = copied(error)
     assert type(other) is type(error)
     assert str(other) == str(error)

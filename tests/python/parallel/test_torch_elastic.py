@@ -131,7 +131,7 @@ def test_sync_gives_rank_0_s_model_and_saved_attributes() -> None:
     assert optimizer.param_groups[0]["lr"] == 0.1
     for ours, expected in zip(model.parameters(), model_of(0).parameters(), strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=0)
-    # What was synced is what restore goes back to.
+    # restore goes back to the synced state.
     with torch.no_grad():
         model.weight.zero_()
     state.restore()

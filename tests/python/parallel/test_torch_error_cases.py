@@ -1,6 +1,6 @@
 """Every error that Horovod's PyTorch interface is known to raise, and the test that ours is raised.
 
-TABLE is to be ticked off. The tests that no other file has follow it here.
+TABLE is a checklist. Tests that no other file has follow it here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import perseus.torch.horovod as hvd  # noqa: E402
 
-# Each condition, and what is raised; below it the file under tests/python, and the test.
+# Each condition, and the exception; below it the file under tests/python, and the test.
 TABLE = """
 # Handles
 poll of an unknown handle: ValueError
@@ -240,7 +240,7 @@ def test_collectives_without_init(no_engine, call):
     ],
 )
 def test_groups_that_differ(two_ranks, call):
-    """In how many they are, in shape, or in op (Sum is 1, Min 3)."""
+    """They differ in length, in shape, or in op (Sum is 1, Min 3)."""
     with pytest.raises(hvd.HorovodInternalError):
         call(1 if hvd.rank() == 0 else 3)
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()

@@ -1,4 +1,4 @@
-"""What is wrong raises what Horovod raises, and the job goes on."""
+"""A wrong argument raises what Horovod raises, and the job goes on."""
 
 from __future__ import annotations
 

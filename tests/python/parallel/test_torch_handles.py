@@ -1,4 +1,4 @@
-"""Handles: what poll and synchronize answer before, at and after the end of an operation."""
+"""Handles: the results of poll and synchronize before, at and after the end of an operation."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_handles_that_never_were():
 
 
 def test_tensors_live_until_the_operation_has_ended(two_ranks):
-    """Neither the input nor the output is anybody else's while the engine is at work."""
+    """Input and output are not freed while the engine uses them."""
     handles = []
     if hvd.rank() == 0:
         for i in range(20):
@@ -162,7 +162,7 @@ def test_an_operation_under_way_is_one_object_to_the_garbage_collector():
 
 
 def test_what_a_shutdown_leaves_behind(two_ranks):
-    """What is in flight fails; a new life knows nothing of the handles of the last."""
+    """Operations in flight fail; a restarted engine does not know the old handles."""
     pending = hvd.allreduce_async(torch.ones(2), name="never") if hvd.rank() == 0 else None
     done = hvd.allreduce_async(torch.ones(2), name="done")
     while not hvd.poll(done):

@@ -1,4 +1,4 @@
-"""Join: ranks with uneven numbers of steps, what the others get meanwhile, and what comes after."""
+"""Join: ranks with uneven numbers of steps, the results of the others, and operations after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ends():
 
 
 def own(rank: int, rows: int | None = None) -> torch.Tensor:
-    """What a rank gives: two rows for each rank, unless told otherwise."""
+    """Returns a rank's input: two rows for each rank, unless told otherwise."""
     rows = 2 * hvd.size() if rows is None else rows
     return torch.arange(3.0 * rows, dtype=torch.float64).reshape(rows, 3) * (rank + 1) + 1
 
@@ -39,7 +39,8 @@ def rows_for(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor[2 * rank : 2 * rank + 2]
 
 
-# What each operation gives the ranks that still take part, `active` of them; `me` is one of these.
+# The result of each operation on ranks that have not joined, `active` of them; `me` is one of
+# these.
 OPERATIONS = {
     "allreduce sum": (
         lambda name, me: hvd.allreduce(own(me), name=name, op=hvd.Sum),
@@ -172,7 +173,7 @@ def test_all_ranks_are_told_of_the_same_last_rank(steps_of):
     last = hvd.join()
     assert isinstance(last, int)
     assert hvd.allgather(torch.tensor([last])).tolist() == [last] * hvd.size()
-    # Those who made the most calls can only join after all others have joined or made as many.
+    # Ranks with the most calls can only join after all others have joined or made as many.
     assert steps_of(last) == most
 
 
@@ -182,7 +183,7 @@ def test_when_nobody_has_anything_else_to_do():
 
 
 def test_neutral_elements_of_every_type(two_ranks):
-    """Rank 0 joins at once: what it gives changes nothing."""
+    """Rank 0 joins at once: its contribution changes nothing."""
     if hvd.rank() > 0:
         for dtype in (torch.int8, torch.uint8, torch.int64, torch.float16, torch.bfloat16):
             tensor = torch.tensor([1, 3, 5], dtype=dtype)
@@ -254,7 +255,7 @@ def test_training_with_uneven_numbers_of_batches():
             model(batch).square().mean().backward()
             optimizer.step()
         last = hvd.join()
-        # Those who joined early have missed the last steps.
+        # Ranks that joined early have missed the last steps.
         hvd.broadcast_parameters(model.state_dict(), last)
         for step in range(max(len(batches(r)) for r in everyone())):
             alone.zero_grad()

@@ -39,7 +39,7 @@ def optimizer_of(model: Many, **options) -> torch.optim.Optimizer:
 
 
 def start_anew() -> None:
-    """Ends what is under way and will never be done."""
+    """Ends operations that are under way and would never complete."""
     hvd.shutdown()
     hvd.init()
 
@@ -56,7 +56,7 @@ def test_every_gradient_is_the_average(sparse: bool, compression) -> None:
     mean = sum(range(1, hvd.size() + 1)) / hvd.size()
     for _ in range(3):
         optimizer.zero_grad()
-        # The parameter that nobody uses on rank 0 counts as zeros there.
+        # The parameter that rank 0 does not use counts as zeros there.
         model.loss(hvd.rank() + 1.0, skipped=40 if hvd.rank() == 0 else -1).backward()
         optimizer.synchronize()
         for i, param in enumerate(model.small):

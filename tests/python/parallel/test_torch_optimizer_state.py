@@ -33,7 +33,8 @@ def root() -> int:
 
 
 class Model(torch.nn.Module):
-    """What every class can train: matrices alone for Muon, sparse gradients for SparseAdam."""
+    """A model that every class can train: only matrices for Muon, sparse gradients for
+    SparseAdam."""
 
     def __init__(self, sparse: bool) -> None:
         super().__init__()

@@ -174,7 +174,7 @@ def gradients_of(model):
     return [param.grad for param in model.parameters() if param.grad is not None]
 
 
-# Whoever looks at a parameter sees it updated.
+# Any code that looks at a parameter sees it updated.
 LOOKS = {
     "state_dict": lambda model, optimizer: model.state_dict(),
     "function": lambda model, optimizer: model.last.weight.sum().item(),

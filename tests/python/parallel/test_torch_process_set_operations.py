@@ -68,7 +68,7 @@ def given(rank: int, rows: int, salt: int = 0) -> torch.Tensor:
 
 
 def weight(rank: int, shape: torch.Size) -> torch.Tensor:
-    """What a rank multiplies its output with before it sums it up, so that gradients differ."""
+    """Returns the factor of a rank's output before it is summed, so that gradients differ."""
     generator = torch.Generator().manual_seed(77 + rank)
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
@@ -112,7 +112,7 @@ def mean(of: dict[int, torch.Tensor]) -> torch.Tensor:
 
 
 def place(of: dict[int, torch.Tensor], me: int) -> slice:
-    """Where this rank's rows lie among all, one after the other."""
+    """Returns where this rank's rows are among all rows, in rank order."""
     begin = sum(len(tensor) for r, tensor in of.items() if r < me)
     return slice(begin, begin + len(of[me]))
 
@@ -135,7 +135,7 @@ def uneven(rank: int, ranks: list[int]) -> int:
 
 
 def splits(sender: int, ranks: list[int]) -> list[int]:
-    """How many rows a rank sends to each; some get none."""
+    """Returns how many rows a rank sends to each; some get none."""
     return [(sender + 2 * receiver) % 3 for receiver in ranks]
 
 
@@ -155,7 +155,7 @@ def came_back(gradients: dict[int, torch.Tensor], me: int) -> torch.Tensor:
 
 
 def scaled(op: int, ranks) -> float:
-    """What a sum of all ranks is multiplied by, with the scale factors of the calls below."""
+    """Returns the factor of a sum over all ranks, with the scale factors of the calls below."""
     return 0.5 * 3.0 * (1 if op == hvd.Sum else 1 / len(ranks))
 
 

@@ -220,7 +220,7 @@ def int_size() -> int:
 
 
 def asked_of_a_short_life(question: Callable[[], int]) -> int:
-    """What an engine answers before and after which there is none."""
+    """Starts an engine, asks it the question, and shuts it down again."""
     hvd.init()
     answer = question()
     hvd.barrier()

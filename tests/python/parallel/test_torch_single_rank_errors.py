@@ -55,7 +55,7 @@ def check(operation: str, result) -> None:
 
 
 def goes_on(operation: str, name: str | None) -> None:
-    """Named and unnamed calls give all ranks the right numbers."""
+    """Checks that named and unnamed calls return correct results on all ranks."""
     for each in (name, None, name, None):
         check(operation, call(operation, each))
 
@@ -88,7 +88,7 @@ REDUCTIONS = [operation for operation in OPERATIONS if "reduce" in operation]
 
 
 def mistakes_of(operation: str):
-    """The arguments that are wrong, what the faulty rank raises, what all ranks are told."""
+    """Yields wrong arguments, what the faulty rank raises, and what all ranks are told."""
 
     def tensors(wrong) -> dict:
         if operation.startswith("grouped"):

@@ -26,7 +26,7 @@ FAR_FROM_0 = (100.0, -5.0, 0.0)
 def batches(
     device: torch.device, dims: int, means: tuple[float, ...] = FAR_FROM_0
 ) -> list[torch.Tensor]:
-    """Each rank's input; their sizes differ. `means`: of the channels."""
+    """Returns each rank's input; their sizes differ. `means`: of the channels."""
     generator = torch.Generator().manual_seed(dims)
     shape = [4, 2, 5][: dims - 2]
     return [
@@ -64,7 +64,7 @@ def test_equals_batch_norm_of_one_process(
         begin = sum(len(part) for part in parts[: hvd.rank()])
         mine = slice(begin, begin + len(own))
         torch.testing.assert_close(output, expected[mine], rtol=1e-10, atol=1e-10)
-        # A loss in which every element has a say of its own.
+        # A loss that depends on every element differently.
         factors = torch.arange(everything.numel(), device=device).double().view_as(everything).cos()
         (output * factors[mine]).sum().backward()
         (expected * factors).sum().backward()

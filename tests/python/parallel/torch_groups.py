@@ -1,4 +1,4 @@
-"""What tests of torch.distributed have in common."""
+"""Shared by tests of torch.distributed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def size() -> int:
 
 
 def values(of_rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """What a rank sends; small whole numbers, so that sums are exact in every type."""
+    """Returns a rank's values: small whole numbers, so that sums are exact in every type."""
     generator = torch.Generator().manual_seed(of_rank)
     return torch.randint(1, 4, shape, generator=generator).to(dtype)
 

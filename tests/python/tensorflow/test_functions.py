@@ -18,7 +18,7 @@ def eagerly(function):
 
 
 def values_of(rank):
-    """One for each type, for a rank; their shapes differ."""
+    """Returns one value of each type, for a rank; their shapes differ."""
     return [
         tf.cast(tf.constant(np.full(shape, rank + 1)), dtype)
         for shape, dtype in zip([(), (3,), (2, 2), (0,)] * 4, [*TYPES, *FLOATS], strict=False)

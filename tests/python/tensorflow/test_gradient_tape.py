@@ -298,7 +298,7 @@ def test_training_with_a_tape_is_training_on_all_batches():
 
 
 def reduced(gradients, **options):
-    """In one graph, by a tape whose gradients are these."""
+    """Returns these gradients after a tape has reduced them in one graph."""
     variables = [tf.Variable(each, name=f"v{i}") for i, each in enumerate(gradients)]
 
     @tf.function

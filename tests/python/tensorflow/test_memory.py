@@ -1,4 +1,4 @@
-"""What memory the operations take beside TensorFlow's own."""
+"""Memory that the operations take beyond TensorFlow's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE = 64 * MIB
 
 
 def peak_beyond(run):
-    """Bytes of resident memory at the most while it runs, beyond those before."""
+    """Returns the peak of resident memory while it runs, in bytes beyond that before."""
     before = resident()
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -26,7 +26,7 @@ def peak_beyond(run):
 
 
 def until_none_is_free():
-    """Tensors that take what TensorFlow has freed and not given back to the system, if anything."""
+    """Returns tensors that take up the memory that TensorFlow has freed but kept, if any."""
     tensors = []
     grown = 0
     while grown < SIZE * 0.9:

@@ -166,7 +166,7 @@ def test_compression_sends_halves():
 
 
 def gradient(function, x, run):
-    """Of the sum of what the function gives, each element times its number among them."""
+    """Returns the gradient of the sum of the result's elements, each times its index."""
 
     def weighed(x):
         result = function(x)
@@ -255,7 +255,7 @@ def test_fifty_collectives_of_a_function_run_at_once(tmp_path):
 
 
 def most_at_once(events) -> int:
-    """Of rows that are named each<i>, how many have begun and not ended."""
+    """Returns how many of the rows named each<i> were in progress at the same time, at most."""
     rows = {e["pid"] for e in events if "each" in str(e.get("args", {}).get("name", ""))}
     depth = {row: 0 for row in rows}
     most = 0
@@ -285,7 +285,7 @@ def test_what_is_wrong_on_one_rank_fails_on_all(two_ranks):
     matrix = [[1]] if hvd.rank() == 1 else None
     with pytest.raises(wrong):
         hvd.alltoall(tf.ones([hvd.size()]), matrix, name="matrix")
-    # Who leaves at once may not have told the others.
+    # A rank that leaves at once may not have told the others.
     assert hvd.allreduce(tf.ones([2]), op=hvd.Sum).numpy().tolist() == [hvd.size()] * 2
 
 

@@ -18,7 +18,7 @@ def target(rank, turn):
 
 
 def gradient(x, rank, turn):
-    """Of the sum of squares of what is between `x` and the target."""
+    """Returns the gradient of the sum of squares of `x` minus the target."""
     return 2 * (x - target(rank, turn))
 
 
@@ -27,7 +27,7 @@ def mean_gradient(x, turn):
 
 
 def trained(make_optimizer, turns, resource=True, **options):
-    """What a graph's variable is after each of its steps, and the global step at the end."""
+    """Returns a graph's variable after each of its steps, and the final global step."""
     with tf.Graph().as_default(), v1.Session() as session:
         x = v1.get_variable("x", initializer=tf.constant(START), use_resource=resource)
         goal = v1.placeholder(tf.float64, [3])
@@ -114,7 +114,7 @@ def test_adasum_combines_what_the_optimizers_have_made(passes, resource):
 
 
 def adasum(vectors):
-    """Of neighbours, then of their sums, and so on."""
+    """Combines neighbours, then their sums, and so on."""
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         vectors = [combined(one, other) for one, other in pairs]

@@ -1,4 +1,4 @@
-"""What each rank of test_core_gpu.py does: every collective, on arrays of the stand-in's GPUs."""
+"""Runs in each rank of test_core_gpu.py: every collective, on arrays of the stand-in's GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inputs(shape: tuple[int, ...], dtype: str, seed: int = 0) -> list[Any]:
 
 
 def values_of(result: Any) -> np.ndarray:
-    """Of a GpuArray, which any consumer would find by its interface."""
+    """Returns the values of a GpuArray, found through its interface as any consumer would."""
     assert isinstance(result, core.GpuArray), result
     interface = result.__cuda_array_interface__
     assert interface["version"] == 3 and interface["stream"] is None

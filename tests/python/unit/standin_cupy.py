@@ -23,7 +23,7 @@ Array.__module__ = "cupy"
 
 
 class View:
-    """Of memory that is another's."""
+    """A view of memory that something else owns."""
 
     device = contextlib.nullcontext()
 

@@ -53,7 +53,7 @@ class Gpu:
         return event
 
     def make_wait(self, later: int, earlier: int) -> None:
-        """What `later` does from now on comes after what `earlier` has been given."""
+        """Makes later work of `later` wait for the work that `earlier` has been given."""
         event = self.new_event(earlier)
         self.in_context("cuStreamWaitEvent", ctypes.c_void_p(later), event, 0)
         self.in_context("cuEventDestroy_v2", event)
@@ -161,7 +161,7 @@ class DlpackArray(GpuValues):
 
     def __init__(self, gpu: Gpu, values: Any) -> None:
         super().__init__(gpu, values)
-        # What has been lent stays as long as this object, whose consumers keep it.
+        # Lent memory lives as long as this object, which its consumers keep.
         self.lent: list[Any] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:

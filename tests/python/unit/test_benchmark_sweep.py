@@ -1,4 +1,4 @@
-"""The settings that benchmarks/tuning.py sweeps, and what it reads of a tuning log."""
+"""The settings that benchmarks/tuning.py sweeps, and how it reads a tuning log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests in Python share that run inside the ranks of a job."""
+"""Fixtures of all Python tests that run inside the ranks of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent's host says to the launcher: frames, whole and in order, or nothing."""
+"""The launcher reads frames from an agent's host whole and in order, or not at all."""
 
 import os
 import sys

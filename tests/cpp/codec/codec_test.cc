@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What the other side sees of `source`.
+// `source` as the other side decodes it.
 std::vector<float> through(const Codec& codec, const std::vector<float>& source) {
   const size_t bytes = codec.encoded_size(source.size());
   std::vector<std::byte> encoded(bytes + 1, std::byte{0xA5});

@@ -10,7 +10,7 @@
 namespace perseus {
 namespace {
 
-// What the launcher hears, which gave this process a pipe.
+// Reads the pipe that the launcher would read.
 struct BlameTest : testing::Test {
   BlameTest() {
     EXPECT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);

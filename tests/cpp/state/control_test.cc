@@ -7,7 +7,7 @@
 namespace perseus {
 namespace {
 
-// What is left of a message behind its kind, which must be `kind`.
+// The rest of a message after its kind, which must be `kind`.
 ByteReader body(const std::vector<std::byte>& message, ControlKind kind) {
   ByteReader reader(message);
   EXPECT_EQ(reader.get<ControlKind>(), kind);

@@ -142,7 +142,7 @@ print(sys.warnoptions, sys._xoptions)
     def test_a_python_that_ignores_the_environment_is_refused(self, script: str) -> None:
         outcome = run("-E", "-m", "perseus.dropin", script)
         assert outcome.returncode == 1
-        assert "python -E and -I ignore PYTHONPATH" in outcome.stderr
+        assert "it needs PYTHONPATH, which python -E and -I ignore" in outcome.stderr
 
 
 class TestWorkers:

@@ -29,3 +29,12 @@ def leaves_engine() -> Iterator[None]:
     if perseus_core.is_initialized():
         perseus_core.barrier()
         perseus_core.shutdown()
+
+
+# These tests have a pytest.ini of their own, so that the fixture of tests/conftest.py is out of reach.
+@pytest.fixture
+def two_ranks() -> None:
+    """Skips a test that needs several ranks where there is one."""
+    perseus_core.init()
+    if perseus_core.size() < 2:
+        pytest.skip("needs ranks that can differ")

@@ -102,7 +102,7 @@ def test_callbacks_turn_xla_off(keras, hvd, in_loss_scaling):
         optimizer = scaling_of(keras)(optimizer)
     model.compile(optimizer, MSE, jit_compile=True)
     callback = hvd.callbacks.MetricAverageCallback()
-    with pytest.warns(UserWarning, match="jit_compile=True is left out"):
+    with pytest.warns(UserWarning, match="jit_compile=True is ignored"):
         fit(model, own_rows(X), own_rows(Y), callbacks=[callback])
     assert_weights(model, whole_batch(keras, epochs=1), 1e-3 if in_loss_scaling else 1e-6)
 

@@ -31,7 +31,7 @@ def leaves_engine() -> Iterator[None]:
         perseus_core.shutdown()
 
 
-# These tests have a pytest.ini of their own, so that the fixture of tests/conftest.py is out of reach.
+# These tests have a pytest.ini of their own, so they do not see the fixture of tests/conftest.py.
 @pytest.fixture
 def two_ranks() -> None:
     """Skips a test that needs several ranks where there is one."""

@@ -131,8 +131,7 @@ def run(title: str, parts: Iterable[Part]) -> None:
 def unit() -> int:
     """Runs a file at a time, since the tests of some files share what a fixture made."""
     others = [f"--ignore={TESTS / 'unit' / name}" for name in WITH_LIMITS]
-    # Three files at once share two processors: what takes a minute alone may take three.
-    return alone("unit", "-n", str(WORKERS), "--dist", "loadfile", "--timeout", "300", *others)
+    return alone("unit", "-n", str(WORKERS), "--dist", "loadfile", *others)
 
 
 def limits() -> int:

@@ -47,7 +47,7 @@ Follow an operation by its handle, which is never used again for another:
       ValueError for a handle that was never given out. Other Python threads run meanwhile, and
       handlers of signals; what these raise ends the wait.
   error(handle) -> Exception | None
-      What a complete operation failed with; None if it succeeded.
+      Returns the error of a complete operation; None if it succeeded.
   Result(handle, index=0)
       Takes over the memory that the engine allocated for result `index` of a complete operation.
       ValueError if there is none, or it has been taken.
@@ -55,7 +55,7 @@ Follow an operation by its handle, which is never used again for another:
       Makes a CUDA stream, by its address, wait for the results in place of the host. Raises if the
       operation has failed. The object that is kept may then be freed in the order of that stream.
   kept(handle) -> Any
-      What submit was given to keep; None if nothing is kept any more.
+      Returns the object that submit was given to keep; None once nothing is kept any more.
   let_go(handle) -> None
       Drops what is kept, before the operation is complete.
   release(handle) -> None

@@ -62,7 +62,7 @@ class _Plan(NamedTuple):
     def reduce(self, process_set: ProcessSet, gradients: list[Any]) -> list[Any]:
         """Reduces gradients on ranks in the set, and returns them unchanged on other ranks.
 
-        Whether a rank is in the set is found out when the graph runs.
+        The graph finds out when it runs whether a rank is in the set.
         """
         number = set_id(process_set)
         if number == WORLD:

@@ -18,6 +18,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _libc = ctypes.CDLL(None)
 _arrived: list[int] = []
+_delayed: list[int] = []
+_delaying = False
 
 
 @contextmanager
@@ -45,12 +47,22 @@ def by_exception() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Delays SIGNALS until the end of a block that must not be interrupted half-way."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    """Delays SIGNALS until the end of a block that must not be interrupted half-way.
+
+    For the main thread inside by_exception. To block the signals would not do: the kernel would
+    give them to another thread, and Python would run the handler in this one.
+    """
+    global _delaying
+    if _delaying:
+        yield
+        return
+    _delaying = True
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _delaying = False
+        while _delayed:
+            _end(_delayed.pop(0), None)
 
 
 def with_parent() -> None:
@@ -62,6 +74,9 @@ def with_parent() -> None:
 
 
 def _end(number: int, _: FrameType | None) -> None:
+    if _delaying:
+        _delayed.append(number)
+        return
     _arrived.append(number)
     if len(_arrived) == 1:
         sys.exit(128 + number)

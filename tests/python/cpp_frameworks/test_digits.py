@@ -24,7 +24,7 @@ import mnist_file  # noqa: E402
 INCLUDE = Path("/usr/include")
 WANTED_ACCURACY = 85.0  # percent
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Examples:
         binary = self.built(program)
         launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
         command = [str(binary), str(self.folder), f"{binary}.weights"]
-        return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=100)
+        return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=240)
 
     @cache  # noqa: B019 - there is one object
     def trained(self, program: Program, ranks: int) -> tuple[npt.NDArray[np.float64], float]:

@@ -66,7 +66,7 @@ def test_sums_are_right_in_both_modes(hosts: Hosts, mode: str) -> None:
     assert set(lines(result.stdout)) == {"right"}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_parallel_suite_passes_over_hosts(hosts: Hosts) -> None:
     suite = Path(__file__).parent.parent / "parallel"
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(suite)]

@@ -95,7 +95,7 @@ dist.destroy_process_group()
 def run(*command: str) -> list[str]:
     """Returns what the ranks said, without their tags, sorted."""
     result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return sorted(line.rpartition("<stdout>:")[2] for line in result.stdout.splitlines())
@@ -151,7 +151,7 @@ def test_threads_as_mpi4py_asked_for_them(program: Path, level: str, multiple: b
 def test_a_communicator_where_mpi_has_not_launched_the_ranks_is_an_error(program: Path) -> None:
     program.write_text(WITH_MPI4PY)
     command = [*PERSEUSRUN, "--drop-in", sys.executable, str(program)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert result.returncode == 1
     assert "MPI knows of 1 of the 4 processes of this job (PERSEUS_SIZE)" in result.stderr
 
@@ -267,6 +267,6 @@ def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
     program = compiled(source, tmp_path / "training")
     for launcher in (MPIRUN, PERSEUSRUN, [*PERSEUSRUN, "--mpi"]):
         result = subprocess.run(
-            [*launcher, program], capture_output=True, text=True, timeout=100, check=True
+            [*launcher, program], capture_output=True, text=True, timeout=240, check=True
         )
         assert "4 processes: 97." in result.stdout

@@ -302,6 +302,6 @@ def test_an_example_does_what_it_says(
 ) -> None:
     launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
     command = [*launcher, sys.executable, str(EXAMPLES / "mxnet" / program)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     assert prints in result.stdout

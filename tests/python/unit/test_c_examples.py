@@ -22,7 +22,7 @@ def built(source: Path, program: Path, *options: str) -> str:
 
 def perseusrun(ranks: int, *command: str) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
-    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=110)
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=240)
 
 
 def ran_well(ranks: int, *command: str) -> str:

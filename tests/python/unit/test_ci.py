@@ -105,7 +105,7 @@ def test_the_slowest_tests_of_all_parts_are_listed(ci: ModuleType) -> None:
     assert lines[1].split() == ["8.0", "s", "a:", "a8"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_results_of_pytest_are_counted(ci: ModuleType, tmp_path: Path) -> None:
     """The conftest.py that all Python tests share writes them."""
     folder = tmp_path / "tests"

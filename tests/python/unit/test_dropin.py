@@ -40,7 +40,7 @@ def run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         env={**os.environ, **(environment or {})},
         cwd=cwd,
     )

@@ -94,6 +94,6 @@ def test_its_tests_hold_for_tensors_in_cpu_memory(check: ModuleType, name: str) 
         env={**os.environ, "PERSEUS_GPU_CHECK_DEVICE": "cpu", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr

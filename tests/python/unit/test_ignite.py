@@ -100,7 +100,7 @@ def test_two_ranks_train_as_one_process_does(how: str, tmp_path: Path) -> None:
         options = ["--drop-in", "-np", "2"]
         launcher = [sys.executable, "-m", "perseus.run", *options, sys.executable]
     command = [*launcher, str(program), how]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stdout.splitlines() if "trained" in line]
     assert sorted(lines) == ["[0]<stdout>:trained 0 2", "[1]<stdout>:trained 1 2"]

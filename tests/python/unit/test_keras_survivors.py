@@ -60,6 +60,6 @@ def test_the_others_go_on_from_the_last_commit(run_ranks: RunRanks, backend: str
         pytest.skip(f"needs Keras and {backend}")
     environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
     options = ("--min-np", "1")
-    result = run_ranks(3, TRAINING, options=options, environment=environment, timeout=110)
+    result = run_ranks(3, TRAINING, options=options, environment=environment, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("well") == 2, result.stdout

@@ -120,7 +120,7 @@ def test_perseusrun_started_by_torchrun_makes_a_job_of_its_own() -> None:
          "--no-python", sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "[1]<stdout>:1 2 [3.0, 3.0, 3.0]" in result.stdout

@@ -50,7 +50,7 @@ def run(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess
             stdout=stdout,
             stderr=stderr,
             text=True,
-            timeout=100,
+            timeout=240,
         )
         for file in (stdout, stderr):
             file.seek(0)

@@ -18,7 +18,7 @@ def run(
     """Returns the lines that rank 0 prints; the job must end well. `options` are the launcher's."""
     launcher = [sys.executable, "-m", "perseus.run", "--drop-in", "-np", str(ranks), *options]
     command = [*launcher, sys.executable, str(SCRIPTS / script), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=folder)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     return re.findall(r"^\[0\]<stdout>:(.*)$", result.stdout, re.M)
 

@@ -76,7 +76,7 @@ def save_checkpoint(epoch):
 
 
 def make_loader(dataset, batch_size):
-    kwargs = {"num_workers": 1} if args.workers else {}
+    kwargs = {"num_workers": 1, "persistent_workers": True} if args.workers else {}
     # A process forked from one that runs threads of its own may hang.
     if args.workers and "forkserver" in mp.get_all_start_methods():
         kwargs["multiprocessing_context"] = "forkserver"

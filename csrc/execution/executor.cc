@@ -349,7 +349,7 @@ void Executor::settle(ShardRun& run, const Status& status) {
 
 Status Executor::outcome(const Operation& operation) {
   if (!operation.first_error.is_ok() || !operation.non_finite) return operation.first_error;
-  const Operation::NonFinite& found = *operation.non_finite;
+  const NonFinite& found = *operation.non_finite;
   context_.counters.non_finite_reductions.add();
   const std::string text = title(operation.key) + ": " + found.text;
   if (context_.settings.nan_check == NanCheck::kRaise && found.is_agreed) {

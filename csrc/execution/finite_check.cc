@@ -201,7 +201,7 @@ void FiniteCheck::record(const Piece& piece, const PieceReport& report) {
   const ValueCode code =
       report.submitters.empty() ? report.first_in_result : report.first_submitted;
   const std::pair place(piece.tensor, element_of(code));
-  std::optional<Operation::NonFinite>& kept = here->non_finite;
+  std::optional<NonFinite>& kept = here->non_finite;
   if (kept && kept->place <= place) return;
   kept = {place, report.text(run_, piece, dtype(piece), puts_zeros()), report.is_logged_here,
           report.is_agreed};

@@ -42,6 +42,14 @@ struct OperationTensor {
   Shape result_shape;
 };
 
+// The first NaN or infinity that was found in an operation; see FiniteCheck.
+struct NonFinite {
+  std::pair<uint32_t, uint64_t> place;  // index of the tensor, and of the element in it
+  std::string text;
+  bool is_logged_here = false;  // this rank is to log it
+  bool is_agreed = false;       // all ranks know
+};
+
 class Operation;
 using OperationCallback = std::function<void(Operation& operation)>;
 
@@ -82,13 +90,6 @@ class Operation {
   int unfinished_shards = 0;
   int open_activities = 0;  // in the timeline
   Status first_error;
-  // The first NaN or infinity that was found in it; see FiniteCheck.
-  struct NonFinite {
-    std::pair<uint32_t, uint64_t> place;  // index of the tensor, and of the element in it
-    std::string text;
-    bool is_logged_here = false;  // this rank is to log it
-    bool is_agreed = false;       // all ranks know
-  };
   std::optional<NonFinite> non_finite;
   // When it was submitted, for the stall report.
   std::chrono::steady_clock::time_point submitted_at;

@@ -134,8 +134,9 @@ def fetch_packages() -> None:
 class Run:
     """Runs parts, and prints their progress. Its lock guards what several threads use."""
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[Part], one_at_a_time: bool = False) -> None:
         self.waiting = list(parts)
+        self.one_at_a_time = one_at_a_time
         self.running: dict[str, Part] = {}
         self.outcomes: dict[str, Outcome] = {}
         self.began = time.monotonic()
@@ -165,6 +166,8 @@ class Run:
 
     def _next(self) -> Part | None:
         """Returns the next part that can begin, or None; one of each kind runs at a time."""
+        if self.one_at_a_time and self.running:
+            return None
         busy = {part.computes for part in self.running.values()}
         for part in self.waiting:
             if all(name in self.outcomes for name in part.needs) and part.computes not in busy:
@@ -298,6 +301,11 @@ def main() -> int:
     parser.add_argument(
         "--ranks", nargs="+", default=RANKS, help="numbers of ranks at which parallel tests run"
     )
+    parser.add_argument(
+        "--one-at-a-time",
+        action="store_true",
+        help="run no part beside another, to see what each takes by itself",
+    )
     parser.add_argument("--record", action="store_true", help=f"write {REFERENCE.name}")
     parser.add_argument("--fetch-packages", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -309,7 +317,7 @@ def main() -> int:
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
     parts = chosen(args.parts, args.ranks)
-    run = Run(parts)
+    run = Run(parts, args.one_at_a_time)
 
     def interrupted(number: int, frame: object) -> None:
         run.end()

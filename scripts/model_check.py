@@ -60,6 +60,13 @@ class Case:
         macros += ["-DBROADCAST"] * self.broadcast
         return [*macros, f"-D{self.fault}"] if self.fault else macros
 
+    def optimization(self) -> str:
+        """Returns the level at which compiling and searching together take least: -O2 takes 13 s
+        to compile, -O1 3 s and -O0 1 s, and a fault is found at once."""
+        if self.fault:
+            return "-O0"
+        return "-O2" if self in WHOLE else "-O1"
+
 
 QUICK = (
     Case(3, 1, 1, leaves=1),
@@ -101,7 +108,7 @@ def check(case: Case) -> tuple[str, bool, float]:
         run(["spin", "-a", *case.macros(), str(MODEL)], folder)
         flags = ["-DSAFETY", "-DVECTORSZ=2048", f"-DMEMLIM={MEMORY_MB}"]
         flags += ["-DBITSTATE"] if case.hashed else ["-DCOLLAPSE"]
-        run(["cc", "-O2", "-w", *flags, "-o", "pan", "pan.c"], folder)
+        run(["cc", case.optimization(), "-w", *flags, "-o", "pan", "pan.c"], folder)
         search = ["./pan", f"-m{STACK}", *(["-w34"] if case.hashed else [])]
         output = subprocess.run(search, cwd=folder, capture_output=True, text=True).stdout
     errors = re.search(r"errors: (\d+)", output)

@@ -56,7 +56,7 @@ class Part:
     name: str
     commands: tuple[tuple[str, ...], ...]
     needs: tuple[str, ...] = ()
-    #: whether it keeps all processors busy; other parts mostly wait, or keep one busy
+    #: whether it keeps all processors busy; other parts mostly wait, or are short
     computes: bool = False
 
 
@@ -82,7 +82,8 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
     """Returns all parts, in the order in which they begin, as far as their needs allow.
 
     Tests with limits of time, and those over hosts, run beside compilers, which do not start
-    processes by the dozen.
+    processes by the dozen. Ranks over MPI wait actively, so they count as computing: beside other
+    tests, both took longer than one after the other.
     """
     python = str(VENV / "bin/python")
     wheel_test = (str(ROOT / "scripts/wheel_test.sh"), python, "--as-tested")
@@ -99,20 +100,20 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("thread sanitizer", (_script("cpp_tests.py", "thread"),), needs=built),
         Part("unit", (_script("python_tests.py", "unit"),), needs=built),
         Part("ranks", (_script("python_tests.py", "ranks", "--ranks", *ranks),), needs=built),
+        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
+        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
+        Part("wheel", (wheel_test,), needs=built),
+        Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=built),
         Part("C++ tests", (_script("cpp_tests.py"),), needs=built),
     ]
     return [
         Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
         *(dataclasses.replace(part, computes=True) for part in computing),
+        Part("model", (_script_of_system("model_check.py"),), needs=("packages",)),
         Part("lint", (("make", "-s", "lint"),), needs=("environment",)),
         Part("limits", (_script("python_tests.py", "limits"),), needs=built),
         Part("hosts", (_script("python_tests.py", "hosts"),), needs=built),
-        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
-        Part("wheel", (wheel_test,), needs=built),
-        Part("model", (_script_of_system("model_check.py"),), needs=("packages",)),
         Part("fuzz", (_script("fuzz.py"),), needs=("address sanitizer",)),
-        Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=built),
-        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
     ]
 
 

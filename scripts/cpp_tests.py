@@ -28,7 +28,9 @@ SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1:intercept_tls_get_addr=0"
     ":allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1",
+    # A process that ends waits for 1 s while it has other threads, and tests fork thousands.
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1"
+    ":atexit_sleep_ms=50",
 }
 #: A process runs a quarter of a program's tests, which takes a minute on a busy machine.
 LONGEST_SECONDS = 400

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import debian
 import installer
+import quick_gc
 
 REQUIREMENTS = debian.ROOT / "requirements"
 
@@ -67,6 +68,7 @@ def of_the_tree(group: str) -> Path:
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     create(folder)
+    quick_gc.install(folder)
     for group in sys.argv[2:]:
         install(folder, group)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import debian
+import quick_gc
 from debian import ROOT
 
 TESTS = ROOT / "tests/python"
@@ -54,9 +55,9 @@ def pytest(python: str) -> list[str]:
     return [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
-def alone(folder: str, *options: str, python: str = sys.executable) -> int:
+def alone(folder: str, *options: str, python: str = sys.executable, **variables: str) -> int:
     command = [*pytest(python), "--durations=30", str(TESTS / folder), *options]
-    return subprocess.run(command, cwd=ROOT).returncode
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
 
 
 def cpp_frameworks() -> int:
@@ -131,7 +132,8 @@ def run(title: str, parts: Iterable[Part]) -> None:
 def unit() -> int:
     """Runs a file at a time, since the tests of some files share what a fixture made."""
     others = [f"--ignore={TESTS / 'unit' / name}" for name in WITH_LIMITS]
-    return alone("unit", "-n", str(WORKERS), "--dist", "loadfile", *others)
+    parallel_files = ("-n", str(WORKERS), "--dist", "loadfile")
+    return alone("unit", *parallel_files, *others, **{quick_gc.VARIABLE: "1"})
 
 
 def limits() -> int:

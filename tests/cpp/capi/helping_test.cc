@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "sanitizers.h"
 #include "world.h"
 
 namespace perseus::test {
@@ -411,18 +412,10 @@ TEST_P(Helping, WhatIsSubnormalIsKept) {
   });
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kForksBesideThreads = false;
-#elif defined(__has_feature)
-constexpr bool kForksBesideThreads = !__has_feature(address_sanitizer);
-#else
-constexpr bool kForksBesideThreads = true;
-#endif
-
 // A lock that another thread had at the fork would never be free in the child.
 TEST_P(Helping, AChildForkedBesideThreadsThatWaitBeginsAnew) {
   if (GetParam() > 1) GTEST_SKIP() << "a child has no ranks beside it";
-  if (!kForksBesideThreads) GTEST_SKIP() << "the sanitizer's own locks may be taken in the child";
+  if (kIsSanitized) GTEST_SKIP() << "the sanitizer's own locks may be taken in the child";
   world.run([](int) {
     std::atomic<bool> is_over{false};
     std::vector<std::thread> threads;

@@ -3,9 +3,6 @@
 #include "device/cuda/moves.h"
 
 #include <gtest/gtest.h>
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +16,7 @@
 #include "device/cuda/kernels_image.h"
 #include "device/cuda/move_launch.h"
 #include "device/elements.h"
+#include "sanitizers.h"
 #include "standin/host_kernels.h"
 
 namespace perseus {
@@ -112,7 +110,7 @@ class Source {
       const uint64_t drawn = random();
       if (any) std::memcpy(at(i, type), &drawn, size_of(type));
     }
-#if defined(__SANITIZE_ADDRESS__)
+#if PERSEUS_ADDRESS_SANITIZER
     // The bytes before must not be read either; AddressSanitizer tracks them in units of 8.
     ASAN_POISON_MEMORY_REGION(memory_.data(), begin_ / 8 * 8);
 #endif

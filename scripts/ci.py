@@ -45,6 +45,8 @@ TEST_GROUPS = ("build", "test", "demo")
 GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz")
 #: Parts that need more groups than tests do.
 CHECKS = {"lint", "fuzz"}
+#: How long each parser is fuzzed, which begins with all inputs of the tree's corpus.
+FUZZ_SECONDS = "4"
 #: Numbers of ranks at which parallel tests run.
 RANKS = ("1", "2", "3", "4")
 
@@ -113,7 +115,7 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("lint", (("make", "-s", "lint"),), needs=("environment",)),
         Part("limits", (_script("python_tests.py", "limits"),), needs=built),
         Part("hosts", (_script("python_tests.py", "hosts"),), needs=built),
-        Part("fuzz", (_script("fuzz.py"),), needs=("address sanitizer",)),
+        Part("fuzz", (_script("fuzz.py", FUZZ_SECONDS),), needs=("address sanitizer",)),
     ]
 
 
@@ -207,6 +209,8 @@ class Run:
         """Runs a command; returns whether it exits with 0, and the processor seconds
         that it and its children used."""
         environment = {**os.environ, test_results.FOLDER: str(results)}
+        # Hundreds of processes import Perseus, and each would compile it anew.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = subprocess.Popen(
             command,
             cwd=ROOT,

@@ -32,6 +32,8 @@ SANITIZER_OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:allocator_may_return_null=1"
     ":atexit_sleep_ms=50",
 }
+#: Many tests wait for a while, so one more process fits.
+PROCESSES = (os.cpu_count() or 1) + 1
 #: A process runs a quarter of a program's tests, which takes a minute on a busy machine.
 LONGEST_SECONDS = 400
 
@@ -64,7 +66,7 @@ def run(purpose: str) -> int:
     shutil.rmtree(written, ignore_errors=True)
     ctest = [str(Path(sys.executable).parent / "ctest"), "--output-on-failure"]
     ctest += ["--test-dir", str(folder)]
-    ctest += ["-j", str(os.cpu_count()), "--timeout", str(LONGEST_SECONDS)]
+    ctest += ["-j", str(PROCESSES), "--timeout", str(LONGEST_SECONDS)]
     # ThreadSanitizer of older compilers does not support the address randomisation of newer
     # kernels.
     if purpose == "thread" and shutil.which("setarch"):

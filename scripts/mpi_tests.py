@@ -1,13 +1,15 @@
-"""Runs the tests that need a real MPI, under each one in build/: Open MPI's and MPICH's mpirun.
+"""mpi_tests.py [--all]: runs the tests that need a real MPI, under each one in build/.
 
 Run with the environment's Python. For each MPI it runs the C++ tests of bootstrap and transport,
 the parallel Python tests with MPI as the transport, those of worlds and sets started by its mpirun
 and by `perseusrun --mpi`, the tests of mpi4py's communicators, and those that start an mpirun
-themselves.
+themselves. Without --all, fewer of the parallel tests move their data over MPI, above all with
+MPICH: the rest would take minutes to make the same few calls of MPI with other arguments.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -32,6 +34,8 @@ WORLDS = [
         "torch_process_sets",
     )
 ]
+# It takes long, and what it compiles calls the collectives that the other files call.
+COMPILING = f"{SUITE}/test_torch_with_compile.py"
 COMMUNICATORS = str(ROOT / "tests/python/mpi")
 STARTERS = str(ROOT / "tests/python/mpirun")
 # Enough to be split into two worlds of several ranks each.
@@ -52,7 +56,11 @@ def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
     }
 
 
-def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str, str]]]:
+def commands(
+    prefix: Path, library: Path, suite: list[str]
+) -> list[tuple[str, list[str], dict[str, str]]]:
+    """Returns what to run: titles, commands, environments. `suite` is what runs with data over
+    MPI."""
     found = environment(prefix, library)
     mpirun = [str(prefix / "bin/mpirun"), "-np", RANKS]
     mpirun_parted = [str(prefix / "bin/mpirun"), "-np", RANKS_TO_PART]
@@ -61,7 +69,7 @@ def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str
     listed = [
         ("mpirun", [*mpirun, *PYTEST, *WORLDS], found),
         ("perseusrun --mpi", [*perseusrun, *PYTEST, *WORLDS], found),
-        ("mpirun, data over MPI", [*mpirun, *PYTEST, SUITE], over_mpi),
+        ("mpirun, data over MPI", [*mpirun, *PYTEST, *suite], over_mpi),
         ("communicators", [*mpirun_parted, *PYTEST, COMMUNICATORS], found),
         ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
         ("programs under mpirun", [*PYTEST, STARTERS], found),
@@ -75,12 +83,18 @@ def commands(prefix: Path, library: Path) -> list[tuple[str, list[str], dict[str
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="run all tests with each MPI")
+    if parser.parse_args().all:
+        suites = {"openmpi": [SUITE], "mpich": [SUITE]}
+    else:
+        suites = {"openmpi": [SUITE, f"--ignore={COMPILING}"], "mpich": WORLDS}
     results = []
     if toolchain.load().googletest:
         cpp_build.build("", ["real_mpi_test"], quiet=True)
     for name, soname in (("openmpi", "libmpi.so.40"), ("mpich", "libmpi.so.12")):
         prefix = ROOT / "build" / name
-        for what, command, variables in commands(prefix, prefix / "lib" / soname):
+        for what, command, variables in commands(prefix, prefix / "lib" / soname, suites[name]):
             print(f"== {name}: {what}", flush=True)
             began = time.monotonic()
             status = subprocess.run(

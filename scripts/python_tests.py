@@ -3,6 +3,7 @@
 unit: tests of one process; limits: those of them that have limits of time; ranks: tests inside N
 processes, for each N; frameworks: the programs in C++; hosts: tests over several hosts. Run it with
 the environment's Python. All parts run, even if one fails; the last lines name those that failed.
+With --all-ranks, the files of ONLY_AT run at each N, too.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ from debian import ROOT
 TESTS = ROOT / "tests/python"
 # pytest's exit status when it found no test.
 NO_TESTS = 5
-# These take minutes at each number of ranks, so `make tensorflow-versions` runs the other numbers.
-# The same cases run with PyTorch at all of them.
-KERAS, KERAS_RANKS = TESTS / "tensorflow/test_keras.py", (2,)
+#: Files that take up to a minute at each number of ranks, nearly all of it in the framework, which
+#: traces and compiles models. What they ask of the engine, other files test at every number of
+#: ranks, so these run at one number unless all are asked for. The Keras cases of TensorFlow and of
+#: PyTorch are the same.
+ONLY_AT = {
+    "parallel/test_torch_with_compile.py": 2,
+    "tensorflow/test_keras.py": 2,
+    "keras_torch/test_keras_on_torch.py": 4,
+}
 # The frameworks that tests/python/cpp_frameworks has programs for.
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
 #: Tests of one process mostly wait for the processes that they start, so one more worker fits.
@@ -78,7 +85,6 @@ def parallel(folder: str, ranks: int, *options: str, python: str = sys.executabl
     launcher += ["--output-filename", str(logs)]
     # -x: after a rank fails a test that others pass, it is out of step with them.
     command = [*launcher, *pytest(python), "-x", str(TESTS / folder), *options]
-    command += [] if ranks in KERAS_RANKS else [f"--ignore={KERAS}"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as job:
@@ -103,15 +109,27 @@ def show_end(file: Path) -> None:
 Part = tuple[str, Callable[[], int]]
 
 
-def of_ranks(folder: str, sizes: Iterable[int], *options: str, python: str) -> list[Part]:
-    """Makes a part for each number of ranks."""
-    return [
-        (
-            f"{folder}, {ranks} rank(s)",
-            functools.partial(parallel, folder, ranks, *options, python=python),
-        )
-        for ranks in sizes
-    ]
+def left_out(folder: str, ranks: int) -> list[str]:
+    """Returns the files of a folder that ONLY_AT leaves out at this number of ranks."""
+    return [file for file, only in ONLY_AT.items() if file.startswith(folder) and ranks != only]
+
+
+def has_others(folder: str, files: list[str]) -> bool:
+    return len(list((TESTS / folder).glob("test_*.py"))) > len(files)
+
+
+def of_ranks(
+    folder: str, sizes: Iterable[int], *options: str, python: str, all_files: bool = False
+) -> list[Part]:
+    """Makes a part for each number of ranks at which the folder has tests."""
+    parts: list[Part] = []
+    for ranks in sizes:
+        omitted = [] if all_files else left_out(folder, ranks)
+        if has_others(folder, omitted):
+            ignored = [f"--ignore={TESTS / file}" for file in omitted]
+            test = functools.partial(parallel, folder, ranks, *options, *ignored, python=python)
+            parts.append((f"{folder}, {ranks} rank(s)", test))
+    return parts
 
 
 def run(title: str, parts: Iterable[Part]) -> None:
@@ -146,6 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(every))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 3, 4], metavar="N")
+    parser.add_argument("--all-ranks", action="store_true", help="run all files at each N")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(every):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
@@ -158,7 +177,7 @@ def main() -> None:
     if "ranks" in wanted:
         for ranks in args.ranks:
             for folder in ("parallel", "tensorflow", "keras_torch"):
-                parts += of_ranks(folder, [ranks], python=sys.executable)
+                parts += of_ranks(folder, [ranks], python=sys.executable, all_files=args.all_ranks)
     if "frameworks" in wanted:
         parts.append(("C++ frameworks", cpp_frameworks))
     if "hosts" in wanted:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import keras as keras_3
 import pytest
 import torch
@@ -54,28 +50,3 @@ def accumulating():
         )
 
     return make
-
-
-WITHOUT_TENSORFLOW = """
-import os
-import sys
-
-os.environ["KERAS_BACKEND"] = "torch"
-sys.modules["tensorflow"] = None  # so that no import of it succeeds
-import keras
-import perseus.keras as hvd
-
-hvd.init()
-model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
-model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mean_squared_error")
-callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-model.fit(keras.ops.ones((4, 2)), keras.ops.ones((4, 1)), verbose=0, callbacks=callbacks)
-print("well")
-"""
-
-
-def test_it_does_without_tensorflow():
-    command = [sys.executable, "-c", WITHOUT_TENSORFLOW]
-    alone = {key: os.environ[key] for key in os.environ if not key.startswith("PERSEUS_")}
-    result = subprocess.run(command, capture_output=True, text=True, env=alone)
-    assert result.stdout == "well\n", result.stderr

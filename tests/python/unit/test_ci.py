@@ -164,3 +164,25 @@ def test_pip_settings_are_told_to_uv() -> None:
 def test_the_files_with_limits_of_time_exist() -> None:
     for name in importlib.import_module("python_tests").WITH_LIMITS:
         assert (Path(__file__).parent / name).exists()
+
+
+def titles(folder: str, *, all_files: bool) -> list[str]:
+    module = importlib.import_module("python_tests")
+    return [
+        name for name, _ in module.of_ranks(folder, [1, 2, 3, 4], python="", all_files=all_files)
+    ]
+
+
+def test_files_run_at_one_number_of_ranks_unless_all_are_asked_for() -> None:
+    module = importlib.import_module("python_tests")
+    for file, ranks in module.ONLY_AT.items():
+        assert (module.TESTS / file).exists()
+        folder = file.partition("/")[0]
+        assert file not in module.left_out(folder, ranks)
+        assert all(file in module.left_out(folder, other) for other in {1, 2, 3, 4} - {ranks})
+    every = {folder: titles(folder, all_files=True) for folder in ("parallel", "keras_torch")}
+    assert every["parallel"] == [f"parallel, {ranks} rank(s)" for ranks in (1, 2, 3, 4)]
+    assert titles("parallel", all_files=False) == every["parallel"]
+    # A folder of one such file has no tests at the other numbers.
+    assert len(every["keras_torch"]) == 4
+    assert titles("keras_torch", all_files=False) == ["keras_torch, 4 rank(s)"]

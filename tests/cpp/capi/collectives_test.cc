@@ -50,8 +50,8 @@ class Values {
   std::unique_ptr<GpuValues<T>> there_;
 };
 
-// Many shards, and with a sanitizer, which makes tests' own loops slow, a few.
-constexpr int64_t kLargest = kIsSanitized ? 700'000 : 2'000'000;
+// The largest has many shards, or with a sanitizer, which slows down a test's own loops, a few.
+constexpr int64_t kSizes[] = {0, 1, 5, 1000, 100'003, kIsSanitized ? 700'000 : 2'000'000};
 
 struct Way {
   std::string name;
@@ -75,7 +75,7 @@ class Collectives : public testing::TestWithParam<Way> {
 TEST_P(Collectives, AllreduceSumsFloatsOfManySizes) {
   run([&](int rank, const Place& place) {
     const double of_ranks = sum_of_ranks();
-    for (const int64_t elements : {0, 1, 5, 1000, 100'003, kLargest}) {
+    for (const int64_t elements : kSizes) {
       std::vector<float> own(elements);
       for (int64_t i = 0; i < elements; ++i) own[i] = static_cast<float>((rank + 1) * (i % 97));
       Values<float> input(place, own), output(place, std::vector<float>(elements, -1.0f));

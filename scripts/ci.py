@@ -211,6 +211,8 @@ class Run:
         environment = {**os.environ, test_results.FOLDER: str(results)}
         # Hundreds of processes import Perseus, and each would compile it anew.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # ninja would run two more compilers, and what runs beside them needs the processors too.
+        environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count()))
         process = subprocess.Popen(
             command,
             cwd=ROOT,

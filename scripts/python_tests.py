@@ -111,7 +111,9 @@ Part = tuple[str, Callable[[], int]]
 
 def left_out(folder: str, ranks: int) -> list[str]:
     """Returns the files of a folder that ONLY_AT leaves out at this number of ranks."""
-    return [file for file, only in ONLY_AT.items() if file.startswith(folder) and ranks != only]
+    return [
+        file for file, only in ONLY_AT.items() if Path(file).parent.name == folder and ranks != only
+    ]
 
 
 def has_others(folder: str, files: list[str]) -> bool:

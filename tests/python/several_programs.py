@@ -63,13 +63,18 @@ def main() -> None:
 
 
 def run(
-    ranks: int, module: str, programs: Sequence[Sequence[str]], folder: Path, timeout: float
+    ranks: int,
+    module: str,
+    programs: Sequence[Sequence[str]],
+    folder: Path,
+    timeout: float,
+    options: Sequence[str] = (),
 ) -> list[Ended]:
-    """Runs them as the ranks of one job of perseusrun; `folder` is empty."""
+    """Runs them as the ranks of one job of perseusrun, with these options; `folder` is empty."""
     for rank in range(1, ranks):
         for name in ("here", "all"):
             os.mkfifo(folder / f"{rank}.{name}")
-    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks)]
+    launcher = [sys.executable, "-m", "perseus.run", "-np", str(ranks), *options]
     command = [sys.executable, __file__, str(folder), module, json.dumps(programs)]
     done = subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cfenv>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -61,10 +62,20 @@ class Events : public Poller, public LoopHandoffPolicy {
     help_until(event);
     ASSERT_TRUE(event.wait(20s));
   }
+  // Asks for the loop again and again until the event is set: a thread gives up where others
+  // compute on its processor, and a loop that sleeps sees nobody ask.
+  void wait_asking(Event& event) {
+    const auto deadline = Clock::now() + 20s;
+    while (!event.is_set() && Clock::now() < deadline) {
+      loop.wake();
+      help_until(event);
+    }
+    ASSERT_TRUE(event.is_set());
+  }
   // Mostly the loop has been handed off when this returns. Not always: a thread that asks for it
   // gives up where others compute on its processor.
-  void give_time_for_hand_off() const {
-    const auto deadline = Clock::now() + 10ms;
+  void give_time_for_hand_off(Clock::duration time_out = 10ms) const {
+    const auto deadline = Clock::now() + time_out;
     while (!loop.is_handed_off() && Clock::now() < deadline) std::this_thread::yield();
   }
 
@@ -114,19 +125,29 @@ class Events : public Poller, public LoopHandoffPolicy {
   size_t taken_ = 0;  // used by the thread that runs the loop alone, so without a lock
 };
 
-TEST(LoopHandoffTest, AWaitingThreadRunsTheLoopWhenItsOwnHasNothingToDo) {
-  Events events;
+// Has threads wait for one event each, until ten of them have run the loop and set theirs, or until
+// it takes too long. Each waits by `wait`; `seen` gets each event. Returns how many set theirs.
+int wait_until_helped(Events& events, const std::function<void(Event&)>& wait,
+                      const std::function<void(const Events::Left&)>& seen) {
+  const auto deadline = Clock::now() + 30s;
   int by_helper = 0;
-  for (int i = 0; i < 100; ++i) {
+  while (by_helper < 10 && Clock::now() < deadline) {
     Events::Left left;
-    std::thread helper([&] { events.wait(left.event); });
+    std::thread helper([&] { wait(left.event); });
     const auto id = helper.get_id();
-    events.give_time_for_hand_off();
+    events.give_time_for_hand_off(1s);
     events.leave(left);
     helper.join();
     by_helper += left.set_by == id;
+    seen(left);
   }
-  EXPECT_GT(by_helper, 0);
+  return by_helper;
+}
+
+TEST(LoopHandoffTest, AWaitingThreadRunsTheLoopWhenItsOwnHasNothingToDo) {
+  Events events;
+  const auto wait = [&](Event& event) { events.wait_asking(event); };
+  EXPECT_GT(wait_until_helped(events, wait, [](const Events::Left&) {}), 0);
 }
 
 TEST(LoopHandoffTest, ItsOwnThreadTakesItBackWhenNobodyRunsIt) {
@@ -286,23 +307,14 @@ TEST(LoopHandoffTest, ManyThreadsWaitAndNothingIsLostOrDoneTwice) {
 
 TEST(LoopHandoffTest, TheWaitingThreadsRoundingModeIsSetAsideAndRestored) {
   Events events;
-  int by_helper = 0;
-  for (int i = 0; i < 100; ++i) {
-    Events::Left left;
-    std::thread helper([&] {
-      std::fesetround(FE_UPWARD);
-      EXPECT_TRUE(rounds_up());
-      events.wait(left.event);
-      EXPECT_TRUE(rounds_up());
-    });
-    const auto id = helper.get_id();
-    events.give_time_for_hand_off();
-    events.leave(left);
-    helper.join();
-    by_helper += left.set_by == id;
-    EXPECT_FALSE(left.rounded_up);
-  }
-  EXPECT_GT(by_helper, 0);
+  const auto wait = [&](Event& event) {
+    std::fesetround(FE_UPWARD);
+    EXPECT_TRUE(rounds_up());
+    events.wait_asking(event);
+    EXPECT_TRUE(rounds_up());
+  };
+  const auto seen = [](const Events::Left& left) { EXPECT_FALSE(left.rounded_up); };
+  EXPECT_GT(wait_until_helped(events, wait, seen), 0);
 }
 
 }  // namespace

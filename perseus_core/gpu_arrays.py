@@ -19,7 +19,7 @@ is idle.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,10 +176,7 @@ def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPai
     """
     made = _made(
         arrays,
-        [
-            _empty(array, array.shape) if out is None else out
-            for array, out in zip(arrays, outs, strict=True)
-        ],
+        [_empty(array) if out is None else out for array, out in zip(arrays, outs, strict=True)],
     )
     for pair, out in zip(made, outs, strict=True):
         if out is not None:
@@ -187,15 +184,16 @@ def pairs(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPai
     return made
 
 
-def lone_input(array: ArrayLike, rows: int | None = None) -> GpuPair:
-    """Returns the tensor of an operation whose result has this many rows.
+def lone_input(array: ArrayLike, rows_of_result: Callable[[int], int | None]) -> GpuPair:
+    """Returns the tensor of an operation whose result has another number of rows.
 
     Args:
-      rows: None if the number of rows is not known before the operation is complete.
+      rows_of_result: from the rows of the input to those of the result; None if they are not known
+        before the operation is complete.
 
     Raises what `pairs` raises.
     """
-    return _made([array], [None if rows is None else _empty(array, (rows, *array.shape[1:]))])[0]
+    return _made([array], [_empty(array, rows_of_result)])[0]
 
 
 def _made(arrays: Sequence[ArrayLike], outs: Sequence[ArrayLike]) -> list[GpuPair]:
@@ -220,19 +218,28 @@ def _library_of(array: ArrayLike) -> str:
     return type(array).__module__.partition(".")[0]
 
 
-def _empty(array: ArrayLike, shape: tuple[int, ...]) -> Any:
-    """Returns an array of the same library, type and GPU; None for an unknown library.
+def _empty(array: ArrayLike, rows_of_result: Callable[[int], int | None] | None = None) -> Any:
+    """Returns an array of the same library, type and GPU, with as many rows unless told otherwise.
+
+    Returns None for an unknown library, whose arrays may have nothing but a protocol, and where the
+    number of rows is not known.
 
     The memory may still be in use by earlier work of its library's stream. So call this before
     asking for the stream that the operation waits for.
     """
     library = _library_of(array)
+    if library not in ("cupy", "torch"):
+        return None
+    shape = tuple(array.shape)
+    if rows_of_result is not None:
+        rows = rows_of_result(shape[0]) if shape else None
+        if rows is None:
+            return None
+        shape = (rows, *shape[1:])
     if library == "torch":
         return array.new_empty(shape)
-    if library == "cupy":
-        with array.device:
-            return sys.modules["cupy"].empty(shape, array.dtype)
-    return None
+    with array.device:
+        return sys.modules["cupy"].empty(shape, array.dtype)
 
 
 class _Memory:

@@ -417,7 +417,7 @@ def _input(
     """
     if not gpu_arrays.is_on_gpu(array):
         return _Input(array)
-    return gpu_arrays.lone_input(array, rows_of_result(array.shape[0]) if array.shape else None)
+    return gpu_arrays.lone_input(array, rows_of_result)
 
 
 def _own_rows(rows: int, process_set: int) -> int | None:

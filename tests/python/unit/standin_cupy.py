@@ -18,6 +18,14 @@ class Array(InterfaceArray):
 
     device = contextlib.nullcontext()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._dtype
+
 
 Array.__module__ = "cupy"
 

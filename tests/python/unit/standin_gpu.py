@@ -88,12 +88,15 @@ class Gpu:
 
 
 class GpuValues:
-    """A row-major array on a GPU. Its values are there once its stream has come to it."""
+    """A row-major array on a GPU. Its values are there once its stream has come to it.
+
+    It has no public attributes for its shape and type, which no protocol asks for.
+    """
 
     def __init__(self, gpu: Gpu, values: Any) -> None:
         self.gpu = gpu
         self.values = np.ascontiguousarray(values).reshape(np.shape(values))  # until it is read
-        self.shape, self.dtype = self.values.shape, self.values.dtype
+        self._shape, self._dtype = self.values.shape, self.values.dtype
         pointer = ctypes.c_ulonglong()
         if self.values.nbytes:
             size = ctypes.c_size_t(self.values.nbytes)
@@ -109,7 +112,7 @@ class GpuValues:
             self.gpu.in_context("cuMemFree_v2", ctypes.c_ulonglong(self.address))
 
     def read(self) -> np.ndarray:
-        return self.gpu.read(self.address, self.shape, self.dtype)
+        return self.gpu.read(self.address, self._shape, self._dtype)
 
 
 class InterfaceArray(GpuValues):
@@ -123,8 +126,8 @@ class InterfaceArray(GpuValues):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         interface = {
             "version": 3,
-            "shape": self.shape,
-            "typestr": self.dtype.str,
+            "shape": self._shape,
+            "typestr": self._dtype.str,
             "data": (self.address, False),
             "stream": self.gpu.stream,
         }
@@ -169,15 +172,15 @@ class DlpackArray(GpuValues):
 
     def __dlpack__(self, *, stream: int) -> Any:
         self.gpu.make_wait(0 if stream == 1 else stream, self.gpu.stream)
-        extents = (ctypes.c_int64 * 8)(*self.shape)
-        code = _CODES.get(self.dtype.kind, 4) if self.dtype.name != "bfloat16" else 4
+        extents = (ctypes.c_int64 * 8)(*self._shape)
+        code = _CODES.get(self._dtype.kind, 4) if self._dtype.name != "bfloat16" else 4
         tensor = _Tensor(
             data=self.address,
             device_type=2,
             device_id=self.gpu.ordinal,
-            rank=len(self.shape),
+            rank=len(self._shape),
             code=code,
-            bits=self.dtype.itemsize * 8,
+            bits=self._dtype.itemsize * 8,
             lanes=1,
             shape=extents,
         )

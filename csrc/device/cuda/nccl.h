@@ -4,6 +4,7 @@
 
 #include <climits>
 #include <cstddef>
+#include <type_traits>
 
 #include "device/cuda/driver.h"
 
@@ -34,8 +35,8 @@ inline constexpr int kNcclShrinkDefault = 0;
 inline constexpr int kNcclCtaEfficiency = 1, kNcclCtaZero = 2;
 
 // ncclConfig_t, with the fields that versions have added one after another, up to the last one that
-// is used here. NCCL accepts older layouts, which it recognises by `size` and `version`: see
-// NcclConfig::of.
+// is used here and what would else be padding. NCCL accepts older layouts, which it recognises by
+// `size` and `version`: see NcclConfig::of.
 struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;  // as in NCCL's own initializer
 
@@ -55,7 +56,7 @@ struct NcclConfig {
   int cta_policy = kUndefined;
   int shrink_share = kUndefined;
   int nvls_ctas = kUndefined;
-  // From 2.28, 2.29 and 2.31 on.
+  // From 2.28, 2.29, 2.30, 2.31 and 2.32 on.
   int channels_per_net_peer = kUndefined;
   int nvlink_centric = kUndefined;
   int graph_usage = kUndefined;
@@ -63,10 +64,14 @@ struct NcclConfig {
   int most_p2p_peers = kUndefined;
   int graph_stream_ordering = kUndefined;
   int launch_order_implicit = kUndefined;
+  int rma_signals = kUndefined;
 
   // The layout for this version of NCCL.
   static NcclConfig of(int nccl_version);
 };
+
+// NCCL reads all `size` bytes. A later version has a field where there would be padding.
+static_assert(std::has_unique_object_representations_v<NcclConfig>, "NcclConfig has padding");
 
 // Versions as NCCL numbers them.
 inline constexpr int kNcclWithCtaPolicy = 22700, kNcclWithCtaPolicyZero = 22800,

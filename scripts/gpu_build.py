@@ -43,7 +43,7 @@ def build() -> str:
     words = re.search(r"CUDA kernels: (.*)", _run(configure))
     if not words or ", for sm " not in words[1]:
         raise BuildError(f"CUDA kernels: {words[1] if words else 'CMake says nothing of them'}")
-    _run([cmake, "--build", str(FOLDER), "--target", "perseus", "_engine", "gpu_kernels"])
+    _run([cmake, "--build", str(FOLDER)])  # everything, as the components hold several targets
     _lay_down_packages()
     for component in ("library", "python"):
         install = [cmake, "--install", str(FOLDER), "--prefix", str(PACKAGES / "perseus_core")]

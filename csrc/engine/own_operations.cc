@@ -74,11 +74,10 @@ Status OwnOperations::remove_process_set(int32_t set) {
 Result<OperationPtr> OwnOperations::administer(OperationKind kind, std::vector<int32_t> ranks,
                                                const Status& check) {
   // Not a timed mutex, which ThreadSanitizer of older compilers does not know.
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  while (!lock.owns_lock()) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  while (!lock.try_lock()) {
     if (is_interrupted()) return interrupted_status();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    lock.try_lock();
   }
   if (last_admin_ != nullptr && !last_admin_->done.is_set()) {
     const Description& last = last_admin_->description;

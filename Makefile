@@ -20,7 +20,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests rank-tests sanitize alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -55,6 +55,9 @@ python-tests: build env-test env-demo
 
 rank-tests: build env-test ## all tests that run inside each rank, at 1 to 4 ranks; CI leaves some out
 	@$(PY) scripts/python_tests.py ranks --all-ranks --ranks $(RANKS)
+
+long-tests: build env-test env-demo ## tests that CI leaves out, since they repeat most of what others check
+	@$(PY) scripts/python_tests.py unit frameworks hosts --long
 
 sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and under ThreadSanitizer
 	@$(PY) scripts/cpp_tests.py address

@@ -3,8 +3,9 @@
 Run with the environment's Python. For each MPI it runs the C++ tests of bootstrap and transport,
 the parallel Python tests with MPI as the transport, those of worlds and sets started by its mpirun
 and by `perseusrun --mpi`, the tests of mpi4py's communicators, and those that start an mpirun
-themselves. Without --all, fewer of the parallel tests move their data over MPI, above all with
-MPICH: the rest would take minutes to make the same few calls of MPI with other arguments.
+themselves. Without --all, fewer of the parallel tests move their data over MPI, since the rest
+would take minutes to make the same few calls of MPI with other arguments. With MPICH, only the C++
+tests move data, and the tests that start an mpirun are left out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 import cpp_build
+import python_tests
 import toolchain
 from debian import ROOT
 
@@ -34,8 +36,6 @@ WORLDS = [
         "torch_process_sets",
     )
 ]
-# It takes long, and what it compiles calls the collectives that the other files call.
-COMPILING = f"{SUITE}/test_torch_with_compile.py"
 COMMUNICATORS = str(ROOT / "tests/python/mpi")
 STARTERS = str(ROOT / "tests/python/mpirun")
 # Enough to be split into two worlds of several ranks each.
@@ -57,23 +57,30 @@ def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
 
 
 def commands(
-    prefix: Path, library: Path, suite: list[str]
+    prefix: Path, library: Path, suite: list[str], run_all: bool
 ) -> list[tuple[str, list[str], dict[str, str]]]:
-    """Returns what to run: titles, commands, environments. `suite` is what runs with data over
-    MPI."""
-    found = environment(prefix, library)
+    """Returns what to run: titles, commands, environments.
+
+    Args:
+      suite: the parallel tests that move their data over MPI.
+      run_all: whether data is moved over this MPI in Python, too, and programs start an mpirun.
+    """
+    found = environment(prefix, library, **python_tests.QUICK_GC)
     mpirun = [str(prefix / "bin/mpirun"), "-np", RANKS]
     mpirun_parted = [str(prefix / "bin/mpirun"), "-np", RANKS_TO_PART]
     perseusrun = [sys.executable, "-m", "perseus.run", "-np", RANKS, "--mpi"]
-    over_mpi = environment(prefix, library, PERSEUS_TRANSPORT="mpi")
+    over_mpi = {**found, "PERSEUS_TRANSPORT": "mpi"}
     listed = [
         ("mpirun", [*mpirun, *PYTEST, *WORLDS], found),
         ("perseusrun --mpi", [*perseusrun, *PYTEST, *WORLDS], found),
-        ("mpirun, data over MPI", [*mpirun, *PYTEST, *suite], over_mpi),
         ("communicators", [*mpirun_parted, *PYTEST, COMMUNICATORS], found),
-        ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
-        ("programs under mpirun", [*PYTEST, STARTERS], found),
     ]
+    if run_all:
+        listed += [
+            ("mpirun, data over MPI", [*mpirun, *PYTEST, *suite], over_mpi),
+            ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
+            ("programs under mpirun", [*PYTEST, STARTERS], found),
+        ]
     if toolchain.load().googletest:
         program = str(cpp_build.folder("") / "tests/cpp/real_mpi/real_mpi_test")
         listed.insert(
@@ -85,16 +92,17 @@ def commands(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="run all tests with each MPI")
-    if parser.parse_args().all:
-        suites = {"openmpi": [SUITE], "mpich": [SUITE]}
-    else:
-        suites = {"openmpi": [SUITE, f"--ignore={COMPILING}"], "mpich": WORLDS}
+    run_all = parser.parse_args().all
+    suite = [SUITE] if run_all else WORLDS
     results = []
     if toolchain.load().googletest:
         cpp_build.build("", ["real_mpi_test"], quiet=True)
     for name, soname in (("openmpi", "libmpi.so.40"), ("mpich", "libmpi.so.12")):
         prefix = ROOT / "build" / name
-        for what, command, variables in commands(prefix, prefix / "lib" / soname, suites[name]):
+        listed = commands(
+            prefix, prefix / "lib" / soname, suite, run_all=run_all or name == "openmpi"
+        )
+        for what, command, variables in listed:
             print(f"== {name}: {what}", flush=True)
             began = time.monotonic()
             status = subprocess.run(

@@ -3,12 +3,14 @@
 unit: tests of one process; limits: those of them that have limits of time; ranks: tests inside N
 processes, for each N; frameworks: the programs in C++; hosts: tests over several hosts. Run it with
 the environment's Python. All parts run, even if one fails; the last lines name those that failed.
-With --all-ranks, the files of ONLY_AT run at each N, too.
+With --all-ranks, the files of ONLY_AT run at each N, too. With --long, unit, frameworks and
+hosts run only their tests that are marked as long, which they leave out otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import functools
 import os
 import shutil
@@ -27,12 +29,13 @@ TESTS = ROOT / "tests/python"
 NO_TESTS = 5
 #: Files that take up to a minute at each number of ranks, nearly all of it in the framework, which
 #: traces and compiles models. What they ask of the engine, other files test at every number of
-#: ranks, so these run at one number unless all are asked for. The Keras cases of TensorFlow and of
-#: PyTorch are the same.
+#: ranks, so these run at fewer numbers unless all are asked for. The Keras cases of TensorFlow and
+#: of PyTorch are the same. The first pattern that a file matches is the one that counts.
 ONLY_AT = {
-    "parallel/test_torch_with_compile.py": 2,
-    "tensorflow/test_keras.py": 2,
-    "keras_torch/test_keras_on_torch.py": 4,
+    "parallel/test_torch_with_compile.py": (2,),
+    "tensorflow/test_keras.py": (2,),
+    "tensorflow/*": (1, 3),
+    "keras_torch/*": (2,),
 }
 # The frameworks that tests/python/cpp_frameworks has programs for.
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]
@@ -55,6 +58,8 @@ WITH_LIMITS = [
         "survivors",
     )
 ]
+#: For parts whose processes import a framework and end soon, and that do not test how they end.
+QUICK_GC = {quick_gc.VARIABLE: "1"}
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
@@ -67,14 +72,14 @@ def alone(folder: str, *options: str, python: str = sys.executable, **variables:
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
 
 
-def cpp_frameworks() -> int:
+def cpp_frameworks(mark: str) -> int:
     """Runs the tests of C++ frameworks; skips those not installed, which only root can install."""
     there = all(
         Path("/usr/include", name).exists() for name in ("tiny_dnn", "cereal", "stb", "dlib")
     )
     if os.geteuid() == 0 and not there:
         debian.fetch(CPP_FRAMEWORKS)
-    return alone("cpp_frameworks")
+    return alone("cpp_frameworks", "-m", mark)
 
 
 def parallel(folder: str, ranks: int, *options: str, python: str = sys.executable) -> int:
@@ -111,13 +116,17 @@ Part = tuple[str, Callable[[], int]]
 
 def left_out(folder: str, ranks: int) -> list[str]:
     """Returns the files of a folder that ONLY_AT leaves out at this number of ranks."""
-    return [
-        file for file, only in ONLY_AT.items() if Path(file).parent.name == folder and ranks != only
-    ]
+    return [file for file in test_files(folder) if ranks not in wanted_at(file, ranks)]
 
 
-def has_others(folder: str, files: list[str]) -> bool:
-    return len(list((TESTS / folder).glob("test_*.py"))) > len(files)
+def test_files(folder: str) -> list[str]:
+    return [f"{folder}/{file.name}" for file in sorted((TESTS / folder).glob("test_*.py"))]
+
+
+def wanted_at(file: str, default: int) -> tuple[int, ...]:
+    """Returns the numbers of ranks of a file; `default` if ONLY_AT does not say."""
+    found = (only for pattern, only in ONLY_AT.items() if fnmatch.fnmatch(file, pattern))
+    return next(found, (default,))
 
 
 def of_ranks(
@@ -127,7 +136,7 @@ def of_ranks(
     parts: list[Part] = []
     for ranks in sizes:
         omitted = [] if all_files else left_out(folder, ranks)
-        if has_others(folder, omitted):
+        if len(test_files(folder)) > len(omitted):
             ignored = [f"--ignore={TESTS / file}" for file in omitted]
             test = functools.partial(parallel, folder, ranks, *options, *ignored, python=python)
             parts.append((f"{folder}, {ranks} rank(s)", test))
@@ -149,11 +158,11 @@ def run(title: str, parts: Iterable[Part]) -> None:
     sys.exit(any(status for _, status, _ in results))
 
 
-def unit() -> int:
+def unit(mark: str) -> int:
     """Runs a file at a time, since the tests of some files share what a fixture made."""
     others = [f"--ignore={TESTS / 'unit' / name}" for name in WITH_LIMITS]
     parallel_files = ("-n", str(WORKERS), "--dist", "loadfile")
-    return alone("unit", *parallel_files, *others, **{quick_gc.VARIABLE: "1"})
+    return alone("unit", "-m", mark, *parallel_files, *others, **QUICK_GC)
 
 
 def limits() -> int:
@@ -167,13 +176,15 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(every))
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 3, 4], metavar="N")
     parser.add_argument("--all-ranks", action="store_true", help="run all files at each N")
+    parser.add_argument("--long", action="store_true", help="run what is marked as long")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(every):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     wanted = args.parts or every
+    mark = "long" if args.long else "not long"
     parts: list[Part] = []
     if "unit" in wanted:
-        parts.append(("unit", unit))
+        parts.append(("unit", functools.partial(unit, mark)))
     if "limits" in wanted:
         parts.append(("unit, with limits of time", limits))
     if "ranks" in wanted:
@@ -181,9 +192,9 @@ def main() -> None:
             for folder in ("parallel", "tensorflow", "keras_torch"):
                 parts += of_ranks(folder, [ranks], python=sys.executable, all_files=args.all_ranks)
     if "frameworks" in wanted:
-        parts.append(("C++ frameworks", cpp_frameworks))
+        parts.append(("C++ frameworks", functools.partial(cpp_frameworks, mark)))
     if "hosts" in wanted:
-        parts.append(("hosts", functools.partial(alone, "hosts")))
+        parts.append(("hosts", functools.partial(alone, "hosts", "-m", mark, **QUICK_GC)))
     run("Python tests", parts)
 
 

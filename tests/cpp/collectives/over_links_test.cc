@@ -11,6 +11,7 @@
 #include "collectives/collective.h"
 #include "collectives/pattern.h"
 #include "collectives/reference.h"
+#include "sanitizers.h"
 #include "transport/thread_world.h"
 #include "transport/transports_under_test.h"
 
@@ -167,7 +168,7 @@ Task check_allgather(Suite& suite, size_t scale) {
 Task check_movement(Suite& suite) {
   using Check = Task (*)(Suite&, size_t);
   for (Check start : {check_reduce_scatter, check_broadcast, check_alltoall, check_allgather}) {
-    for (size_t scale : {0, 1, 999, 40009}) {
+    for (size_t scale : {0, 1, 999, test::kIsSanitized ? 9001 : 40009}) {
       Task check = start(suite, scale);
       Status status = co_await std::move(check);
       PERSEUS_CO_RETURN_IF_ERROR(status);
@@ -178,7 +179,7 @@ Task check_movement(Suite& suite) {
 
 // Several large sums side by side, as the engine's streams run them.
 Task check_side_by_side(Suite& suite) {
-  constexpr size_t kSums = 4, kElements = 300007;
+  constexpr size_t kSums = 4, kElements = test::kIsSanitized ? 100003 : 300007;
   const std::vector<Elements>& inputs = inputs_of(suite.group.size, DataType::kFloat32, kElements);
   std::vector<Elements> sums;
   sums.assign(kSums, inputs[suite.group.index]);

@@ -55,6 +55,13 @@ PROGRAMS = [
     Program("tiny_dnn", "float64", 1e-13, TINY_DNN_HEADERS, DOUBLE, TINY_DNN_PACKAGES),
     Program("dlib", "float32", 5e-5, ("dlib/dnn.h",), ("-ldlib",), "libdlib-dev"),
 ]
+#: In float64, tiny-dnn makes the same calls.
+MARKED = [
+    pytest.param(
+        program, id=str(program), marks=pytest.mark.long if program.flags == DOUBLE else ()
+    )
+    for program in PROGRAMS
+]
 
 
 def write_numbers(path: Path, head: list[int], numbers: npt.NDArray[Any]) -> None:
@@ -105,14 +112,14 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return Examples(tmp_path_factory.mktemp("digits"))
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize("program", MARKED)
 def test_one_process_learns_the_digits(examples: Examples, program: Program) -> None:
     _, accuracy = examples.trained(program, 1)
     assert accuracy > WANTED_ACCURACY
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize("program", MARKED)
 def test_ranks_find_the_weights_of_one_process_with_whole_batches(
     examples: Examples, program: Program, ranks: int
 ) -> None:

@@ -67,8 +67,16 @@ def test_sums_are_right_in_both_modes(hosts: Hosts, mode: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_parallel_suite_passes_over_hosts(hosts: Hosts) -> None:
-    suite = Path(__file__).parent.parent / "parallel"
-    pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(suite)]
-    result = hosts.run("0:2,1:1", *pytest_, timeout=240)
+@pytest.mark.parametrize(
+    "files",
+    [
+        # These reach all of the engine that moves data.
+        pytest.param("test_core_*.py", id="core"),
+        pytest.param("test_torch_*.py", marks=pytest.mark.long, id="torch"),
+    ],
+)
+def test_the_parallel_suite_passes_over_hosts(hosts: Hosts, files: str) -> None:
+    suite = sorted((Path(__file__).parent.parent / "parallel").glob(files))
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    result = hosts.run("0:2,1:1", *pytest_, *map(str, suite), timeout=240)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]

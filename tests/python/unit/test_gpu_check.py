@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "scripts/gpu_check.py"
+OF_THE_GPU = "(test_torch_cuda or test_cupy)"
 
 
 @pytest.fixture
@@ -85,12 +86,15 @@ def test_a_step_that_cannot_be_run_is_no_failure(check: ModuleType, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["torch-2-staged", "cupy-2-staged"])
 def test_its_tests_hold_for_tensors_in_cpu_memory(check: ModuleType, name: str) -> None:
-    """They test no more than the other tests do, but this shows that they run."""
+    """They test no more than the other tests do, but this shows that they run.
+
+    The steps' other files are those of tests/python/parallel.
+    """
     pytest.importorskip("torch")
     (tests,) = [step for step in check.STEPS if step.name == name]
     command = map(str, tests.command(check.Context(False, check.gpu_nccl.Found(None))))
     done = subprocess.run(
-        [*command, "-k", "not of_every_type and not large and not many_at_once"],
+        [*command, "-k", f"{OF_THE_GPU} and not of_every_type"],
         env={**os.environ, "PERSEUS_GPU_CHECK_DEVICE": "cpu", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

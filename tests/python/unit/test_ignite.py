@@ -90,7 +90,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["initialize", "launched", "spawn"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "launched",
+        pytest.param("initialize", marks=pytest.mark.long),
+        pytest.param("spawn", marks=pytest.mark.long),
+    ],
+)
 def test_two_ranks_train_as_one_process_does(how: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)

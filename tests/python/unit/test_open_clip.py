@@ -63,7 +63,7 @@ for gather_with_grad in (False, True):
 """
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_ranks_together_have_the_loss_and_gradients_of_one_process(
     run_ranks: RunRanks, size: int
 ) -> None:

@@ -37,6 +37,7 @@ def test_accumulating_on_three_ranks_is_accumulating_more_on_one(tmp_path: Path)
     assert final_loss(lines) < 0.9 < float(lines[0].split()[-1])
 
 
+@pytest.mark.long  # an example resumes in CI, and scripts resume after a failure
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> None:
     whole = run(2, "imagenet.py", "--workers", folder=tmp_path)
     assert len(whole) == 6
@@ -46,6 +47,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> N
     assert resumed == whole[2:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [("--fp16-allreduce", "--gradient-predivide-factor", "2"), ("--use-adasum",)],
@@ -84,6 +86,7 @@ def test_tensorflow_on_several_ranks_is_as_on_one(
     assert lines[-1] == "of 3"
 
 
+@pytest.mark.long
 def test_tensorflow_compressed_and_with_adasum(
     tensorflow_alone: list[float], tmp_path: Path
 ) -> None:

@@ -14,10 +14,10 @@ namespace perseus {
 // The numbers are those of perseus_status_t in perseus.h.
 enum class StatusCode : int {
   kOk = 0,
-  kInvalidArgument = 1,  // the caller's mistake, seen before anything was sent
+  kInvalidArgument = 1,  // a mistake of the caller on this rank
   kNotInitialized = 2,   // before init, or after shutdown
   kAborted = 3,          // a peer died or left, or this process shut down
-  kMismatch = 4,         // ranks described one name differently
+  kMismatch = 4,         // ranks described a name differently, or one's call was refused
   kDuplicateName = 5,    // the name is already in flight here
   kTimedOut = 6,
   kUnreachable = 7,  // a host or port could not be reached

@@ -9,8 +9,8 @@
 
 namespace perseus {
 
-// Returns an error for a mistake that shows only once the operation is agreed on. `joined`: ranks
-// that take part without having submitted.
+// Returns an error for a mistake that is not reported until the operation is agreed on, so that all
+// ranks report it together. `joined`: ranks that take part without having submitted.
 Status check_agreed(const Agreement::Ready& ready, const std::vector<int32_t>& joined);
 
 }  // namespace perseus

@@ -36,9 +36,9 @@ class Engine {
   static Result<std::unique_ptr<Engine>> start(Settings settings, const std::vector<int>& ranks,
                                                int generation, Names& names, Timeline& timeline,
                                                Counters& counters);
-  // For a process that cannot start, for example because a setting is malformed: tells the others,
-  // which then fail with the reason instead of waiting. `patience`: how long it tries to reach
-  // them.
+  // Tells the other processes that this one cannot start, for example because a setting is
+  // malformed. They then fail with the reason instead of waiting. `patience`: how long to try to
+  // reach them; without it, the default start time-out.
   static void decline(const Status& why, const std::vector<int>& ranks, int generation,
                       std::optional<std::chrono::seconds> patience = {});
   ~Engine();  // shuts down
@@ -52,8 +52,9 @@ class Engine {
   // submitted, and why. The name must not be in flight. This rank need not be in the set.
   void refuse(int32_t set, std::string_view key, std::string reason);
 
-  // For a thread that is about to wait for an operation's event: does the engine's work until then,
-  // in place of the engine's thread, if that is allowed. See EventLoop::help.
+  // Call on a thread that is about to wait for an operation's event. The thread then does the
+  // engine's work, if that is allowed, until the event is set or `until` has come. See
+  // EventLoop::help.
   void help(const Event& awaited, Clock::time_point until);
 
   const Topology& topology() const { return mesh_->topology(); }

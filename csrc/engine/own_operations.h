@@ -1,5 +1,6 @@
-// Operations of the engine itself, which have no user's name: the barrier that ends init, and those
-// that add, remove, open and close process sets. Any thread but the loop's.
+// Operations that the engine submits itself, under names that no user can give: the barrier that
+// ends init, and those that add, remove, open and close process sets. May be called on any thread
+// except the engine's.
 #pragma once
 
 #include <chrono>
@@ -23,11 +24,12 @@ class OwnOperations {
   // Blocks until every rank is there and can be reached; kTimedOut after `time_out`.
   Status meet(std::chrono::seconds time_out);
 
-  // Both block until all ranks of the world have called; one call at a time in a process.
+  // Both block until all ranks of the world have made the same call. If several threads of a
+  // process call, the calls run one after the other.
   Result<int32_t> add_process_set(std::vector<int32_t> ranks);
   Status remove_process_set(int32_t set);
-  // The same for sets that only their members know. The members have agreed on the id, from
-  // ProcessSet::kFirstOpened on; nobody else is asked.
+  // Open and close a set that only its members know. The members have agreed by other means on the
+  // id, which is at least ProcessSet::kFirstOpened. No call waits for another rank to make it, too.
   Status open_process_set(int32_t set, std::vector<int32_t> ranks);
   Status close_process_set(int32_t set);
 
@@ -38,14 +40,15 @@ class OwnOperations {
   // Adds or removes a set. If `check` is an error, tells the other ranks and returns it instead.
   Result<OperationPtr> administer(OperationKind kind, std::vector<int32_t> ranks,
                                   const Status& check);
-  // Sorts them.
+  // Sorts the ranks. Returns an error if there are none, or if they are not different ranks of the
+  // world.
   Status check_ranks(std::vector<int32_t>& ranks) const;
 
   SubmissionQueue& queue_;
   const int rank_;
   const int size_;
   std::mutex mutex_;         // held while a set is added or removed
-  OperationPtr last_admin_;  // the last that did; still under way if its call was interrupted
+  OperationPtr last_admin_;  // the last addition or removal; may be under way after an interruption
 };
 
 }  // namespace perseus

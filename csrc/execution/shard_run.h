@@ -52,8 +52,9 @@ struct RunContext {
   GpuThreads& gpus;
 };
 
-// The turn of a shard that is launched on GPUs; see GpuLaunches.
 struct ShardRun;
+
+// The turn of a shard that is launched on GPUs; see GpuLaunches.
 struct GpuTurn : Launch {
   ShardRun* run = nullptr;  // null: the shard is not launched in turn
   bool is_settled = false;
@@ -79,16 +80,17 @@ struct ShardRun final : Ticket, TaskObserver {
   ShardObserver& observer;
   std::shared_ptr<Batch> batch;
   bool streaming = false;  // more is under way than the caches hold
-  // The tags of its messages, the same on every rank.
-  uint64_t series = 0;  // counted within the process set; the shards of a batch share one
-  uint32_t index = 0;   // within the series
+  // These tag the shard's messages, and are the same on every rank. The shards of a batch share a
+  // series, except that each operation that is not sharded has its own.
+  uint64_t series = 0;  // counted within the process set
+  uint32_t index = 0;   // within the batch
   Shard shard;
   std::string residual_name;  // for run_coded; a member so that its memory is reused
   GpuTurn turn;
 
   const Agreement::Ready& agreed() const { return batch->agreed[shard.operation]; }
   const Description& description() const { return agreed().description(); }
-  // Returns whether the tensors of the ranks that submitted them are on GPUs.
+  // Returns whether the operation's tensors are on GPUs. A rank that has joined has none itself.
   bool is_of_gpus() const { return description().device == DeviceKind::kCuda; }
 };
 
@@ -114,8 +116,8 @@ const Codec* codec_for(const Description& description, DataType dtype, const Set
 // The algorithm that the user has asked for; kAuto if none.
 AllreduceAlgorithm wanted_algorithm(const Settings& settings);
 
-// The factor of a reduction's results, and the reduction on the wire: kAverage is a sum whose
-// results are divided by the size of the set.
+// kAverage is reduced as a sum whose results are divided by the size of the set. result_factor
+// returns what the results are multiplied by; wire_op returns the reduction that the ranks do.
 double result_factor(const Description& description, int set_size);
 ReduceOp wire_op(const Description& description);
 

@@ -38,8 +38,8 @@ class NegotiatorHost {
   // Sends to the rank with this index in the set. Messages to one rank must arrive in order.
   virtual void send(int to_index, std::span<const std::byte> message) = 0;
   virtual void agreed(const Agreement& agreement) = 0;
-  // Returns this rank's input of a pending operation if having all ranks' inputs is enough to
-  // compute its result, and all ranks' inputs have the same size. Else returns an empty span.
+  // Returns this rank's input of a pending operation if each rank could compute the result from all
+  // ranks' inputs, and these have the same size. Otherwise returns an empty span.
   virtual std::span<const std::byte> input([[maybe_unused]] const std::string& key) { return {}; }
   // The latest Agreement::time of this rank, in any set. A host with one set need not keep it.
   virtual uint64_t time() const { return 0; }
@@ -59,25 +59,28 @@ class Negotiator final : private KnownOperations {
   // refusal: then this submission waits until the refusal is done. Nothing is sent before
   // advance().
   void submit(const std::string& key, std::shared_ptr<const Description> description);
-  // This rank was to submit the operation and cannot. The next operation that the others submit
-  // under the key fails; later ones do not. The key must not be pending here, except as a refusal.
+  // Call when this rank should submit the operation but cannot. The next operation that the others
+  // submit under the key fails; later ones do not. The key must not be pending here, except as a
+  // refusal.
   void refuse(const std::string& key, Refusal refusal);
-  // This rank has waited long for the pending operation. Its ballots tell the others.
+  // Call when this rank has waited long for the pending operation. Its next ballots say so.
   void mark_overdue(const std::string& key);
-  // If `always`, this rank takes part in rounds that others begin even with nothing ready.
+  // If `always`, this rank takes part in rounds that other ranks begin, even if it has nothing
+  // ready itself.
   void attend(bool always) { attends_ = always; }
-  // The same, for as long as GPU launches wait for others to end on all ranks.
+  // The same; for use while GPU launches wait for earlier launches to end on all ranks.
   void attend_to_launches(bool always) { attends_to_launches_ = always; }
-  // From now on, the ballots report that `count` launches have ended here. If others wait for that
-  // and the last ballot did not report it, a round begins.
+  // From now on, this rank's ballots report that `count` launches have ended here. If later
+  // launches wait for that (`others_wait`) and the last ballot did not report it, advance() begins
+  // a round.
   void launches_ended(uint64_t count, bool others_wait) {
     launches_ended_ = count;
     has_news_ |= others_wait && count > launches_in_ballot_;
   }
   // Another rank needs this round to end, so this rank takes part in it at once.
   void demand(uint64_t round) { demanded_round_ = std::max(demanded_round_, round); }
-  // Once everything pending is done, this rank counts as having everything ready that others
-  // submit, until all have joined.
+  // Once nothing is pending here, this rank counts as ready for whatever the others submit. This
+  // ends when all ranks have joined.
   void join();
   // The tuner's result for a trial, which the ballots carry until the next result. Begins no round.
   void measured(int32_t trial, uint64_t result) {
@@ -94,9 +97,9 @@ class Negotiator final : private KnownOperations {
   // ends.
   const Status& failure() const { return failure_; }
 
-  // Call when a rank of the set takes part in no round after `last_round`. A later round can end
-  // only on ranks that need no further message of that rank, and what it agrees on cannot run.
-  // Returns whether this was news.
+  // Call when a rank of the set will take part in no round after `last_round`. Some ranks may still
+  // be able to end a later round, if they need no more messages from that rank, but what that round
+  // agrees on cannot run. Returns whether this lowers the limit.
   bool limit_rounds(uint64_t last_round);
   // Returns whether no further agreement is possible.
   bool is_exhausted() const { return completed_rounds_ >= last_round_; }
@@ -107,7 +110,7 @@ class Negotiator final : private KnownOperations {
   // Returns the logical time at which this rank cast its last ballot.
   uint64_t time_of_ballot() const { return time_of_ballot_; }
 
-  // Returns whether the name was agreed on after that round.
+  // Returns whether the name was agreed on, or first described, in a round after `round`.
   bool has_agreed_since(const std::string& key, uint64_t round) const;
   // Returns whether this rank now counts as having everything ready that others submit.
   bool has_joined() const { return joined_; }
@@ -151,8 +154,8 @@ class Negotiator final : private KnownOperations {
   Pending take_pending(uint32_t id, const std::string& key);
   size_t pending_count() const { return pending_bit_count_ + to_describe_.size(); }
   void forget_pending();
-  // Forgets what is pending under the key, and submits what waited behind it. Returns whether it
-  // was a refusal.
+  // Forgets what is pending under the key. If that was a refusal, submits what waited behind it and
+  // returns true.
   bool conclude(const std::string& key);
   bool can_join() const;
   bool should_begin() const;

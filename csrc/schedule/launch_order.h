@@ -1,11 +1,12 @@
-// The order in which a process set's shards are launched on GPUs. Collectives that run on several
-// ranks' GPUs at a time must be launched in one order on all ranks, else each may wait for one that
-// another rank has not launched. So the order is settled when the ranks agree, from what all of
-// them then know: which shards are ready, and which earlier launches have ended on all ranks. More
+// The order in which a process set's shards are launched on GPUs. All ranks must launch collectives
+// in the same order. Otherwise two ranks may each wait in a collective that the other has not
+// launched. So each agreement settles the order of the next launches, from what all ranks know at
+// that point: which shards are ready, and which earlier launches have ended on all ranks. More
 // urgent shards overtake those that still wait. The credit limits the bytes under way.
 //
-// A launch takes lane number % lanes. It may have two halves of one or more collectives each: an
-// upper one (reduce inside hosts, exchange between them) and a lower one (distribute inside hosts).
+// Launch number n runs on lane n % lanes. It may have two halves of one or more collectives each:
+// an upper one (reduce inside hosts, exchange between them) and a lower one (distribute inside
+// hosts).
 // The lower half is launched after the upper halves of the launches that follow on the other lanes,
 // so that upper and lower halves overlap.
 #pragma once
@@ -22,9 +23,9 @@ struct Launch {
   uint64_t size = 0;    // bytes
   bool has_halves = false;
 
-  // For the order alone: the position among all launches of the set, once it is settled.
+  // Set by the order. The position among all launches of the set, once that is settled.
   uint64_t number = 0;
-  uint64_t age = 0;
+  uint64_t age = 0;  // for the order alone: the position in the sequence of add() calls
 };
 
 // A turn to be launched: the whole launch or, if it has halves, one of them.
@@ -67,8 +68,8 @@ class LaunchOrder {
   std::vector<Launch*> waiting_;  // heap by is_later
   uint64_t next_age_ = 0;
   uint64_t next_number_ = 0;
-  std::vector<LaunchTurn> settled_;    // by the last call
-  std::vector<Launch*> lower_halves_;  // not settled yet, of launches that are
+  std::vector<LaunchTurn> settled_;    // by the last settle()
+  std::vector<Launch*> lower_halves_;  // launches of which only the upper half is settled
 
   // The launches that are settled and not known to have ended on all ranks: from number ended_ on.
   struct UnderWay {

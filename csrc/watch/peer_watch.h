@@ -1,10 +1,11 @@
-// Finds a rank that is connected but silent: its process is stopped, or its engine hangs. Its
-// connections stay open and its kernel acknowledges what is sent, so nothing else would notice. A
-// rank that is busy computing is not silent: its engine answers.
+// Finds a rank that has gone silent, because its process is stopped, its engine hangs or its host
+// has vanished. If the process is stopped, its connections stay open and its kernel acknowledges
+// what is sent, so nothing else would notice. A rank that is busy computing is not silent, since
+// its engine answers.
 //
-// While something is outstanding here, the neighbours in the process sets concerned are pinged now
-// and then. A neighbour that has sent nothing for PERSEUS_PEER_TIMEOUT is reported to the host.
-// With nothing outstanding nothing is sent. Engine thread.
+// While this rank waits for anything, it regularly pings its neighbours in the process sets that it
+// waits for. A neighbour that has sent no control message for PERSEUS_PEER_TIMEOUT is reported to
+// the host. While this rank waits for nothing, it sends nothing. Engine thread.
 #pragma once
 
 #include <map>

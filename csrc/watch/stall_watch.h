@@ -31,9 +31,9 @@ class StallWatch {
   StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
              StallWatchHost& host);
 
-  // An operation of the set has become pending. It is looked at when it may be late.
+  // Call when an operation of the set has become pending. A timer checks later whether it is late.
   void watch(const ProcessSetPtr& set);
-  // There was an agreement, so something that was reported may no longer wait.
+  // Call after each agreement. Logs which operations that were reported no longer wait.
   void note_agreement() {
     if (reporter_.has_reported()) look_for_cleared();
   }

@@ -1,8 +1,8 @@
-// Launches shards on GPUs in one order on all ranks. Within a process set LaunchOrder settles the
-// order at each agreement. Among several sets with ranks in common, the launch whose agreement has
-// the earlier time comes first (Agreement::time; at equal times, that of the set with the lower
-// id). While a round is under way in another set, a rank may yet hear of an earlier agreement. Then
-// it waits for the end of that round, and demands it.
+// Launches shards on GPUs in the same order on all ranks. Within a process set, LaunchOrder settles
+// the order at each agreement. Among sets with ranks in common, the launch whose agreement has the
+// earlier time comes first (Agreement::time; if the times are equal, the set with the lower id). A
+// round that is under way in another set may still end in an agreement with an earlier time. Before
+// it launches, a rank then waits until that round ends, and asks the set's other ranks to end it.
 //
 //   add -> (settled) -> [prepared: its Task awaits its turn] -> its turn -> ended
 //
@@ -40,14 +40,15 @@ class GpuLaunches {
 
   // Shards of a set must come in the order of agreement.
   void add(ShardRun& run, bool has_halves);
-  // A set has agreed on something. Nothing is launched until the set's next launches are settled,
-  // since they may be earlier than all that wait.
+  // Call when a set has agreed on something. Nothing is launched until settle() has been called as
+  // often as hold(), since a set's new launches may have to come before all that are waiting.
   void hold() { ++holds_; }
   // Call when the shards that were agreed on have been added. Ends the hold.
   void settle(ProcessSet& set, const Agreement& agreement);
 
-  // The shard's Task awaits its turn when it is prepared. A shard with halves awaits another for
-  // its lower half once the upper one has been launched. Returns an error if it has been cancelled.
+  // The shard's Task awaits this once the shard is prepared. A shard with halves awaits a second
+  // turn, for its lower half, after launching the upper half. Awaiting returns an error if the
+  // shard has been cancelled.
   class Turn {
    public:
     Turn(GpuLaunches& launches, GpuTurn& turn) : launches_(launches), turn_(turn) {}
@@ -69,7 +70,7 @@ class GpuLaunches {
 
   // The shard has ended.
   void end(ShardRun& run, ProcessSet& set);
-  // Ends the shards of the set that have not had their turn with `why`.
+  // Cancels the set's shards that have not had their last turn: awaiting it returns `why`.
   void cancel(ProcessSet& set, const Status& why);
   // Returns whether all shards have ended.
   bool is_idle() const { return unfinished_ == 0; }

@@ -1,9 +1,10 @@
 /* perseus.h: the C interface of Perseus, the communication layer under data-parallel training.
  *
- * C99. Any thread may make any call. A call that can fail returns a perseus_status_t;
- * perseus_last_error() then gives the message of the calling thread's last failure. Structures that
- * are passed in begin with struct_size, which the caller sets to sizeof: fields are only ever added
- * at the end. A buffer passed to perseus_submit belongs to the library from then until the
+ * C99. Any thread may make any call, except where a comment below says otherwise. A call that can
+ * fail returns a perseus_status_t; perseus_last_error() then gives the message of the calling
+ * thread's last failure. If a structure that the caller provides begins with struct_size, the
+ * caller sets that to sizeof, even where the library fills in the rest. New fields are only ever
+ * added at the end. A buffer passed to perseus_submit belongs to the library from then until the
  * operation is complete.
  *
  * Callbacks run on a thread of the library or, if the caller allows it, on a thread that is in one
@@ -33,10 +34,10 @@ extern "C" {
 typedef int32_t perseus_status_t;
 enum {
   PERSEUS_OK = 0,
-  PERSEUS_INVALID_ARGUMENT = 1, /* the caller's mistake, seen before anything was sent */
+  PERSEUS_INVALID_ARGUMENT = 1, /* a mistake of the caller on this rank */
   PERSEUS_NOT_INITIALIZED = 2,  /* before init, or after shutdown */
   PERSEUS_ABORTED = 3,          /* a peer died or left, or this process shut down */
-  PERSEUS_MISMATCH = 4,         /* ranks described one name differently */
+  PERSEUS_MISMATCH = 4,         /* ranks described a name differently, or one's call was refused */
   PERSEUS_DUPLICATE_NAME = 5,   /* the name is already in flight here */
   PERSEUS_TIMED_OUT = 6,
   PERSEUS_UNREACHABLE = 7, /* a host or port could not be reached */
@@ -116,10 +117,9 @@ typedef struct {
   int32_t rank_count;
 } perseus_init_options_t;
 
-/* Makes this thread's blocking calls, except waits for operations, check for an interruption from
- * now on. perseus_init and the calls that make or remove process sets then call `check` about 20
- * times a second, and return PERSEUS_ABORTED once it returns anything but 0. A NULL `check` turns
- * this off. */
+/* From now on, perseus_init and the calls that add, remove, open or close process sets, when made
+ * on this thread, call `check` about 20 times a second. They return PERSEUS_ABORTED once it returns
+ * anything but 0. Waits for operations do not call it. A NULL `check` turns this off. */
 PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
 /* Tells the kernel that this memory, such as a new output, is about to be written as a whole. If it
@@ -177,8 +177,8 @@ PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
 /* Closes the set on this rank, and ends it on the other members, which must close it, too.
  * Operations that the members have agreed on still complete on all of them. All other operations of
  * the set fail: on this rank with PERSEUS_INVALID_ARGUMENT, on the others with PERSEUS_ABORTED. If
- * this rank is in a round of agreement, the call blocks until that round has ended, or for 1 s if a
- * member never opened the set. */
+ * this rank is in a round of agreement, the call blocks until that round has ended, but for at most
+ * 1 s. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
 /* Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
@@ -191,10 +191,10 @@ PERSEUS_API int32_t perseus_process_sets(perseus_process_set_t* ids, int32_t cap
 
 /* ---- Operations ---------------------------------------------------------------------------- */
 
-/* Gives a small id to the operation of this set, kind and name. Later calls give the same id. Ranks
- * match operations by set, kind and name, so one name may be used for different kinds. A name is 1
- * to 4096 bytes long. This does not communicate, and may be called before init. Ids are valid until
- * the process ends. */
+/* Sets *id to a small number that stands for the operation with this set, kind and name. The same
+ * arguments always give the same id. Ranks match operations by set, kind and name, so one name may
+ * be used for different kinds. A name is 1 to 4096 bytes long. This does not communicate, and may
+ * be called before init. Ids are valid until the process ends. */
 PERSEUS_API perseus_status_t perseus_register(perseus_process_set_t set,
                                               perseus_operation_t operation, const char* name,
                                               int32_t* id);
@@ -249,7 +249,7 @@ typedef struct {
   const int64_t* splits;
   int32_t split_count;
   int32_t priority;            /* higher goes first */
-  int32_t codec;               /* from perseus_find_codec; 0: the one that the settings name */
+  int32_t codec;               /* from perseus_find_codec; 0: as PERSEUS_ALLREDUCE_DTYPE says */
   perseus_callback_t callback; /* may be NULL */
   void* user;
   /* The device on which all tensors of the submission live. Every rank must name the same kind of
@@ -266,20 +266,20 @@ typedef struct {
 } perseus_submission_t;
 
 /* Hands an operation over to the library and returns at once. After success, the caller must pass
- * *handle to perseus_release in the end. An error that this rank can see by itself (wrong splits,
- * an unknown root, a name that is already in flight, ...) is returned here; one that only the ranks
- * together can see (shapes that differ, ...) ends the operation.
+ * *handle to perseus_release in the end. Most errors that this rank can see by itself (wrong
+ * splits, an unknown root, a name that is already in flight, ...) are returned here. Other errors
+ * (ranks' shapes that differ, a reduction that the type does not support, ...) end the operation.
  *
- * Ranks match their calls of a name in order. A call with wrong arguments counts, too: the matching
- * operations of the other ranks end with PERSEUS_MISMATCH and this rank's message. A call does not
- * count if the library cannot tell which call it is: if the submission or its struct_size is
- * missing, if the id is unknown, or if the name is in flight. */
+ * For each name, the first calls of all ranks match each other, then their second calls, and so on.
+ * A call with wrong arguments counts, too: the matching operations of the other ranks end with
+ * PERSEUS_MISMATCH and this rank's message. A call does not count if the submission or its
+ * struct_size is missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
-/* For callers that check arguments themselves before they submit. Counts as a call of this name
- * that perseus_submit has refused. The other ranks are told the operation's title and `reason`,
- * which is a sentence; they get the first 1024 bytes of the two together. While the name is in
- * flight, this returns PERSEUS_DUPLICATE_NAME and tells nobody. */
+/* Tells the other ranks of a call that the caller's own checks of its arguments have refused. It
+ * counts as a call of this name that perseus_submit has refused. The other ranks' error quotes the
+ * operation's title and `reason`, a sentence; the two together are cut to 1024 bytes. While the
+ * name is in flight, this returns PERSEUS_DUPLICATE_NAME and tells nobody. */
 PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
 /* Returns the title that errors give the operation, such as "allreduce of 'conv1'"; "" for an id
  * that perseus_register never gave. The string is valid until this thread's next call of this
@@ -325,9 +325,9 @@ typedef struct {
  * perseus_release. */
 PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t index,
                                             perseus_result_t* result);
-/* Takes over the memory that the library allocated for result `index`: it then outlives the handle,
- * and must be passed to perseus_free. Returns NULL if the result went into the caller's own
- * output. */
+/* Takes over the memory that the library allocated for result `index`. The memory then outlives the
+ * handle, and must be passed to perseus_free or perseus_free_on_stream. Returns NULL if the result
+ * went into the caller's own output, or if there is no such result. */
 PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
 /* Frees what perseus_take_result returned. NULL is allowed. */
 PERSEUS_API void perseus_free(void* data);
@@ -362,7 +362,7 @@ typedef struct {
   perseus_process_set_t set;
   perseus_reduce_op_t reduce_op;
   double scale;  /* results are multiplied by this, last; 0 means 1 */
-  int32_t codec; /* from perseus_find_codec; 0: the one that the settings name */
+  int32_t codec; /* from perseus_find_codec; 0: as PERSEUS_ALLREDUCE_DTYPE says */
   perseus_device_t device;
   int32_t device_index; /* CUDA: as in perseus_submission_t */
   /* Both callbacks may be NULL. They run one at a time, on the threads that callback_thread names,
@@ -395,10 +395,11 @@ PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradient
  * batch, or is still under way. A batch ends when all gradients have been submitted. Callbacks may
  * call this while another thread submits other gradients.
  *
- * A call that fails counts as not made: batch_done is not called for the batch before the gradient
- * has been submitted again. Until then, waits for the gradient return the error, once its earlier
- * submission is done. If the library refuses the tensor or an option, the other ranks' calls fail,
- * too. The other ranks are not told of a call that is out of turn. */
+ * A call that fails does not count as a submission: the batch is not done until the gradient has
+ * been submitted again. Until then, a wait for the gradient first waits for its earlier submission,
+ * if there is one, and then returns the error. If the library refuses the tensor or an option, the
+ * other ranks' calls fail, too. They are not told of a call for a gradient that this rank has
+ * already submitted in this batch or that is still under way. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
 /* Waits until the gradient's last submission is done, and until the ranks have compared the
@@ -434,15 +435,15 @@ typedef struct {
   size_t (*encoded_size)(void* user, size_t elements);
   void (*encode)(void* user, const float* elements, size_t count, void* encoded);
   void (*decode)(void* user, const void* encoded, float* elements, size_t count);
-  /* Nonzero: for each tensor, the library keeps what encoding loses and adds it to the tensor's
-   * next gradient. */
+  /* Nonzero: the library keeps what the encoding of a tensor loses, and adds it to that tensor's
+   * values in the next operation of the same name. */
   int32_t error_feedback;
   void* user;
 } perseus_codec_t;
 
-/* Registers a codec and gives its id, for submissions; the id follows from the name. The structure
- * is copied; `user` and the functions must live until the process ends. Returns
- * PERSEUS_INVALID_ARGUMENT if the name is taken. */
+/* Registers a codec and gives its id, for submissions. The id is computed from the name, so it is
+ * the same on all ranks. The structure is copied; `user` and the functions must live until the
+ * process ends. Returns PERSEUS_INVALID_ARGUMENT if the name is taken. */
 PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
 /* Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. Returns
  * PERSEUS_INVALID_ARGUMENT if there is no such codec. */
@@ -472,7 +473,9 @@ typedef struct {
   const char* since;
   const char* aliases; /* names in Horovod or Ali-Perseus that set it, too, comma-separated */
   const char* help;
-  const char* value; /* as init read it in this process; the tuner may have changed it since */
+  /* As init read it in this process; before init, as the environment has it now. The tuner may use
+   * another value. */
+  const char* value;
 } perseus_setting_t;
 
 /* Calls `visit` for every setting, in the order of docs/settings.md. The strings are valid only
@@ -504,18 +507,18 @@ PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous
 /* Stops serving. Ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
-/* Adds folders, separated by colons, in which libcuda, libcudart and libnccl are searched for if
- * neither the process nor the system's loader has them. Call it before the first tensor on a
- * GPU. */
+/* Adds folders, separated by colons, that are searched for libcuda, libcudart and libnccl if the
+ * process has not loaded them. The system's loader comes after these folders. Call this before the
+ * first tensor on a GPU. */
 PERSEUS_API void perseus_add_library_folders(const char* folders);
-/* Calls `visit` with what was found on this machine: one line each for MPI, CUDA, NCCL, CPU
- * features. */
+/* Calls `visit` for each thing that was looked for on this machine, with what was found: the CPU's
+ * instructions, MPI, the CUDA libraries, NCCL, and the kernels in this library. */
 PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
                                                                const char* found),
                                                  void* user);
 
-/* This machine's support for tensors on GPUs. Versions are as the libraries number them; 0 means
- * that none can be used. */
+/* This machine's support for tensors on GPUs. Each library's version is as it numbers itself; 0
+ * means that it is missing or cannot be used. */
 typedef struct {
   size_t struct_size;
   int32_t cuda_driver; /* 13020 is CUDA 13.2 */

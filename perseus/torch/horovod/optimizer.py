@@ -40,27 +40,28 @@ def DistributedOptimizer(
     Args:
       optimizer: computes the updates.
       named_parameters: pairs such as model.named_parameters(); ranks match gradients by name.
-        Without it, they match them by the position in the optimizer's groups.
+        If it is None, ranks match gradients by their position in the optimizer's groups.
       compression: converts a gradient before it is reduced.
       backward_passes_per_step: how many backward passes are added up before gradients are reduced.
       op: Average or Sum (or Min, Max, Product) of gradients; or Adasum. With Adasum each rank takes
         a step by itself, and the changes of the parameters are combined.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
         size / gradient_predivide_factor after.
-      num_groups: deprecated form of an int for `groups`.
+      num_groups: deprecated; pass the number as `groups` instead.
       groups: gradients to reduce together: the number of groups to split the parameters into, or
         lists of parameters; others are reduced one by one.
       sparse_as_dense: reduce sparse gradients as dense ones.
-      process_set: the ranks that take part; on others the optimizer is local.
-      overlap_forward: do not wait for the gradients in step. Each parameter is updated when the
-        next forward pass, or other code, uses it, with the same result as without. For optimizers
-        that update each parameter independently, which are all of torch.optim except LBFGS.
+      process_set: the ranks that take part; on other ranks, each steps with its own gradients.
+      overlap_forward: step does not wait for the gradients. Each parameter is updated when the next
+        forward pass, or other code, uses it. The results are the same. This needs an optimizer that
+        updates each parameter independently, as all of torch.optim do except LBFGS.
 
-    Raises ValueError for arguments that contradict each other.
+    Raises TypeError for an argument of the wrong type, and ValueError for one that is out of range
+    or contradicts another.
     """
     if not hasattr(optimizer, "param_groups"):
         raise TypeError(
-            f"optimizer is {type(optimizer).__name__}; it takes a torch.optim.Optimizer"
+            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
         )
     checked_compression(compression)
     op = checked_op(op)
@@ -68,7 +69,7 @@ def DistributedOptimizer(
     passes = checked_passes(backward_passes_per_step)
     groups = checked_groups(given_groups(num_groups, groups))
     if overlap_forward and isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("overlap_forward updates one parameter after the other; LBFGS cannot")
+        raise ValueError("LBFGS updates all parameters together; do not use overlap_forward")
     if isinstance(optimizer, Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     set_id(process_set)
@@ -83,7 +84,7 @@ def DistributedOptimizer(
     )
     distributed = cls.__new__(cls)
     # Sharing all attributes keeps momenta, hooks and schedulers, and needs no constructor call.
-    # A scheduler stores a wrapped `step` on the instance, which is bound to the original optimizer.
+    # Except `step`: a scheduler stores a wrapper there that is bound to the original optimizer.
     distributed.__dict__.update(
         (key, value) for key, value in vars(optimizer).items() if key != "step"
     )

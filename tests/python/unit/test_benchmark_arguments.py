@@ -54,6 +54,7 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
+        ("versus /nowhere latency", "there is no build of Perseus in /nowhere"),
         ("latency --ranks 0", "argument --ranks: at least 2"),
         ("latency --ranks two", "argument --ranks: 'two' is not a whole number"),
         ("latency --sizes 3", "argument --sizes: 3 is not a multiple of the 4 bytes"),

@@ -61,7 +61,7 @@ def DistributedOptimizer(
     """
     if not hasattr(optimizer, "param_groups"):
         raise TypeError(
-            f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}"
+            f"optimizer is {type(optimizer).__name__}; it must be a torch.optim.Optimizer"
         )
     checked_compression(compression)
     op = checked_op(op)

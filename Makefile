@@ -48,7 +48,7 @@ mpi-tests: build env-test
 	@$(PY) scripts/mpi_tests.py --all
 
 mxnet-tests: build
-	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py $(RANKS)
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py --all-ranks $(RANKS)
 
 python-tests: build env-test env-demo
 	@$(PY) scripts/python_tests.py --ranks $(RANKS)

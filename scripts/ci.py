@@ -49,9 +49,6 @@ CHECKS = {"lint", "fuzz"}
 FUZZ_SECONDS = "4"
 #: Numbers of ranks at which parallel tests run.
 RANKS = ("1", "2", "3", "4")
-#: That of the MXNet adapter, whose tests take as long as all of PyTorch's at this number: at three
-#: ranks, shares are uneven. `make mxnet-tests` runs them at all.
-MXNET_RANKS = "3"
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("unit", (_script("python_tests.py", "unit"),), needs=built),
         Part("ranks", (_script("python_tests.py", "ranks", "--ranks", *ranks),), needs=built),
         Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
-        Part("MXNet", (_script_of_system("mxnet_tests.py", MXNET_RANKS),), needs=built),
+        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
         Part("C++ tests", (_script("cpp_tests.py"),), needs=built),
     ]
     return [

@@ -57,13 +57,13 @@ def environment(prefix: Path, library: Path, **more: str) -> dict[str, str]:
 
 
 def commands(
-    prefix: Path, library: Path, suite: list[str], run_all: bool
+    prefix: Path, library: Path, suite: list[str], with_data: bool
 ) -> list[tuple[str, list[str], dict[str, str]]]:
     """Returns what to run: titles, commands, environments.
 
     Args:
       suite: the parallel tests that move their data over MPI.
-      run_all: whether data is moved over this MPI in Python, too, and programs start an mpirun.
+      with_data: whether data is moved over this MPI in Python, too, and programs start an mpirun.
     """
     found = environment(prefix, library, **python_tests.QUICK_GC)
     mpirun = [str(prefix / "bin/mpirun"), "-np", RANKS]
@@ -75,7 +75,7 @@ def commands(
         ("perseusrun --mpi", [*perseusrun, *PYTEST, *WORLDS], found),
         ("communicators", [*mpirun_parted, *PYTEST, COMMUNICATORS], found),
     ]
-    if run_all:
+    if with_data:
         listed += [
             ("mpirun, data over MPI", [*mpirun, *PYTEST, *suite], over_mpi),
             ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
@@ -100,7 +100,7 @@ def main() -> None:
     for name, soname in (("openmpi", "libmpi.so.40"), ("mpich", "libmpi.so.12")):
         prefix = ROOT / "build" / name
         listed = commands(
-            prefix, prefix / "lib" / soname, suite, run_all=run_all or name == "openmpi"
+            prefix, prefix / "lib" / soname, suite, with_data=run_all or name == "openmpi"
         )
         for what, command, variables in listed:
             print(f"== {name}: {what}", flush=True)

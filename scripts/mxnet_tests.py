@@ -1,4 +1,6 @@
-"""mxnet_tests.py N...: runs the tests of the MXNet adapter in N processes, for each N.
+"""mxnet_tests.py [--all-ranks] N...: runs the MXNet adapter's tests in N processes, for each N.
+
+Without --all-ranks, python_tests.ONLY_AT leaves out some N.
 
 It makes an environment of their own, build/mxnet, since MXNet 1.9 needs a NumPy that is older than
 the other tests' and that does not exist for Python after 3.11.
@@ -32,13 +34,16 @@ def main() -> None:
         "horovod.mxnet",
         python=python,
     )
-    sizes = map(int, sys.argv[1:])
+    all_ranks = "--all-ranks" in sys.argv
+    sizes = [int(word) for word in sys.argv[1:] if word != "--all-ranks"]
     python_tests.run(
         "MXNet",
         [
             ("signatures", signatures),
             ("jobs", jobs),
-            *python_tests.of_ranks("mxnet_adapter", sizes, *OPTIONS, python=python),
+            *python_tests.of_ranks(
+                "mxnet_adapter", sizes, *OPTIONS, python=python, all_files=all_ranks
+            ),
         ],
     )
 

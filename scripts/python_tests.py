@@ -36,6 +36,7 @@ ONLY_AT = {
     "tensorflow/test_keras.py": (2,),
     "tensorflow/*": (1, 3),
     "keras_torch/*": (2,),
+    "mxnet_adapter/*": (3,),
 }
 # The frameworks that tests/python/cpp_frameworks has programs for.
 CPP_FRAMEWORKS = ["tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"]

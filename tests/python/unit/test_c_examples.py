@@ -82,7 +82,7 @@ def sources(tmp_path: Path) -> list[Path]:
     return [C / "hello.c", C / "allreduce.c", fewer_batches(tmp_path)]
 
 
-@pytest.mark.long  # the sanitizer below finds the same, but in code that it compiled
+@pytest.mark.long  # the sanitizer below looks for the same in the examples
 def test_valgrind_finds_nothing(tmp_path: Path) -> None:
     valgrind = shutil.which("valgrind")
     if valgrind is None:

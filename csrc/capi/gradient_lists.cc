@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "capi/process.h"
+#include "capi/c_status.h"
 
 namespace perseus {
 namespace {

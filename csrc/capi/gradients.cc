@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "capi/c_status.h"
 #include "capi/process.h"
 #include "capi/submission.h"
 #include "capi/submitting.h"

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "capi/c_status.h"
 #include "capi/process.h"
 #include "capi/submitting.h"
 #include "capi/waiting.h"

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "capi/c_status.h"
 #include "capi/gradients.h"
-#include "capi/process.h"
 #include "capi/submission.h"
 #include "capi/waiting.h"
 #include "observe/log.h"

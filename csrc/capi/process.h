@@ -9,7 +9,6 @@
 #include "engine/engine.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
-#include "perseus/perseus.h"
 #include "state/handles.h"
 #include "state/names.h"
 
@@ -47,21 +46,5 @@ class Process {
   std::shared_ptr<Engine> engine_;
   int generation_ = 0;  // init calls
 };
-
-// The result of a perseus.h call as a Status.
-Status from_c(perseus_status_t status, const char* message);
-// Keeps perseus_last_error's message across a callback that runs within a call and may change it.
-class KeptError {
- public:
-  KeptError();
-  KeptError(const KeptError&) = delete;
-  ~KeptError();
-
- private:
-  std::string error_;
-};
-// Stores the message for perseus_last_error and returns the code.
-perseus_status_t to_c(const Status& status);
-Status not_initialized();
 
 }  // namespace perseus

@@ -1,6 +1,7 @@
 // perseus.h: process sets.
 #include <algorithm>
 
+#include "capi/c_status.h"
 #include "capi/process.h"
 #include "capi/waiting.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/secret.h"
 #include "bootstrap/rendezvous_server.h"
-#include "capi/process.h"
+#include "capi/c_status.h"
 
 using perseus::Status;
 using perseus::to_c;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "capi/c_status.h"
 #include "capi/process.h"
 #include "capi/submission.h"
 

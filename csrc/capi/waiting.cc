@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "capi/c_status.h"
 #include "capi/process.h"
 #include "engine/engine_scope.h"
 

@@ -21,16 +21,16 @@ class Agreements::Host final : public NegotiatorHost {
   Host(Agreements& owner, ProcessSet& set) : owner_(owner), set_(set) {}
 
   void send(int to_index, std::span<const std::byte> message) override {
-    owner_.with_.counters.agreement_messages_sent.add();
-    owner_.with_.counters.agreement_bytes_sent.add(message.size());
-    owner_.with_.mesh.send_control(set_.ranks[to_index], message);
+    owner_.wiring_.counters.agreement_messages_sent.add();
+    owner_.wiring_.counters.agreement_bytes_sent.add(message.size());
+    owner_.wiring_.mesh.send_control(set_.ranks[to_index], message);
   }
   void agreed(const Agreement& agreement) override { owner_.on_agreement(set_, agreement); }
   uint64_t time() const override { return owner_.time_; }
   std::span<const std::byte> input(const std::string& key) override {
     const auto found = set_.pending.find(key);
     if (found == set_.pending.end()) return {};
-    return owner_.with_.executor.input_for_agreement(*found->second);
+    return owner_.wiring_.executor.input_for_agreement(*found->second);
   }
 
  private:
@@ -42,10 +42,10 @@ std::unique_ptr<NegotiatorHost> Agreements::host_of(ProcessSet& set) {
   return std::make_unique<Host>(*this, set);
 }
 
-const ProcessSet& Agreements::world() const { return with_.sets.world(); }
+const ProcessSet& Agreements::world() const { return wiring_.sets.world(); }
 
 const std::map<int32_t, ProcessSetPtr>& Agreements::process_sets() const {
-  return with_.sets.all();
+  return wiring_.sets.all();
 }
 
 // ---- Submission.
@@ -56,41 +56,41 @@ void Agreements::accept(std::span<const RefusedCall> refused,
   for (const OperationPtr& operation : operations) accept(operation);
   // One round covers all the operations that came together.
   for (const OperationPtr& operation : operations) {
-    if (const ProcessSetPtr set = with_.sets.find(operation->process_set)) advance(*set);
+    if (const ProcessSetPtr set = wiring_.sets.find(operation->process_set)) advance(*set);
   }
 }
 
 void Agreements::accept(const RefusedCall& refused) {
-  const ProcessSetPtr set = with_.sets.find(refused.set);
-  if (!with_.termination.reason().is_ok()) return;
+  const ProcessSetPtr set = wiring_.sets.find(refused.set);
+  if (!wiring_.termination.reason().is_ok()) return;
   const bool is_member = set != nullptr && set->negotiator != nullptr;
-  if (!is_member) return with_.watches.name_conflicts.add_stray(refused.key, refused.reason);
+  if (!is_member) return wiring_.watches.name_conflicts.add_stray(refused.key, refused.reason);
   if (!set->broken.is_ok()) return;
   set->negotiator->refuse(refused.key, {refused.reason, -1, ""});
   advance(*set);
 }
 
 void Agreements::accept(const OperationPtr& operation) {
-  with_.tracker.begin(*operation);
-  const ProcessSetPtr set = with_.sets.find(operation->process_set);
-  if (const Status why = with_.termination.reason(); !why.is_ok()) {
-    return with_.tracker.complete(operation, why);
+  wiring_.tracker.begin(*operation);
+  const ProcessSetPtr set = wiring_.sets.find(operation->process_set);
+  if (const Status why = wiring_.termination.reason(); !why.is_ok()) {
+    return wiring_.tracker.complete(operation, why);
   }
   if (set == nullptr) {
-    return with_.tracker.complete(operation, ProcessSets::set_is_gone(operation->process_set));
+    return wiring_.tracker.complete(operation, ProcessSets::set_is_gone(operation->process_set));
   }
-  if (!set->broken.is_ok()) return with_.tracker.complete(operation, set->broken);
-  if (operation->new_set >= 0) return with_.sets.open_or_close(operation);
+  if (!set->broken.is_ok()) return wiring_.tracker.complete(operation, set->broken);
+  if (operation->new_set >= 0) return wiring_.sets.open_or_close(operation);
   Status possible = check_at_rest(*operation);
-  if (possible.is_ok()) possible = with_.executor.check_gpu(*set, *operation);
+  if (possible.is_ok()) possible = wiring_.executor.check_gpu(*set, *operation);
   if (!possible.is_ok()) {
     set->negotiator->refuse(operation->key, {possible.message(), -1, ""});
-    return with_.tracker.complete(operation, std::move(possible));
+    return wiring_.tracker.complete(operation, std::move(possible));
   }
 
   set->pending.insert(operation->key, operation);
-  with_.watches.on_submission(set, *operation);
-  trace_negotiation(with_.timeline, *operation);
+  wiring_.watches.on_submission(set, *operation);
+  trace_negotiation(wiring_.timeline, *operation);
   if (operation->description.kind == OperationKind::kJoin) {
     set->negotiator->join();
   } else {
@@ -104,10 +104,10 @@ void Agreements::accept(const OperationPtr& operation) {
 Status Agreements::check_at_rest(const Operation& operation) const {
   if (operation.description.kind != OperationKind::kRemoveProcessSet) return {};
   const int32_t id = operation.description.ranks.front();
-  const ProcessSetPtr set = with_.sets.find(id);
+  const ProcessSetPtr set = wiring_.sets.find(id);
   if (set == nullptr) return {};
   const Operation* under_way =
-      set->pending.empty() ? with_.executor.find_running(id) : set->pending.begin()->second.get();
+      set->pending.empty() ? wiring_.executor.find_running(id) : set->pending.begin()->second.get();
   if (under_way == nullptr) return {};
   return Status::invalid_argument("process set " + std::to_string(id) +
                                   " cannot be removed: " + title(under_way->key) +
@@ -119,40 +119,40 @@ Status Agreements::check_at_rest(const Operation& operation) const {
 void Agreements::advance(ProcessSet& set) {
   if (set.negotiator == nullptr) return;
   if (set.id == ProcessSet::kWorld) {
-    const Tuner& tuner = with_.executor.tuner();
+    const Tuner& tuner = wiring_.executor.tuner();
     if (const auto result = tuner.result()) set.negotiator->measured(tuner.trial(), *result);
   }
   const uint64_t described = set.negotiator->counters().descriptions_sent;
   set.negotiator->advance();
   if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
-    return with_.termination.break_world(with_.termination.failed_here(failure));
+    return wiring_.termination.break_world(wiring_.termination.failed_here(failure));
   }
-  with_.counters.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
+  wiring_.counters.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
   if (!set.negotiator->is_exhausted()) return;
-  if (!set.pending.empty()) with_.sets.fail_pending(set, set.broken);
-  with_.sets.on_exhausted(set);
+  if (!set.pending.empty()) wiring_.sets.fail_pending(set, set.broken);
+  wiring_.sets.on_exhausted(set);
 }
 
 void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
-  with_.counters.agreements.add();
+  wiring_.counters.agreements.add();
   time_ = std::max(time_, agreement.time);
   // An operation that has ended with an error here must not succeed elsewhere without this rank's
   // part.
-  if (!with_.termination.reason().is_ok()) return;
-  Executor& executor = with_.executor;
+  if (!wiring_.termination.reason().is_ok()) return;
+  Executor& executor = wiring_.executor;
   executor.hold_launches();
   if (set.id == ProcessSet::kWorld) adopt_tuning(agreement);
-  if (with_.timeline.marks_cycles()) with_.timeline.instant({}, "CYCLE_START");
-  with_.watches.name_conflicts.on_agreement(set, agreement);
+  if (wiring_.timeline.marks_cycles()) wiring_.timeline.instant({}, "CYCLE_START");
+  wiring_.watches.name_conflicts.on_agreement(set, agreement);
   fail_what_was_refused(set, agreement);
   if (agreement.last_joined >= 0) complete_join(set, agreement.last_joined);
 
   const std::shared_ptr<Batch> batch = executor.new_batch();
   fill(*batch, set, agreement);
-  with_.watches.stalls.note_agreement();
+  wiring_.watches.stalls.note_agreement();
   const bool is_beyond = agreement.round > set.negotiator->last_round();
   if (!batch->agreed.empty() && !is_beyond) {
-    batch->set = with_.sets.find(set.id);
+    batch->set = wiring_.sets.find(set.id);
     batch->round = agreement.round;
     batch->is_joined = !agreement.joined.empty();
     executor.run(batch, agreement.inputs);
@@ -161,24 +161,24 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
   // The batch has ended with an error here. It must not go on elsewhere without this rank's part,
   // unless all inputs have come with the agreement.
   if (!batch->agreed.empty() && is_beyond && agreement.inputs.empty()) {
-    with_.termination.break_world(with_.departures.news_of_first(set));
+    wiring_.termination.break_world(wiring_.departures.news_of_first(set));
   }
 }
 
 // Runs before anything is planned, so that all ranks change their plans at the same agreement.
 void Agreements::adopt_tuning(const Agreement& agreement) {
-  if (agreement.trial != with_.executor.tuner().trial()) return;
-  with_.executor.conclude_trial(agreement.slowest);
-  const Tuning& tuning = with_.executor.tuner().current();
-  with_.mesh.set_chunk(tuning.chunk_bytes);
-  with_.mesh.set_connections(tuning.streams);
+  if (agreement.trial != wiring_.executor.tuner().trial()) return;
+  wiring_.executor.conclude_trial(agreement.slowest);
+  const Tuning& tuning = wiring_.executor.tuner().current();
+  wiring_.mesh.set_chunk(tuning.chunk_bytes);
+  wiring_.mesh.set_connections(tuning.streams);
 }
 
 void Agreements::fail_what_was_refused(ProcessSet& set, const Agreement& agreement) {
   for (const Agreement::Failure& failure : agreement.failures) {
     if (failure.is_refused_here) continue;  // what is pending under the name is a later call
     if (const OperationPtr operation = set.pending.extract(failure.key)) {
-      with_.tracker.complete(operation, Status::mismatch(failure.message));
+      wiring_.tracker.complete(operation, Status::mismatch(failure.message));
     }
   }
 }
@@ -191,7 +191,7 @@ void Agreements::complete_join(ProcessSet& set, int last_joined) {
   if (found == set.pending.end()) return;
   const OperationPtr join = set.pending.extract(found);
   join->last_rank = last_joined;
-  with_.tracker.complete(join, Status::ok());
+  wiring_.tracker.complete(join, Status::ok());
 }
 
 void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement) {
@@ -201,13 +201,13 @@ void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement)
     Status status = check_agreed(ready, agreement.joined);
     if (status.is_ok() &&
         (kind == OperationKind::kAddProcessSet || kind == OperationKind::kRemoveProcessSet)) {
-      status = with_.sets.add_or_remove(ready, operation.get());
+      status = wiring_.sets.add_or_remove(ready, operation.get());
     }
     if (!status.is_ok() || kind >= OperationKind::kBarrier) {
-      if (operation != nullptr) with_.tracker.complete(operation, status);
+      if (operation != nullptr) wiring_.tracker.complete(operation, status);
       continue;
     }
-    if (operation != nullptr) trace_agreed(with_.timeline, *operation);
+    if (operation != nullptr) trace_agreed(wiring_.timeline, *operation);
     batch.agreed.push_back(ready);
     batch.operations.push_back(std::move(operation));
   }
@@ -217,7 +217,7 @@ void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement)
 
 void Agreements::launch_ended(ProcessSet& set) {
   // A set that has been closed agrees on nothing more.
-  if (with_.termination.reason().is_ok() && with_.sets.find(set.id).get() == &set) advance(set);
+  if (wiring_.termination.reason().is_ok() && wiring_.sets.find(set.id).get() == &set) advance(set);
 }
 
 // A round in which this rank cast its ballot before `time` may still end in launches that come
@@ -234,17 +234,17 @@ bool Agreements::may_be_preceded(int32_t set, uint64_t time) {
     });
     if (!has_launches && !has_pending) continue;
     may_be = true;
-    demand_round(*other);
+    request_round(*other);
   }
   return may_be;
 }
 
-void Agreements::demand_round(ProcessSet& set) {
+void Agreements::request_round(ProcessSet& set) {
   const uint64_t round = set.negotiator->completed_rounds() + 1;
   if (std::exchange(set.demanded_round, round) == round) return;
   const std::vector<std::byte> message = RoundDemand{set.id, round}.write();
   for (const int rank : set.ranks) {
-    if (rank != with_.mesh.topology().rank) with_.mesh.send_control(rank, message);
+    if (rank != wiring_.mesh.topology().rank) wiring_.mesh.send_control(rank, message);
   }
 }
 

@@ -17,7 +17,7 @@ namespace perseus {
 
 class Agreements final : public SubmissionSink, public GpuLaunchesHost, public NameConflictHost {
  public:
-  explicit Agreements(const Wiring& wiring) : with_(wiring) {}
+  explicit Agreements(const Wiring& wiring) : wiring_(wiring) {}
 
   // Makes the host of the set's negotiator, which ties it to the engine.
   std::unique_ptr<NegotiatorHost> host_of(ProcessSet& set);
@@ -29,7 +29,7 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   // Begins or joins a round of the set if there is reason to. (NameConflictHost.)
   void advance(ProcessSet& set) override;
   // Asks the members of the set to end the round that is under way, or else the next one.
-  void demand_round(ProcessSet& set);
+  void request_round(ProcessSet& set);
 
   // GpuLaunchesHost and NameConflictHost.
   const ProcessSet& world() const override;
@@ -53,7 +53,7 @@ class Agreements final : public SubmissionSink, public GpuLaunchesHost, public N
   // execution, and puts the others into the batch.
   void fill(Batch& batch, ProcessSet& set, const Agreement& agreement);
 
-  const Wiring with_;
+  const Wiring wiring_;
   uint64_t time_ = 0;  // the latest Agreement::time, in any set
 };
 

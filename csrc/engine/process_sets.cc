@@ -21,7 +21,7 @@ bool is_known_to_all(int32_t id) { return id < ProcessSet::kFirstOpened; }
 }  // namespace
 
 ProcessSets::ProcessSets(const Wiring& wiring)
-    : with_(wiring), rank_(wiring.mesh.topology().rank) {}
+    : wiring_(wiring), rank_(wiring.mesh.topology().rank) {}
 
 // ---- Which sets there are.
 
@@ -47,7 +47,7 @@ ProcessSetPtr ProcessSets::find(int32_t id) const {
 }
 
 void ProcessSets::open_world() {
-  std::vector<int> everyone(with_.mesh.topology().size);
+  std::vector<int> everyone(wiring_.mesh.topology().size);
   for (size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
   open(next_id_++, std::move(everyone));
 }
@@ -61,16 +61,16 @@ void ProcessSets::open(int32_t id, std::vector<int> ranks) {
     std::vector<Link*> links;
     std::vector<int> host_of;
     for (int rank : ranks) {
-      links.push_back(rank == rank_ ? nullptr : &with_.mesh.link(rank));
-      host_of.push_back(with_.mesh.topology().host_of[rank]);
+      links.push_back(rank == rank_ ? nullptr : &wiring_.mesh.link(rank));
+      host_of.push_back(wiring_.mesh.topology().host_of[rank]);
     }
     set->group = make_group(set->index, std::move(links), std::move(host_of));
     ByteWriter prefix;
     prefix.put(ControlKind::kBallot);
     prefix.put(id);
-    set->host = with_.agreements.host_of(*set);
+    set->host = wiring_.agreements.host_of(*set);
     set->negotiator = std::make_unique<Negotiator>(
-        set->index, set->group.size, ranks, static_cast<size_t>(with_.settings.cache_capacity),
+        set->index, set->group.size, ranks, static_cast<size_t>(wiring_.settings.cache_capacity),
         std::vector<std::byte>(prefix.bytes().begin(), prefix.bytes().end()), *set->host);
   }
   sets_[id] = set;
@@ -78,7 +78,7 @@ void ProcessSets::open(int32_t id, std::vector<int> ranks) {
     std::lock_guard lock(ranks_mutex_);
     ranks_[id] = std::make_shared<const std::vector<int>>(std::move(ranks));
   }
-  for (const auto& [rank, leaving] : with_.departures.by_rank()) apply_leaving(*set, leaving);
+  for (const auto& [rank, leaving] : wiring_.departures.by_rank()) apply_leaving(*set, leaving);
   if (auto early = early_messages_.extract(id); !early.empty()) {
     for (const auto& [from, message] : early.mapped()) on_control(from, message);
   }
@@ -88,7 +88,7 @@ void ProcessSets::close(int32_t id) {
   const ProcessSetPtr set = find(id);
   const Status why = set_is_gone(id);
   fail_pending(*set, why);
-  with_.executor.cancel_launches(*set, why);
+  wiring_.executor.cancel_launches(*set, why);
   sets_.erase(id);
   std::lock_guard lock(ranks_mutex_);
   ranks_.erase(id);
@@ -143,30 +143,30 @@ void ProcessSets::on_control(int from, std::span<const std::byte> message) {
   } else if (const auto closed = Closed::read(body)) {
     return on_closed(*set, *closed);
   }
-  with_.termination.break_world(
-      {from, with_.mesh.topology().name(from) + " sent a malformed control message"});
+  wiring_.termination.break_world(
+      {from, wiring_.mesh.topology().name(from) + " sent a malformed control message"});
 }
 
 void ProcessSets::on_ballot(ProcessSet& set, int from, ByteReader reader,
                             std::span<const std::byte> message) {
-  with_.counters.agreement_messages_received.add();
-  with_.counters.agreement_bytes_received.add(message.size());
+  wiring_.counters.agreement_messages_received.add();
+  wiring_.counters.agreement_bytes_received.add(message.size());
   const Status status = set.negotiator->receive(message.last(reader.remaining()));
   if (!status.is_ok()) {
-    return with_.termination.break_world(
-        {from, status.message() + " from " + with_.mesh.topology().name(from)});
+    return wiring_.termination.break_world(
+        {from, status.message() + " from " + wiring_.mesh.topology().name(from)});
   }
-  with_.agreements.advance(set);
+  wiring_.agreements.advance(set);
 }
 
 void ProcessSets::on_round_demand(ProcessSet& set, int from, uint64_t round) {
   // A rank can be at most one round ahead.
   if (round > set.negotiator->completed_rounds() + 2) {
-    return with_.termination.break_world(
-        {from, with_.mesh.topology().name(from) + " demands a round that it cannot be in"});
+    return wiring_.termination.break_world(
+        {from, wiring_.mesh.topology().name(from) + " demands a round that it cannot be in"});
   }
   set.negotiator->demand(round);
-  with_.agreements.advance(set);
+  wiring_.agreements.advance(set);
 }
 
 // The member that closes the set has done its part of the rounds that it ended.
@@ -182,7 +182,7 @@ void ProcessSets::keep_early(int32_t set, int from, std::span<const std::byte> m
 }
 
 void ProcessSets::tell_neighbours(const ProcessSet& set, std::span<const std::byte> message) {
-  for (const int peer : set.neighbours()) with_.mesh.send_control(peer, message);
+  for (const int peer : set.neighbours()) wiring_.mesh.send_control(peer, message);
 }
 
 // ---- Sets that only their members know. The engine's thread opens and closes them by itself,
@@ -192,7 +192,7 @@ void ProcessSets::open_or_close(const OperationPtr& operation) {
   if (operation->description.kind == OperationKind::kRemoveProcessSet) {
     begin_closing(operation);
   } else {
-    with_.tracker.complete(operation, open_by_members(*operation));
+    wiring_.tracker.complete(operation, open_by_members(*operation));
   }
 }
 
@@ -212,7 +212,7 @@ void ProcessSets::begin_closing(const OperationPtr& operation) {
   const int32_t id = operation->new_set;
   const ProcessSetPtr set = find(id);
   if (set == nullptr || closing_.contains(id)) {
-    return with_.tracker.complete(
+    return wiring_.tracker.complete(
         operation, Status::invalid_argument("process set " + std::to_string(id) + " is not open"));
   }
   closing_[id] = operation;
@@ -220,15 +220,15 @@ void ProcessSets::begin_closing(const OperationPtr& operation) {
   Negotiator& negotiator = *set->negotiator;
   negotiator.limit_rounds(negotiator.completed_rounds() + (negotiator.is_in_round() ? 1 : 0));
   if (!negotiator.is_exhausted()) {
-    with_.agreements.demand_round(*set);
-    with_.loop.call_at(Clock::now() + kRoundTime, [this, id] { finish_closing(id); });
+    wiring_.agreements.request_round(*set);
+    wiring_.loop.call_at(Clock::now() + kRoundTime, [this, id] { finish_closing(id); });
   }
-  with_.agreements.advance(*set);
+  wiring_.agreements.advance(*set);
 }
 
 void ProcessSets::on_exhausted(const ProcessSet& set) {
   // The caller may still need the set.
-  if (closing_.contains(set.id)) with_.loop.post([this, id = set.id] { finish_closing(id); });
+  if (closing_.contains(set.id)) wiring_.loop.post([this, id = set.id] { finish_closing(id); });
 }
 
 void ProcessSets::finish_closing(int32_t id) {
@@ -239,7 +239,7 @@ void ProcessSets::finish_closing(int32_t id) {
   tell_neighbours(*set, closed.write());
   close(id);
   closed_.insert(id);
-  with_.tracker.complete(closing.mapped(), {});
+  wiring_.tracker.complete(closing.mapped(), {});
 }
 
 // ---- Ranks that leave, and the end.
@@ -254,7 +254,7 @@ void ProcessSets::on_leaving(const Leaving& leaving) {
 void ProcessSets::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
   set.negotiator->limit_rounds(leaving.last_round(set.id));
-  if (set.broken.is_ok() && with_.blame.rank() < 0) with_.blame.put_on(leaving.rank, true);
+  if (set.broken.is_ok() && wiring_.blame.rank() < 0) wiring_.blame.put_on(leaving.rank, true);
   go_without(set, leaving.rank);
 }
 
@@ -262,20 +262,21 @@ void ProcessSets::apply_leaving(ProcessSet& set, const Leaving& leaving) {
 // the former rank reports nothing, so this does not wait for the links to fail.
 void ProcessSets::go_without(ProcessSet& set, int rank) {
   if (set.departed < 0) set.departed = rank;
-  const Broken news = with_.departures.news_of_first(set);
+  const Broken news = wiring_.departures.news_of_first(set);
   if (set.broken.is_ok()) set.broken = Status::without(set.departed, news.why);
-  with_.agreements.advance(set);
-  if (with_.executor.is_running_after(set.id, set.negotiator->last_round())) {
-    with_.termination.break_world(news);
+  wiring_.agreements.advance(set);
+  if (wiring_.executor.is_running_after(set.id, set.negotiator->last_round())) {
+    wiring_.termination.break_world(news);
   }
 }
 
 std::set<int> ProcessSets::awaited_peers() const {
   std::set<int> awaited;
   for (const auto& [id, set] : sets_) {
-    if (set->negotiator == nullptr || (set->pending.empty() && with_.executor.is_idle())) continue;
+    if (set->negotiator == nullptr || (set->pending.empty() && wiring_.executor.is_idle()))
+      continue;
     for (const int peer : set->neighbours()) {
-      if (!with_.departures.contains(peer)) awaited.insert(peer);
+      if (!wiring_.departures.contains(peer)) awaited.insert(peer);
     }
   }
   return awaited;
@@ -284,7 +285,7 @@ std::set<int> ProcessSets::awaited_peers() const {
 bool ProcessSets::awaits(int peer) const {
   return std::ranges::any_of(sets_, [&](const auto& entry) {
     const ProcessSet& set = *entry.second;
-    return set.has(peer) && (!set.pending.empty() || with_.executor.is_running_after(set.id, 0));
+    return set.has(peer) && (!set.pending.empty() || wiring_.executor.is_running_after(set.id, 0));
   });
 }
 
@@ -302,7 +303,7 @@ void ProcessSets::leave(const std::string& why, const Status& told_here) {
 
 void ProcessSets::fail_all(const Status& why) {
   for (const auto& [id, set] : std::map(sets_)) {
-    with_.executor.cancel_launches(*set, why);
+    wiring_.executor.cancel_launches(*set, why);
     fail_pending(*set, why);
   }
   fail_closing(why);
@@ -311,12 +312,13 @@ void ProcessSets::fail_all(const Status& why) {
 void ProcessSets::fail_pending(ProcessSet& set, const Status& why) {
   if (set.broken.is_ok()) set.broken = why;
   for (auto& [key, operation] : std::exchange(set.pending, {})) {
-    with_.tracker.complete(operation, why);
+    wiring_.tracker.complete(operation, why);
   }
 }
 
 void ProcessSets::fail_closing(const Status& why) {
-  for (auto& [id, operation] : std::exchange(closing_, {})) with_.tracker.complete(operation, why);
+  for (auto& [id, operation] : std::exchange(closing_, {}))
+    wiring_.tracker.complete(operation, why);
 }
 
 }  // namespace perseus

@@ -91,7 +91,7 @@ class ProcessSets {
   // and breaks the world if something is running that the rank has no part in.
   void go_without(ProcessSet& set, int rank);
 
-  const Wiring with_;
+  const Wiring wiring_;
   const int rank_;
 
   mutable std::mutex ranks_mutex_;

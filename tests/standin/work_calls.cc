@@ -114,7 +114,7 @@ PERSEUS_STANDIN_API CuResult cuLaunchKernel(CuFunction function, unsigned grid_x
   if (block_x != kMoveThreads || block_y != 1 || block_z != 1) {
     fail(kernel.name + " launched with blocks of " + std::to_string(block_x) + " threads");
   }
-  if (table->count < 0 || table->count > MoveTable::kCapacity) {
+  if (table->count > MoveTable::kCapacity) {
     fail(kernel.name + " launched with " + std::to_string(table->count) + " runs");
   }
   Simulator::get().launch(*found, kernel.name.c_str(), accesses_of(kernel, *table),

@@ -1,7 +1,6 @@
 #include "execution/gpu/nccl_group.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <utility>
 
@@ -110,36 +109,38 @@ Task NcclGroup::exchange(CollectiveOptions options) {
 // Some ranks, evenly spread over the set, make ids. The ranks up to the next one connect through
 // it.
 Task NcclGroup::exchange_ids(CollectiveOptions options) {
-  struct Ids {
+  struct LaneId {
     uint64_t is_error = 0;
-    std::array<NcclUniqueId, kMostNcclLanes> by_lane{};
+    NcclUniqueId id{};
   };
   const Group& group = set_.group;
   const int roots = roots_of(library_, settings_, group.size);
-  std::vector<Ids> all(roots);
+  std::vector<LaneId> all(roots * lanes());
   std::vector<uint64_t> bytes_of(group.size, 0);
-  for (int root = 0; root < roots; ++root) bytes_of[root * group.size / roots] = sizeof(Ids);
-  Ids mine;
+  for (int root = 0; root < roots; ++root) {
+    bytes_of[root * group.size / roots] = lanes() * sizeof(LaneId);
+  }
+  std::vector<LaneId> mine(lanes());
   Status made;
   if (bytes_of[group.index] > 0) {
     AwaitableGpuWork making(thread_, nullptr, [&]() -> Status {
-      for (int lane = 0; lane < lanes(); ++lane) {
-        const NcclResult result = setup_.nccl.unique_id(&mine.by_lane[lane]);
+      for (LaneId& lane : mine) {
+        const NcclResult result = setup_.nccl.unique_id(&lane.id);
         PERSEUS_RETURN_IF_ERROR(nccl_status(setup_.nccl, result, "beginning with NCCL"));
       }
       return {};
     });
     made = co_await making;
-    mine.is_error = !made.is_ok();
+    mine.front().is_error = !made.is_ok();
   }
-  const Status sent = co_await allgather(group, options, &mine, all.data(), bytes_of);
+  const Status sent = co_await allgather(group, options, mine.data(), all.data(), bytes_of);
   PERSEUS_CO_RETURN_IF_ERROR(made);
   PERSEUS_CO_RETURN_IF_ERROR(sent);
-  for (const Ids& theirs : all) {
-    if (theirs.is_error != 0) {
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].is_error != 0) {
       co_return Status::aborted("a rank of the process set could not begin with NCCL");
     }
-    for (int lane = 0; lane < lanes(); ++lane) ids_[lane].push_back(theirs.by_lane[lane]);
+    ids_[i % lanes()].push_back(all[i].id);
   }
   co_return Status::ok();
 }

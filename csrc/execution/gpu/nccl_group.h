@@ -16,9 +16,6 @@
 
 namespace perseus {
 
-// The largest value of PERSEUS_NCCL_LANES.
-inline constexpr int kMostNcclLanes = 16;
-
 // Returns an error if the operation is on another GPU: a rank's communicators use one GPU.
 Status check_same_gpu(const Operation& operation, const Gpu& gpu);
 

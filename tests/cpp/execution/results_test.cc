@@ -13,7 +13,9 @@ TEST(Results, RowsAreSpreadAsEvenlyAsCanBeTheFirstRanksTakingOneMore) {
         const int64_t share = rows_of(rows, size, index);
         EXPECT_GE(share, rows / size);
         EXPECT_LE(share, rows / size + 1);
-        if (index > 0) EXPECT_LE(share, rows_of(rows, size, index - 1));
+        if (index > 0) {
+          EXPECT_LE(share, rows_of(rows, size, index - 1));
+        }
         total += share;
       }
       EXPECT_EQ(total, rows);

@@ -463,7 +463,9 @@ TEST_P(AnySize, RanksThatSubmitInDifferentOrdersHaveAllInputsOrNone) {
     EXPECT_EQ(came + absent, static_cast<int64_t>(cluster.inputs(r).size()));
     EXPECT_GE(came, kSteps - 1);
     for (size_t i = 0; i < cluster.inputs(r).size(); ++i) {
-      if (!cluster.inputs(r)[i].empty()) EXPECT_EQ(cluster.agreements(r)[i].ready.size(), 1u);
+      if (!cluster.inputs(r)[i].empty()) {
+        EXPECT_EQ(cluster.agreements(r)[i].ready.size(), 1u);
+      }
     }
   }
 }

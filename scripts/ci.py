@@ -103,8 +103,6 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("unit", (_script("python_tests.py", "unit"),), needs=built),
         Part("ranks", (_script("python_tests.py", "ranks", "--ranks", *ranks),), needs=built),
         Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
-        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
-        Part("C++ tests", (_script("cpp_tests.py"),), needs=built),
     ]
     return [
         Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
@@ -116,6 +114,8 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=built),
         Part("wheel", (wheel_test,), needs=built),
         Part("fuzz", (_script("fuzz.py", FUZZ_SECONDS),), needs=("address sanitizer",)),
+        Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
+        Part("C++ tests", (_script("cpp_tests.py"),), needs=built),
     ]
 
 

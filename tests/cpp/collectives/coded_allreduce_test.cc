@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/loopback.h"
-#include "collectives/reference.h"
+#include "reference/reduced.h"
 
 namespace perseus {
 namespace {

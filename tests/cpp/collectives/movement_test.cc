@@ -8,7 +8,7 @@
 
 #include "collectives/collective.h"
 #include "collectives/loopback.h"
-#include "collectives/pattern.h"
+#include "reference/pattern.h"
 
 namespace perseus {
 namespace {

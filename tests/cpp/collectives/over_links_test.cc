@@ -9,8 +9,8 @@
 
 #include "base/buffer_pool.h"
 #include "collectives/collective.h"
-#include "collectives/pattern.h"
-#include "collectives/reference.h"
+#include "reference/pattern.h"
+#include "reference/reduced.h"
 #include "sanitizers.h"
 #include "transport/thread_world.h"
 #include "transport/transports_under_test.h"
@@ -43,9 +43,7 @@ Status wrong(const Suite& suite, std::string_view what) {
 
 // Returns whether all ranks hold the same bytes, by comparing hashes.
 Task expect_same_bits(Suite& suite, const Elements& result) {
-  const std::vector<std::byte> bytes = result.bytes();
-  const uint64_t hash =
-      std::hash<std::string_view>()({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const uint64_t hash = std::hash<std::string_view>()(result.bytes());
   std::vector<uint64_t> hashes(suite.group.size);
   const std::vector<uint64_t> bytes_of(suite.group.size, sizeof(hash));
   Task gather = allgather(suite.group, suite.next_options(), &hash, hashes.data(), bytes_of);

@@ -6,7 +6,7 @@
 
 #include "collectives/collective.h"
 #include "collectives/loopback.h"
-#include "collectives/reference.h"
+#include "reference/reduced.h"
 
 namespace perseus {
 namespace {

@@ -15,7 +15,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cuda/kernels_image.h"
 #include "device/cuda/move_launch.h"
-#include "device/elements.h"
+#include "reference/elements.h"
 #include "sanitizers.h"
 #include "standin/host_kernels.h"
 

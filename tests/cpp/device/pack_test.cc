@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "device/elements.h"
+#include "reference/elements.h"
 
 namespace perseus {
 namespace {

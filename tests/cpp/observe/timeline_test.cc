@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "observe/json_reader.h"
+#include "sanitizers.h"
 
 namespace perseus {
 namespace {
@@ -110,14 +111,15 @@ TEST_F(TimelineTest, EachTensorIsARowAndEachStreamALaneOfIt) {
 TEST_F(TimelineTest, TimesNeverGoBack) {
   Timeline timeline;
   ASSERT_TRUE(timeline.start(path(), false).is_ok());
+  constexpr size_t kThreads = 4, kTimes = test::kIsSanitized ? 400 : 2000;
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
+  for (size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&timeline, t] {
       const std::string tensor = "tensor" + std::to_string(t);
-      for (int i = 0; i < 2000; ++i) {
+      for (size_t i = 0; i < kTimes; ++i) {
         timeline.begin(tensor, "ALLREDUCE");
-        timeline.begin(tensor, "SHARD", t);
-        timeline.end(tensor, t);
+        timeline.begin(tensor, "SHARD", static_cast<int>(t));
+        timeline.end(tensor, static_cast<int>(t));
         timeline.end(tensor);
       }
     });
@@ -126,8 +128,8 @@ TEST_F(TimelineTest, TimesNeverGoBack) {
   timeline.stop();
 
   const std::vector<Json> all = records();
-  EXPECT_EQ(with_phase(all, "B").size(), 4u * 2000 * 2);
-  EXPECT_EQ(with_phase(all, "E").size(), 4u * 2000 * 2);
+  EXPECT_EQ(with_phase(all, "B").size(), kThreads * kTimes * 2);
+  EXPECT_EQ(with_phase(all, "E").size(), kThreads * kTimes * 2);
   double last = 0;
   for (const Json& record : all) {
     if (!record.has("ts")) continue;
@@ -233,8 +235,11 @@ TEST_F(TimelineTest, StopWhileOtherThreadsRecordLeavesAWholeFile) {
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {
       while (!done.load()) {
-        timeline.begin("w", "ALLREDUCE");
-        timeline.end("w");
+        for (int i = 0; i < 100; ++i) {
+          timeline.begin("w", "ALLREDUCE");
+          timeline.end("w");
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     });
   }

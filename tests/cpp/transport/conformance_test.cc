@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "reference/pattern.h"
 #include "transport/thread_world.h"
 #include "transport/transports_under_test.h"
 
@@ -22,19 +23,8 @@ class ConformanceTest : public testing::TestWithParam<TransportUnderTest> {
 INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(transports_under_test()),
                          [](const auto& info) { return info.param.name; });
 
-// Bytes whose values tell their positions.
-std::vector<std::byte> pattern(size_t bytes, uint32_t seed) {
-  std::vector<std::byte> data(bytes);
-  uint32_t state = seed * 2654435761u + 1;
-  for (std::byte& byte : data) {
-    state = state * 1664525u + 1013904223u;
-    byte = static_cast<std::byte>(state >> 24);
-  }
-  return data;
-}
-
 Task receive_pattern(Link& link, Tag tag, size_t bytes, uint32_t seed) {
-  std::vector<std::byte> target(bytes);
+  Bytes target(bytes);
   Transfer transfer;
   link.receive(transfer, tag, target.data(), bytes);
   Status status = co_await transfer;
@@ -44,7 +34,7 @@ Task receive_pattern(Link& link, Tag tag, size_t bytes, uint32_t seed) {
 }
 
 Task send_pattern(Link& link, Tag tag, size_t bytes, uint32_t seed, int32_t priority = 0) {
-  const std::vector<std::byte> source = pattern(bytes, seed);
+  const Bytes source = pattern(bytes, seed);
   Transfer transfer;
   link.send(transfer, tag, source.data(), bytes, priority);
   Status status = co_await transfer;

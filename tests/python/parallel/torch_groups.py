@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +27,17 @@ all_gather_single = newest_name("all_gather_single", "all_gather_into_tensor")
 reduce_scatter_single = newest_name("reduce_scatter_single", "reduce_scatter_tensor")
 
 
+#: The files over which meet() made groups.
+stores: list[Path] = []
+
+
 def meet() -> None:
-    """init_process_group over a file that rank 0 names, and that the last of them removes."""
+    """init_process_group over a file that rank 0 names."""
     path = hvd.broadcast_object(
         f"{tempfile.gettempdir()}/perseus-store-{uuid.uuid4()}" if hvd.rank() == 0 else None,
         name="store",
     )
+    stores.append(Path(path))
     dist.init_process_group(
         "perseus", init_method=f"file://{path}", rank=hvd.rank(), world_size=hvd.size()
     )
@@ -43,6 +49,10 @@ def group() -> Iterator[None]:
     meet()
     yield
     dist.destroy_process_group()
+    # PyTorch removes a store's file only if each rank destroys its store before it ends.
+    hvd.barrier()
+    while stores:
+        stores.pop().unlink(missing_ok=True)
     assert hvd.is_initialized()  # by us, so it is ours to shut down
 
 

@@ -1,20 +1,14 @@
-// Inputs of every rank and the expected result of their reduction, in float64.
-#pragma once
+#include "reference/reduced.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <mutex>
 #include <tuple>
-#include <vector>
-
-#include "base/types.h"
-#include "device/elements.h"
 
 namespace perseus {
 
-// Drawn once and kept, since drawing them takes longer than reducing them. Any thread.
-inline const std::vector<Elements>& inputs_of(int ranks, DataType type, size_t elements) {
+const std::vector<Elements>& inputs_of(int ranks, DataType type, size_t elements) {
   static std::mutex mutex;
   static std::map<std::tuple<int, DataType, size_t>, std::vector<Elements>> drawn;
   const std::lock_guard lock(mutex);
@@ -25,13 +19,8 @@ inline const std::vector<Elements>& inputs_of(int ranks, DataType type, size_t e
   return inputs;
 }
 
-struct Expected {
-  double value;
-  double magnitude;  // rounding errors are relative to this
-};
-
-inline Expected expected_reduction(const std::vector<Elements>& inputs, DataType type, ReduceOp op,
-                                   size_t i) {
+Expected expected_reduction(const std::vector<Elements>& inputs, DataType type, ReduceOp op,
+                            size_t i) {
   Expected expected{inputs[0][i], std::abs(inputs[0][i])};
   for (size_t rank = 1; rank < inputs.size(); ++rank) {
     const double value = inputs[rank][i];
@@ -49,24 +38,22 @@ inline Expected expected_reduction(const std::vector<Elements>& inputs, DataType
   return expected;
 }
 
-// The largest error that `roundings` roundings to the type may add up to.
-inline double tolerance(DataType type, const Expected& expected, ReduceOp op, int roundings) {
+double tolerance(DataType type, const Expected& expected, ReduceOp op, int roundings) {
   if (!is_floating(type) || op == ReduceOp::kMin || op == ReduceOp::kMax) return 0;
   const FloatFormat format = format_of(type);
   return roundings * (std::ldexp(expected.magnitude, -format.precision) +
                       std::ldexp(1.0, format.smallest - format.precision));
 }
 
-// Returns the first element of `result` that differs by more than `roundings` roundings from the
-// reduction of the inputs' elements, beginning with `offset`; result.size() if there is none.
-inline size_t first_wrong(const Elements& result, const std::vector<Elements>& inputs,
-                          size_t offset, DataType type, ReduceOp op, int roundings) {
-  for (size_t i = 0; i < result.size(); ++i) {
+size_t first_wrong(const Elements& result, const std::vector<Elements>& inputs, size_t offset,
+                   DataType type, ReduceOp op, int roundings) {
+  const std::vector<double> values = result.values();
+  for (size_t i = 0; i < values.size(); ++i) {
     const Expected expected = expected_reduction(inputs, type, op, offset + i);
-    const double error = std::abs(result[i] - expected.value);
+    const double error = std::abs(values[i] - expected.value);
     if (!(error <= tolerance(type, expected, op, roundings))) return i;
   }
-  return result.size();
+  return values.size();
 }
 
 }  // namespace perseus

@@ -85,7 +85,8 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
 
     Tests with limits of time, and those over hosts, run beside compilers, which do not start
     processes by the dozen. Ranks over MPI wait actively, so they count as computing: beside other
-    tests, both took longer than one after the other.
+    tests, both took longer than one after the other. MXNet and C++ tests compute, too; they come
+    last among the parts that do not, which would otherwise end long before those that do.
     """
     python = str(VENV / "bin/python")
     wheel_test = (str(ROOT / "scripts/wheel_test.sh"), python, "--as-tested")

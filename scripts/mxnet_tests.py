@@ -8,6 +8,7 @@ the other tests' and that does not exist for Python after 3.11.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 
@@ -21,6 +22,10 @@ OPTIONS = ["-W", "ignore"]
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ranks", nargs="+", type=int, metavar="N")
+    parser.add_argument("--all-ranks", action="store_true", help="run all files at each N")
+    args = parser.parse_args()
     if sys.version_info[:2] > NEWEST_PYTHON:
         why = "MXNet 1.9 takes NumPy < 1.24, and so Python 3.11 or older"
         sys.exit(debian.skipped("the tests of MXNet", why))
@@ -34,15 +39,13 @@ def main() -> None:
         "horovod.mxnet",
         python=python,
     )
-    all_ranks = "--all-ranks" in sys.argv
-    sizes = [int(word) for word in sys.argv[1:] if word != "--all-ranks"]
     python_tests.run(
         "MXNet",
         [
             ("signatures", signatures),
             ("jobs", jobs),
             *python_tests.of_ranks(
-                "mxnet_adapter", sizes, *OPTIONS, python=python, all_files=all_ranks
+                "mxnet_adapter", args.ranks, *OPTIONS, python=python, all_files=args.all_ranks
             ),
         ],
     )

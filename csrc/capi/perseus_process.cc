@@ -1,4 +1,5 @@
-// perseus.h: init, shutdown, and where this process stands in the job.
+// perseus.h: init, shutdown, this process's place in the job, and what holds for all of the
+// process.
 #include <string>
 #include <vector>
 

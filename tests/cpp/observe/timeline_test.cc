@@ -111,15 +111,16 @@ TEST_F(TimelineTest, EachTensorIsARowAndEachStreamALaneOfIt) {
 TEST_F(TimelineTest, TimesNeverGoBack) {
   Timeline timeline;
   ASSERT_TRUE(timeline.start(path(), false).is_ok());
-  constexpr size_t kThreads = 4, kTimes = test::kIsSanitized ? 400 : 2000;
+  constexpr int kThreads = 4;
+  constexpr size_t kTimes = test::kIsSanitized ? 400 : 2000;
   std::vector<std::thread> threads;
-  for (size_t t = 0; t < kThreads; ++t) {
+  for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&timeline, t] {
       const std::string tensor = "tensor" + std::to_string(t);
       for (size_t i = 0; i < kTimes; ++i) {
         timeline.begin(tensor, "ALLREDUCE");
-        timeline.begin(tensor, "SHARD", static_cast<int>(t));
-        timeline.end(tensor, static_cast<int>(t));
+        timeline.begin(tensor, "SHARD", t);
+        timeline.end(tensor, t);
         timeline.end(tensor);
       }
     });

@@ -83,10 +83,9 @@ def _environment(folder: Path, *groups: str) -> tuple[str, ...]:
 def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> list[Part]:
     """Returns all parts, in the order in which they begin, as far as their needs allow.
 
-    Tests with limits of time, and those over hosts, run beside compilers, which do not start
-    processes by the dozen. Ranks over MPI wait actively, so they count as computing: beside other
-    tests, both took longer than one after the other. MXNet and C++ tests compute, too; they come
-    last among the parts that do not, which would otherwise end long before those that do.
+    Tests with limits of time, and those over hosts, run beside sanitizers, which start few
+    processes at a time. MPI, MXNet and C++ tests compute, too; they come last among the parts that
+    do not, which would otherwise end long before those that do.
     """
     python = str(VENV / "bin/python")
     wheel_test = (str(ROOT / "scripts/wheel_test.sh"), python, "--as-tested")
@@ -103,7 +102,6 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("thread sanitizer", (_script("cpp_tests.py", "thread"),), needs=built),
         Part("unit", (_script("python_tests.py", "unit"),), needs=built),
         Part("ranks", (_script("python_tests.py", "ranks", "--ranks", *ranks),), needs=built),
-        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
     ]
     return [
         Part("packages", (_script_of_system("ci.py", "--fetch-packages"),)),
@@ -115,6 +113,7 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=built),
         Part("wheel", (wheel_test,), needs=built),
         Part("fuzz", (_script("fuzz.py", FUZZ_SECONDS),), needs=("address sanitizer",)),
+        Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),
         Part("MXNet", (_script_of_system("mxnet_tests.py", *ranks),), needs=built),
         Part("C++ tests", (_script("cpp_tests.py"),), needs=built),
     ]
@@ -214,6 +213,9 @@ class Run:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         # ninja would run two more compilers, and what runs beside them needs the processors too.
         environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count()))
+        # NumPy's BLAS would start threads that wait actively at first, which is a third of what
+        # importing NumPy takes. No test is about NumPy's speed.
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         process = subprocess.Popen(
             command,
             cwd=ROOT,

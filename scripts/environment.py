@@ -1,7 +1,9 @@
 """environment.py FOLDER GROUP...: makes a virtual environment and installs requirements/GROUP.txt.
 
 A stamp in the environment holds the hash of what was installed, so a second run does nothing. If
-there is a requirements/GROUP-no-deps.txt, that is installed without dependencies.
+there is a requirements/GROUP-no-deps.txt, that is installed without dependencies. At the end,
+bytecode is written for what most processes import: without it, the first of them would take seconds
+longer, or all of them where Python may not write bytecode.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import installer
 import quick_gc
 
 REQUIREMENTS = debian.ROOT / "requirements"
+#: Modules that take longest to import, with what they import.
+LARGE = ("mxnet", "tensorflow", "torch._dynamo")
 
 
 def create(folder: Path) -> None:
@@ -36,13 +40,38 @@ def create(folder: Path) -> None:
         )
 
 
-def install(folder: Path, group: str) -> None:
+def install(folder: Path, *groups: str) -> None:
+    installed = [_install_group(folder, group) for group in groups]
+    if any(installed):
+        _write_bytecode(folder)
+
+
+def _write_bytecode(folder: Path) -> None:
+    variables = {**os.environ}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    importing = [
+        # A module may be missing or broken, which is for the tests that need it to say.
+        subprocess.Popen(
+            [str(folder / "bin/python"), "-c", f"import {module}"],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for module in LARGE
+    ]
+    for process in importing:
+        process.wait()
+
+
+def _install_group(folder: Path, group: str) -> bool:
+    """Returns False if the group had been installed already."""
     listed = [REQUIREMENTS / f"{group}.txt", REQUIREMENTS / f"{group}-no-deps.txt"]
     files = [file for file in listed if file.exists()]
     stamp = folder / f".installed-{group}"
     content = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     if stamp.exists() and stamp.read_text() == content:
-        return
+        return False
     print(f"make: installing requirements/{group}.txt into {folder.name}", flush=True)
     for file in files:
         options = ["--no-deps"] if file.stem.endswith("-no-deps") else []
@@ -52,6 +81,7 @@ def install(folder: Path, group: str) -> None:
                 "make: it needs a package index: check the network, or PIP_INDEX_URL and proxies."
             )
     stamp.write_text(content)
+    return True
 
 
 def of_the_tree(group: str) -> Path:
@@ -69,8 +99,7 @@ def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     create(folder)
     quick_gc.install(folder)
-    for group in sys.argv[2:]:
-        install(folder, group)
+    install(folder, *sys.argv[2:])
 
 
 if __name__ == "__main__":

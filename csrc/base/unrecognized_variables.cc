@@ -64,13 +64,13 @@ std::vector<std::string> unknown_variables(const char* const* environment) {
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view variable(*environment, std::strcspn(*environment, "="));
     if (!variable.starts_with("PERSEUS_")) continue;
+    if (std::find(known.begin(), known.end(), variable) != known.end()) continue;
     std::string_view nearest;
     size_t distance = SIZE_MAX;
     for (std::string_view name : known) {
       const size_t to_name = edit_distance(variable, name);
       if (to_name < distance) distance = to_name, nearest = name;
     }
-    if (distance == 0) continue;
     // Allows two typing errors, or more in a long name. Only settings begin with
     // PERSEUS_ALLREDUCE_, so those are reported whatever the distance.
     const size_t errors = std::max<size_t>(2, (variable.size() - std::strlen("PERSEUS_")) / 5);

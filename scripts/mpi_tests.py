@@ -23,7 +23,7 @@ import toolchain
 from debian import ROOT
 
 RANKS = "2"
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+PYTEST = [*python_tests.pytest(sys.executable), "-x"]
 SUITE = str(ROOT / "tests/python/parallel")
 # If MPI only brings the ranks together, only these tests depend on it.
 WORLDS = [

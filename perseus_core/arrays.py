@@ -1,6 +1,6 @@
 """Arrays of any kind in CPU memory, as NumPy arrays over the same memory.
 
-Supported are NumPy arrays, Python scalars, and arrays that speak DLPack in CPU memory (CuPy's
+It supports NumPy arrays, Python scalars, and arrays that speak DLPack in CPU memory (CuPy's
 pinned memory, JAX, PyTorch, TensorFlow, ...), the buffer protocol or ``__array_interface__``.
 """
 

@@ -1,6 +1,6 @@
 """Arrays in the memory of GPUs, as inputs of operations and for their results.
 
-Supported are arrays with ``__cuda_array_interface__`` (CuPy, Numba), and arrays that speak DLPack
+It supports arrays with ``__cuda_array_interface__`` (CuPy, Numba), and those that speak DLPack
 on a CUDA GPU (CuPy, PyTorch, JAX, ...). bfloat16 is passed by DLPack only. Arrays must be
 row-major: if a copy on the GPU is needed, the library that made the array has to make it.
 
@@ -188,8 +188,8 @@ def lone_input(array: ArrayLike, rows_of_result: Callable[[int], int | None]) ->
     """Returns the tensor of an operation whose result has another number of rows.
 
     Args:
-      rows_of_result: from the rows of the input to those of the result; None if they are not known
-        before the operation is complete.
+      rows_of_result: maps the input's number of rows to the result's, or to None if that is not
+        known before the operation is complete.
 
     Raises what `pairs` raises.
     """

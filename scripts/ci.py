@@ -1,7 +1,7 @@
 """ci.py [PART...]: runs all checks, or these parts and the parts that they need.
 
-`make test` and CI call it. One part that computes runs beside one that does not. Each part
-writes a log of its own in build/ci, which is printed when the part ends. All parts run, even if one
+`make test` and CI call it. One part that computes runs beside one that does not. Each part writes
+a log of its own in build/ci, which is printed when the part ends. All parts run, even if one
 fails. At the end, a table compares the time that each part took with the time in
 scripts/ci_reference.json, and a list names the slowest tests.
 """
@@ -9,6 +9,7 @@ scripts/ci_reference.json, and a list names the slowest tests.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -130,8 +131,8 @@ def fetch_packages() -> None:
         return
     if debian.fetch(list(PACKAGES), unpack=False):
         return
-    lacking = [name for name in PACKAGES if not debian.fetch([name], unpack=False)]
-    print(f"packages that cannot be installed: {', '.join(lacking) or 'nothing'}")
+    missing = [name for name in PACKAGES if not debian.fetch([name], unpack=False)]
+    print(f"packages that cannot be installed: {', '.join(missing) or 'nothing'}")
 
 
 class Run:
@@ -165,13 +166,17 @@ class Run:
     def end(self) -> None:
         """Ends the commands that are running; each is a process group."""
         for process in list(self._processes):
-            os.killpg(process, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGTERM)
 
     def _next(self) -> Part | None:
-        """Returns the next part that can begin, or None; one of each kind runs at a time."""
-        if self.one_at_a_time and self.running:
+        """Returns the next part that can begin, or None. Two run at a time: one of each kind or,
+        once all that compute have begun, any."""
+        if len(self.running) == (1 if self.one_at_a_time else 2):
             return None
         busy = {part.computes for part in self.running.values()}
+        if not any(part.computes for part in self.waiting):
+            busy = set()
         for part in self.waiting:
             if all(name in self.outcomes for name in part.needs) and part.computes not in busy:
                 return part
@@ -294,13 +299,14 @@ def chosen(names: list[str], ranks: Sequence[str] = RANKS) -> list[Part]:
 
 
 def record(outcomes: dict[str, Outcome]) -> None:
-    figures = {
-        name: {
-            "seconds": round(outcome.seconds),
-            "processor": round(outcome.processor_seconds),
-        }
-        for name, outcome in outcomes.items()
-    }
+    """Writes the figures of parts that passed into REFERENCE, and keeps those of other parts."""
+    figures = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
+    for name, outcome in outcomes.items():
+        if outcome.passed:
+            figures[name] = {
+                "seconds": round(outcome.seconds),
+                "processor": round(outcome.processor_seconds),
+            }
     REFERENCE.write_text(json.dumps(figures, indent=2) + "\n")
 
 

@@ -52,8 +52,11 @@ def _configuration(purpose: str) -> list[str]:
         return [*arguments, "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCUDACXX=OFF"]
     # -O1 -g1 halves the build time and keeps line numbers. No GPU runs the kernels here, so they
     # are compiled for only one architecture.
-    arguments += [f"-DSANITIZE={purpose}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1"]
+    sanitizer, _, extent = purpose.partition("-")
+    arguments += [f"-DSANITIZE={sanitizer}", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -g1"]
     arguments += ["-DPERSEUS_GPU_ARCHITECTURES=90"]
+    if extent == "all":
+        arguments += ["-DTHREAD_TESTS_OF_ONE_THREAD=ON"]
     if purpose == "address" and (clang := fuzzing_compiler()):
         arguments += [f"-DCMAKE_CXX_COMPILER={clang}", "-DPERSEUS_BUILD_FUZZERS=ON"]
     return arguments

@@ -1,6 +1,7 @@
-"""cpp_tests.py [--build] [address|thread|alone]: builds and runs the C++ tests.
+"""cpp_tests.py [--build] [address|thread|thread-all|alone]: builds and runs the C++ tests.
 
 The tests are built as they are, sanitized, or with each source compiled alone (see cpp_build.py).
+`thread` leaves out tests of code with only one thread; `thread-all` does not.
 With --build, they are only built.
 """
 
@@ -69,7 +70,7 @@ def run(purpose: str) -> int:
     ctest += ["-j", str(PROCESSES), "--timeout", str(LONGEST_SECONDS)]
     # ThreadSanitizer of older compilers does not support the address randomisation of newer
     # kernels.
-    if purpose == "thread" and shutil.which("setarch"):
+    if purpose.startswith("thread") and shutil.which("setarch"):
         ctest = ["setarch", platform.machine(), "-R", *ctest]
     output = []
     with subprocess.Popen(
@@ -93,7 +94,7 @@ def run(purpose: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    purposes = ["", "address", "thread", "alone"]
+    purposes = ["", "address", "thread", "thread-all", "alone"]
     parser.add_argument("purpose", nargs="?", default="", choices=purposes)
     parser.add_argument("--build", action="store_true", help="only build them")
     args = parser.parse_args()

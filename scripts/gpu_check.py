@@ -37,7 +37,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from contest.report import machine
 
 TESTS = ROOT / "tests/gpu"
-#: PyTorch's tests for CUDA tensors: those that other tensors have, too, and those that they lack.
+#: PyTorch's tests for CUDA tensors: those shared with CPU tensors, and those for CUDA only.
 TORCH = [
     *(
         ROOT / f"tests/python/parallel/test_torch_{what}.py"

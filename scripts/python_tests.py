@@ -28,8 +28,8 @@ TESTS = ROOT / "tests/python"
 # pytest's exit status when it found no test.
 NO_TESTS = 5
 #: Files that take up to a minute at each number of ranks, nearly all of it in the framework, which
-#: traces and compiles models. What they ask of the engine, other files test at every number of
-#: ranks, so these run at fewer numbers unless all are asked for. The Keras cases of TensorFlow and
+#: traces and compiles models. Other files test at every number of ranks what these ask of the
+#: engine, so these run at fewer numbers unless all are asked for. The Keras cases of TensorFlow and
 #: of PyTorch are the same. The first pattern that a file matches is the one that counts.
 ONLY_AT = {
     "parallel/test_torch_with_compile.py": (2,),

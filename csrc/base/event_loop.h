@@ -15,7 +15,7 @@ namespace perseus {
 using Clock = std::chrono::steady_clock;
 class Event;
 
-// Is called when its file descriptor is ready. Loop thread.
+// Handles the events of a file descriptor. Loop thread.
 class FdHandler {
  public:
   virtual void on_ready(uint32_t epoll_events) = 0;

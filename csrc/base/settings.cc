@@ -75,13 +75,6 @@ class Assignment {
         settings.*std::get<int64_t Settings::*>(row_.field) = *number;
         return {};
       }
-      case SettingKind::kFloat: {
-        std::optional<double> number = parse_real(text);
-        if (!number) return malformed("is not a number");
-        PERSEUS_RETURN_IF_ERROR(bring_into_range(*number, row_.low, row_.high));
-        settings.*std::get<double Settings::*>(row_.field) = *number;
-        return {};
-      }
       case SettingKind::kBool: {
         std::optional<bool> on = alias_ != nullptr ? parse_alias_bool(text) : parse_bool(text);
         if (!on) return malformed("is neither true nor false");

@@ -13,7 +13,6 @@
 namespace perseus {
 
 using SettingInt = int64_t;
-using SettingFloat = double;
 using SettingBool = bool;
 using SettingString = std::string;
 using SettingMiB = uint64_t;  // bytes

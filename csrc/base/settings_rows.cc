@@ -42,7 +42,6 @@ std::string type_name(SettingKind kind) {
     case SettingKind::kBool: return "bool";
     case SettingKind::kString: return "string";
     case SettingKind::kChoice: return "choice";
-    case SettingKind::kFloat:
     case SettingKind::kMiB:
     case SettingKind::kKiB: return "float";
   }
@@ -163,7 +162,6 @@ std::string range_of(const TableRow& row) {
     case SettingKind::kBool: return "0 or 1";
     case SettingKind::kChoice: return choices_text(row);
     case SettingKind::kInt:
-    case SettingKind::kFloat:
     case SettingKind::kMiB:
     case SettingKind::kKiB:
       return to_text(row.low) + " .. " + to_text(row.high) + unit_name(row.kind);
@@ -175,7 +173,6 @@ std::string value_of(const TableRow& row, const Settings& settings) {
   switch (row.kind) {
     case SettingKind::kInt:
       return std::to_string(settings.*std::get<int64_t Settings::*>(row.field));
-    case SettingKind::kFloat: return to_text(settings.*std::get<double Settings::*>(row.field));
     case SettingKind::kBool: return settings.*std::get<bool Settings::*>(row.field) ? "1" : "0";
     case SettingKind::kString: return settings.*std::get<std::string Settings::*>(row.field);
     case SettingKind::kChoice: {

@@ -12,7 +12,7 @@
 
 namespace perseus {
 
-enum class SettingKind { kInt, kFloat, kBool, kString, kChoice, kMiB, kKiB };
+enum class SettingKind { kInt, kBool, kString, kChoice, kMiB, kKiB };
 
 // Access to a field of an enum type by the choice's index in its row.
 struct ChoiceField {
@@ -29,8 +29,8 @@ struct TableRow {
   const char* since;
   const char* aliases;
   const char* help;
-  std::variant<int64_t Settings::*, double Settings::*, bool Settings::*, std::string Settings::*,
-               uint64_t Settings::*, ChoiceField>
+  std::variant<int64_t Settings::*, bool Settings::*, std::string Settings::*, uint64_t Settings::*,
+               ChoiceField>
       field;
 };
 

@@ -51,7 +51,7 @@ class FramePool {
   std::array<FreeFrame*, kClasses> free_{};
 };
 
-// Is told the outcome of a task that no coroutine awaits.
+// Hears the outcome of a task that no coroutine awaits.
 class TaskObserver {
  public:
   virtual void task_finished(const Status& status) = 0;

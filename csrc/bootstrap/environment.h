@@ -27,8 +27,8 @@ struct LaunchEnvironment {
   // takes the first that is free; otherwise there is one.
   std::vector<HostPort> rendezvous;
   std::string secret;  // bytes
-  // Others could guess `secret`. But all ranks are on this host and can agree on a better one, for
-  // which `secret` is the name: see local_secret.h.
+  // `secret` could be guessed. The ranks, all on this host, use it only as the name under which
+  // they agree on a better one: see local_secret.h.
   bool needs_local_secret = false;
   // The launcher lets the other ranks go on when a process fails; they then meet without it.
   bool survivors = false;

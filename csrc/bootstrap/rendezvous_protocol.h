@@ -2,9 +2,8 @@
 // generation of a world:
 //
 //   server  Greeting   magic and a random challenge
-//   client  Hello      its own challenge, its rank and world, and an HMAC over the server's
-//   challenge
-//                      and all of that
+//   client  Hello      its own challenge, its rank and world, and an HMAC over all of that and the
+//                      server's challenge
 //   server  Welcome    its HMAC over both challenges, so that the client knows the server too; or
 //           Refusal    the reason
 //   then any number of rounds, in step on all ranks:

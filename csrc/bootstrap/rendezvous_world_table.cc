@@ -10,7 +10,8 @@ Status WorldTable::check(const Hello& hello) const {
                             std::to_string(hello.size) + " in a job of " + std::to_string(size_);
   const bool whole = hello.ranks.empty();
   if (hello.survivors && !whole) {
-    return Status::invalid_argument("survivors are those of all ranks, not of some");
+    return Status::invalid_argument(
+        "init was given a list of ranks; it must have none in a job that goes on when ranks fail");
   }
   if (hello.rank >= hello.size ||
       (whole ? hello.size != size_ : hello.ranks.size() != hello.size)) {

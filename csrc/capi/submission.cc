@@ -74,7 +74,7 @@ class Checker {
       return wrong("a scalar cannot be scattered; submit a tensor of at least one dimension");
     }
     if (tensor.output != nullptr && is_uneven(name_.kind)) {
-      return wrong("its result's size is not known before; leave the output to the library");
+      return wrong("the size of its result is not known in advance; pass a null output");
     }
     TensorDescription& description = operation_->description.tensors.emplace_back();
     description.dtype = static_cast<DataType>(tensor.dtype);

@@ -79,8 +79,8 @@ Status unknown_handle(perseus_handle_t handle) {
   if (const Operation* inherited = Process::instance().handles.find_inherited(handle)) {
     return Status::not_initialized(
         title(inherited->key) +
-        ": it is an operation of the process that this one was forked from, and only that one can "
-        "wait for it or have its result; here Perseus is as before init()");
+        ": it belongs to the process that this one was forked from; only that one can wait for it "
+        "or take its result, and here Perseus is as before init()");
   }
   return Status::invalid_argument("handle " + std::to_string(handle) +
                                   " was never given out, or has been released");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/event_loop.h"
+#include "base/setting_choices.h"
 #include "base/task.h"
 #include "base/types.h"
 #include "transport/link.h"
@@ -62,14 +63,6 @@ struct CollectiveOptions {
   BufferPool* buffers = nullptr;  // where its scratch comes from
   // More is under way than the caches hold, so results are written past them.
   bool streaming = false;
-};
-
-enum class AllreduceAlgorithm : uint8_t {
-  kAuto,
-  kDirect,
-  kRecursiveDoubling,
-  kRing,
-  kHierarchical
 };
 
 // out = factor * reduction over ranks of in. in may equal out. An average is kSum with a factor of

@@ -18,7 +18,7 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
                mesh.topology().local_size(), static_cast<int>(mesh.topology().host_names.size())),
       watches{{loop, context.settings, context.rank, context.counters, peers},
               {loop, std::chrono::seconds(context.settings.peer_timeout), peers},
-              {loop, std::chrono::seconds(context.settings.mix_up_time), agreements}},
+              {loop, std::chrono::seconds(context.settings.name_conflict_time), agreements}},
       handoff(queue, tracker, executor),
       own_operations(queue, mesh.topology().rank, mesh.topology().size) {
   if (mesh.needs_one_thread()) binding.bind_all();

@@ -14,7 +14,7 @@ class EngineHandoffPolicy final : public LoopHandoffPolicy {
                       const Executor& executor)
       : queue_(queue), tracker_(tracker), executor_(executor) {}
 
-  bool may_hand_off() const override { return queue_.may_lend(); }
+  bool may_hand_off() const override { return queue_.may_hand_off_loop(); }
   bool has_pending_work() const override { return queue_.has_news(); }
   bool is_idle() const override {
     return tracker_.is_idle() && !has_pending_work() && executor_.is_idle();

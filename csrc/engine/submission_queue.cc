@@ -48,7 +48,9 @@ void SubmissionQueue::close(const Status& why) {
   if (closed_.is_ok()) closed_ = why;
 }
 
-bool SubmissionQueue::may_lend() const { return !binding_.is_bound() && !has_user_codecs(); }
+bool SubmissionQueue::may_hand_off_loop() const {
+  return !binding_.is_bound() && !has_user_codecs();
+}
 
 bool SubmissionQueue::poll() {
   if (!has_news()) return false;
@@ -56,7 +58,7 @@ bool SubmissionQueue::poll() {
   {
     std::lock_guard lock(mutex_);
     // Something in the queue is for the engine's own thread, which has been recalled.
-    if (loop_.is_handed_off() && !may_lend()) return false;
+    if (loop_.is_handed_off() && !may_hand_off_loop()) return false;
     has_submissions_.store(false, std::memory_order_release);
     accepted_.swap(queue_);
     refused.swap(refused_);

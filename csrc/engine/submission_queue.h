@@ -47,7 +47,7 @@ class SubmissionQueue final : public Poller {
   void close(const Status& why);
   bool has_news() const { return has_submissions_.load(std::memory_order_acquire); }
   // Returns whether a thread that waits may run the loop now.
-  bool may_lend() const;
+  bool may_hand_off_loop() const;
 
   // ---- Loop thread: Poller.
   bool poll() override;

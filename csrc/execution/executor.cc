@@ -90,10 +90,10 @@ Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int 
                 hosts.launches),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
-// Inside a host few, so that what is under way stays in the caches. Between hosts links need many
-// to choose from. Ranks start shards in different orders, since they learn of them at different
-// moments. With few shards at once, a rank could be full of shards that others have not started,
-// and make all wait.
+// Inside a host only a few shards run at once, so that what is under way stays in the caches.
+// Between hosts, links need many shards to choose from. Ranks start shards in different orders,
+// since they learn of them at different moments. With few shards at once, a rank could be full of
+// shards that others have not started, and make all wait.
 int Executor::most_at_once() const {
   return several_hosts_ ? Admission::kAnyNumber : tuner_.current().streams;
 }

@@ -23,17 +23,6 @@ int codec_id(WireDtype dtype) {
   return kCodecNone;
 }
 
-AllreduceAlgorithm algorithm_of(AlgorithmChoice choice) {
-  switch (choice) {
-    case AlgorithmChoice::kAuto: return AllreduceAlgorithm::kAuto;
-    case AlgorithmChoice::kDirect: return AllreduceAlgorithm::kDirect;
-    case AlgorithmChoice::kRecursiveDoubling: return AllreduceAlgorithm::kRecursiveDoubling;
-    case AlgorithmChoice::kRing: return AllreduceAlgorithm::kRing;
-    case AlgorithmChoice::kHierarchical: return AllreduceAlgorithm::kHierarchical;
-  }
-  return AllreduceAlgorithm::kAuto;
-}
-
 // The user's choice if the group allows it: hierarchical needs several hosts with equally many
 // ranks.
 AllreduceAlgorithm algorithm_for(const RunContext& context, const Group& group, uint64_t bytes) {
@@ -229,7 +218,7 @@ const Codec* codec_for(const Description& description, DataType dtype, const Set
 }
 
 AllreduceAlgorithm wanted_algorithm(const Settings& settings) {
-  const AllreduceAlgorithm wanted = algorithm_of(settings.algorithm);
+  const AllreduceAlgorithm wanted = settings.algorithm;
   const bool is_free = wanted == AllreduceAlgorithm::kAuto;
   return is_free && settings.mode == AllreduceMode::kHierarchical
              ? AllreduceAlgorithm::kHierarchical

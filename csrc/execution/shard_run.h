@@ -64,7 +64,7 @@ struct GpuTurn : Launch {
   Status cancelled;
 };
 
-// Is told when a shard has ended.
+// Hears when a shard has ended.
 class ShardObserver {
  public:
   virtual void shard_finished(ShardRun& run, const Status& status) = 0;

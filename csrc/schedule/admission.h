@@ -1,6 +1,6 @@
 // Decides which shard may start now: those of higher priority first, then in the order of
-// agreement. Limited are the number of shards under way, and the bytes (the credit) of those that
-// are at least as urgent as the next. Less urgent shards do not count towards the credit, since
+// agreement. It limits the number of shards under way, and the bytes (the credit) of those that are
+// at least as urgent as the next. Less urgent shards do not count towards the credit, since
 // links move them later. If they did, ranks that learn of shards at different moments would fill
 // their credit with different ones, and each would wait for the others to start its own.
 //

@@ -6,9 +6,8 @@
 //
 // Launch number n runs on lane n % lanes. It may have two halves of one or more collectives each:
 // an upper one (reduce inside hosts, exchange between them) and a lower one (distribute inside
-// hosts).
-// The lower half is launched after the upper halves of the launches that follow on the other lanes,
-// so that upper and lower halves overlap.
+// hosts). The lower half is launched after the upper halves of the launches that follow on the
+// other lanes, so that upper and lower halves overlap.
 #pragma once
 
 #include <cstdint>

@@ -88,8 +88,7 @@ class FramePort {
 
   // There are two ways to hand over an arriving frame; a channel may choose for each frame.
   // 1. The bytes are in memory, aligned to 8. They are copied or reduced to their target before
-  // this
-  //    returns, or kept under the lease if there is one.
+  //    this returns, or kept under the lease if there is one.
   virtual bool arrived(const FrameHeader& header, const std::byte* data, Lease lease) = 0;
   // 2. The bytes must still be read. target() says where to read header.length bytes to, and the
   //    channel calls landed() when they are there. If target() returns null (for reductions,

@@ -3,8 +3,8 @@
 // they stay in order.
 //
 // If there are several channels, channel 0 is the express channel: apart from control messages it
-// carries only data that is more urgent than what the other channels have taken. What they have
-// taken waits in the kernel's queues and cannot be overtaken there. A link also holds back while
+// carries only data that is more urgent than what the other channels have taken, which waits in the
+// kernel's queues and cannot be overtaken there. A link also holds back while
 // other links have more urgent data: it then uses one stream only. It does not stop altogether,
 // since the other links may not fill the network card, or may be stuck.
 //

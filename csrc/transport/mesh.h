@@ -22,7 +22,7 @@ class Bootstrap;
 // or none if MPI moves the data. There is one more for control messages and urgent data.
 int connections_between_hosts(const Settings& settings);
 
-// Is told what happens on the links; implemented by the engine. Loop thread.
+// Hears what happens on the links; implemented by the engine. Loop thread.
 class MeshListener {
  public:
   // A control message has arrived.

@@ -2,11 +2,12 @@
 // here and a broadcast there, or in two process sets. Each of the two would wait for ever for the
 // ranks that wait in the other.
 //
-// An operation is overdue if it has waited long on a rank that has no other operation of that name.
-// The ballots say so. Another rank may then have waited as long for a second operation of the name,
-// which needs one of the ranks that wait for the first. That rank refuses the first operation,
-// which so fails on all ranks that have submitted it. Those ranks then refuse the second. If no
-// rank waits for a second operation, some rank may just be slow, and nothing is refused.
+// A rank's ballots mark an operation as overdue when it has waited long and the rank has no other
+// pending operation of that name. Another rank may then have waited as long for a second operation
+// of the name, which needs one of the ranks that wait for the first. That rank refuses the first
+// operation, so that it fails on all ranks that have submitted it. Those ranks then refuse the
+// second. If no rank waits for a second operation, some rank may just be slow, and nothing is
+// refused.
 //
 // A call that has failed here because this rank is not in the process set is a stray. It may have
 // been meant for a set that this rank is in, and whose other ranks now wait. A stray refuses the

@@ -47,7 +47,7 @@ class Distributed:
 
     @classmethod
     def _prepare(cls, own: type) -> None:
-        """Is called when such an optimizer has been made; subclasses may override it."""
+        """Called when such an optimizer has been made; subclasses may override it."""
 
     @property
     def _reducer(self) -> Reducer:
@@ -67,7 +67,7 @@ class Distributed:
 
 
 def reducers_of(optimizer: Any) -> list[Reducer]:
-    """Returns the reducers of an optimizer, and of one for which it scales the loss."""
+    """Returns the reducers of an optimizer and, if it scales the loss, of the one inside it."""
     found = []
     while optimizer is not None:
         if isinstance(optimizer, Distributed):

@@ -39,7 +39,7 @@ def checked_groups(
         # Iterating over a tensor would give its rows.
         if is_member(group) or not isinstance(group, Iterable):
             raise ValueError(
-                f"groups must consist of lists of {noun}, and has a {type(group).__name__} for one"
+                f"groups must consist of lists of {noun}, but one is of type {type(group).__name__}"
             )
     listed = [list(group) for group in groups]
     seen = set()
@@ -66,7 +66,7 @@ def checked_predivide(gradient_predivide_factor: float, op: int) -> float:
     """Returns the factor; ValueError if it is 0 or not finite, or if `op` is not Average."""
     factor = real_number("gradient_predivide_factor", gradient_predivide_factor)
     if factor == 0.0 or not math.isfinite(factor):
-        raise ValueError(f"gradient_predivide_factor is {factor}; gradients are divided by it")
+        raise ValueError(f"gradient_predivide_factor is {factor}; it must be finite and not 0")
     if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     return factor

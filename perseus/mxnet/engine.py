@@ -1,7 +1,7 @@
 """Runs operations as operations of MXNet's engine, through frameworks/mxnet.
 
 An operation runs when the arrays that it reads and writes are ready, and code that uses the result
-waits for it. The caller only waits for results whose size is not known before.
+waits for it. The caller only waits for results whose size is not known in advance.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class PerseusOp(IntEnum):
 def create(name: str) -> KVStore:
     """Returns the store of this job; joins the job if necessary. ValueError for another name."""
     if name not in _SPELLINGS:
-        raise ValueError(f"name is {name!r}; there is {_TYPE!r}")
+        raise ValueError(f"name is {name!r}; it must be {_TYPE!r}")
     return KVStore()
 
 
@@ -98,7 +98,7 @@ class KVStore(mx.kvstore.KVStoreBase):
     def is_capable(capability: str) -> bool:
         """Returns True for "optimizer"; raises ValueError for an unknown capability."""
         if capability.lower() != mx.kvstore.KVStoreBase.OPTIMIZER:
-            raise ValueError(f"capability is {capability!r}; there is 'optimizer'")
+            raise ValueError(f"capability is {capability!r}; it must be 'optimizer'")
         return True
 
     def init(self, key: Key, value: Any, param_only: bool = False) -> None:

@@ -176,7 +176,12 @@ def make_parser() -> argparse.ArgumentParser:
         "init()",
     )
     hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument("-H", "--hosts", metavar="HOST:SLOTS,...", help="hosts, and ranks that fit")
+    hosts.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="hosts, and how many ranks each can run",
+    )
     hosts.add_argument(
         "-hostfile", "--hostfile", metavar="FILE", help="a file of lines `host slots=N`"
     )
@@ -185,7 +190,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--mpi", action="store_true", help="start the ranks with mpirun (Open MPI or MPICH)"
     )
     launchers.add_argument(
-        "--gloo", action="store_true", help="start them without, as is done by default"
+        "--gloo", action="store_true", help="start the ranks without mpirun (the default)"
     )
     parser.add_argument(
         "--drop-in",

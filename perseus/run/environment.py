@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 from perseus.run.hosts import Slot
 
+#: Seconds; the default of PERSEUS_START_TIMEOUT in the table of settings. The table is the
+#: library's, which the launcher does not load.
+DEFAULT_START_TIMEOUT = 30
 # Variables that describe the machine or session they were read on, and would be wrong on another.
 _HOST_SPECIFIC = re.compile(
     r"_|PWD|OLDPWD|SHLVL|HOST|HOSTNAME|HOSTTYPE|MACHTYPE|HOME|USER|LOGNAME|SHELL|MAIL|TERM|TERMCAP"
@@ -29,7 +32,7 @@ def first_set(environment: Mapping[str, str], *names: str) -> str:
 def start_timeout(environment: Mapping[str, str]) -> int:
     """Returns the seconds in which all ranks must start and meet; ValueError if malformed."""
     names = ("PERSEUS_START_TIMEOUT", "HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")
-    text = first_set(environment, *names) or "30"
+    text = first_set(environment, *names) or str(DEFAULT_START_TIMEOUT)
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"the start time-out (PERSEUS_START_TIMEOUT) is '{text}', not seconds")
     return int(text)

@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from perseus.run import agent
-from perseus.run.environment import exported, job_environment, rank_environment
+from perseus.run.environment import (
+    DEFAULT_START_TIMEOUT,
+    exported,
+    job_environment,
+    rank_environment,
+)
 from perseus.run.host_connection import (
     AGENT,
     AgentConnection,
@@ -51,7 +56,7 @@ class Job:
     master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings for all ranks
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
-    start_timeout: int = 30
+    start_timeout: int = DEFAULT_START_TIMEOUT
     stdin: bytes = b""  # the input of every rank
     verbose: bool = False
 

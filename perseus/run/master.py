@@ -46,7 +46,7 @@ class Master:
 
 
 def address_of(host: str, remote_shell: RemoteShell) -> str:
-    """Returns an address of another host, or its name, which may be known there, if it has none."""
+    """Returns another host's address, or its name if this machine cannot resolve it."""
     name = remote_shell.name_on_network(host)
     with contextlib.suppress(OSError):
         return str(socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0][4][0])

@@ -45,7 +45,7 @@ SETTING_OPTIONS = (
     SettingOption(
         ("--cache-capacity",),
         "PERSEUS_CACHE_CAPACITY",
-        "names agreed on by one bit",
+        "number of names that ranks agree on with one bit each",
         check=whole_number(),
         alias="HOROVOD_CACHE_CAPACITY",
     ),
@@ -76,7 +76,7 @@ SETTING_OPTIONS = (
     SettingOption(
         ("--no-autotune",),
         "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
-        "use them as they are given",
+        "do not tune",
         "1",
     ),
     SettingOption(
@@ -102,7 +102,7 @@ SETTING_OPTIONS = (
     SettingOption(
         ("--autotune-bayes-opt-max-samples",),
         "PERSEUS_TUNING_TRIALS",
-        "values that the tuner tries at most",
+        "the most values that the tuner tries",
         check=whole_number(),
         alias="HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
     ),
@@ -139,7 +139,7 @@ SETTING_OPTIONS = (
     SettingOption(
         ("--gloo-timeout-seconds",),
         "PERSEUS_START_TIMEOUT",
-        "the same as --start-timeout, which wins",
+        "the same as --start-timeout, which counts if both are given",
         check=whole_number(),
         alias="HOROVOD_GLOO_TIMEOUT_SECONDS",
     ),

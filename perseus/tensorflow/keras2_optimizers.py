@@ -78,7 +78,7 @@ class _Keras2(Distributed):
             return apply(pairs, False)
         if not reducer.is_marked():
             pairs = self._with_reduced(pairs)
-        # An optimizer that scales the loss aggregates by the one in it, which is not ours.
+        # A LossScaleOptimizer aggregates through the optimizer in it, which is not distributed.
         with reducer.marking():
             return apply(pairs, True)
 

@@ -52,7 +52,7 @@ class Job:
     hosts: int
     launcher: int
     random: random.Random
-    #: What is to be undone at the end, whatever becomes of the job.
+    #: Called at the end, whatever becomes of the job, to undo a fault.
     undo: list[Callable[[], None]] = field(default_factory=list)
 
     @property

@@ -1,6 +1,6 @@
 """perseus.torch.horovod with tensors on GPUs: streams, memory, errors, process sets, training.
 
-What holds wherever the tensors are is in tests/python/parallel, with the fixture `device`.
+Tests that hold wherever the tensors are stand in tests/python/parallel, with the fixture `device`.
 """
 
 from __future__ import annotations

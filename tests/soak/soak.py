@@ -24,7 +24,7 @@ from typing import Any
 TENTHS = 10
 #: Bytes that the allocators of Python, the C library and numpy may have kept meanwhile.
 ALLOWED_BYTES = 8 << 20
-#: Of a median latency, on a machine that others use too.
+#: How much a median latency may grow, on a machine that others use too.
 ALLOWED_LATENCY = 1.25
 MARK = "SOAK "
 

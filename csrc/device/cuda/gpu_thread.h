@@ -42,8 +42,8 @@ class AbortableCommunicators {
 // One piece of work for a GPU's thread. Lives in the frame of the Task that awaits it.
 class GpuWorkItem {
  public:
-  // Queues the work on `stream`, or so that the stream waits for it; may set `stream` to another
-  // one. GPU's thread, in its context.
+  // Queues the work on `stream`, or on another stream that `stream` then waits for; may set
+  // `stream` to another one. GPU's thread, in its context.
   virtual Status launch(CuStream& stream) = 0;
   // The work has been queued; `done_` is the event of its end. GPU's thread.
   virtual void launched() {}
@@ -95,8 +95,8 @@ class GpuThread {
 
   // Loop's thread.
   void add(GpuWorkItem& item);
-  // Finishes all work under way with `why`, though the GPU may still be at it, and all that is
-  // added from now on. The memory that the GPU works on must outlive that work: see GpuBuffer.
+  // Reports all work, present and future, as failed with `why`, even if the GPU is still doing it.
+  // The memory that the GPU works on must outlive that work: see GpuBuffer.
   void abandon(const Status& why);
   // Destroys the communicators on the GPU's thread, later. Loop's thread.
   void retire(std::unique_ptr<AbortableCommunicators> communicators);

@@ -32,8 +32,8 @@ struct NcclSetup {
 
 class NcclComm {
  public:
-  // Begins to connect; call wait_until_connected next. `ids`: one or, where NCCL accepts several,
-  // more, each made by a different rank; the same on all ranks.
+  // Begins to connect; call wait_until_connected next. `ids`: one id, or several if NCCL accepts
+  // that, each made by a different rank; the same on all ranks.
   using Made = Result<std::unique_ptr<NcclComm>>;
   static Made begin(const NcclSetup& setup, std::span<NcclUniqueId> ids, int index, int size);
   // This and the next two functions wait for the other ranks that call them, until the thread has a

@@ -157,9 +157,8 @@ void NcclGroup::compare(std::span<const Capabilities> all) {
     if (all[i].version == 0) {
       staging_reason_ = rank_text(i) + " has no NCCL that can be used";
     } else if (all[i].has_kernels == 0 && FiniteCheck::is_on(settings_)) {
-      staging_reason_ = rank_text(i) +
-                        " has no kernels, which look for what is not finite "
-                        "(PERSEUS_ALLREDUCE_NANCHECK)";
+      staging_reason_ =
+          rank_text(i) + " lacks the CUDA kernels that PERSEUS_ALLREDUCE_NANCHECK needs";
     } else if (all[i].version != all[0].version) {
       staging_reason_ =
           "the ranks have different versions of NCCL: " + std::to_string(all[0].version) +

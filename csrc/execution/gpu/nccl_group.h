@@ -48,8 +48,8 @@ class NcclGroup final : TaskObserver {
   // Valid once ready() has returned: whether every rank has kernels.
   bool has_kernels() const { return has_kernels_; }
 
-  // Returns an error if the set's tensors go by NCCL, or may yet turn out to, and the operation
-  // cannot go with them.
+  // Returns an error if the set uses NCCL, or may still come to use it, and the operation's tensors
+  // are not on the set's GPU.
   Status check(const Operation& operation) const;
 
   Gpu& gpu() const { return thread_.gpu(); }

@@ -517,7 +517,7 @@ std::string staging_reason(const ShardRun& run, const NcclGroup& nccl) {
   if (!nccl.staging_reason().empty() || nccl.has_kernels()) return nccl.staging_reason();
   const bool takes_kernels =
       is_reduction(run.description().kind) && factors_of(run).in_unpack != 1.0;
-  return takes_kernels ? "a rank has no kernels, which multiply in 16 bits" : "";
+  return takes_kernels ? "a rank lacks the CUDA kernels that scale 16-bit tensors" : "";
 }
 
 Status check_gpus(const ShardRun& run, const NcclGroup& nccl) {

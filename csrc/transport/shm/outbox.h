@@ -27,7 +27,7 @@ struct OutboxControl {
 static_assert(std::atomic<uint16_t>::is_always_lock_free);
 
 constexpr size_t kOutboxControlBytes = 4096;
-// With room to choose a payload's offset within a page.
+// The extra 4,096 bytes leave room to choose a payload's offset within a page.
 constexpr size_t kOutboxSlotBytes = kMaxRingFrame + 4096;
 constexpr size_t kOutboxBytes = kOutboxControlBytes + kOutboxSlots * kOutboxSlotBytes;
 

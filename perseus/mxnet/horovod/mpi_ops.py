@@ -1,7 +1,7 @@
 """The operations on arrays of MXNet.
 
 MXNet's engine runs them when their arrays are ready, and only code that uses a result waits for it.
-allgather and alltoall wait themselves, because the size of their results is not known before.
+allgather and alltoall wait themselves, because the size of their results is not known in advance.
 
 Common arguments:
   tensor: a dense array of mx.nd or mx.np; the result is an array of the same kind.

@@ -67,7 +67,7 @@ class Operands(NamedTuple):
 def operand(tensor: torch.Tensor, results: Results) -> Operands:
     """Prepares the tensor of an operation.
 
-    Raises TypeError for what is no tensor, ValueError for one that cannot be sent, or that cannot
+    Raises TypeError if the argument is not a tensor, ValueError if it cannot be sent, or cannot
     take a result in place.
     """
     return _operands([checked(tensor)], results)

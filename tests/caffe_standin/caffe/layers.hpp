@@ -52,7 +52,7 @@ class Layer {
   vector<bool> param_propagate_down_;
 };
 
-// Rows of a table of a formula's, and what is to be learnt of them. Of several solvers each takes
+// Rows of a table of a formula's, and what is to be learnt of them. Each of several solvers takes
 // the rows that are its own, by the count and rank that Caffe has when the layer is set up: as in
 // Caffe, where that is when the thread starts that reads.
 template <typename Dtype>

@@ -57,15 +57,15 @@ TEST_F(SubmissionQueueTest, OnceClosedGivesTheReasonAndTheNameBack) {
 }
 
 TEST_F(SubmissionQueueTest, ABoundOperationKeepsTheLoopOnItsThread) {
-  EXPECT_TRUE(queue.may_lend());
+  EXPECT_TRUE(queue.may_hand_off_loop());
   const OperationPtr bound = operation("bound");
   bound->is_bound = true;
   EXPECT_TRUE(queue.submit(bound).is_ok());
-  EXPECT_FALSE(queue.may_lend());
+  EXPECT_FALSE(queue.may_hand_off_loop());
   binding.remove_operation();
-  EXPECT_TRUE(queue.may_lend());
+  EXPECT_TRUE(queue.may_hand_off_loop());
   binding.bind_all();
-  EXPECT_FALSE(queue.may_lend());
+  EXPECT_FALSE(queue.may_hand_off_loop());
 }
 
 }  // namespace

@@ -364,7 +364,7 @@ class TestMistakes:
             ({"named_parameters": [("a", torch.ones(1))]}, "not named"),
             ({"groups": 0}, "groups"),
             ({"groups": [["a"]]}, "groups"),
-            ({"groups": [1, 2]}, "groups must consist of lists of tensors, and has a int"),
+            ({"groups": [1, 2]}, "groups must consist of lists of tensors, but one is of type int"),
             ({"groups": [torch.ones(2)]}, "groups must consist of lists of tensors"),
             ({"process_set": hvd.ProcessSet([0])}, "not registered"),
         ],

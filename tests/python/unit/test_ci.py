@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -58,6 +59,22 @@ def test_a_part_that_computes_runs_beside_one_that_waits(ci: ModuleType, tmp_pat
     assert [run.outcomes[part].passed for part in ("one", "also computes", "two")] == [True] * 3
 
 
+def test_once_all_that_compute_have_begun_any_two_parts_run(ci: ModuleType, tmp_path: Path) -> None:
+    meets = "import os, sys, time\nopen(sys.argv[1], 'w').close()\n"
+    meets += "while not os.path.exists(sys.argv[2]): time.sleep(0.01)"
+    first, second = (str(tmp_path / name) for name in ("first", "second"))
+    run = ci.Run(
+        [
+            ci.Part("computes", (python("pass"),), computes=True),
+            ci.Part("one", ((*python(meets), first, second),)),
+            ci.Part("two", ((*python(meets), second, first),)),
+            ci.Part("three", (python("pass"),)),
+        ]
+    )
+    run.all()
+    assert [outcome.passed for outcome in run.outcomes.values()] == [True] * 4
+
+
 def test_one_part_runs_at_a_time_if_asked_for(ci: ModuleType, tmp_path: Path) -> None:
     sleeps = python("import sys, time; time.sleep(0.3); open(sys.argv[1], 'w').close()")
     begins_after = python("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))")
@@ -105,6 +122,18 @@ def test_a_part_that_has_grown_by_a_fifth_is_marked(ci: ModuleType) -> None:
     assert marks["as ever"] == marks["new"] == ""
     assert marks["grown"] == "<-- over a fifth more seconds"
     assert marks["failed"] == "FAILED"  # 4 s more are noise
+
+
+def test_what_is_recorded_is_what_passed(
+    ci: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ci, "REFERENCE", tmp_path / "reference.json")
+    ci.record({"one": ci.Outcome(True, 10, 20), "two": ci.Outcome(True, 30, 40)})
+    ci.record({"one": ci.Outcome(True, 11.4, 21.6), "two": ci.Outcome(False, 1, 1)})
+    assert json.loads(ci.REFERENCE.read_text()) == {
+        "one": {"seconds": 11, "processor": 22},
+        "two": {"seconds": 30, "processor": 40},
+    }
 
 
 def test_the_slowest_tests_of_all_parts_are_listed(ci: ModuleType) -> None:

@@ -21,7 +21,7 @@ FLAGS: dict[str, int] = json.loads((Path(__file__).parent / "horovodrun_flags.js
 
 
 @dataclasses.dataclass
-class Fate:
+class Effect:
     """Returns what a flag with these values changes in the requested job, and its remark."""
 
     values: tuple[str, ...] = ()
@@ -32,31 +32,31 @@ class Fate:
     printed: str = ""
 
 
-def sets(name: str, value: str, *values: str, **more: str) -> Fate:
-    return Fate(values, setting={name: value, **more})
+def sets(name: str, value: str, *values: str, **more: str) -> Effect:
+    return Effect(values, setting={name: value, **more})
 
 
-def asks(name: str, value: Any, *values: str, note: str = "") -> Fate:
-    return Fate(values, request={name: value}, note=note)
+def asks(name: str, value: Any, *values: str, note: str = "") -> Effect:
+    return Effect(values, request={name: value}, note=note)
 
 
-def notes(why: str, *values: str) -> Fate:
-    return Fate(values, note=f"changes nothing: {why}")
+def notes(why: str, *values: str) -> Effect:
+    return Effect(values, note=f"changes nothing: {why}")
 
 
-def refuses(why: str, *values: str) -> Fate:
-    return Fate(values, refusal=why)
+def refuses(why: str, *values: str) -> Effect:
+    return Effect(values, refusal=why)
 
 
 ELASTIC = "no hosts or ranks can be added while a job runs"
 
-FATES = {
-    "-v": Fate(printed="perseus 0."),
-    "--version": Fate(printed="perseus 0."),
+EFFECTS = {
+    "-v": Effect(printed="perseus 0."),
+    "--version": Effect(printed="perseus 0."),
     "-np": asks("size", 3, "3"),
     "--num-proc": asks("size", 3, "3"),
-    "-cb": Fate(printed="MPI"),
-    "--check-build": Fate(printed="MPI"),
+    "-cb": Effect(printed="MPI"),
+    "--check-build": Effect(printed="MPI"),
     "--disable-cache": notes("nothing that is found out about hosts is kept"),
     "--start-timeout": asks("start_timeout", 60, "60"),
     "--network-interfaces": sets("PERSEUS_INTERFACES", "eth0,eth1", "eth0,eth1"),
@@ -129,7 +129,7 @@ FATES = {
     "-hostfile": asks("hosts", [Host("c", 4)], "HOSTFILE"),
     "--hostfile": asks("hosts", [Host("c", 4)], "HOSTFILE"),
     "--host-discovery-script": refuses(ELASTIC, "script"),
-    "--gloo": Fate(),  # what is done anyway
+    "--gloo": Effect(),  # what is done anyway
     "--mpi": asks("mpi", True),
     "--jsrun": refuses("ranks are not started with jsrun"),
 }
@@ -154,8 +154,8 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any] |
 
 
 def test_every_flag_of_horovodrun_is_listed() -> None:
-    assert FATES.keys() == FLAGS.keys()
-    assert {flag: len(fate.values) for flag, fate in FATES.items()} == FLAGS
+    assert EFFECTS.keys() == FLAGS.keys()
+    assert {flag: len(effect.values) for flag, effect in EFFECTS.items()} == FLAGS
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -165,38 +165,38 @@ def test_a_flag_does_its_work_or_says_why_not(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fate = FATES[flag]
+    effect = EFFECTS[flag]
     files = {"HOSTFILE": "c slots=4\n", "CONFIG": "logging:\n  level: INFO\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    values = [str(tmp_path / value) if value in files else value for value in fate.values]
-    if fate.values and fate.values[0].startswith("-"):
+    values = [str(tmp_path / value) if value in files else value for value in effect.values]
+    if effect.values and effect.values[0].startswith("-"):
         arguments = [f"{flag}={values[0]}"]  # as horovodrun requires, too
     else:
         arguments = [flag, *values]
-    if fate.refusal:
+    if effect.refusal:
         with pytest.raises(SystemExit) as exit:
             requested("-np", "2", *arguments)
         assert exit.value.code == 2
         *_, line = capsys.readouterr().err.splitlines()
-        assert f"{flag}: {fate.refusal}" in line
+        assert f"{flag}: {effect.refusal}" in line
         return
     before = requested("-np", "2")
     assert before
     capsys.readouterr()
     asked = requested("-np", "2", *arguments)
     said = capsys.readouterr()
-    if fate.printed:
+    if effect.printed:
         assert asked is None
-        assert fate.printed in said.out
+        assert effect.printed in said.out
         return
-    hosts = [dataclasses.asdict(host) for host in fate.request.get("hosts", [])]
-    expected = {**before, "settings": fate.setting, **fate.request}
+    hosts = [dataclasses.asdict(host) for host in effect.request.get("hosts", [])]
+    expected = {**before, "settings": effect.setting, **effect.request}
     assert asked == (expected | {"hosts": hosts} if hosts else expected)
-    if fate.note:
+    if effect.note:
         (line,) = said.err.splitlines()
         assert line.startswith(f"perseusrun: {flag} ")
-        assert fate.note in line
+        assert effect.note in line
     else:
         assert said.err == ""
 

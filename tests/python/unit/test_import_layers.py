@@ -77,7 +77,8 @@ class _Reader(ast.NodeVisitor):
         self._module = module
         self._package = module if is_package else module.rpartition(".")[0]
         self._depth = 0
-        self._aliases = {"perseus_core"}
+        #: what names of this module stand for, as far as that is in perseus_core
+        self._aliases = {"perseus_core": "perseus_core"}
         self.found: list[Import] = []
 
     def _add(self, target: str, node: ast.AST) -> None:
@@ -88,8 +89,8 @@ class _Reader(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
             self._add(alias.name, node)
-            if alias.name == "perseus_core" and alias.asname:
-                self._aliases.add(alias.asname)
+            if is_in(alias.name, "perseus_core") and alias.asname:
+                self._aliases[alias.asname] = alias.name
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         base = node.module or ""
@@ -100,17 +101,21 @@ class _Reader(ast.NodeVisitor):
             )
         for alias in node.names:
             self._add(base if alias.name == "*" else f"{base}.{alias.name}", node)
+            if is_in(base, "perseus_core"):
+                self._aliases[alias.asname or alias.name] = f"{base}.{alias.name}"
 
     def visit_Call(self, node: ast.Call) -> None:
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else None
-        name = node.args[0] if node.args else None
-        if called == "import_module" and isinstance(name, ast.Constant):
-            self._add(str(name.value), node)
+        called = ast.unparse(node.func).rpartition(".")[2]
+        match called, node.args:
+            case (("import_module" | "__import__"), [ast.Constant(name), *_]):
+                self._add(str(name), node)
+            case "getattr", [ast.Name(value), ast.Constant(name), *_] if value in self._aliases:
+                self._add(f"{self._aliases[value]}.{name}", node)
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.value, ast.Name) and node.value.id in self._aliases:
-            self._add(f"perseus_core.{node.attr}", node)
+            self._add(f"{self._aliases[node.value.id]}.{node.attr}", node)
         self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> None:
@@ -320,6 +325,17 @@ def test_a_sound_tree_passes(tmp_path: Path) -> None:
             "import perseus_core as core\n\ndef file():\n    return core._engine.__file__",
             "perseus.torch.a, line 4: imports perseus_core._engine: only perseus_core may use",
         ),
+        (
+            "perseus/torch/a.py",
+            "def file():\n    return getattr(perseus_core, '_engine').__file__",
+            "perseus.torch.a, line 2: imports perseus_core._engine: only perseus_core may use",
+        ),
+        (
+            "benchmarks/a.py",
+            "from perseus_core import submission as s\n\ndef it():\n    return s._engine.__file__",
+            "imports perseus_core.submission._engine: only perseus_core may use",
+        ),
+        ("perseus/torch/a.py", "__import__('mxnet')", "perseus.torch may not import mxnet"),
         (
             "perseus/torch/a.py",
             "import perseus_core._engine",

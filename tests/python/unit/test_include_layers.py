@@ -44,18 +44,23 @@ _add("capi", "engine")
 PUBLIC_HEADER = "perseus/perseus.h"
 READS_PUBLIC_HEADER = {"transport", "capi"}
 
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+SUFFIXES = {".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hpp", ".inc"}
 SOURCES = re.compile(r"set\(SOURCES\s+([^)]*)\)")
 NEEDS = re.compile(r"set\(NEEDS\s+([^)]*)\)")
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    for pattern in ("*.h", "*.cc", "*.inc", "*.cu"):
-        yield from sorted(folder.rglob(pattern))
+    yield from sorted(file for file in folder.rglob("*") if file.suffix in SUFFIXES)
 
 
 def _includes(file: Path) -> list[str]:
     return INCLUDE.findall(file.read_text())
+
+
+def _cmake(csrc: Path, room: str) -> str:
+    """Returns what a room's sources.cmake says, without comments."""
+    return re.sub(r"#.*", "", (csrc / room / "sources.cmake").read_text())
 
 
 def misplaced_includes(csrc: Path) -> list[str]:
@@ -66,7 +71,9 @@ def misplaced_includes(csrc: Path) -> list[str]:
             for included in _includes(file):
                 place = included.partition("/")[0]
                 where = f"{file.relative_to(csrc)} includes {included}"
-                if included == PUBLIC_HEADER:
+                if ".." in included.split("/"):
+                    found.append(f"{where}: paths begin at csrc")
+                elif included == PUBLIC_HEADER:
                     if room not in READS_PUBLIC_HEADER:
                         found.append(f"{where}: only {sorted(READS_PUBLIC_HEADER)} may")
                 elif place != room and place not in below and (csrc / included).exists():
@@ -78,7 +85,7 @@ def unlisted_needs(csrc: Path) -> list[str]:
     """Returns rooms whose sources.cmake differs from what they include, or misses a source."""
     found = []
     for room in ARROWS:
-        text = (csrc / room / "sources.cmake").read_text()
+        text = _cmake(csrc, room)
         needs = set(" ".join(NEEDS.findall(text)).split())
         reachable = set(needs)
         for need in needs:
@@ -99,7 +106,7 @@ def unlisted_needs(csrc: Path) -> list[str]:
 
 
 def _reachable(csrc: Path, room: str) -> set[str]:
-    needs = set(" ".join(NEEDS.findall((csrc / room / "sources.cmake").read_text())).split())
+    needs = set(" ".join(NEEDS.findall(_cmake(csrc, room))).split())
     return needs.union(*(_reachable(csrc, need) for need in needs))
 
 
@@ -188,3 +195,21 @@ def test_a_need_that_is_not_listed_is_found(tree: Path) -> None:
 def test_a_source_that_is_not_listed_is_found(tree: Path) -> None:
     (tree / "watch/more.cc").write_text("")
     assert unlisted_needs(tree) == ["watch/sources.cmake does not list ['more.cc']"]
+
+
+def test_a_source_that_only_a_comment_lists_is_found(tree: Path) -> None:
+    (tree / "watch/more.cc").write_text("")
+    listing = tree / "watch/sources.cmake"
+    listing.write_text(f"# more.cc\n{listing.read_text()}")
+    assert unlisted_needs(tree) == ["watch/sources.cmake does not list ['more.cc']"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["#include <engine/engine.h>", '#include "../engine/engine.h"', '#include"engine/engine.h"'],
+)
+@pytest.mark.parametrize("name", ["more.h", "more.hpp", "more.cu"])
+def test_every_way_to_write_an_include_is_read(tree: Path, line: str, name: str) -> None:
+    (tree / "state" / name).write_text(f"{line}\n")
+    (found,) = misplaced_includes(tree)
+    assert found.startswith(f"state/{name} includes ")

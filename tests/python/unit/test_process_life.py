@@ -266,7 +266,7 @@ if hvd.rank() == 0:
                 try:
                     wrong.append((name, way()))
                 except core.NotInitializedError as error:
-                    if f".{name}': it is an operation of the process" not in str(error):
+                    if f".{name}': it belongs to the process that this one" not in str(error):
                         wrong.append((name, error))
         taken = time.monotonic() - began
         del late, complete, gathered, awaited, calls, ways, way  # their ends are quiet

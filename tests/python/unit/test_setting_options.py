@@ -8,6 +8,7 @@ from conftest import RunRanks
 
 import perseus_core
 from perseus.run import cli
+from perseus.run.environment import start_timeout
 from perseus.run.setting_options import SETTING_OPTIONS
 
 
@@ -39,6 +40,11 @@ def parse(*arguments: str) -> dict[str, str]:
 )
 def test_flags_of_horovodrun_set_settings(arguments: list[str], settings: dict[str, str]) -> None:
     assert parse(*arguments) == settings
+
+
+def test_the_launcher_has_the_default_of_the_table() -> None:
+    (default,) = (s.default for s in perseus_core.settings() if s.name == "PERSEUS_START_TIMEOUT")
+    assert start_timeout({}) == int(default)
 
 
 def test_flags_refuse_what_the_ranks_would() -> None:

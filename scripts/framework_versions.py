@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import environment
+import python_tests
 from debian import ROOT
 
 TESTS = ROOT / "tests/python"
@@ -129,7 +130,7 @@ def run(framework: Framework, python: Path, what: str, command: list[str]) -> Ou
 
 
 def run_all(framework: Framework, python: Path, sizes: list[int]) -> list[Outcome]:
-    pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *framework.options]
+    pytest = [*python_tests.pytest(str(python)), *framework.options]
     outcomes = []
     if framework.unit:
         files = [str(TESTS / "unit" / name) for name in framework.unit]

@@ -28,6 +28,14 @@ def ci(scripts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module
     return module
 
 
+#: Makes the first file, and waits for the second, which another process makes.
+MEETS = """
+import os, sys, time
+open(sys.argv[1], "w").close()
+while not os.path.exists(sys.argv[2]): time.sleep(0.01)
+"""
+
+
 def python(text: str) -> tuple[str, ...]:
     return (sys.executable, "-c", text)
 
@@ -42,17 +50,14 @@ def test_all_that_a_part_needs_runs_before_it(ci: ModuleType) -> None:
 
 
 def test_a_part_that_computes_runs_beside_one_that_waits(ci: ModuleType, tmp_path: Path) -> None:
-    # Each waits for the file of the other.
-    meets = "import os, sys, time\nopen(sys.argv[1], 'w').close()\n"
-    meets += "while not os.path.exists(sys.argv[2]): time.sleep(0.01)"
     first, second, ended = (str(tmp_path / name) for name in ("first", "second", "ended"))
     begins_after = python("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))")
     ends = python("import sys; open(sys.argv[1], 'w').close()")
     run = ci.Run(
         [
-            ci.Part("one", ((*python(meets), first, second), (*ends, ended)), computes=True),
+            ci.Part("one", ((*python(MEETS), first, second), (*ends, ended)), computes=True),
             ci.Part("also computes", ((*begins_after, ended),), computes=True),
-            ci.Part("two", ((*python(meets), second, first),)),
+            ci.Part("two", ((*python(MEETS), second, first),)),
         ]
     )
     run.all()
@@ -60,14 +65,12 @@ def test_a_part_that_computes_runs_beside_one_that_waits(ci: ModuleType, tmp_pat
 
 
 def test_once_all_that_compute_have_begun_any_two_parts_run(ci: ModuleType, tmp_path: Path) -> None:
-    meets = "import os, sys, time\nopen(sys.argv[1], 'w').close()\n"
-    meets += "while not os.path.exists(sys.argv[2]): time.sleep(0.01)"
     first, second = (str(tmp_path / name) for name in ("first", "second"))
     run = ci.Run(
         [
             ci.Part("computes", (python("pass"),), computes=True),
-            ci.Part("one", ((*python(meets), first, second),)),
-            ci.Part("two", ((*python(meets), second, first),)),
+            ci.Part("one", ((*python(MEETS), first, second),)),
+            ci.Part("two", ((*python(MEETS), second, first),)),
             ci.Part("three", (python("pass"),)),
         ]
     )

@@ -8,6 +8,7 @@ docs/FRAMEWORK-versions.md.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import re
 import subprocess
@@ -163,11 +164,15 @@ def write_page(key: str, outcomes: list[Outcome]) -> Path:
 
 
 def main() -> None:
-    key, sizes = sys.argv[1], [int(size) for size in sys.argv[2:]]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("framework", choices=FRAMEWORKS)
+    parser.add_argument("sizes", nargs="+", type=int, metavar="N", help="numbers of processes")
+    chosen = parser.parse_args()
     outcomes = []
     for age in ("oldest", "newest"):
-        outcomes += run_all(FRAMEWORKS[key], environment.of_the_tree(f"{key}-{age}"), sizes)
-    page = write_page(key, outcomes)
+        python = environment.of_the_tree(f"{chosen.framework}-{age}")
+        outcomes += run_all(FRAMEWORKS[chosen.framework], python, chosen.sizes)
+    page = write_page(chosen.framework, outcomes)
     print(f"== wrote {page.relative_to(ROOT)}")
     for outcome in outcomes:
         print("  ", outcome.row())

@@ -60,7 +60,7 @@ class CMakeBuild(build_ext):
             "-DPERSEUS_BUILD_PYTHON=ON",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DPython_INCLUDE_DIR={python_include()}",
-            f"-Dpybind11_DIR={pybind11_dir()}",
+            f"-Dpybind11_DIR={pybind11_dir(build)}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         jobs = ["-j", str(self.parallel)] if self.parallel else []
@@ -97,10 +97,17 @@ def python_include() -> str:
     return os.environ.get("PERSEUS_PYTHON_INCLUDE") or sysconfig.get_paths()["include"]
 
 
-def pybind11_dir() -> str:
+def pybind11_dir(build: Path) -> Path:
+    """Returns pybind11's CMake files by way of a link in the build folder. An isolated environment
+    has another path each time, and a compiler's cache finds an object by the paths of its headers.
+    """
     import pybind11
 
-    return pybind11.get_cmake_dir()
+    package = Path(pybind11.__file__).resolve().parent
+    link = build / "pybind11"
+    link.unlink(missing_ok=True)
+    link.symlink_to(package)
+    return link / Path(pybind11.get_cmake_dir()).resolve().relative_to(package)
 
 
 setup(

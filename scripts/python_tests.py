@@ -59,6 +59,8 @@ WITH_LIMITS = [
         "survivors",
     )
 ]
+#: Those of them that test how processes end or what becomes of memory.
+WITH_LIMITS_AND_ENDS = ["test_interrupted_calls.py", "test_process_life.py"]
 #: For parts whose processes import a framework and end soon, and that do not test how they end.
 QUICK_GC = {quick_gc.VARIABLE: "1"}
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
@@ -174,8 +176,12 @@ def unit(mark: str) -> int:
 
 
 def limits() -> int:
-    first, *others = (f"unit/{name}" for name in WITH_LIMITS)
-    return alone(first, *(str(TESTS / name) for name in others))
+    rest = [name for name in WITH_LIMITS if name not in WITH_LIMITS_AND_ENDS]
+    statuses = [
+        alone(f"unit/{first}", *(str(TESTS / "unit" / name) for name in others), **variables)
+        for (first, *others), variables in ((rest, QUICK_GC), (WITH_LIMITS_AND_ENDS, {}))
+    ]
+    return max(statuses)
 
 
 def main() -> None:

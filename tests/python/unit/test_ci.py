@@ -194,8 +194,10 @@ def test_pip_settings_are_told_to_uv() -> None:
 
 
 def test_the_files_with_limits_of_time_exist() -> None:
-    for name in importlib.import_module("python_tests").WITH_LIMITS:
+    module = importlib.import_module("python_tests")
+    for name in module.WITH_LIMITS:
         assert (Path(__file__).parent / name).exists()
+    assert set(module.WITH_LIMITS_AND_ENDS) < set(module.WITH_LIMITS)
 
 
 def titles(folder: str, *, all_files: bool) -> list[str]:

@@ -15,36 +15,48 @@ from conftest import RunRanks, all_well
 #: Rank 0 waits for an operation that rank 1 never submits. WAIT is the call that waits.
 WAITING = """
 import os, signal, threading, time
-import numpy, torch
+import numpy
 import perseus_core as core
-import perseus.torch.horovod as hvd
-hvd.init()
-if hvd.rank() == 1:
+core.init()
+if core.rank() == 1:
     try:
         core.barrier()
     except core.HorovodInternalError as error:
         print("peer:", error, flush=True)
     raise SystemExit(0)
-handle = hvd.allreduce_async(torch.ones(3), name="never")
-model = torch.nn.Linear(2, 2)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters()
-)
-model(torch.ones(1, 2)).sum().backward()
+if os.environ["WAIT"] in ("synchronize", "step", "join"):
+    import torch
+    import perseus.torch.horovod as hvd
+    hvd.init()
+
+def submitted_step():
+    model = torch.nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters()
+    )
+    model(torch.ones(1, 2)).sum().backward()
+    return optimizer.step
+
+def submitted_allreduce():
+    handle = hvd.allreduce_async(torch.ones(3), name="never")
+    return lambda: hvd.synchronize(handle)
+
 waits = {
-    "synchronize": lambda: hvd.synchronize(handle),
-    "step": optimizer.step,
-    "core": lambda: core.allreduce(numpy.ones(3), name="this neither"),
-    "allgather": lambda: core.allgather(numpy.ones(1), name="nor this"),
-    "join": hvd.join,
+    "synchronize": submitted_allreduce,
+    "step": submitted_step,
+    "core": lambda: lambda: core.allreduce(numpy.ones(3), name="this neither"),
+    "allgather": lambda: lambda: core.allgather(numpy.ones(1), name="nor this"),
+    "join": lambda: hvd.join,
 }
+core.allreduce_async(numpy.ones(3), name="outstanding")
+wait = waits[os.environ["WAIT"]]()
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 began = time.monotonic()
 try:
-    waits[os.environ["WAIT"]]()
+    wait()
 except KeyboardInterrupt:
     print(f"interrupted after {time.monotonic() - began:.2f} s", flush=True)
-hvd.shutdown()
+core.shutdown()
 print("at its end", flush=True)
 """
 

@@ -94,6 +94,7 @@ void codecs_after_fork() { registry().mutex.unlock(); }
 bool has_user_codecs() { return has_users.load(std::memory_order_relaxed); }
 
 const Codec* codec(int id) {
+  if (id == kCodecNone) return nullptr;  // without the lock: most operations ask for it
   Registry& known = registry();
   std::lock_guard lock(known.mutex);
   const Registry::Entry* entry = known.find(id);

@@ -152,7 +152,7 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
   wiring_.watches.stalls.note_agreement();
   const bool is_beyond = agreement.round > set.negotiator->last_round();
   if (!batch->agreed.empty() && !is_beyond) {
-    batch->set = wiring_.sets.find(set.id);
+    batch->set = set.shared_from_this();
     batch->round = agreement.round;
     batch->is_joined = !agreement.joined.empty();
     executor.run(batch, agreement.inputs);

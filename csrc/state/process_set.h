@@ -16,7 +16,7 @@ namespace perseus {
 
 class NcclGroup;
 
-struct ProcessSet {
+struct ProcessSet : std::enable_shared_from_this<ProcessSet> {
   static constexpr int32_t kWorld = 0;  // id of the set of all ranks
   // The ids of sets that only their members know of.
   static constexpr int32_t kFirstOpened = 1 << 20;

@@ -90,6 +90,7 @@ result = hvd.allreduce(torch.full((3,), float(hvd.rank())), op=hvd.Sum)
 assert result.tolist() == [1.0] * 3, result
 hvd.shutdown()
 PYTHON
+with-torch/bin/python -c 'import torch' # writes its bytecode; two ranks would both compile it
 with-torch/bin/perseusrun -np 2 with-torch/bin/python torch_ranks.py
 
 # TensorFlow is added later: the same wheel contains its operations.
@@ -106,6 +107,7 @@ with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
 assert tape.gradient(y, x).numpy() == 0.5
 hvd.shutdown()
 PYTHON
+with-torch/bin/python -c 'import tensorflow'
 with-torch/bin/perseusrun -np 2 with-torch/bin/python tensorflow_ranks.py
 
 # MXNet needs an older NumPy; the extra brings both, where a Python that supports them is found.

@@ -200,6 +200,17 @@ def test_the_files_with_limits_of_time_exist() -> None:
     assert set(module.WITH_LIMITS_AND_ENDS) < set(module.WITH_LIMITS)
 
 
+@pytest.mark.parametrize("statuses", [(-9, 0), (0, -9), (1, 0), (0, 1)])
+def test_files_with_limits_fail_if_either_pytest_does(
+    scripts: None, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, int]
+) -> None:
+    module = importlib.import_module("python_tests")
+    left = list(statuses)
+    monkeypatch.setattr(module, "alone", lambda *_, **__: left.pop(0))
+    assert module.limits() != 0
+    assert not left
+
+
 def titles(folder: str, *, all_files: bool) -> list[str]:
     module = importlib.import_module("python_tests")
     return [

@@ -63,6 +63,10 @@ def _cmake(csrc: Path, room: str) -> str:
     return re.sub(r"#.*", "", (csrc / room / "sources.cmake").read_text())
 
 
+def _needs(cmake: str) -> set[str]:
+    return set(" ".join(NEEDS.findall(cmake)).split())
+
+
 def misplaced_includes(csrc: Path) -> list[str]:
     """Returns the includes that go against ARROWS, as readable lines."""
     found = []
@@ -86,7 +90,7 @@ def unlisted_needs(csrc: Path) -> list[str]:
     found = []
     for room in ARROWS:
         text = _cmake(csrc, room)
-        needs = set(" ".join(NEEDS.findall(text)).split())
+        needs = _needs(text)
         reachable = set(needs)
         for need in needs:
             reachable |= _reachable(csrc, need)
@@ -106,7 +110,7 @@ def unlisted_needs(csrc: Path) -> list[str]:
 
 
 def _reachable(csrc: Path, room: str) -> set[str]:
-    needs = set(" ".join(NEEDS.findall(_cmake(csrc, room))).split())
+    needs = _needs(_cmake(csrc, room))
     return needs.union(*(_reachable(csrc, need) for need in needs))
 
 

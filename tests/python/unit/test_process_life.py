@@ -24,39 +24,34 @@ if core.rank() == 1:
     except core.HorovodInternalError as error:
         print("peer:", error, flush=True)
     raise SystemExit(0)
-if os.environ["WAIT"] in ("synchronize", "step", "join"):
+name = os.environ["WAIT"]
+shutdown = core.shutdown
+waits = {
+    "core": lambda: core.allreduce(numpy.ones(3), name="this neither"),
+    "allgather": lambda: core.allgather(numpy.ones(1), name="nor this"),
+}
+if name not in waits:
     import torch
     import perseus.torch.horovod as hvd
     hvd.init()
-
-def submitted_step():
+    shutdown = hvd.shutdown
+    handle = hvd.allreduce_async(torch.ones(3), name="never")
+    waits |= {"synchronize": lambda: hvd.synchronize(handle), "join": hvd.join}
+if name == "step":
     model = torch.nn.Linear(2, 2)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), named_parameters=model.named_parameters()
     )
     model(torch.ones(1, 2)).sum().backward()
-    return optimizer.step
-
-def submitted_allreduce():
-    handle = hvd.allreduce_async(torch.ones(3), name="never")
-    return lambda: hvd.synchronize(handle)
-
-waits = {
-    "synchronize": submitted_allreduce,
-    "step": submitted_step,
-    "core": lambda: lambda: core.allreduce(numpy.ones(3), name="this neither"),
-    "allgather": lambda: lambda: core.allgather(numpy.ones(1), name="nor this"),
-    "join": lambda: hvd.join,
-}
+    waits["step"] = optimizer.step
 core.allreduce_async(numpy.ones(3), name="outstanding")
-wait = waits[os.environ["WAIT"]]()
 threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 began = time.monotonic()
 try:
-    wait()
+    waits[name]()
 except KeyboardInterrupt:
     print(f"interrupted after {time.monotonic() - began:.2f} s", flush=True)
-core.shutdown()
+shutdown()
 print("at its end", flush=True)
 """
 

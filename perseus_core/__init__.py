@@ -9,8 +9,8 @@
 
 Start it with ``perseusrun -np 4 python program.py``.
 
-Adapters for frameworks use these modules as well: engine, submission, refusals, names, opened_sets,
-callbacks, arguments, errors.
+Adapters for frameworks use these modules as well: engine, submission, refusals, opened_sets,
+callbacks, arguments, errors, constants, gpu_arrays, observe, process.
 """
 
 from perseus_core import gpu_libraries

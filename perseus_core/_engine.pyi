@@ -104,7 +104,7 @@ def wait_on_stream(handle: int, stream: int, /) -> None:
 def kept(handle: int, /) -> Any:
     """Returns what submit was given to keep; None if it is not kept any more."""
 
-def let_go(handle: int, /) -> None:
+def drop_kept(handle: int, /) -> None:
     """Drops what is kept."""
 
 def finish(handle: int, /) -> None:

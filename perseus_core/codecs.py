@@ -32,7 +32,7 @@ def register_codec(
 ) -> int:
     """Registers a codec and returns its id.
 
-    All ranks must register the same codecs in the same order.
+    All ranks must register the same codecs, in any order: a codec's id is computed from its name.
 
     Args:
       encoded_size: ``size_t (void* user, size_t elements)``, a pure function; gives bytes.

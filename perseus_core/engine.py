@@ -24,7 +24,8 @@ Start an operation:
           it until the operation is complete and its handle released.
         tensors: one `Operand` each, row-major and contiguous.
         root: a rank of the world. splits: rows for each rank of the set.
-        priority: higher goes first. codec: from perseus_core.find_codec; 0 for what is set.
+        priority: higher goes first. codec: from perseus_core.find_codec; 0 for the one in the
+          settings.
         callback: called as callback(handle, status, message) on the thread that
           perseus_core.callbacks.start starts; the message is empty on success.
         place: where all the tensors are; None for CPU memory.
@@ -56,7 +57,7 @@ Follow an operation by its handle, which is never used again for another:
       operation has failed. The object that is kept may then be freed in the order of that stream.
   kept(handle) -> Any
       Returns the object that submit was given to keep; None once nothing is kept any more.
-  let_go(handle) -> None
+  drop_kept(handle) -> None
       Drops what is kept, before the operation is complete.
   release(handle) -> None
       Gives the handle back; every handle needs it once. An operation under way goes on.
@@ -73,9 +74,9 @@ from typing import TypeAlias
 from perseus_core._engine import (
     NO_STREAM,
     Result,
+    drop_kept,
     error,
     kept,
-    let_go,
     poll,
     prefer_huge_pages,
     register,
@@ -91,9 +92,9 @@ __all__ = [
     "Operand",
     "Place",
     "Result",
+    "drop_kept",
     "error",
     "kept",
-    "let_go",
     "poll",
     "prefer_huge_pages",
     "register",

@@ -31,11 +31,11 @@ def open_set(number: int, ranks: Sequence[int]) -> int:
 
 
 def close_set(process_set: int) -> None:
-    """Takes the set away on this rank and ends it on the other members, who must close it, too.
+    """Closes the set on this rank and ends it on the other members, which must close it, too.
 
-    Operations that all members have agreed on are still done; the set's others fail, with
-    ValueError here and AbortedError there. Waits for an agreement that this rank takes part in, for
-    1 s at the most if a member never opened the set.
+    Operations that all members have agreed on still complete. All other operations of the set fail:
+    with ValueError on this rank, with AbortedError on the others. If this rank is in a round of
+    agreement, the call waits until that round has ended, but for at most 1 s.
     """
     _engine.close_process_set(process_set)
 

@@ -170,8 +170,8 @@ class Run:
                 os.killpg(process, signal.SIGTERM)
 
     def _next(self) -> Part | None:
-        """Returns the next part that can begin, or None. Two run at a time: one of each kind or,
-        once all that compute have begun, any."""
+        """Returns the next part that can begin, or None. Two run at a time: one that computes and
+        one that does not or, once all that compute have begun, any two."""
         if len(self.running) == (1 if self.one_at_a_time else 2):
             return None
         busy = {part.computes for part in self.running.values()}

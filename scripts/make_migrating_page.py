@@ -310,14 +310,14 @@ def variables_table() -> str:
 
 def flags_table() -> str:
     """Makes one row of flags that have the same effect."""
-    by_fate: dict[str, list[str]] = {}
+    by_effect: dict[str, list[str]] = {}
     for flag in json.loads((TESTS / "horovodrun_flags.json").read_text()):
-        by_fate.setdefault(fate(flag), []).append(f"`{flag}`")
-    rows = [f"| {', '.join(flags)} | {what} |" for what, flags in by_fate.items()]
+        by_effect.setdefault(flag_effect(flag), []).append(f"`{flag}`")
+    rows = [f"| {', '.join(flags)} | {what} |" for what, flags in by_effect.items()]
     return table("| horovodrun | perseusrun |", rows)
 
 
-def fate(flag: str) -> str:
+def flag_effect(flag: str) -> str:
     for option in SETTING_OPTIONS:
         if flag in option.flags:
             value = "" if option.value is None else f"={option.value}"

@@ -67,8 +67,8 @@ OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 
 def pytest(python: str) -> list[str]:
-    """Returns the command to run pytest without what no test uses: its capture of log messages is
-    a tenth of the time that short tests take."""
+    """Returns the command to run pytest, without plugins that no test uses. The one that captures
+    log messages takes a tenth of the time of short tests."""
     return [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:logging"]
 
 
@@ -169,7 +169,7 @@ def run(title: str, parts: Iterable[Part]) -> None:
 
 
 def unit(mark: str) -> int:
-    """Runs a file at a time, since the tests of some files share what a fixture made."""
+    """Runs each file in one worker, since the tests of some files share what a fixture made."""
     others = [f"--ignore={TESTS / 'unit' / name}" for name in WITH_LIMITS]
     parallel_files = ("-n", str(WORKERS), "--dist", "loadfile")
     return alone("unit", "-m", mark, *parallel_files, *others, **QUICK_GC)

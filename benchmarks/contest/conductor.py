@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from contest import ending
-from contest.launch import KNOWN, Contender, Host, NotToBeHadError
+from contest.launch import KNOWN, Contender, Host, UnavailableError
 from contest.team import Team, WorkFailedError
 
 
@@ -151,7 +151,7 @@ class Conductor:
             self._teams[contender.label] = Team(
                 contender, self.ranks, self.hosts, folder, self.time_out
             )
-        except NotToBeHadError as error:
+        except UnavailableError as error:
             self.absent[contender.label] = str(error)
 
     def _turn(self, label: str, work: str, options: dict[str, Any], result: Times) -> None:
@@ -161,6 +161,6 @@ class Conductor:
             result.microseconds += times
         except WorkFailedError as error:
             result.reason = str(error)
-        except NotToBeHadError as error:
+        except UnavailableError as error:
             result.reason = self.absent[label] = str(error)
             self._teams.pop(label).dismiss()

@@ -30,7 +30,7 @@ MXNET = ROOT / "build/mxnet"
 ENVIRONMENTS = {**PEERS, "perseus_mxnet": MXNET, "mxnet_kvstore": MXNET}
 
 
-class NotToBeHadError(Exception):
+class UnavailableError(Exception):
     """A contender cannot run here; the message says why, and what to do."""
 
 
@@ -125,7 +125,7 @@ def launch(
 ) -> Job:
     """Starts the ranks; `meeting` is the path of the socket that they report to.
 
-    Raises NotToBeHadError if something that the contender needs is not installed.
+    Raises UnavailableError if something that the contender needs is not installed.
     """
     command = _command(contender)
     common = {
@@ -156,15 +156,15 @@ def _command(contender: Contender) -> list[str]:
         try:
             return [str(compiled.program(contender.program, mpi))]
         except (OSError, subprocess.CalledProcessError) as error:
-            raise NotToBeHadError(compiled.reason(error)) from error
+            raise UnavailableError(compiled.reason(error)) from error
     if contender.program in PEERS:
         failed = PEERS[contender.program] / "horovod-failed.txt"
         if failed.exists():
-            raise NotToBeHadError(failed.read_text().strip())
+            raise UnavailableError(failed.read_text().strip())
         if not (PEERS[contender.program] / "bin/horovodrun").exists():
-            raise NotToBeHadError("Horovod is not there: make peers")
+            raise UnavailableError("Horovod is not there: make peers")
     if not _python(contender).exists():
-        raise NotToBeHadError("MXNet is not there: make peers")
+        raise UnavailableError("MXNet is not there: make peers")
     return [str(_python(contender)), "-m", "contest.worker", contender.program]
 
 
@@ -323,7 +323,7 @@ def _mpirun(
     prefix = ROOT / "build" / contender.launcher
     mpirun = prefix / "bin/mpirun"
     if not mpirun.exists():
-        raise NotToBeHadError(f"{contender.launcher} is not there: make peers")
+        raise UnavailableError(f"{contender.launcher} is not there: make peers")
     places = _place(ranks, hosts)
     slots = ",".join(f"{host.address}:{places.count(host)}" for host in dict.fromkeys(places))
     over_hosts: list[str] = []

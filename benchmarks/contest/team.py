@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from contest.launch import Contender, Host, Job, NotToBeHadError, launch
+from contest.launch import Contender, Host, Job, UnavailableError, launch
 
 
 class WorkFailedError(Exception):
@@ -22,7 +22,7 @@ class WorkFailedError(Exception):
 class Team:
     """The ranks of one contender. They are stopped except during `run`.
 
-    Any call may raise NotToBeHadError, which says why the team cannot go on. dismiss must then
+    Any call may raise UnavailableError, which says why the team cannot go on. dismiss must then
     still be called, unless the constructor raised it.
     """
 
@@ -70,7 +70,7 @@ class Team:
         """Ends the ranks and the processes that started them, whatever they are doing."""
         self._signal(signal.SIGCONT)
         for rank in self._ranks:
-            with contextlib.suppress(NotToBeHadError):
+            with contextlib.suppress(UnavailableError):
                 rank.send("end")
         deadline = time.monotonic() + 3.0
         for process in self._job.processes:
@@ -99,9 +99,9 @@ class Team:
         while len(found) < ranks:
             started = [*self._job.processes, *self._job.servers]
             if any(process.poll() not in (None, 0) for process in started):
-                raise NotToBeHadError(f"did not start: {self._last_words()}")
+                raise UnavailableError(f"did not start: {self._last_words()}")
             if time.monotonic() > deadline:
-                raise NotToBeHadError(
+                raise UnavailableError(
                     f"{ranks - len(found)} of {ranks} ranks did not start within {time_out:.0f} s;"
                     f" last words: {self._last_words()}"
                 )
@@ -114,7 +114,7 @@ class Team:
             _, number, size, pid = rank.receive(deadline, self._last_words).split()
             self.pids.append(int(pid))
             if int(size) != ranks:
-                raise NotToBeHadError(f"rank {number} found {size} ranks, not {ranks}")
+                raise UnavailableError(f"rank {number} found {size} ranks, not {ranks}")
             found[int(number)] = rank
         self._ranks = [found[number] for number in range(ranks)]
 
@@ -127,7 +127,7 @@ class Team:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if not ready:
                     told = [text for kind, text in answers.values() if kind == "error"]
-                    raise NotToBeHadError(
+                    raise UnavailableError(
                         told[0] if told else f"no answer in time; last words: {self._last_words()}"
                     )
                 for key, _ in ready:
@@ -162,7 +162,7 @@ class Rank:
         try:
             self.connection.sendall(line.encode() + b"\n")
         except OSError as error:
-            raise NotToBeHadError(f"a rank is gone: {error}") from error
+            raise UnavailableError(f"a rank is gone: {error}") from error
 
     def receive(self, deadline: float, last_words: Callable[[], str]) -> str:
         while b"\n" not in self._buffer:
@@ -170,11 +170,11 @@ class Rank:
             try:
                 received = self.connection.recv(1 << 16)
             except TimeoutError as error:
-                raise NotToBeHadError(f"no answer in time; last words: {last_words()}") from error
+                raise UnavailableError(f"no answer in time; last words: {last_words()}") from error
             except OSError as error:
-                raise NotToBeHadError(f"a rank died: {last_words()}") from error
+                raise UnavailableError(f"a rank died: {last_words()}") from error
             if not received:
-                raise NotToBeHadError(f"a rank died: {last_words()}")
+                raise UnavailableError(f"a rank died: {last_words()}")
             self._buffer += received
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode()

@@ -41,8 +41,8 @@ class AdaptiveYield {
   }
 
  private:
-  // More than threads need that pass the processor around, less than the 3 to 4 ms between the
-  // kernel's ticks, after which a thread that computes gives it back.
+  // Longer than a yield takes among threads that only pass the processor around, and shorter than
+  // the 3 to 4 ms between the kernel's ticks, after which a thread that computes gives it back.
   static constexpr std::chrono::microseconds kSlice{2500};
   static constexpr std::chrono::milliseconds kPause{100};
   // Less than it takes to run another thread and come back.

@@ -5,9 +5,9 @@
 //
 // The owner (the loop's own thread) hands the loop to a thread that asks for it, and sleeps. It
 // takes the loop back when it is recalled, or when two checks in a row find that nobody has run the
-// loop in between. The interval between checks bounds how long an event can wait that arrives in
-// that time without a recall. It starts at 0.1 ms and grows as long as the checks find the loop
-// being run, because each check costs the thread that runs it some 10 us.
+// loop in between. An event that arrives without a recall waits at most until these checks, so the
+// interval between them bounds its delay. The interval starts at 0.1 ms and grows as long as the
+// checks find the loop being run, because each check costs the thread that runs it some 10 us.
 #pragma once
 
 #include <algorithm>

@@ -19,9 +19,9 @@ class Recycler {
 
   // A new object, or one that has been recycled.
   std::shared_ptr<T> take() {
-    Place* place = find_place();
+    Slot* slot = free_slot();
     return std::shared_ptr<T>(
-        &place->object, [](T* object) { object->recycle(); }, ControlBlock<T>(*this, *place));
+        &slot->object, [](T* object) { object->recycle(); }, ControlBlock<T>(*this, *slot));
   }
 
   // Called around a fork, so that the child can use the recycler.
@@ -31,7 +31,7 @@ class Recycler {
  private:
   // Room for shared_ptr's control block: two counts, a deleter and an allocator.
   static constexpr size_t kControlBytes = 64;
-  struct Place {
+  struct Slot {
     T object;
     alignas(std::max_align_t) std::byte control[kControlBytes];
   };
@@ -42,43 +42,43 @@ class Recycler {
   template <typename U>
   struct ControlBlock {
     using value_type = U;
-    ControlBlock(Recycler& its_recycler, Place& its_place)
-        : recycler(&its_recycler), place(&its_place) {}
+    ControlBlock(Recycler& its_recycler, Slot& its_slot)
+        : recycler(&its_recycler), slot(&its_slot) {}
     template <typename V>
     ControlBlock(const ControlBlock<V>& other)  // NOLINT: implicit, as allocators are converted
-        : recycler(other.recycler), place(other.place) {}
+        : recycler(other.recycler), slot(other.slot) {}
 
     U* allocate(size_t) {
       static_assert(sizeof(U) <= kControlBytes && alignof(U) <= alignof(std::max_align_t));
-      return reinterpret_cast<U*>(place->control);
+      return reinterpret_cast<U*>(slot->control);
     }
-    void deallocate(U*, size_t) { recycler->give_back(place); }
+    void deallocate(U*, size_t) { recycler->give_back(slot); }
     bool operator==(const ControlBlock&) const = default;
 
     Recycler* recycler;
-    Place* place;
+    Slot* slot;
   };
 
-  Place* find_place() {
+  Slot* free_slot() {
     std::lock_guard lock(mutex_);
     if (free_.empty()) {
-      places_.push_back(std::make_unique<Place>());
-      free_.reserve(places_.size());  // so that giving back cannot fail
-      return places_.back().get();
+      slots_.push_back(std::make_unique<Slot>());
+      free_.reserve(slots_.size());  // so that giving back cannot fail
+      return slots_.back().get();
     }
-    Place* place = free_.back();
+    Slot* slot = free_.back();
     free_.pop_back();
-    return place;
+    return slot;
   }
 
-  void give_back(Place* place) {
+  void give_back(Slot* slot) {
     std::lock_guard lock(mutex_);
-    free_.push_back(place);
+    free_.push_back(slot);
   }
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Place>> places_;  // all, free or in use
-  std::vector<Place*> free_;
+  std::vector<std::unique_ptr<Slot>> slots_;  // all, free or in use
+  std::vector<Slot*> free_;
 };
 
 }  // namespace perseus

@@ -5,11 +5,13 @@
 namespace perseus {
 
 #define SETTING(...)
+#define GPU_DEFAULT(...)
 #define CHOICE_SETTING(field, type, name, default_value, choices, ...) enum class type { choices };
 #define CHOICE(enumerator, spellings) enumerator,
 #include "base/settings_table.inc"
 #undef CHOICE
 #undef CHOICE_SETTING
+#undef GPU_DEFAULT
 #undef SETTING
 
 }  // namespace perseus

@@ -187,6 +187,18 @@ Status read_row(const TableRow& row, const std::function<const char*(const char*
   return {};
 }
 
+// Call once it is known which settings are given.
+void set_gpu_fields(Settings& settings) {
+#define SETTING(...)
+#define CHOICE_SETTING(...)
+#define GPU_DEFAULT(field, cpu_field, name, mib) \
+  settings.field = settings.is_given(name) ? settings.cpu_field : uint64_t{mib} << 20;
+#include "base/settings_table.inc"
+#undef GPU_DEFAULT
+#undef CHOICE_SETTING
+#undef SETTING
+}
+
 // A stall must not end a job before the report that says why.
 Status check_stall_times(const std::function<const char*(const char*)>& get,
                          std::vector<std::string>* warnings, Settings& settings) {
@@ -218,6 +230,7 @@ Settings::Settings() {
         Assignment(row, nullptr, row.default_value, nullptr).assign(*this);
     assert(status.is_ok());  // the table's defaults are within its ranges
   }
+  set_gpu_fields(*this);
 }
 
 bool Settings::is_given(std::string_view name) const {
@@ -234,6 +247,7 @@ Result<Settings> Settings::from(const std::function<const char*(const char*)>& g
   for (const TableRow& row : table_rows()) {
     PERSEUS_RETURN_IF_ERROR(read_row(row, get, warnings, settings));
   }
+  set_gpu_fields(settings);
   PERSEUS_RETURN_IF_ERROR(check_stall_times(get, warnings, settings));
   return settings;
 }

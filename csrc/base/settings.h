@@ -34,7 +34,9 @@ struct Settings {
 
 #define SETTING(field, kind, ...) Setting##kind field;
 #define CHOICE_SETTING(field, type, ...) type field;
+#define GPU_DEFAULT(field, ...) uint64_t field;
 #include "base/settings_table.inc"
+#undef GPU_DEFAULT
 #undef CHOICE_SETTING
 #undef SETTING
 
@@ -47,6 +49,17 @@ struct Settings {
 inline constexpr std::string_view kTunedSettings[] = {
     "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_STREAMS", "PERSEUS_ALLREDUCE_FUSION",
     "PERSEUS_CREDIT", "PERSEUS_CHUNK"};
+
+// The settings whose default is another one for tensors on GPUs.
+inline constexpr std::string_view kSettingsWithGpuDefault[] = {
+#define SETTING(...)
+#define CHOICE_SETTING(...)
+#define GPU_DEFAULT(field, cpu_field, name, mib) name,
+#include "base/settings_table.inc"
+#undef GPU_DEFAULT
+#undef CHOICE_SETTING
+#undef SETTING
+};
 
 // A row as text, for --help, docs/settings.md and the C ABI.
 struct SettingRow {

@@ -109,7 +109,9 @@ std::span<const TableRow> table_rows() {
    help,                                                                                \
    choice_field<&Settings::field>()},
 #define CHOICE(enumerator, spellings) spellings,
+#define GPU_DEFAULT(...)
 #include "base/settings_table.inc"
+#undef GPU_DEFAULT
 #undef CHOICE
 #undef CHOICE_SETTING
 #undef SETTING

@@ -190,8 +190,8 @@ class AllTasks : private TaskObserver {
 
 }  // namespace perseus
 
-// Inside a Task: ends it with the error, if there is one. Use only while nothing that was begun is
-// unawaited.
+// Inside a Task: ends it with the error, if there is one. Use only when everything that the Task
+// has begun has been awaited.
 #define PERSEUS_CO_RETURN_IF_ERROR(expression)                                         \
   do {                                                                                 \
     if (::perseus::Status status_ = (expression); !status_.is_ok()) co_return status_; \

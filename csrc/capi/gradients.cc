@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "capi/c_status.h"
+#include "capi/checked_submission.h"
 #include "capi/process.h"
-#include "capi/submission.h"
-#include "capi/submitting.h"
+#include "capi/submit.h"
 #include "capi/waiting.h"
 
 namespace perseus {

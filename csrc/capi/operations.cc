@@ -8,7 +8,7 @@
 
 #include "capi/c_status.h"
 #include "capi/process.h"
-#include "capi/submitting.h"
+#include "capi/submit.h"
 #include "capi/waiting.h"
 
 using perseus::Operation;

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "capi/c_status.h"
+#include "capi/checked_submission.h"
 #include "capi/gradients.h"
-#include "capi/submission.h"
 #include "capi/waiting.h"
 #include "observe/log.h"
 
@@ -89,7 +89,7 @@ perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients
 void perseus_gradients_destroy(perseus_gradients_t* gradients) {
   if (gradients == nullptr || gradients->gradients.is_inherited()) return;
   if (const Status status = perseus::check_may_wait(-1); !status.is_ok()) {
-    PERSEUS_LOG(kError, "the gradients stay: " << status.message());
+    PERSEUS_LOG(kError, "perseus_gradients_destroy did nothing: " << status.message());
     return;
   }
   delete gradients;

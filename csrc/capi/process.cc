@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "capi/submission.h"
+#include "capi/checked_submission.h"
 #include "codec/codec.h"
 #include "engine/engine_scope.h"
 #include "mpi/mpi_process.h"

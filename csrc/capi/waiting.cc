@@ -48,7 +48,8 @@ bool is_bound(int64_t time_out_ms) {
 Status check_may_wait(int64_t time_out_ms) {
   if (time_out_ms == 0 || !EngineScope::is_here()) return {};
   return Status::invalid_argument(
-      "a callback would wait for itself: it may submit, and look with a time-out of 0");
+      "a callback may not wait, since it would wait for itself; it may submit, or wait with a "
+      "time-out of 0");
 }
 
 Status wait_for(Operation& operation, int64_t time_out_ms) {
@@ -79,8 +80,8 @@ Status unknown_handle(perseus_handle_t handle) {
   if (const Operation* inherited = Process::instance().handles.find_inherited(handle)) {
     return Status::not_initialized(
         title(inherited->key) +
-        ": it belongs to the process that this one was forked from; only that one can wait for it "
-        "or take its result, and here Perseus is as before init()");
+        ": it belongs to the process that this one was forked from; only that process can wait for "
+        "it or take its result, and in this one Perseus is not initialized");
   }
   return Status::invalid_argument("handle " + std::to_string(handle) +
                                   " was never given out, or has been released");

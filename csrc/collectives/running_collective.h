@@ -58,7 +58,6 @@ class RunningCollective {
       : group_(group), options_(options) {}
 
   const Group& group() const { return group_; }
-  const CollectiveOptions& options() const { return options_; }
   BufferPool& buffers() const { return *options_.buffers; }
   // The rank that is `distance` (0 to size) after or before this one, counted round the group.
   int rank_after(int distance) const { return (group_.index + distance) % group_.size; }

@@ -64,7 +64,8 @@ void Agreements::accept(const RefusedCall& refused) {
   const ProcessSetPtr set = wiring_.sets.find(refused.set);
   if (!wiring_.termination.reason().is_ok()) return;
   const bool is_member = set != nullptr && set->negotiator != nullptr;
-  if (!is_member) return wiring_.watches.name_conflicts.add_stray(refused.key, refused.reason);
+  if (!is_member)
+    return wiring_.watches.name_conflicts.add_non_member_call(refused.key, refused.reason);
   if (!set->broken.is_ok()) return;
   set->negotiator->refuse(refused.key, {refused.reason, -1, ""});
   advance(*set);
@@ -122,12 +123,12 @@ void Agreements::advance(ProcessSet& set) {
     const Tuner& tuner = wiring_.executor.tuner();
     if (const auto result = tuner.result()) set.negotiator->measured(tuner.trial(), *result);
   }
-  const uint64_t described = set.negotiator->counters().descriptions_sent;
+  const uint64_t described = set.negotiator->descriptions_sent();
   set.negotiator->advance();
   if (const Status& failure = set.negotiator->failure(); !failure.is_ok()) {
     return wiring_.termination.break_world(wiring_.termination.failed_here(failure));
   }
-  wiring_.counters.descriptions_sent.add(set.negotiator->counters().descriptions_sent - described);
+  wiring_.counters.descriptions_sent.add(set.negotiator->descriptions_sent() - described);
   if (!set.negotiator->is_exhausted()) return;
   if (!set.pending.empty()) wiring_.sets.fail_pending(set, set.broken);
   wiring_.sets.on_exhausted(set);

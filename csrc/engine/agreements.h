@@ -1,6 +1,6 @@
 // Takes operations from submission to execution: a submission becomes pending in its process set,
 // the set's negotiator agrees on it with the other ranks, and the executor gets what was agreed.
-// Loop thread.
+// Engine thread.
 #pragma once
 
 #include <map>

@@ -17,7 +17,7 @@ void write_line(const std::string& line) {
 
 }  // namespace
 
-void Blame::put_on(int rank, bool has_left) {
+void Blame::set_rank(int rank, bool has_left) {
   rank_ = rank;
   has_left_ = has_left;
 }

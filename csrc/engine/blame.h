@@ -1,5 +1,5 @@
 // Tells the launcher which rank caused operations to fail here. A rank that fails because another
-// one ended must not be taken for the culprit, though it may well be the first to exit. Loop
+// one ended must not be taken for the culprit, though it may well be the first to exit. Engine
 // thread.
 #pragma once
 
@@ -16,8 +16,8 @@ class Blame {
 
   // The rank whose end makes operations fail here; -1 if there is none so far.
   int rank() const { return rank_; }
-  // `has_left`: the rank shut down in order or told the others why it ended; otherwise it was lost.
-  void put_on(int rank, bool has_left);
+  // `has_left`: the rank shut down normally or told the others why it ended; otherwise it was lost.
+  void set_rank(int rank, bool has_left);
 
   // Tells the launcher; only the first call has an effect.
   void tell_launcher();

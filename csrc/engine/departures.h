@@ -1,4 +1,4 @@
-// The ranks that have shut down or ended, and why. Loop thread.
+// The ranks that have shut down or ended, and why. Engine thread.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ class Departures {
 
   // Returns whether this rank had not heard of it before.
   bool add(const Leaving& leaving) { return by_rank_.emplace(leaving.rank, leaving).second; }
-  // Sets why this rank itself is leaving; empty if it shuts down in order.
+  // Sets why this rank itself is leaving; empty if it shuts down normally.
   void set_own_reason(const std::string& why) { own_reason_ = why; }
 
   bool contains(int rank) const { return by_rank_.contains(rank); }

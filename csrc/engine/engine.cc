@@ -38,10 +38,10 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(settings), names, timeline, counters));
   engine->processors_ = std::move(processors).value();
-  if (const Status shortage = engine->loop_.status(); !shortage.is_ok()) {
+  if (const Status exhausted = engine->loop_.status(); !exhausted.is_ok()) {
     engine.reset();  // telling the others may need the descriptors that it has
-    decline(shortage, ranks, generation, kPatienceWithoutDescriptors);
-    return shortage;
+    decline(exhausted, ranks, generation, kPatienceWithoutDescriptors);
+    return exhausted;
   }
   PERSEUS_RETURN_IF_ERROR(engine->connect(ranks, generation));
   const Status started =
@@ -53,8 +53,8 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
     return started;
   }
   // Everyone is there and can be reached, or init says who is not.
-  const Status status =
-      engine->parts_->own_operations.meet(std::chrono::seconds(engine->settings_.start_timeout));
+  const Status status = engine->parts_->internal_operations.meet(
+      std::chrono::seconds(engine->settings_.start_timeout));
   if (!status.is_ok()) {
     engine->shutdown();
     return status;
@@ -120,16 +120,16 @@ void Engine::refuse(int32_t set, std::string_view key, std::string reason) {
 }
 
 Result<int32_t> Engine::add_process_set(std::vector<int32_t> ranks) {
-  return parts_->own_operations.add_process_set(std::move(ranks));
+  return parts_->internal_operations.add_process_set(std::move(ranks));
 }
 Status Engine::remove_process_set(int32_t set) {
-  return parts_->own_operations.remove_process_set(set);
+  return parts_->internal_operations.remove_process_set(set);
 }
 Status Engine::open_process_set(int32_t set, std::vector<int32_t> ranks) {
-  return parts_->own_operations.open_process_set(set, std::move(ranks));
+  return parts_->internal_operations.open_process_set(set, std::move(ranks));
 }
 Status Engine::close_process_set(int32_t set) {
-  return parts_->own_operations.close_process_set(set);
+  return parts_->internal_operations.close_process_set(set);
 }
 Result<SharedRanks> Engine::process_set_ranks(int32_t set) const { return parts_->sets.ranks(set); }
 std::vector<int32_t> Engine::process_sets() const { return parts_->sets.ids(); }

@@ -63,7 +63,7 @@ class Engine {
   std::optional<MpiThreadLevel> mpi_thread_level() const { return mpi_thread_level_; }
   Mesh::Counters mesh_counters() const { return mesh_->counters(); }
 
-  // See OwnOperations.
+  // See InternalOperations.
   Result<int32_t> add_process_set(std::vector<int32_t> ranks);
   Status remove_process_set(int32_t set);
   Status open_process_set(int32_t set, std::vector<int32_t> ranks);
@@ -74,7 +74,7 @@ class Engine {
 
   // Gives agreed operations 2 s to complete, ends all others with kAborted, tells the other ranks,
   // and ends the engine's thread. `why`: the reason that other ranks are given; empty if this rank
-  // shuts down in order.
+  // shuts down normally.
   void shutdown(const std::string& why = "");
 
  private:

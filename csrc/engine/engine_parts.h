@@ -11,9 +11,9 @@
 #include "engine/agreements.h"
 #include "engine/blame.h"
 #include "engine/departures.h"
+#include "engine/internal_operations.h"
 #include "engine/loop_handoff_policy.h"
 #include "engine/operation_tracker.h"
-#include "engine/own_operations.h"
 #include "engine/peers.h"
 #include "engine/process_sets.h"
 #include "engine/submission_queue.h"
@@ -41,7 +41,7 @@ struct EngineParts {
   Executor executor;
   Watches watches;
   EngineHandoffPolicy handoff;
-  OwnOperations own_operations;
+  InternalOperations internal_operations;
 
  private:
   Wiring wire(EventLoop& loop, Mesh& mesh, const RunContext& context);

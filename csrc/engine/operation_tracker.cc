@@ -35,7 +35,7 @@ bool OperationTracker::complete_silently(const OperationPtr& operation, Status s
     callback(*operation);
     if (EngineScope::is_child_of_callback()) {
       PERSEUS_LOG(kError,
-                  "a callback has forked, and its child has returned from it: the child ends");
+                  "a callback forked, and the child process returned from it; the child ends now");
       _exit(1);
     }
   }

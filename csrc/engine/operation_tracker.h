@@ -1,4 +1,4 @@
-// Counts the operations under way on this rank, and completes them. Loop thread.
+// Counts the operations under way on this rank, and completes them. Engine thread.
 #pragma once
 
 #include <vector>

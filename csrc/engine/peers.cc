@@ -69,10 +69,10 @@ void Peers::ping(int rank) { send_word(rank, ControlKind::kPing); }
 
 void Peers::on_silent_peer(int rank) {
   const std::string cause = mesh_.is_connected(rank)
-                                ? "though its connections stand; its process is stopped, or gets "
-                                  "no processor"
+                                ? "though its connections are open; its process is stopped, or "
+                                  "gets no processor time"
                                 : "and does not connect; its process or host is stopped, or gets "
-                                  "no processor";
+                                  "no processor time";
   termination_.break_world(
       {rank, "lost " + mesh_.topology().name(rank) + ": it has said nothing for " +
                  std::to_string(peer_timeout_.count()) + " s (PERSEUS_PEER_TIMEOUT), " + cause});

@@ -1,5 +1,5 @@
 // This rank's dealings with the others: their control messages, their leaving and their death.
-// Loop thread.
+// Engine thread.
 #pragma once
 
 #include <set>

@@ -173,7 +173,7 @@ void ProcessSets::on_round_demand(ProcessSet& set, int from, uint64_t round) {
 void ProcessSets::on_closed(ProcessSet& set, const Closed& closed) {
   if (!set.negotiator->limit_rounds(closed.last_round)) return;
   tell_neighbours(set, closed.write());
-  go_without(set, closed.rank);
+  on_member_gone(set, closed.rank);
 }
 
 void ProcessSets::keep_early(int32_t set, int from, std::span<const std::byte> message) {
@@ -254,13 +254,13 @@ void ProcessSets::on_leaving(const Leaving& leaving) {
 void ProcessSets::apply_leaving(ProcessSet& set, const Leaving& leaving) {
   if (!set.has(leaving.rank) || set.negotiator == nullptr) return;
   set.negotiator->limit_rounds(leaving.last_round(set.id));
-  if (set.broken.is_ok() && wiring_.blame.rank() < 0) wiring_.blame.put_on(leaving.rank, true);
-  go_without(set, leaving.rank);
+  if (set.broken.is_ok() && wiring_.blame.rank() < 0) wiring_.blame.set_rank(leaving.rank, true);
+  on_member_gone(set, leaving.rank);
 }
 
 // A running operation may wait for a rank that itself waits for the one that has gone. The link to
 // the former rank reports nothing, so this does not wait for the links to fail.
-void ProcessSets::go_without(ProcessSet& set, int rank) {
+void ProcessSets::on_member_gone(ProcessSet& set, int rank) {
   if (set.departed < 0) set.departed = rank;
   const Broken news = wiring_.departures.news_of_first(set);
   if (set.broken.is_ok()) set.broken = Status::without(set.departed, news.why);

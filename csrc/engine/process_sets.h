@@ -31,7 +31,7 @@ class ProcessSets {
   // The ids of all sets, ascending.
   std::vector<int32_t> ids() const;
 
-  // ---- Loop thread, or before the loop runs.
+  // ---- Engine thread, or before the loop runs.
 
   // Makes the set of all ranks.
   void open_world();
@@ -89,7 +89,7 @@ class ProcessSets {
   void apply_leaving(ProcessSet& set, const Leaving& leaving);
   // Ends what needs the rank, which takes part in no later round: fails what is pending in the set,
   // and breaks the world if something is running that the rank has no part in.
-  void go_without(ProcessSet& set, int rank);
+  void on_member_gone(ProcessSet& set, int rank);
 
   const Wiring wiring_;
   const int rank_;

@@ -21,7 +21,7 @@ struct RefusedCall {
   std::string key, reason;
 };
 
-// Takes up what was submitted. Loop thread.
+// Takes up what was submitted. Engine thread.
 class SubmissionSink {
  public:
   // Both in the order of submission. The refused calls come first: an operation of the same name
@@ -49,7 +49,7 @@ class SubmissionQueue final : public Poller {
   // Returns whether a thread that waits may run the loop now.
   bool may_hand_off_loop() const;
 
-  // ---- Loop thread: Poller.
+  // ---- Engine thread: Poller.
   bool poll() override;
   bool prepare_to_sleep() override { return !has_news(); }
   void awake() override {}
@@ -66,7 +66,7 @@ class SubmissionQueue final : public Poller {
   Status closed_;  // ok while submissions are accepted
   std::atomic<bool> has_submissions_{false};
 
-  std::vector<OperationPtr> accepted_;  // the queue's other half; loop thread
+  std::vector<OperationPtr> accepted_;  // the queue's other half; engine thread
 };
 
 }  // namespace perseus

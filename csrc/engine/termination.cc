@@ -19,8 +19,8 @@ constexpr std::chrono::milliseconds kLinger{2000};
 
 Status shut_down_status() {
   return Status::aborted(
-      "Perseus has been shut down on this rank: the operation was still under way, or came after; "
-      "call init() again before any other");
+      "Perseus has been shut down on this rank while the operation was under way, or before it was "
+      "submitted; call init() again before any other operation");
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ void Termination::break_world(const Broken& broken) {
   if (!broken_.is_ok()) return;
   broken_ = Status::aborted(broken.why);
   if (!broken.has_left) PERSEUS_LOG(kError, broken.why);
-  blame_.put_on(broken.rank, broken.has_left);
+  blame_.set_rank(broken.rank, broken.has_left);
   blame_.tell_launcher();
   queue_.close(broken_);
   end_operations(broken);

@@ -5,7 +5,7 @@
 //   running -> broken -> shutting down -> closed: the links say goodbye, and the loop stops
 //   running -----------> shutting down -> closed
 //
-// A world that is broken stays so until this rank shuts down as well. Loop thread.
+// A world that is broken stays so until this rank shuts down as well. Engine thread.
 #pragma once
 
 #include <string>
@@ -47,7 +47,7 @@ class Termination final : public ShardFailureHandler {
   Broken failed_here(const Status& why) const;
 
   // Gives agreed operations 2 s to complete, and ends all others at once. `why`: the reason that
-  // other ranks are given; empty if this rank shuts down in order.
+  // other ranks are given; empty if this rank shuts down normally.
   void begin_shutdown(const std::string& why);
   // Breaks a world that is just starting, and shuts down once the others have had time to hear why.
   void break_at_start(const Status& why);

@@ -1,4 +1,4 @@
-// The watches that look for trouble while operations wait for other ranks. Loop thread.
+// The watches that look for trouble while operations wait for other ranks. Engine thread.
 #pragma once
 
 #include "watch/name_conflicts.h"

@@ -34,15 +34,6 @@ Candidates tuning_candidates(const Settings& settings, bool several_hosts) {
   return candidates;
 }
 
-// GPUs need some ten times as many bytes under way as links do, and NCCL works best on large
-// pieces.
-constexpr uint64_t kGpuCredit = 64 << 20;
-constexpr uint64_t kGpuPiece = 16 << 20;
-
-uint64_t gpu_credit(const Settings& settings) {
-  return settings.is_given("PERSEUS_CREDIT") ? settings.credit_bytes : kGpuCredit;
-}
-
 // Once a model has diverged, all of its gradients stay non-finite.
 constexpr int kMostNonFiniteLines = 100;
 
@@ -86,7 +77,7 @@ Executor::Executor(RunContext context, ExecutorHosts hosts, int local_size, int 
       tuner_(Tuning::from(context.settings), tuning_candidates(context.settings, host_count > 1),
              TuningEffort::from(context.settings)),
       admission_(most_at_once(), context.settings.credit_bytes),
-      launches_(gpu_credit(context.settings), static_cast<int>(context.settings.nccl_lanes),
+      launches_(context.settings.gpu_credit_bytes, static_cast<int>(context.settings.nccl_lanes),
                 hosts.launches),
       tuning_log_(context.rank == 0 ? context.settings.tuning_log : "") {}
 
@@ -151,8 +142,8 @@ Granularity Executor::granularity(const Batch& batch) const {
   granularity.groups_apart = context_.settings.disable_group_fusion;
   const Settings& settings = context_.settings;
   if (settings.gpu_operations != GpuOperations::kStaged) {
-    if (!settings.is_given("PERSEUS_ALLREDUCE_FUSION")) granularity.gpu_merge_bytes = kGpuPiece;
-    if (!settings.is_given("PERSEUS_ALLREDUCE_SHARD")) granularity.gpu_shard_bytes = kGpuPiece;
+    granularity.gpu_merge_bytes = settings.gpu_fusion_bytes;
+    granularity.gpu_shard_bytes = settings.gpu_shard_bytes;
   }
   return granularity;
 }

@@ -67,7 +67,7 @@ void trace_shard_begin(Timeline& timeline, const ShardRun& run) {
     const OperationPtr& operation = run.batch->operations[index];
     if (operation == nullptr) return;
     if (operation->open_activities == kOpenInQueue) end(timeline, *operation);
-    timeline.begin(operation->name(), what, run.lane, bytes);
+    timeline.begin(operation->name(), what, run.timeline_row, bytes);
   });
 }
 
@@ -75,7 +75,7 @@ void trace_shard_end(Timeline& timeline, const ShardRun& run) {
   if (!timeline.enabled()) return;
   for_each_operation(run.shard, [&](uint32_t index) {
     const OperationPtr& operation = run.batch->operations[index];
-    if (operation != nullptr) timeline.end(operation->name(), run.lane);
+    if (operation != nullptr) timeline.end(operation->name(), run.timeline_row);
   });
 }
 
@@ -84,7 +84,7 @@ TracedStep::TracedStep(Timeline& timeline, const ShardRun& run, std::string_view
   if (timeline_ == nullptr) return;
   for_each_operation(run_.shard, [&](uint32_t index) {
     const OperationPtr& operation = run_.batch->operations[index];
-    if (operation != nullptr) timeline_->begin(operation->name(), step, run_.lane);
+    if (operation != nullptr) timeline_->begin(operation->name(), step, run_.timeline_row);
   });
 }
 

@@ -28,13 +28,6 @@ Agreement::Failure failure_of(const std::string& key, const Record& record) {
 
 }  // namespace
 
-void Agreement::clear() {
-  Agreement empty;
-  empty.ready.swap(ready);
-  empty.ready.clear();
-  *this = std::move(empty);
-}
-
 Negotiator::Negotiator(int index, int size, const std::vector<int>& ranks, size_t capacity,
                        std::vector<std::byte> prefix, NegotiatorHost& host)
     : index_(index),
@@ -139,8 +132,6 @@ bool Negotiator::limit_rounds(uint64_t last_round) {
 }
 
 Status Negotiator::receive(std::span<const std::byte> message) {
-  counters_.messages_received += 1;
-  counters_.bytes_received += message.size() + prefix_.size();
   ByteReader reader(message);
   const auto round = reader.get<uint64_t>();
   const auto hop = reader.get<uint8_t>();
@@ -164,7 +155,8 @@ bool Negotiator::should_begin() const {
   const auto& arrived = inbox_[(completed_rounds_ + 1) & 1];
   const bool asked = std::any_of(arrived.begin(), arrived.begin() + hops_,
                                  [](const Arrival& arrival) { return arrival.has_arrived; });
-  return asked && (joined_ || attends_ || attends_to_launches_ || pending_count() > 0);
+  return asked &&
+         (joined_ || takes_part_always_ || takes_part_for_launches_ || pending_count() > 0);
 }
 
 void Negotiator::advance() {
@@ -227,7 +219,7 @@ void Negotiator::describe() {
     record.statements.push_back({rank_, pending->ordinal, described, pending->refusal});
     ballot_.records.append(key, record);
   }
-  counters_.descriptions_sent += what.size();
+  descriptions_sent_ += what.size();
 }
 
 void Negotiator::send_hop() {
@@ -236,8 +228,6 @@ void Negotiator::send_hop() {
   writer_.put<uint64_t>(completed_rounds_ + 1);
   writer_.put<uint8_t>(static_cast<uint8_t>(hop_));
   ballot_.write(writer_);
-  counters_.messages_sent += 1;
-  counters_.bytes_sent += writer_.size();
   host_.send(static_cast<int>((index_ + (int64_t{1} << hop_)) % size_), writer_.bytes());
 }
 
@@ -268,7 +258,6 @@ bool Negotiator::is_valid(const Ballot& ballot) const {
 void Negotiator::complete_round() {
   in_round_ = false;
   completed_rounds_ += 1;
-  counters_.agreements += 1;
 
   agreement_.clear();
   agreement_.round = completed_rounds_;

@@ -67,9 +67,9 @@ class Negotiator final : private KnownOperations {
   void mark_overdue(const std::string& key);
   // If `always`, this rank takes part in rounds that other ranks begin, even if it has nothing
   // ready itself.
-  void attend(bool always) { attends_ = always; }
+  void take_part_always(bool always) { takes_part_always_ = always; }
   // The same; for use while GPU launches wait for earlier launches to end on all ranks.
-  void attend_to_launches(bool always) { attends_to_launches_ = always; }
+  void take_part_for_launches(bool always) { takes_part_for_launches_ = always; }
   // From now on, this rank's ballots report that `count` launches have ended here. If later
   // launches wait for that (`others_wait`) and the last ballot did not report it, advance() begins
   // a round.
@@ -115,13 +115,8 @@ class Negotiator final : private KnownOperations {
   // Returns whether this rank now counts as having everything ready that others submit.
   bool has_joined() const { return joined_; }
 
-  struct Counters {
-    uint64_t agreements = 0;
-    uint64_t messages_sent = 0, bytes_sent = 0;
-    uint64_t messages_received = 0, bytes_received = 0;
-    uint64_t descriptions_sent = 0;  // records, not bits, in ballots cast here
-  };
-  const Counters& counters() const { return counters_; }
+  // Returns how many names the ballots cast here have had a record of, rather than a bit.
+  uint64_t descriptions_sent() const { return descriptions_sent_; }
 
  private:
   static constexpr int kMaxHops = 32;
@@ -194,8 +189,8 @@ class Negotiator final : private KnownOperations {
   std::vector<std::pair<std::string, Pending>> behind_refusals_;
   uint32_t next_ordinal_ = 0;
   bool has_news_ = false;  // there is something that no ballot of this rank has carried
-  bool attends_ = false;
-  bool attends_to_launches_ = false;
+  bool takes_part_always_ = false;
+  bool takes_part_for_launches_ = false;
   uint64_t launches_ended_ = 0;
   uint64_t launches_in_ballot_ = 0;  // how many of them the last ballot reported
   uint64_t demanded_round_ = 0;
@@ -226,7 +221,7 @@ class Negotiator final : private KnownOperations {
   std::array<std::array<Arrival, kMaxHops>, 2> inbox_;
   Agreement agreement_;  // of the last round
   ByteWriter writer_;
-  Counters counters_;
+  uint64_t descriptions_sent_ = 0;
 };
 
 }  // namespace perseus

@@ -1,2 +1,2 @@
-set(SOURCES ballot.cc description.cc negotiator.cc piggyback.cc records.cc)
+set(SOURCES agreement.cc ballot.cc description.cc negotiator.cc piggyback.cc records.cc)
 set(NEEDS base)

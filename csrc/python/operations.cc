@@ -12,7 +12,7 @@
 #include "perseus/perseus.h"
 #include "python/callbacks.h"
 #include "python/errors.h"
-#include "python/kept.h"
+#include "python/kept_objects.h"
 
 namespace py = pybind11;
 
@@ -95,7 +95,7 @@ perseus_handle_t send(perseus_submission_t& submission, py::handle keep, py::han
   const perseus_status_t status = perseus_submit(&submission, &handle);
   if (status != PERSEUS_OK && !callback.is_none()) callback.dec_ref();
   check(status);
-  Kept::instance().keep(handle, keep);
+  KeptObjects::instance().keep(handle, keep);
   return handle;
 }
 

@@ -12,7 +12,7 @@
 #include "perseus/perseus.h"
 #include "python/errors.h"
 #include "python/gil.h"
-#include "python/kept.h"
+#include "python/kept_objects.h"
 
 namespace py = pybind11;
 
@@ -45,7 +45,7 @@ void init(const std::optional<std::vector<int32_t>>& ranks) {
     options.ranks = ranks->data();
     options.rank_count = static_cast<int32_t>(ranks->size());
   }
-  Kept::instance().let_go_of_complete();
+  KeptObjects::instance().drop_complete();
   blocking([&] { return perseus_init(&options); });
 }
 

@@ -14,7 +14,7 @@
 #include "perseus/perseus.h"
 #include "python/errors.h"
 #include "python/gil.h"
-#include "python/kept.h"
+#include "python/kept_objects.h"
 #include "python/operations.h"
 
 namespace py = pybind11;
@@ -142,15 +142,15 @@ PyObject* poll(const Arguments& arguments) {
   return PyLong_FromLong(perseus_poll(arguments.int64(0)));
 }
 
-void let_go(perseus_handle_t handle) {
+void release_handle(perseus_handle_t handle) {
   const bool is_under_way = perseus_poll(handle) == 0;
   perseus_release(handle);
-  if (!is_under_way) Kept::instance().let_go(handle);
+  if (!is_under_way) KeptObjects::instance().drop(handle);
 }
 
 PyObject* release(const Arguments& arguments) {
   arguments.expect(1, 1);
-  let_go(arguments.int64(0));
+  release_handle(arguments.int64(0));
   return none();
 }
 
@@ -226,13 +226,13 @@ PyObject* wait_on_stream(const Arguments& arguments) {
 // kept(handle) -> the object that submit was told to keep, or None
 PyObject* kept(const Arguments& arguments) {
   arguments.expect(1, 1);
-  return Kept::instance().find(arguments.int64(0)).release().ptr();
+  return KeptObjects::instance().find(arguments.int64(0)).release().ptr();
 }
 
-// let_go(handle): lets go of that object before the operation is complete
-PyObject* let_go_of_kept(const Arguments& arguments) {
+// drop_kept(handle): drops that object before the operation is complete
+PyObject* drop_kept(const Arguments& arguments) {
   arguments.expect(1, 1);
-  Kept::instance().let_go(arguments.int64(0));
+  KeptObjects::instance().drop(arguments.int64(0));
   return none();
 }
 
@@ -244,10 +244,10 @@ PyObject* finish(const Arguments& arguments) {
   try {
     wait_for(handle, -1);
   } catch (...) {
-    if (perseus_poll(handle) == 1) let_go(handle);
+    if (perseus_poll(handle) == 1) release_handle(handle);
     throw;
   }
-  let_go(handle);
+  release_handle(handle);
   return none();
 }
 
@@ -285,7 +285,7 @@ void bind_steady_calls(py::module_& module) {
       method<wait>("wait"),
       method<wait_on_stream>("wait_on_stream"),
       method<kept>("kept"),
-      method<let_go_of_kept>("let_go"),
+      method<drop_kept>("drop_kept"),
       method<finish>("finish"),
       method<error>("error"),
       method<release>("release"),

@@ -58,18 +58,18 @@ bool Admission::has_room_for(const Ticket& ticket) const {
   }
   // Where the number of shards is limited, one more may run if it is more urgent than all the
   // others.
-  if (bytes_ahead == 0 && running_ <= lanes_) return true;
-  return running_ < lanes_ && bytes_ahead + ticket.bytes <= credit_bytes_;
+  if (bytes_ahead == 0 && running_ <= streams_) return true;
+  return running_ < streams_ && bytes_ahead + ticket.bytes <= credit_bytes_;
 }
 
 void Admission::run(Ticket* ticket) {
   ticket->state = Ticket::State::kRunning;
-  const auto free_lane = std::find(lane_used_.begin(), lane_used_.end(), false);
-  ticket->lane = static_cast<int>(free_lane - lane_used_.begin());
-  if (free_lane == lane_used_.end()) {
-    lane_used_.push_back(true);
+  const auto free_stream = std::find(stream_used_.begin(), stream_used_.end(), false);
+  ticket->timeline_row = static_cast<int>(free_stream - stream_used_.begin());
+  if (free_stream == stream_used_.end()) {
+    stream_used_.push_back(true);
   } else {
-    *free_lane = true;
+    *free_stream = true;
   }
   running_ += 1;
   running_tickets_.push_back(ticket);
@@ -77,7 +77,7 @@ void Admission::run(Ticket* ticket) {
 
 void Admission::finish(Ticket* ticket) {
   ticket->state = Ticket::State::kFinished;
-  lane_used_[ticket->lane] = false;
+  stream_used_[ticket->timeline_row] = false;
   running_ -= 1;
   unfinished_ -= 1;
   bytes_unfinished_ -= ticket->bytes;

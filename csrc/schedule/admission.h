@@ -25,7 +25,7 @@ struct Ticket {
   int32_t process_set = 0;
   int32_t priority = 0;
   uint64_t bytes = 0;
-  int lane = -1;  // stream that carries it while it runs
+  int timeline_row = -1;  // while it runs: its stream or, for tensors on GPUs, see GpuLaunches
 
   // For admission alone.
   State state = State::kWaiting;
@@ -38,7 +38,7 @@ class Admission {
  public:
   // `streams`: how many shards may run at once. kAnyNumber: the credit alone limits them.
   static constexpr int kAnyNumber = INT_MAX;
-  Admission(int streams, uint64_t credit_bytes) : credit_bytes_(credit_bytes), lanes_(streams) {}
+  Admission(int streams, uint64_t credit_bytes) : credit_bytes_(credit_bytes), streams_(streams) {}
 
   // Tickets of a process set must come in the agreed order. A ticket must live until collect() has
   // returned it.
@@ -58,7 +58,7 @@ class Admission {
   uint64_t bytes_unfinished() const { return bytes_unfinished_; }
   // The tuner's. Applies to shards that start from now on.
   void set_limits(int streams, uint64_t credit_bytes) {
-    lanes_ = streams;
+    streams_ = streams;
     credit_bytes_ = credit_bytes;
   }
 
@@ -82,7 +82,7 @@ class Admission {
   void run(Ticket* ticket);
 
   uint64_t credit_bytes_;
-  int lanes_;
+  int streams_;
   uint64_t next_order_ = 0;
   int running_ = 0;
   int unfinished_ = 0;
@@ -91,7 +91,7 @@ class Admission {
   // By process set, beginning with its oldest unfinished ticket.
   std::unordered_map<int32_t, Queue> queues_;
   std::vector<Ticket*> running_tickets_;
-  std::vector<bool> lane_used_;
+  std::vector<bool> stream_used_;
   std::vector<Ticket*> collected_, given_back_;
 };
 

@@ -37,9 +37,9 @@ struct Tuning {
 struct Candidates {
   std::vector<uint64_t> shard_bytes, streams, merge_bytes, credit_bytes, chunk_bytes;
 
-  // For ranks that are all on one host: at most as many streams as the initial ones. So few shards
-  // do not use up any credit, and the rings of shared memory limit the frames, so credit and chunk
-  // are not tried.
+  // For ranks that are all on one host: at most as many streams as at the start. Credit and chunk
+  // are not tried: so few shards do not use up the credit, and the rings of shared memory limit the
+  // size of frames.
   static Candidates inside_a_host(const Tuning& start);
   // For ranks on several hosts. A stream there is one of `connections` connections, and the credit
   // alone limits the shards. Chunks can only become smaller: buffers are made for the initial size.
@@ -73,7 +73,7 @@ class Tuner {
 
   // Moving `bytes` took `busy`, from one idle moment to the next.
   void record(uint64_t bytes, std::chrono::nanoseconds busy);
-  // A training step is over, to which everything belongs that was recorded since the last call.
+  // A training step is over. All that was recorded since the last call belongs to it.
   void end_step();
   // Nanoseconds per MiB in this trial, once enough was measured, or kNothingToMeasure.
   std::optional<uint64_t> result() const;

@@ -29,7 +29,7 @@ enum class ControlKind : uint8_t {
 // nothing after. A rank that hears this for the first time passes it on.
 struct Leaving {
   int32_t rank = -1;
-  std::string why;                                   // empty: it shut down in order
+  std::string why;                                   // empty: it shut down normally
   std::vector<std::pair<int32_t, uint64_t>> rounds;  // the last round ended there, by process set
 
   // Returns 0 if the rank knows of no such set.

@@ -123,11 +123,11 @@ class Acceptor::PendingConnection final : public FdHandler {
   Proof proof_;
 };
 
-Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
+Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
                    AcceptorOwner& owner)
     : loop_(loop),
       credentials_(credentials),
-      shortage_(shortage),
+      exhaustion_(shortage),
       owner_(owner),
       max_pending_(max_pending()) {}
 
@@ -158,15 +158,15 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
     if (pending_.size() >= max_pending_ && !drop_oldest()) return socket.pause(kPauseWhenFull);
     FileDescriptor fd(accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
-      shortage_.succeeded();
+      exhaustion_.succeeded();
       pending_.push_back(std::make_unique<PendingConnection>(*this, std::move(fd)));
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     const int error = errno;
-    if (!ResourceShortage::is_shortage(error)) return;
+    if (!ResourceExhaustion::is_exhaustion(error)) return;
     if (drop_oldest()) continue;
-    if (shortage_.failed(error)) {
+    if (exhaustion_.failed(error)) {
       PERSEUS_LOG(
           kWarning,
           "cannot accept a connection: no file descriptors or memory left; raise the limit on "

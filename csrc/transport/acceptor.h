@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
-#include "transport/resource_shortage.h"
+#include "transport/resource_exhaustion.h"
 
 namespace perseus {
 
@@ -37,7 +37,7 @@ class AcceptorOwner {
 
 class Acceptor {
  public:
-  Acceptor(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
+  Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
            AcceptorOwner& owner);
   ~Acceptor();
 
@@ -58,7 +58,7 @@ class Acceptor {
 
   EventLoop& loop_;
   const Credentials& credentials_;
-  ResourceShortage& shortage_;
+  ResourceExhaustion& exhaustion_;
   AcceptorOwner& owner_;
   std::vector<std::unique_ptr<ListeningSocket>> sockets_;
   const size_t max_pending_;

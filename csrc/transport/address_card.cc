@@ -72,10 +72,15 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
   for (const std::string_view name : kNames) {
     const SettingRow& row = *std::ranges::find(rows, name, &SettingRow::name);
     agreed.emplace_back(row.name, row.value);
-    // A setting that nobody has set may be tuned, which all ranks must then do.
+    // A setting that is not set may be tuned, and may have another default for GPUs. All ranks must
+    // then do the same.
     const bool is_tuned = !settings.disable_stream_tuning &&
                           std::ranges::find(kTunedSettings, row.name) != std::end(kTunedSettings);
-    if (is_tuned && !settings.is_given(row.name)) agreed.back().second += " (not set)";
+    const bool has_gpu_default =
+        std::ranges::find(kSettingsWithGpuDefault, row.name) != std::end(kSettingsWithGpuDefault);
+    if ((is_tuned || has_gpu_default) && !settings.is_given(row.name)) {
+      agreed.back().second += " (not set)";
+    }
   }
   return agreed;
 }

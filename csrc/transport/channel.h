@@ -16,13 +16,17 @@
 
 namespace perseus {
 
+// A frame's payload holds whole elements of any type, aligned.
+inline constexpr uint64_t kFrameMultiple = 64;
+inline uint64_t whole_elements(uint64_t bytes) { return bytes / kFrameMultiple * kFrameMultiple; }
+
 // In the format of the wire; all ranks are little-endian.
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x50525300;  // "PRS"; the low byte is the kind
   enum Kind : uint32_t {
     kData = 1,
     kControl = 2,
-    kGoodbye = 3,  // the last frame on its channel, when a rank shuts down in order
+    kGoodbye = 3,  // the last frame on its channel, when a rank shuts down normally
   };
 
   uint32_t magic_and_kind = 0;

@@ -13,10 +13,10 @@ namespace perseus {
 namespace {
 
 // How long to wait for a connection, if packets to the address are dropped silently.
-constexpr auto kConnecting = std::chrono::seconds(3);
+constexpr auto kConnectTimeout = std::chrono::seconds(3);
 // How long to wait for an answer, if another program listens there and stays silent. A rank may be
 // slow to answer, since its machine may have other work or be suspended for a while.
-constexpr auto kAnswering = std::chrono::seconds(10);
+constexpr auto kAnswerTimeout = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::milliseconds(50);
 // All ranks listened before they gave their addresses, so a rank that refuses this often has shut
 // down.
@@ -24,12 +24,12 @@ constexpr int kMaxRefusedRounds = 5;
 
 }  // namespace
 
-Dialer::Dialer(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
+Dialer::Dialer(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
                std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
                Clock::time_point deadline, Done done)
     : loop_(loop),
       credentials_(credentials),
-      shortage_(shortage),
+      exhaustion_(shortage),
       endpoints_(std::move(endpoints)),
       sources_(std::move(sources)),
       hello_(hello),
@@ -67,11 +67,11 @@ void Dialer::try_endpoint() {
   fd_ = FileDescriptor(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) {
     const int error = errno;
-    if (ResourceShortage::is_shortage(error)) shortage_.failed(error);
+    if (ResourceExhaustion::is_exhaustion(error)) exhaustion_.failed(error);
     next_endpoint(std::strerror(error), false);
     return;
   }
-  shortage_.succeeded();
+  exhaustion_.succeeded();
   if (!sources_.empty() && sources_[current_].length != 0) {
     const Endpoint& from = sources_[current_];
     if (bind(fd_.get(), from.get(), from.length) != 0) {
@@ -86,7 +86,7 @@ void Dialer::try_endpoint() {
   }
   step_ = Step::kConnecting;
   loop_.watch(fd_.get(), EPOLLOUT, this);
-  set_step_deadline(now + kConnecting);
+  set_step_deadline(now + kConnectTimeout);
 }
 
 void Dialer::set_step_deadline(Clock::time_point end) {
@@ -113,7 +113,7 @@ void Dialer::connected() {
     return;
   }
   step_ = Step::kChallenged;
-  set_step_deadline(Clock::now() + kAnswering);
+  set_step_deadline(Clock::now() + kAnswerTimeout);
   loop_.watch(fd_.get(), EPOLLIN, this);
 }
 

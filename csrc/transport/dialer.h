@@ -11,7 +11,7 @@
 #include "transport/acceptor.h"
 #include "transport/endpoint.h"
 #include "transport/handshake.h"
-#include "transport/resource_shortage.h"
+#include "transport/resource_exhaustion.h"
 
 namespace perseus {
 
@@ -22,7 +22,7 @@ class Dialer final : public FdHandler {
 
   // `endpoints` must not be empty. `sources` are addresses to connect from, one for each endpoint
   // (of length 0: any), or none at all. Fills in the job, nonce and rank of `hello`.
-  Dialer(EventLoop& loop, const Credentials& credentials, ResourceShortage& shortage,
+  Dialer(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
          std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
          Clock::time_point deadline, Done done);
   ~Dialer();
@@ -43,7 +43,7 @@ class Dialer final : public FdHandler {
 
   EventLoop& loop_;
   const Credentials& credentials_;
-  ResourceShortage& shortage_;
+  ResourceExhaustion& exhaustion_;
   const std::vector<Endpoint> endpoints_, sources_;
   Hello hello_;
   const Clock::time_point deadline_;

@@ -58,12 +58,11 @@ class FramedLink::Port final : public FramePort {
   FramedLink& link_;
 };
 
-FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
+FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_name,
                        int control_channels, bool has_data_channel)
     : Link(peer),
       environment_(environment),
       peer_name_(std::move(peer_name)),
-      is_local_(is_local),
       control_channels_(control_channels),
       place_(environment.priorities.add(*this)),
       sends_(environment.loop),
@@ -352,12 +351,12 @@ void FramedLink::abort(const Status& why) {
 void FramedLink::fail(const Status& why) {
   if (is_over()) return;
   const bool was_closing = state_ == State::kClosing;
-  const bool is_own_shortage = why.code() == StatusCode::kOutOfMemory;
+  const bool is_own_exhaustion = why.code() == StatusCode::kOutOfMemory;
   const Status status =
-      is_own_shortage ? Status::without(environment_.rank, environment_.rank_name +
-                                                               " cannot keep a connection to " +
-                                                               peer_name_ + ": " + why.message())
-                      : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
+      is_own_exhaustion ? Status::without(environment_.rank, environment_.rank_name +
+                                                                 " cannot keep a connection to " +
+                                                                 peer_name_ + ": " + why.message())
+                        : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
   end(State::kFailed, status);
   // A rank that is leaving anyway need not hear of it.
   if (was_closing) {

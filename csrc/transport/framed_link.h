@@ -2,11 +2,11 @@
 // that is free pulls the next frame. Control messages go before all data, and on channel 0 only, so
 // they stay in order.
 //
-// If there are several channels, channel 0 is the express channel: apart from control messages it
-// carries only data that is more urgent than what the other channels have taken, which waits in the
-// kernel's queues and cannot be overtaken there. A link also holds back while
-// other links have more urgent data: it then uses one stream only. It does not stop altogether,
-// since the other links may not fill the network card, or may be stuck.
+// If there are several channels, channel 0 is the express channel. Apart from control messages it
+// carries only data that is more urgent than the data that the other channels have taken: that data
+// waits in the kernel's queues, where nothing can overtake it. A link also holds back while other
+// links have more urgent data: it then uses one stream only. It does not stop altogether, since the
+// other links may not fill the network card, or may be stuck.
 //
 //   connecting -> up -> closing -> closed     this rank says goodbye first
 //                    -> left                  the peer does
@@ -80,11 +80,9 @@ class FramedLink final : public Link, private PriorityListener {
   // peer_name: "rank 3 on host7". control_channels: the number of channels, of which channel 0
   // carries control messages. Unless there is a data channel after them, all of them carry data,
   // too. If there are several, channel 0 carries only urgent data.
-  FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, bool is_local,
-             int control_channels, bool has_data_channel);
+  FramedLink(LinkEnvironment& environment, int peer, std::string peer_name, int control_channels,
+             bool has_data_channel);
   ~FramedLink() override;
-
-  bool is_local() const override { return is_local_; }
 
   // The port for channel `index`.
   FramePort& port(int index);
@@ -154,7 +152,6 @@ class FramedLink final : public Link, private PriorityListener {
 
   LinkEnvironment& environment_;
   const std::string peer_name_;
-  const bool is_local_;
   const int control_channels_;
   bool connection_requested_ = false;
   State state_ = State::kOpen;

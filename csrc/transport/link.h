@@ -107,8 +107,6 @@ class Link {
 
   // The rank at the other end.
   int peer() const { return peer_; }
-  // Returns whether both ends are on one host and share memory.
-  virtual bool is_local() const = 0;
 
   // Starts to send `bytes` bytes from `data` under `tag`. Among the messages that wait on this
   // link, the one with the highest priority goes first, from the next chunk on; equal ones go in

@@ -32,30 +32,30 @@ class LinkPriorities {
 
   // Returns the link's place. The link is not called after remove().
   size_t add(PriorityListener& link) {
-    places_.push_back({&link});
-    return places_.size() - 1;
+    entries_.push_back({&link});
+    return entries_.size() - 1;
   }
   void remove(size_t place) {
     set(place, kNone);
-    places_[place].link = nullptr;
+    entries_[place].link = nullptr;
   }
   void set(size_t place, int32_t priority) {
-    const int32_t before = places_[place].priority;
+    const int32_t before = entries_[place].priority;
     if (priority == before) return;
-    places_[place].priority = priority;
+    entries_[place].priority = priority;
     if (priority > highest_) {
       highest_ = priority;
     } else if (before == highest_) {
-      highest_ = std::ranges::max_element(places_, {}, &Place::priority)->priority;
+      highest_ = std::ranges::max_element(entries_, {}, &Entry::priority)->priority;
       if (highest_ < before) notify_soon();
     }
   }
   int32_t highest() const { return highest_; }
   // Calls the link once, when the highest priority has fallen.
-  void notify_when_lower(size_t place) { places_[place].wants_notice = any_wants_notice_ = true; }
+  void notify_when_lower(size_t place) { entries_[place].wants_notice = any_wants_notice_ = true; }
 
  private:
-  struct Place {
+  struct Entry {
     PriorityListener* link;
     int32_t priority = kNone;
     bool wants_notice = false;
@@ -70,15 +70,15 @@ class LinkPriorities {
     });
   }
   void notify() {
-    for (size_t i = 0; i < places_.size(); ++i) {  // a link that is called may add links
-      if (!places_[i].wants_notice) continue;
-      places_[i].wants_notice = false;
-      if (places_[i].link != nullptr) places_[i].link->on_lower_priority();
+    for (size_t i = 0; i < entries_.size(); ++i) {  // a link that is called may add links
+      if (!entries_[i].wants_notice) continue;
+      entries_[i].wants_notice = false;
+      if (entries_[i].link != nullptr) entries_[i].link->on_lower_priority();
     }
   }
 
   EventLoop& loop_;
-  std::vector<Place> places_;
+  std::vector<Entry> entries_;
   int32_t highest_ = kNone;
   bool any_wants_notice_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -16,9 +16,6 @@
 namespace perseus {
 namespace {
 
-// Frames hold whole elements of any type, aligned.
-constexpr uint64_t kChunkMultiple = 64;
-
 // Enough to fill a network link where a cloud limits each connection to an eighth of it.
 constexpr int kMostTuned = 8;
 
@@ -49,12 +46,12 @@ MeshImpl::MeshImpl(EventLoop& loop, const Settings& settings)
                    buffers_,
                    *this,
                    counters_,
-                   settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
-                   settings.chunk_bytes / kChunkMultiple * kChunkMultiple,
+                   whole_elements(settings.chunk_bytes),
+                   whole_elements(settings.chunk_bytes),
                    static_cast<int>(settings.streams)},
       // Before other ranks take this one for dead, or this one them.
-      shortage_(std::chrono::milliseconds(std::min(start_timeout_, peer_timeout_)) / 2,
-                [this](int error) { on_lasting_shortage(error); }) {}
+      exhaustion_(std::chrono::milliseconds(std::min(start_timeout_, peer_timeout_)) / 2,
+                  [this](int error) { on_lasting_exhaustion(error); }) {}
 
 MeshImpl::~MeshImpl() {
   loop_.cancel_timer(linger_timer_);
@@ -75,7 +72,7 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   credentials_.secret = bootstrap.secret();
   credentials_.rank = static_cast<uint32_t>(bootstrap.rank());
   AcceptorOwner& owner = *this;
-  acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, shortage_, owner);
+  acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, exhaustion_, owner);
   if (bootstrap.size() > 1) {
     // An error goes on the card, so that all ranks hear of it instead of waiting.
     if (Status status = listen(settings, card); !status.is_ok()) card.error = status;
@@ -167,9 +164,8 @@ void MeshImpl::connection_needed(int peer) {
 
 FramedLink& MeshImpl::make_link(int peer) {
   auto& link = peers_[peer].link;
-  link =
-      std::make_unique<FramedLink>(environment_, peer, topology_.name(peer), routes_.uses_shm(peer),
-                                   routes_.control_channels(peer), fabric_ != nullptr);
+  link = std::make_unique<FramedLink>(environment_, peer, topology_.name(peer),
+                                      routes_.control_channels(peer), fabric_ != nullptr);
   if (peer == topology_.rank) {
     link->abort(Status::internal("rank " + std::to_string(peer) + " has no link to itself"));
   } else if (!failed_.is_ok() || closing_) {
@@ -234,7 +230,7 @@ void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
   Hello addressed = hello;
   addressed.to = static_cast<uint32_t>(peer);
   peers_[peer].dialers.push_back(std::make_unique<Dialer>(
-      loop_, credentials_, shortage_, std::move(endpoints), std::move(sources), addressed,
+      loop_, credentials_, exhaustion_, std::move(endpoints), std::move(sources), addressed,
       Clock::now() + start_timeout_, std::move(done)));
   peers_[peer].dialers.back()->start();
 }
@@ -291,7 +287,7 @@ void MeshImpl::send_control(int peer, std::span<const std::byte> message) {
 
 void MeshImpl::set_chunk(uint64_t bytes) {
   environment_.frame_bytes =
-      std::clamp(bytes / kChunkMultiple * kChunkMultiple, kChunkMultiple, environment_.chunk_bytes);
+      std::clamp(whole_elements(bytes), kFrameMultiple, environment_.chunk_bytes);
 }
 
 void MeshImpl::set_connections(int number) {
@@ -334,7 +330,7 @@ void MeshImpl::report_closed() {
   closed();
 }
 
-void MeshImpl::on_lasting_shortage(int error) {
+void MeshImpl::on_lasting_exhaustion(int error) {
   const Status why = Status::without(
       topology_.rank, topology_.name(topology_.rank) +
                           " can neither make nor take connections: " + std::strerror(error) +

@@ -18,9 +18,9 @@
 #include "transport/framed_link.h"
 #include "transport/mesh.h"
 #include "transport/peer_routes.h"
-#include "transport/resource_shortage.h"
+#include "transport/resource_exhaustion.h"
 #include "transport/shm/outbox.h"
-#include "transport/tcp/interfaces.h"
+#include "transport/tcp/local_addresses.h"
 
 namespace perseus {
 
@@ -70,7 +70,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void link_control(int peer, std::span<const std::byte> message) override;
   void link_lost(int peer, const Status& why) override;
   void link_closed(int peer) override;
-  void on_lasting_shortage(int error);
+  void on_lasting_exhaustion(int error);
   void finish_closing_if_done();
   void report_closed();
   // Calls `function` in the loop's next turn, unless the mesh no longer exists then. The listener
@@ -93,7 +93,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   Outbox outbox_;
   LinkEnvironment environment_;
   std::unique_ptr<DataFabric> fabric_;
-  ResourceShortage shortage_;
+  ResourceExhaustion exhaustion_;
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Peer> peers_;
 

@@ -2,8 +2,9 @@
 // and to which addresses, and which of the two ranks connects each channel. Both ranks derive the
 // same answers from the address cards. Immutable; any thread.
 //
-// The two ranks dial every other channel between them, the lower rank the first. So neither sends
-// everything from the one port that it listens on, by which a network may tell flows apart.
+// The two ranks dial the channels alternately: the lower rank dials channel 0, the higher one
+// channel 1, and so on. If one rank dialled all of them, the other would send everything from the
+// port that it listens on, and a network that tells flows apart by that port would see only one.
 #pragma once
 
 #include <vector>
@@ -11,7 +12,7 @@
 #include "base/settings.h"
 #include "transport/address_card.h"
 #include "transport/endpoint.h"
-#include "transport/tcp/interfaces.h"
+#include "transport/tcp/local_addresses.h"
 #include "transport/topology.h"
 
 namespace perseus {

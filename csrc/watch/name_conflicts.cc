@@ -7,8 +7,9 @@
 namespace perseus {
 namespace {
 
-// How long a stray is kept, as a multiple of the time after which an operation is overdue.
-constexpr int kStrayPeriods = 4;
+// How long a non-member call is kept, as a multiple of the time after which an operation is
+// overdue.
+constexpr int kPeriodsToKeepCalls = 4;
 
 // Adapters number the operations that the user has not named, each kind by itself. So equal numbers
 // of two kinds mean nothing.
@@ -35,16 +36,18 @@ void NameConflicts::arm(std::chrono::nanoseconds from_now) {
 // One timer serves everything that is pending. It ends when nothing is pending any more.
 void NameConflicts::check() {
   const bool any_pending = find_overdue();
-  std::erase_if(strays_, [](const auto& entry) { return entry.second.until < Clock::now(); });
-  const bool attended = std::exchange(attends_, !overdue_.empty() || !strays_.empty());
-  if (attends_ || attended) {
+  std::erase_if(non_member_calls_,
+                [](const auto& entry) { return entry.second.until < Clock::now(); });
+  const bool took_part =
+      std::exchange(takes_part_always_, !overdue_.empty() || !non_member_calls_.empty());
+  if (takes_part_always_ || took_part) {
     for (const auto& [id, set] : host_.process_sets()) {
-      if (set->negotiator) set->negotiator->attend(attends_);
+      if (set->negotiator) set->negotiator->take_part_always(takes_part_always_);
     }
     refuse_overdue_elsewhere();
     advance_all();
   }
-  if (any_pending || attends_) arm(overdue_after_ / 2);
+  if (any_pending || takes_part_always_) arm(overdue_after_ / 2);
 }
 
 bool NameConflicts::find_overdue() {
@@ -93,9 +96,10 @@ void NameConflicts::on_agreement(const ProcessSet& set, const Agreement& agreeme
   }
 }
 
-void NameConflicts::add_stray(const std::string& key, const std::string& reason) {
+void NameConflicts::add_non_member_call(const std::string& key, const std::string& reason) {
   if (!is_named(users_name(key))) return;
-  strays_[std::string(users_name(key))] = {Clock::now() + kStrayPeriods * overdue_after_, reason};
+  non_member_calls_[std::string(users_name(key))] = {
+      Clock::now() + kPeriodsToKeepCalls * overdue_after_, reason};
   alarm_.cancel();
   check();
 }
@@ -108,9 +112,9 @@ void NameConflicts::refuse_overdue_elsewhere() {
         refuse_for(theirs, ours);
       }
     }
-    const auto stray = strays_.find(name);
-    if (stray != strays_.end() && refuse(theirs, {stray->second.reason, -1, ""})) {
-      strays_.erase(stray);
+    const auto call = non_member_calls_.find(name);
+    if (call != non_member_calls_.end() && refuse(theirs, {call->second.reason, -1, ""})) {
+      non_member_calls_.erase(call);
     }
   }
 }

@@ -9,13 +9,13 @@
 // second. If no rank waits for a second operation, some rank may just be slow, and nothing is
 // refused.
 //
-// A call that has failed here because this rank is not in the process set is a stray. It may have
-// been meant for a set that this rank is in, and whose other ranks now wait. A stray refuses the
+// A call that has failed here because this rank is not in the process set (a non-member call) may
+// have been meant for a set that this rank is in, and whose other ranks now wait. It refuses the
 // first operation of its name that becomes overdue elsewhere, unless this rank submits one of that
 // name meanwhile.
 //
-// While something is overdue here, or there is a stray, this rank takes part in the rounds of all
-// its process sets. Engine thread.
+// While something is overdue here, or there is a non-member call, this rank takes part in the
+// rounds of all its process sets. Engine thread.
 #pragma once
 
 #include <chrono>
@@ -48,10 +48,10 @@ class NameConflicts {
   // Call when an operation has become pending.
   void watch(const Operation& operation) {
     if (!alarm_.is_set()) arm(overdue_after_);
-    if (!strays_.empty()) strays_.erase(std::string(users_name(operation.key)));
+    if (!non_member_calls_.empty()) non_member_calls_.erase(std::string(users_name(operation.key)));
   }
   // Call when a call has failed because this rank does not belong to its process set.
-  void add_stray(const std::string& key, const std::string& reason);
+  void add_non_member_call(const std::string& key, const std::string& reason);
   // Call before the operations that were agreed on are removed from the set's pending ones.
   void on_agreement(const ProcessSet& set, const Agreement& agreement);
 
@@ -74,15 +74,15 @@ class NameConflicts {
   const std::chrono::seconds overdue_after_;
   NameConflictHost& host_;
   Alarm alarm_;
-  bool attends_ = false;
+  bool takes_part_always_ = false;
   std::set<OperationId> overdue_;  // operations that are overdue here
   // Operations that are overdue on these ranks, and not pending here.
   std::map<OperationId, std::vector<int32_t>> overdue_elsewhere_;
-  struct Stray {
+  struct NonMemberCall {
     Clock::time_point until;
     std::string reason;
   };
-  std::map<std::string, Stray> strays_;  // by the user's name
+  std::map<std::string, NonMemberCall> non_member_calls_;  // by the user's name
   // Each refusal: the operation here that was the reason, and the operation that was refused.
   std::set<std::pair<OperationId, OperationId>> refused_;
 };

@@ -131,7 +131,7 @@ void StallWatch::log_waiting_ranks(int asker, int32_t set, const std::vector<std
                      " s for this rank to submit " + shown(set, keys.front());
   if (keys.size() > 1) text += " and " + std::to_string(keys.size() - 1) + " more";
   text += last_key_.empty() ? "; it has submitted nothing yet"
-                            : "; what it submitted last is " + last_submitted();
+                            : "; its last submission is " + last_submitted();
   PERSEUS_LOG(kWarning, text);
 }
 

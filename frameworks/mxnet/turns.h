@@ -14,14 +14,14 @@ namespace perseus::mxnet {
 // Any thread.
 class Turns {
  public:
-  // The place of a call of the name with this id.
-  class Place {
+  // A call of the name with this id.
+  class QueuedCall {
     friend class Turns;
-    explicit Place(int32_t id) : id_(id) {}
+    explicit QueuedCall(int32_t id) : id_(id) {}
     const int32_t id_;
     std::function<void()> begin_;
   };
-  using Ticket = std::shared_ptr<Place>;
+  using Ticket = std::shared_ptr<QueuedCall>;
 
   Ticket take(int32_t id);
   // Calls `begin` when the ticket's turn comes, on the thread that ends the turn before, or on this
@@ -31,15 +31,15 @@ class Turns {
   void end(const Ticket& ticket);
 
  private:
-  struct Line {
-    std::list<Ticket> places;  // it is the first one's turn
+  struct CallQueue {
+    std::list<Ticket> calls;  // it is the first one's turn
     bool is_advancing = false;
   };
 
   void advance(int32_t id, std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
-  std::unordered_map<int32_t, Line> lines_;  // by id; none is empty
+  std::unordered_map<int32_t, CallQueue> queues_;  // by id; none is empty
 };
 
 Turns& turns();

@@ -29,13 +29,13 @@ def load_model(
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
-        if str(filepath).endswith((".h5", ".hdf5")) and _was_built_for_nothing(optimizer):
+        if str(filepath).endswith((".h5", ".hdf5")) and _was_built_without_variables(optimizer):
             optimizer = _with_state_of(str(filepath), optimizer, model)
         model.optimizer = distribute(optimizer)
     return model
 
 
-def _was_built_for_nothing(optimizer: Any) -> bool:
+def _was_built_without_variables(optimizer: Any) -> bool:
     """Returns whether the optimizer was built for no variables, and without its state.
 
     Keras 3 builds the optimizer of an HDF5 file for the variables outside the model's layers only.

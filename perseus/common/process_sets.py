@@ -181,9 +181,8 @@ def _with_parts(process_sets: Sequence[ProcessSet], world: Any) -> list[ProcessS
         parts = {tuple(given[index]): None for given in given_by if given[index]}
         if process_set.mpi_comm is None and len(parts) > 1:
             raise ValueError(
-                f"process set {index} of init is of the ranks "
-                f"{' here and '.join(str(list(part)) for part in parts)} there; every rank must "
-                "give the same"
+                f"the ranks gave init different ranks for process set {index}: "
+                f"{' and '.join(str(list(part)) for part in parts)}; every rank must give the same"
             )
         for part in map(list, parts):
             if part != sorted(part) or part[0] < 0:

@@ -101,7 +101,7 @@ MISSING = {
 
 # Set once the message that Horovod is hidden has been printed, so that the programs that a rank
 # starts do not print it again.
-SAID = "PERSEUS_DROP_IN_SAID"
+NOTICE_SHOWN = "PERSEUS_DROP_IN_SAID"
 
 
 def search_path(python_path: str | None) -> str:
@@ -116,8 +116,8 @@ def install() -> None:
         return
     sys.meta_path.insert(0, _Finder())
     hidden = hidden_horovod(sys.path)
-    if hidden and SAID not in os.environ:
-        os.environ[SAID] = "1"
+    if hidden and NOTICE_SHOWN not in os.environ:
+        os.environ[NOTICE_SHOWN] = "1"
         if not _is_later_rank(os.environ):
             print(f"perseus: {hidden}", file=sys.stderr, flush=True)
 

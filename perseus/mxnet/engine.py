@@ -46,7 +46,7 @@ _SENDABLE = {"float32", "float64", "float16", "uint8", "int8", "int32", "int64",
 _IS_NAIVE = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
 _IN_PROGRESS = 11  # PERSEUS_IN_PROGRESS
 #: How often a wait lets Python handle signals, in ms.
-_LOOK_MS = 100
+_SIGNAL_CHECK_MS = 100
 #: When leaving, how long to wait for the next operation to end: the time after which an operation
 #: is reported as stalled.
 _DRAIN_SECONDS = "PERSEUS_STALL_CHECK_TIME_SECONDS"
@@ -109,7 +109,9 @@ class Pending:
 
     def wait_for_end(self) -> None:
         """Waits for the operation; raises if it failed."""
-        while (status := _library.perseus_mxnet_wait(self._outcome, _LOOK_MS)) == _IN_PROGRESS:
+        while (
+            status := _library.perseus_mxnet_wait(self._outcome, _SIGNAL_CHECK_MS)
+        ) == _IN_PROGRESS:
             pass
         if status != 0:
             message = _library.perseus_mxnet_message(self._outcome).decode(errors="replace")

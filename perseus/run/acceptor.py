@@ -20,7 +20,7 @@ PROOF_SECONDS = 5.0
 PROOF_SECONDS_IN_A_CROWD = 0.1
 PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
 MOST_CALLERS = 256
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 # Called with the connection of an agent, its rank, and the address and name of its host.
 Entered = Callable[[socket.socket, int, str, str], None]
@@ -112,8 +112,8 @@ class Acceptor:
             return
         try:
             connection, address = self._listener.accept()
-        except OSError as error:  # without a shortage: the caller has gone already
-            if error.errno in _SHORTAGES and not self._make_room(now):
+        except OSError as error:  # the caller has gone already, or descriptors have run out
+            if error.errno in _EXHAUSTED and not self._make_room(now):
                 self._rest_until(now + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
             return
         connection.setblocking(False)

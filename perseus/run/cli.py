@@ -93,7 +93,7 @@ def drop_in(command: Sequence[str]) -> dict[str, str]:
     # The first entry is perseusrun's own folder, or this one: the ranks do not search it.
     if hidden := dropin.hidden_horovod(sys.path[1:]):
         print(f"perseusrun: {hidden}", file=sys.stderr)
-        settings[dropin.SAID] = "1"
+        settings[dropin.NOTICE_SHOWN] = "1"
     return settings
 
 
@@ -199,7 +199,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
     parser.add_argument(
-        "--binding-args", default="", metavar="ARGS", help="mpirun's, to bind ranks to processors"
+        "--binding-args", default="", metavar="ARGS", help="mpirun's arguments for binding ranks"
     )
     parser.add_argument(
         "--tcp", action="store_true", help="with --mpi: MPI uses TCP only; NCCL_IB_DISABLE=1"

@@ -264,7 +264,9 @@ class Launcher:
     def _kill(self, rank: int) -> None:
         for host in self._hosts:
             if rank in self._running and rank in host.ranks:
-                self._say(f"the others have given up rank {rank} on host {host.host}; killing it")
+                self._say(
+                    f"the others have given up on rank {rank} on host {host.host}; killing it"
+                )
                 host.kill(rank)
 
     def _goes_on_without(self, ranks: Sequence[int], how: str, message: str) -> bool:
@@ -297,7 +299,7 @@ class Launcher:
                 self._kill(rank)
             return
         where = f"{name_ranks(left)} on host {self._running[left[0]].host}"
-        self._fail(left[0], f"{where}: given up by all others, which have ended", 1)
+        self._fail(left[0], f"{where}: all others had given up on it before they ended", 1)
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)

@@ -69,7 +69,7 @@ class RankOutcomes:
         culprit = self._blames[victim]
         status = self._statuses.get(culprit)
         ended = "is still running" if status is None else f"had ended before with code {status}"
-        return f"for want of rank {culprit}, which {ended}"
+        return f"blaming rank {culprit}, which {ended}"
 
     def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:
         """Returns whether every one of these ranks has been given up by a rank not among them.

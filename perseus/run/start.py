@@ -1,4 +1,4 @@
-"""From what a user asks for to a job that has run: what perseusrun and `run` have in common."""
+"""Runs a job as a user asks for it; perseusrun and `run` share this."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PerseusWork(Work):
             self._complete()
 
     def ended(self, index: int, handle: int, status: int, message: str) -> None:
-        """Is the callback of operation `index`; runs on the thread of perseus_core.callbacks."""
+        """Called when operation `index` is complete, on the thread of perseus_core.callbacks."""
         with self._lock:
             self._handles[index] = handle
             if status != 0 and self._error is None:

@@ -24,7 +24,7 @@ from contest.models import Model, Tensor, forward_seconds, model
 from contest.works.check import require
 
 #: A shorter wait was not for a gradient: the calls themselves take this long.
-NOTICED = 200e-6
+MIN_BLOCKED_SECONDS = 200e-6
 #: Sleeps end early by this and the rest is slept again, because the kernel may be late by about
 #: this.
 SLACK = 60e-6
@@ -97,7 +97,7 @@ class Accelerator:
         began = time.perf_counter()
         wait()
         now = time.perf_counter()
-        if now - began > NOTICED:
+        if now - began > MIN_BLOCKED_SECONDS:
             self.free = max(self.free, now)
 
 

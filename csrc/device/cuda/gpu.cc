@@ -76,8 +76,8 @@ CurrentContext::~CurrentContext() {
 }
 
 GpuEvent::~GpuEvent() {
-  if (place_ == nullptr || place_->owners.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-  place_->gpu->give_back(place_);
+  if (shared_ == nullptr || shared_->owners.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  shared_->gpu->give_back(shared_);
 }
 
 GpuBuffer::~GpuBuffer() {
@@ -176,22 +176,22 @@ Result<GpuEvent> Gpu::take_event() {
   {
     std::lock_guard lock(mutex_);
     if (!free_events_.empty()) {
-      GpuEvent::Place* place = free_events_.back();
+      GpuEvent::Shared* shared = free_events_.back();
       free_events_.pop_back();
-      place->owners.store(1, std::memory_order_relaxed);
-      return GpuEvent(place);
+      shared->owners.store(1, std::memory_order_relaxed);
+      return GpuEvent(shared);
     }
   }
   CuEvent event = nullptr;
   const CuResult made = driver_.create_event(&event, kCuEventDisableTiming);
   PERSEUS_RETURN_IF_ERROR(cuda_status(driver_, made, "making an event"));
   // Never freed, as the GPU itself.
-  return GpuEvent(new GpuEvent::Place{this, event, 1});
+  return GpuEvent(new GpuEvent::Shared{this, event, 1});
 }
 
-void Gpu::give_back(GpuEvent::Place* place) {
+void Gpu::give_back(GpuEvent::Shared* shared) {
   std::lock_guard lock(mutex_);
-  free_events_.push_back(place);
+  free_events_.push_back(shared);
 }
 
 Result<GpuBuffer> Gpu::take_buffer(GpuBuffer::Kind kind, size_t bytes) {

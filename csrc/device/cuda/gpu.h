@@ -54,28 +54,28 @@ class RelaxedCaptureMode {
 class GpuEvent {
  public:
   GpuEvent() = default;
-  GpuEvent(const GpuEvent& other) : place_(other.place_) {
-    if (place_ != nullptr) place_->owners.fetch_add(1, std::memory_order_relaxed);
+  GpuEvent(const GpuEvent& other) : shared_(other.shared_) {
+    if (shared_ != nullptr) shared_->owners.fetch_add(1, std::memory_order_relaxed);
   }
-  GpuEvent(GpuEvent&& other) noexcept : place_(std::exchange(other.place_, nullptr)) {}
+  GpuEvent(GpuEvent&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
   GpuEvent& operator=(GpuEvent other) noexcept {
-    std::swap(place_, other.place_);
+    std::swap(shared_, other.shared_);
     return *this;
   }
   ~GpuEvent();
 
-  explicit operator bool() const { return place_ != nullptr; }
-  CuEvent get() const { return place_ != nullptr ? place_->event : nullptr; }
+  explicit operator bool() const { return shared_ != nullptr; }
+  CuEvent get() const { return shared_ != nullptr ? shared_->event : nullptr; }
 
  private:
   friend class Gpu;
-  struct Place {
+  struct Shared {
     Gpu* gpu;
     CuEvent event;
     std::atomic<int> owners;
   };
-  explicit GpuEvent(Place* place) : place_(place) {}
-  Place* place_ = nullptr;
+  explicit GpuEvent(Shared* shared) : shared_(shared) {}
+  Shared* shared_ = nullptr;
 };
 
 // Memory from the GPU's pools: pinned host memory, which both the GPU and this process's threads
@@ -174,7 +174,7 @@ class Gpu {
 
   Gpu(const CudaDriver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status open();
-  void give_back(GpuEvent::Place* place);
+  void give_back(GpuEvent::Shared* shared);
   void give_back(GpuBuffer buffer);
   // Allocates on the GPU. If that fails, frees the pool's idle memory and tries again.
   Result<std::byte*> allocate_on_gpu(size_t bytes);
@@ -195,7 +195,7 @@ class Gpu {
   std::string why_no_kernels_;
 
   std::mutex mutex_;
-  std::vector<GpuEvent::Place*> free_events_;
+  std::vector<GpuEvent::Shared*> free_events_;
   std::array<std::vector<GpuBuffer>, 48> free_buffers_[2];  // by kind and power of two
   size_t idle_bytes_ = 0;                                   // of free buffers on the GPU
 };

@@ -22,7 +22,7 @@ void GpuLaunches::add(ShardRun& run, bool has_halves) {
   run.turn.urgency = run.shard.priority;
   run.turn.size = run.shard.bytes;
   run.turn.has_halves = has_halves;
-  run.lane = -1;
+  run.timeline_row = -1;
   set.launches->add(&run.turn);
   unfinished_ += 1;
 }
@@ -63,7 +63,7 @@ void GpuLaunches::pump() {
     PERSEUS_LOG(kTrace, "launch " << run.turn.number << " of process set " << next.set
                                   << " at time " << next.time << ": "
                                   << display_name(run.agreed().key()));
-    if (run.lane < 0) run.lane = kFirstRow + take_timeline_row();
+    if (run.timeline_row < 0) run.timeline_row = kFirstRow + take_timeline_row();
     std::exchange(run.turn.waiter, nullptr).resume();
   }
   pumping_ = false;
@@ -83,7 +83,7 @@ int GpuLaunches::take_timeline_row() {
 void GpuLaunches::end(ShardRun& run, ProcessSet& set) {
   unfinished_ -= 1;
   run.turn.is_over = true;
-  if (run.lane >= 0) rows_used_[run.lane - kFirstRow] = false;
+  if (run.timeline_row >= 0) rows_used_[run.timeline_row - kFirstRow] = false;
   if (run.turn.is_settled) set.launches->end(run.turn);
   report_progress(set);
   pump();
@@ -93,7 +93,7 @@ void GpuLaunches::end(ShardRun& run, ProcessSet& set) {
 // when the last launch ended, and so not have counted it.
 void GpuLaunches::report_progress(ProcessSet& set) {
   const bool has_waiting = set.launches->has_waiting();
-  set.negotiator->attend_to_launches(has_waiting);
+  set.negotiator->take_part_for_launches(has_waiting);
   set.negotiator->launches_ended(set.launches->ended_here(), has_waiting);
 }
 

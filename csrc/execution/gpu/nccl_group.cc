@@ -169,7 +169,7 @@ void NcclGroup::compare(std::span<const Capabilities> all) {
       if (!is_same || (all[i].shares_gpus != 0 && all[j].shares_gpus != 0)) continue;
       staging_reason_ =
           rank_text(j) + " and " + rank_text(i) +
-          " share a GPU, which NCCL does only with NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30.3 "
+          " share a GPU, which NCCL allows only with NCCL_MULTI_RANK_GPU_ENABLE=1, from 2.30.3 "
           "on; give each process a GPU of its own (torch.cuda.set_device(hvd.local_rank()))";
     }
   }
@@ -181,8 +181,8 @@ void NcclGroup::compare(std::span<const Capabilities> all) {
   } else if (settings_.nccl_cta_policy != CtaPolicy::kDefault &&
              !has_cta_policy(settings_.nccl_cta_policy, library_.version)) {
     PERSEUS_LOG(kWarning,
-                "PERSEUS_NCCL_CTA_POLICY is left alone: NCCL has it from 2.27 on, and zero from "
-                "2.28 on; this is "
+                "PERSEUS_NCCL_CTA_POLICY has no effect: it needs NCCL 2.27 or newer, and zero "
+                "needs 2.28; this is "
                     << library_.version);
   }
 }
@@ -197,7 +197,7 @@ Status check_same_gpu(const Operation& operation, const Gpu& gpu) {
   if (operation.gpu == &gpu) return {};
   return Status::invalid_argument(
       title(operation.key) + ": its tensor is on GPU " + std::to_string(operation.gpu->ordinal()) +
-      ", and those before in its process set on GPU " + std::to_string(gpu.ordinal()) +
+      ", and earlier ones of its process set are on GPU " + std::to_string(gpu.ordinal()) +
       "; a process uses one GPU for NCCL (torch.cuda.set_device(hvd.local_rank())), or "
       "PERSEUS_GPU_OPERATIONS=staged for several");
 }

@@ -29,7 +29,7 @@ class NcclGroup final : TaskObserver {
   // Begins to exchange what each rank has. Call once. The messages go under `options`.
   void exchange_capabilities(const CollectiveOptions& options) { exchange(options).start(this); }
 
-  // Any number of shards may await this: until the ranks know what all of them have.
+  // Any number of shards may await this. It ends when the ranks know what all of them have.
   class Ready {
    public:
     explicit Ready(NcclGroup& group) : group_(group) {}

@@ -292,9 +292,8 @@ Result<std::unique_ptr<DataFabric>> make_mpi_fabric(EventLoop& loop, const Setti
         " MPI was initialised without support for several threads; ask for MPI_THREAD_MULTIPLE, or "
         "use another transport");
   }
-  constexpr uint64_t kMultiple = 64;  // frames hold whole elements
-  const uint64_t max_payload = settings.chunk_bytes / kMultiple * kMultiple;
-  return std::unique_ptr<DataFabric>(std::make_unique<MpiFabric>(loop, *mpi, max_payload));
+  return std::unique_ptr<DataFabric>(
+      std::make_unique<MpiFabric>(loop, *mpi, whole_elements(settings.chunk_bytes)));
 }
 
 }  // namespace perseus

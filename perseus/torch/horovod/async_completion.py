@@ -62,7 +62,7 @@ def wait(handle: int, output: Any) -> bool:
     stream = torch.cuda.current_stream(device)
     engine.wait_on_stream(handle, stream.cuda_stream)
     record_stream(stream, engine.kept(handle))
-    engine.let_go(handle)
+    engine.drop_kept(handle)
     return True
 
 

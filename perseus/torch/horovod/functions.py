@@ -26,7 +26,8 @@ def broadcast_parameters(
 
     Args:
       params: a dict, or tensors, or pairs of a name and a tensor. Entries that are None are
-      skipped. root_rank: a rank of the world.
+        skipped.
+      root_rank: a rank of the world.
     """
     set_number = set_id(process_set)
     named = [(name, tensor) for name, tensor in _named(params) if tensor is not None]

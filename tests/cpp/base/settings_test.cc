@@ -59,6 +59,31 @@ TEST(SettingsTest, EveryDefaultIsAcceptedAsAValue) {
   }
 }
 
+TEST(SettingsTest, ForGpusAGivenValueCountsAndTheDefaultsAreLarger) {
+  const Settings defaults;
+  EXPECT_EQ(defaults.gpu_fusion_bytes, 16 * kMiB);
+  EXPECT_EQ(defaults.gpu_shard_bytes, 16 * kMiB);
+  EXPECT_EQ(defaults.gpu_credit_bytes, 64 * kMiB);
+  Result<Settings> given = read({{"HOROVOD_FUSION_THRESHOLD", "4096"},
+                                 {"PERSEUS_ALLREDUCE_SHARD", "1"},
+                                 {"PERSEUS_CREDIT", "2"}});
+  ASSERT_TRUE(given.is_ok()) << given.status().message();
+  EXPECT_EQ(given.value().gpu_fusion_bytes, 4096u);
+  EXPECT_EQ(given.value().gpu_shard_bytes, kMiB);
+  EXPECT_EQ(given.value().gpu_credit_bytes, 2 * kMiB);
+}
+
+TEST(SettingsTest, HelpNamesTheDefaultsForGpus) {
+#define SETTING(...)
+#define CHOICE_SETTING(...)
+#define GPU_DEFAULT(field, cpu_field, name, mib) \
+  EXPECT_NE(described(name).help.find(" " #mib " MiB"), std::string::npos) << name;
+#include "base/settings_table.inc"
+#undef GPU_DEFAULT
+#undef CHOICE_SETTING
+#undef SETTING
+}
+
 TEST(SettingsTest, EveryDescribedValueIsAcceptedBack) {
   Result<Settings> set = read({{"PERSEUS_ALLREDUCE_FUSION", "0.3"},
                                {"PERSEUS_ALLREDUCE_DTYPE", "2"},

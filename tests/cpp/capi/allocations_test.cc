@@ -262,7 +262,7 @@ TEST_P(Allocations, ThereAreNoneOnceAllIsKnown) {
   // take as long.
   World(topology.size, {{"PERSEUS_TRANSPORT", topology.transport},
                         {"PERSEUS_STALL_CHECK_DISABLE", "1"},
-                        {"PERSEUS_MIX_UP_TIME_SECONDS", "86400"}})
+                        {"PERSEUS_NAME_CONFLICT_TIME_SECONDS", "86400"}})
       .run_bare([work = work, topology = topology](int rank) {
         if (topology.is_two_hosts) {
           setenv("PERSEUS_HOSTNAME", rank < topology.size / 2 ? "first" : "second", 1);

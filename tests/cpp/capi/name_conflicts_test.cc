@@ -11,7 +11,7 @@
 namespace perseus::test {
 namespace {
 
-const Environment kImpatient = {{"PERSEUS_MIX_UP_TIME_SECONDS", "1"}};
+const Environment kImpatient = {{"PERSEUS_NAME_CONFLICT_TIME_SECONDS", "1"}};
 const std::vector<int64_t> kShape = {4};
 
 perseus_status_t run_one(perseus_operation_t operation, const std::string& name,

@@ -9,7 +9,6 @@ namespace perseus {
 class LoopbackLink : public Link {
  public:
   LoopbackLink(LoopbackWorld& world, int self, int peer) : Link(peer), world_(world), self_(self) {}
-  bool is_local() const override { return true; }
 
  private:
   void start_send(Transfer& transfer) override { world_.begin(self_, peer(), transfer, true); }

@@ -35,26 +35,26 @@ struct BlameTest : testing::Test {
 TEST_F(BlameTest, TheLauncherIsToldOnceInItsOwnNumbers) {
   blame.tell_launcher();
   EXPECT_EQ(heard(), "") << "nobody is to blame yet";
-  blame.put_on(1, false);
+  blame.set_rank(1, false);
   blame.tell_launcher();
   blame.operation_aborted();
   EXPECT_EQ(heard(), "5 lost\n");
 }
 
 TEST_F(BlameTest, ARankThatLeftIsToldApartFromOneThatWasLost) {
-  blame.put_on(2, true);
+  blame.set_rank(2, true);
   blame.operation_aborted();
   EXPECT_EQ(heard(), "6 left\n");
 }
 
 TEST_F(BlameTest, ThisRankDoesNotAccuseItself) {
-  blame.put_on(0, true);
+  blame.set_rank(0, true);
   blame.tell_launcher();
   EXPECT_EQ(heard(), "");
 }
 
 TEST_F(BlameTest, OperationsThatThisRanksShutdownEndsAccuseNobody) {
-  blame.put_on(1, true);
+  blame.set_rank(1, true);
   blame.begin_shutdown();
   blame.operation_aborted();
   EXPECT_EQ(heard(), "");

@@ -21,7 +21,7 @@ class EnginePartsTest : public testing::TestWithParam<int> {
 
 TEST_P(EnginePartsTest, SumsWhatAllRanksSubmit) {
   run_engine_world(size(), [&](EngineRank& rank) {
-    ASSERT_TRUE(rank.parts().own_operations.meet(20s).is_ok());
+    ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
     for (int step = 0; step < 20; ++step) {
       std::vector<OperationPtr> operations;
       for (int t = 0; t < 10; ++t) {
@@ -65,7 +65,7 @@ TEST_P(EnginePartsTest, ACallThatWasRefusedHereFailsOnTheOthers) {
 
 TEST_P(EnginePartsTest, SetsThatAreAddedHaveTheSameIdOnAllRanks) {
   run_engine_world(size(), [&](EngineRank& rank) {
-    OwnOperations& own = rank.parts().own_operations;
+    InternalOperations& own = rank.parts().internal_operations;
     if (size() == 1) {
       EXPECT_FALSE(own.add_process_set({0}).is_ok()) << "the world's ranks";
       return;
@@ -94,7 +94,7 @@ TEST_P(EnginePartsTest, SetsThatAreAddedHaveTheSameIdOnAllRanks) {
 TEST_P(EnginePartsTest, ASetThatItsMembersOpenIsTheirsAlone) {
   constexpr int32_t kId = ProcessSet::kFirstOpened + 3;
   run_engine_world(size(), [&](EngineRank& rank) {
-    OwnOperations& own = rank.parts().own_operations;
+    InternalOperations& own = rank.parts().internal_operations;
     std::vector<int32_t> members;
     for (int r = 0; r < size(); r += 2) members.push_back(r);
     if (rank.rank() % 2 == 1) {
@@ -119,7 +119,7 @@ TEST_P(EnginePartsTest, WhatWaitsForARankThatLeftFailsWithItsName) {
   if (size() == 1) GTEST_SKIP() << "takes two";
   ThreadRendezvous submitted(size());
   run_engine_world(size(), [&](EngineRank& rank) {
-    ASSERT_TRUE(rank.parts().own_operations.meet(20s).is_ok());
+    ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
     OperationPtr operation;
     if (rank.rank() != 1) operation = rank.submit("without rank 1", 1);
     ASSERT_TRUE(submitted.all_gather(rank.rank(), "", 60s).is_ok());
@@ -134,7 +134,7 @@ TEST_P(EnginePartsTest, WhatWaitsForARankThatLeftFailsWithItsName) {
 TEST_P(EnginePartsTest, AReasonForLeavingReachesTheOthers) {
   if (size() == 1) GTEST_SKIP() << "takes two";
   run_engine_world(size(), [&](EngineRank& rank) {
-    ASSERT_TRUE(rank.parts().own_operations.meet(20s).is_ok());
+    ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
     if (rank.rank() == 1) return rank.leave("it ran out of data");
     const Status status = EngineRank::wait(rank.submit("without rank 1", 1));
     EXPECT_NE(status.message().find("has ended: it ran out of data"), std::string::npos)
@@ -145,7 +145,7 @@ TEST_P(EnginePartsTest, AReasonForLeavingReachesTheOthers) {
 TEST_P(EnginePartsTest, ABrokenWorldEndsEverythingEverywhere) {
   ThreadRendezvous submitted(size());
   run_engine_world(size(), [&](EngineRank& rank) {
-    ASSERT_TRUE(rank.parts().own_operations.meet(20s).is_ok());
+    ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
     const int breaker = size() - 1;
     // One that is never ready everywhere.
     const OperationPtr operation = rank.submit("mine " + std::to_string(rank.rank()), 1);
@@ -172,7 +172,7 @@ TEST_P(EnginePartsTest, AMalformedMessageBreaksTheWorldInItsSendersName) {
   if (size() == 1) GTEST_SKIP() << "takes two";
   ThreadRendezvous submitted(size());
   run_engine_world(size(), [&](EngineRank& rank) {
-    ASSERT_TRUE(rank.parts().own_operations.meet(20s).is_ok());
+    ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
     const OperationPtr operation = rank.submit("mine " + std::to_string(rank.rank()), 1);
     ASSERT_TRUE(submitted.all_gather(rank.rank(), "", 60s).is_ok());
     if (rank.rank() == 1) {

@@ -24,6 +24,10 @@ class Cluster {
   int size() const { return static_cast<int>(members_.size()); }
   Negotiator& at(int rank) { return members_[rank]->negotiator; }
   const std::vector<Agreement>& agreements(int rank) const { return members_[rank]->agreements; }
+  struct Traffic {
+    uint64_t messages_sent = 0, bytes_sent = 0, messages_received = 0;
+  };
+  const Traffic& traffic(int rank) const { return members_[rank]->traffic; }
   // From now on every operation has an input of `bytes` bytes: input(rank, bytes).
   void give_inputs(size_t bytes) { input_bytes_ = bytes; }
   static std::vector<std::byte> input(int rank, size_t bytes) {
@@ -63,6 +67,7 @@ class Cluster {
       const std::vector<std::byte> message = std::move(channel->second.front());
       channel->second.pop_front();
       if (channel->second.empty()) channels_.erase(channel);
+      members_[to]->traffic.messages_received += 1;
       const Status status = at(to).receive(message);
       if (!status.is_ok()) throw std::runtime_error(status.message());
       at(to).advance();
@@ -101,6 +106,8 @@ class Cluster {
           index(rank),
           negotiator(rank, static_cast<int>(ranks.size()), ranks, capacity, {}, *this) {}
     void send(int to, std::span<const std::byte> message) override {
+      traffic.messages_sent += 1;
+      traffic.bytes_sent += message.size();
       cluster.channels_[{index, to}].emplace_back(message.begin(), message.end());
     }
     void agreed(const Agreement& agreement) override {
@@ -118,6 +125,7 @@ class Cluster {
     Cluster& cluster;
     int index;
     Negotiator negotiator;
+    Traffic traffic;
     std::vector<Agreement> agreements;
     std::vector<std::vector<std::byte>> inputs;  // by agreement
     std::vector<std::byte> own_input;

@@ -68,9 +68,9 @@ TEST_P(AnySize, EveryRankSendsTheSameLogarithmicNumberOfMessages) {
   const auto hops =
       static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(cluster.size() - 1)));
   for (int r = 0; r < cluster.size(); ++r) {
-    EXPECT_EQ(cluster.at(r).counters().agreements, kSteps);
-    EXPECT_EQ(cluster.at(r).counters().messages_sent, hops * kSteps) << "rank " << r;
-    EXPECT_EQ(cluster.at(r).counters().messages_received, hops * kSteps) << "rank " << r;
+    EXPECT_EQ(cluster.agreements(r).size(), kSteps);
+    EXPECT_EQ(cluster.traffic(r).messages_sent, hops * kSteps) << "rank " << r;
+    EXPECT_EQ(cluster.traffic(r).messages_received, hops * kSteps) << "rank " << r;
   }
 }
 
@@ -188,7 +188,7 @@ TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatAttend) {
   cluster.deliver_all();
   const std::string key = operation_key(OperationKind::kAllreduce, "w");
   cluster.at(0).mark_overdue(key);
-  cluster.at(late).attend(true);
+  cluster.at(late).take_part_always(true);
   cluster.at(late).advance();
   cluster.deliver_all();
   cluster.at(0).advance();
@@ -205,7 +205,7 @@ TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatAttend) {
     EXPECT_TRUE(is_known) << "rank " << r;
     EXPECT_TRUE(cluster.ready(r).empty());
   }
-  cluster.at(late).attend(false);
+  cluster.at(late).take_part_always(false);
   cluster.submit(late, "w");
   cluster.deliver_all();
   for (int r = 0; r < cluster.size(); ++r) EXPECT_EQ(cluster.ready(r), Names{"w"}) << r;
@@ -292,14 +292,14 @@ TEST(Negotiator, SteadyStateCostsOneBitAName) {
   Cluster cluster(8);
   uint64_t bytes_before = 0;
   for (int step = 0; step < 2; ++step) {
-    bytes_before = cluster.at(0).counters().bytes_sent;
+    bytes_before = cluster.traffic(0).bytes_sent;
     for (int r = 0; r < cluster.size(); ++r) {
       for (int i = 0; i < kNames; ++i) cluster.submit_quietly(r, "layer" + std::to_string(i));
       cluster.at(r).advance();
     }
     cluster.deliver_all();
   }
-  const uint64_t bytes = cluster.at(0).counters().bytes_sent - bytes_before;
+  const uint64_t bytes = cluster.traffic(0).bytes_sent - bytes_before;
   EXPECT_LT(bytes, 3 * (kNames / 8 + 80));
 }
 
@@ -348,7 +348,7 @@ TEST_P(AnySize, LaunchesHaveEndedWhenTheyHaveOnAllRanks) {
   Cluster cluster(GetParam());
   for (int r = 0; r < cluster.size(); ++r) {
     cluster.at(r).launches_ended(static_cast<uint64_t>(7 + r), /*others_wait=*/r == 0);
-    cluster.at(r).attend_to_launches(true);
+    cluster.at(r).take_part_for_launches(true);
     cluster.at(r).advance();
   }
   cluster.deliver_all();

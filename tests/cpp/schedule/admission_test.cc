@@ -22,7 +22,7 @@ TEST(Admission, StartsAtMostAsManyAsThereAreStreams) {
   EXPECT_EQ(admission.start_next(), nullptr);
   admission.finish(&tickets[0]);
   EXPECT_EQ(admission.start_next(), &tickets[2]);
-  EXPECT_EQ(tickets[2].lane, 0);
+  EXPECT_EQ(tickets[2].timeline_row, 0);
 }
 
 TEST(Admission, HoldsBackWhatExceedsTheCredit) {

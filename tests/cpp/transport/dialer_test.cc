@@ -70,7 +70,7 @@ class DialerTest : public testing::Test {
     Result<FileDescriptor> outcome = Status::internal("nothing was told");
     Hello hello;
     hello.purpose = Hello::kTcpChannel;
-    Dialer dialer(loop_, credentials_, shortage_, std::move(endpoints), {}, hello,
+    Dialer dialer(loop_, credentials_, exhaustion_, std::move(endpoints), {}, hello,
                   Clock::now() + patience, [&](Result<FileDescriptor> result) {
                     outcome = std::move(result);
                     loop_.stop();
@@ -86,7 +86,7 @@ class DialerTest : public testing::Test {
 
   EventLoop loop_{std::chrono::microseconds(0)};
   Credentials credentials_{"a secret", {}, 0};
-  ResourceShortage shortage_{seconds(60), [](int) {}};
+  ResourceExhaustion exhaustion_{seconds(60), [](int) {}};
 };
 
 // The peer may have adopted the connection long before its answer comes.

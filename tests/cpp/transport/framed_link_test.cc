@@ -26,7 +26,7 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   TrafficCounters counters;
   LinkEnvironment environment{loop, buffers, *this, counters, kChunk, kChunk};
   // Channel 0 is the express channel.
-  FramedLink link{environment, 3, "rank 3 on host", false, 3, false};
+  FramedLink link{environment, 3, "rank 3 on host", 3, false};
   FakeChannel* channels[3];
   std::vector<std::string> controls;
   std::vector<Status> lost;
@@ -78,7 +78,7 @@ TEST_F(FramedLinkTest, ControlLeavesByTheFirstChannelOnlyAndBeforeData) {
 }
 
 TEST_F(FramedLinkTest, TheOnlyChannelCarriesControlBeforeData) {
-  FramedLink single(environment, 3, "rank 3 on host", false, 1, false);
+  FramedLink single(environment, 3, "rank 3 on host", 1, false);
   single.attach(0, std::make_unique<FakeChannel>());
   Transfer transfer;
   single.send(transfer, Tag{1, 0, 0}, bytes.data(), 100, 0);
@@ -110,7 +110,7 @@ TEST_F(FramedLinkTest, TheExpressTakesDataThatIsMoreUrgentThanWhatAnotherChannel
 }
 
 TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) {
-  FramedLink other(environment, 4, "rank 4 on host", false, 3, false);
+  FramedLink other(environment, 4, "rank 4 on host", 3, false);
   Transfer large, urgent, equal;
   other.send(urgent, Tag{2, 0, 0}, bytes.data(), 2 * kChunk, 6);
   link.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
@@ -134,7 +134,7 @@ TEST_F(FramedLinkTest, ALinkKeepsToItsLastChannelWhileAnotherHasMoreUrgentData) 
 }
 
 TEST_F(FramedLinkTest, ALinkGoesOnAfterYieldingBeforeAllItsChannelsAreThere) {
-  FramedLink late(environment, 4, "rank 4 on host", false, 4, false);
+  FramedLink late(environment, 4, "rank 4 on host", 4, false);
   Transfer large, urgent;
   late.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
   late.attach(1, std::make_unique<FakeChannel>());
@@ -148,11 +148,11 @@ TEST_F(FramedLinkTest, ALinkGoesOnAfterYieldingBeforeAllItsChannelsAreThere) {
 
 TEST_F(FramedLinkTest, ALinkThatIsGoneIsNotCalled) {
   Transfer large, urgent;
-  FramedLink other(environment, 4, "rank 4 on host", false, 3, false);
+  FramedLink other(environment, 4, "rank 4 on host", 3, false);
   for (int i = 0; i < 3; ++i) other.attach(i, std::make_unique<FakeChannel>());
   other.send(urgent, Tag{2, 0, 0}, bytes.data(), kChunk, 6);
   {
-    FramedLink gone(environment, 5, "rank 5 on host", false, 3, false);
+    FramedLink gone(environment, 5, "rank 5 on host", 3, false);
     for (int i = 0; i < 3; ++i) gone.attach(i, std::make_unique<FakeChannel>());
     gone.send(large, Tag{1, 0, 0}, bytes.data(), kChunk, 5);
     EXPECT_EQ(pull(gone, 1), 0u);
@@ -177,7 +177,7 @@ TEST_F(FramedLinkTest, OnlyAsManyStreamsAsAreAskedForCarryData) {
 }
 
 TEST_F(FramedLinkTest, NobodyYieldsToALinkThatIsOver) {
-  FramedLink other(environment, 4, "rank 4 on host", false, 2, false);
+  FramedLink other(environment, 4, "rank 4 on host", 2, false);
   for (int i = 0; i < 2; ++i) other.attach(i, std::make_unique<FakeChannel>());
   Transfer large, urgent;
   link.send(large, Tag{1, 0, 0}, bytes.data(), 10 * kChunk, 5);
@@ -230,7 +230,7 @@ TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
       {0, FrameHeader::kControl, 100, 50, 8},             // without its beginning
   };
   for (const BadFrame& frame : bad) {
-    FramedLink victim(environment, 3, "rank 3 on host", false, 2, false);
+    FramedLink victim(environment, 3, "rank 3 on host", 2, false);
     victim.attach(0, std::make_unique<FakeChannel>());
     victim.attach(1, std::make_unique<FakeChannel>());
     Transfer awaited;

@@ -23,8 +23,7 @@ Task exchange(RankContext& rank) {
   Status sent = co_await out;
   Status received = co_await in;
   if (!sent.is_ok() || !received.is_ok()) co_return sent.is_ok() ? received : sent;
-  const bool right = theirs == 1 - rank.rank && !link.is_local() &&
-                     rank.mesh.topology().host_names.size() == 2 &&
+  const bool right = theirs == 1 - rank.rank && rank.mesh.topology().host_names.size() == 2 &&
                      rank.mesh.topology().cross_size() == 2 &&
                      rank.mesh.counters().data_bytes_sent_tcp == sizeof mine &&
                      rank.mesh.counters().data_bytes_sent_shm == 0;

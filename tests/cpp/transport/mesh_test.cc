@@ -90,9 +90,22 @@ TEST(MeshTest, WhatOnlyOneRankKeepsFromTheTunerIsNamedOnEveryRank) {
   expect_all(outcomes, StatusCode::kInvalidArgument, "'16 (not set)' on rank 0");
   const char* off = "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING";
   for (const Status& status : run_with(
-           {test_settings({{off, "1"}}), test_settings({{off, "1"}, {"PERSEUS_CREDIT", "16"}})},
+           {test_settings({{off, "1"}}), test_settings({{off, "1"}, {"PERSEUS_CHUNK", "128"}})},
            say_hello_to_all)) {
     EXPECT_TRUE(status.is_ok()) << status.message();
+  }
+}
+
+TEST(MeshTest, ADefaultThatIsAnotherOneForGpusMustBeSetOnAllRanksOrNone) {
+  const char* off = "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING";
+  for (const auto& [name, value] : {std::pair{"PERSEUS_CREDIT", "16"},
+                                    {"PERSEUS_ALLREDUCE_FUSION", "0.5"},
+                                    {"PERSEUS_ALLREDUCE_SHARD", "0.5"}}) {
+    const auto outcomes =
+        run_with({test_settings({{off, "1"}}), test_settings({{off, "1"}, {name, value}})},
+                 say_hello_to_all);
+    expect_all(outcomes, StatusCode::kInvalidArgument,
+               name + std::string(" is '") + value + "' on rank 1");
   }
 }
 

@@ -123,7 +123,8 @@ TEST_F(NameConflictsTest, OneNameInTwoProcessSetsFailsBoth) {
 
 TEST_F(NameConflictsTest, ACallOutsideItsProcessSetRefusesWhatItWasMeantFor) {
   first.submit(0, OperationKind::kAllreduce, "x");
-  second.conflicts.add_stray(operation_key(OperationKind::kAllreduce, "x"), "it is not in the set");
+  second.conflicts.add_non_member_call(operation_key(OperationKind::kAllreduce, "x"),
+                                       "it is not in the set");
   run_until(loop, [&] { return !first.failures.empty(); });
   EXPECT_NE(first.failures[0].find("it is not in the set"), std::string::npos) << first.failures[0];
 }

@@ -197,7 +197,7 @@ def streams_wait_in_place_of_the_host() -> None:
         )
         _engine.wait_on_stream(handle, consumer)
         assert _engine.kept(handle) is keep
-        _engine.let_go(handle)
+        _engine.drop_kept(handle)
         assert _engine.kept(handle) is None
         handles.append(handle)
     if not passes_host:

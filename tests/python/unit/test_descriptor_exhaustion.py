@@ -45,7 +45,7 @@ def test_a_rank_without_descriptors_is_named_by_all(run_ranks: RunRanks, spare: 
         assert "can neither make nor take connections: Too many open files; raise its limit" in line
 
 
-def test_a_shortage_that_passes_does_no_harm(run_ranks: RunRanks) -> None:
+def test_exhaustion_that_passes_does_no_harm(run_ranks: RunRanks) -> None:
     assert run(run_ranks, spare=14, seconds=1) == ["found [0, 1, 2, 3]"] * 4
 
 

@@ -223,7 +223,7 @@ def circles(modules: Mapping[str, list[Import]]) -> list[list[str]]:
     what is in it.
     """
     edges = {
-        name: sorted({_defining(one.target, modules) for one in imports if not one.is_lazy} - {""})
+        name: sorted({_defining(one, modules) for one in imports if not one.is_lazy} - {""})
         for name, imports in modules.items()
     }
     found: list[list[str]] = []
@@ -247,16 +247,37 @@ def circles(modules: Mapping[str, list[Import]]) -> list[list[str]]:
     return found
 
 
-def _defining(target: str, modules: Mapping[str, object]) -> str:
-    """The module that an import's target is or is in; empty if it is not one of these."""
-    if target in modules:
-        return target
-    parent = target.rpartition(".")[0]
-    return parent if parent in modules else ""
+def _defining(one: Import, modules: Mapping[str, object]) -> str:
+    """The module that an import's target is or is in; empty if it is not one of these.
+
+    A program also imports what lies in its own folder or in one above, without naming the folder.
+    """
+    folders = [""]
+    if not is_in(one.module, "perseus") and not is_in(one.module, "perseus_core"):
+        parts = one.module.split(".")
+        folders += [".".join(parts[:depth]) + "." for depth in range(len(parts) - 1, 0, -1)]
+    for folder in folders:
+        for target in (one.target, one.target.rpartition(".")[0]):
+            if target and folder + target in modules:
+                return folder + target
+    return ""
 
 
 def test_every_import_follows_the_arrows() -> None:
     assert violations(ROOT) == []
+
+
+def test_the_modules_of_the_core_that_adapters_use_are_listed() -> None:
+    module = ast.parse((ROOT / "perseus_core/__init__.py").read_text())
+    _, _, listed = (ast.get_docstring(module) or "").partition("use these modules as well:")
+    modules = read(ROOT)
+    used = {
+        _defining(one, modules).partition(".")[2]
+        for name, imports in modules.items()
+        for one in imports
+        if is_in(name, "perseus") and is_in(one.target, "perseus_core")
+    }
+    assert sorted(listed.strip(" .\n").replace("\n", " ").split(", ")) == sorted(used - {""})
 
 
 def test_it_reads_all_there_is() -> None:
@@ -413,3 +434,14 @@ def test_what_is_not_run_while_importing_makes_no_circle(tmp_path: Path, text: s
         "perseus/torch/operations.py": "from perseus.torch import handles",
     }
     assert violations(planted(tmp_path, files)) == []
+
+
+def test_a_program_imports_what_lies_in_its_folder(tmp_path: Path) -> None:
+    files = {
+        "benchmarks/works/one.py": "import works.two",
+        "benchmarks/works/two.py": "from common import best",
+        "benchmarks/common.py": "from works.one import run",
+    }
+    circle = "benchmarks.common -> benchmarks.works.one -> benchmarks.works.two"
+    found = violations(planted(tmp_path, files))
+    assert found == [f"circle: {circle} -> benchmarks.common"]

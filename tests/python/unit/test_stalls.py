@@ -60,7 +60,7 @@ def test_every_rank_reports_who_is_missing_and_that_it_has_come(
     assert any(
         re.search(
             r"rank [01], and perhaps others, has waited for 1 s for this rank to submit "
-            r"'allreduce.lonely.0' and 2 more; what it submitted last is 'allreduce.another'",
+            r"'allreduce.lonely.0' and 2 more; its last submission is 'allreduce.another'",
             line,
         )
         for line in missing

@@ -59,7 +59,7 @@ class Engine:
     def kept(self, handle: int) -> Any:
         return self.memory[handle]
 
-    def let_go(self, handle: int) -> None:
+    def drop_kept(self, handle: int) -> None:
         self.said.append(("let go", handle))
 
     def release(self, handle: int) -> None:
@@ -106,7 +106,7 @@ def test_the_host_waits_by_default(engine: Engine, monkeypatch: pytest.MonkeyPat
     assert engine.said == [("waited", 7), ("released", 7)]
 
 
-def test_the_current_stream_waits_and_memory_is_let_go_in_its_order(engine: Engine):
+def test_the_current_stream_waits_and_memory_is_dropped_in_its_order(engine: Engine):
     target = start(engine, 7)
     assert handles.finish(7) is target
     in_use = ("in use by", STREAM)

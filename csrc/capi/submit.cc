@@ -1,10 +1,10 @@
-#include "capi/submitting.h"
+#include "capi/submit.h"
 
 #include <utility>
 
 #include "capi/c_status.h"
+#include "capi/checked_submission.h"
 #include "capi/process.h"
-#include "capi/submission.h"
 
 namespace perseus {
 namespace {
@@ -12,26 +12,26 @@ namespace {
 constexpr size_t kMaxReason = 1024;
 
 // Everything that submitting an operation of a registered name needs.
-struct Place {
+struct ResolvedName {
   Engine& engine;
   const Names::Entry* name = nullptr;
   SharedRanks ranks;  // of its process set
 };
 
-Result<Place> find_place(const std::shared_ptr<Engine>& engine, int32_t id) {
+Result<ResolvedName> resolve(const std::shared_ptr<Engine>& engine, int32_t id) {
   if (engine == nullptr) return not_initialized();
-  Place place{*engine, nullptr, nullptr};
+  ResolvedName resolved{*engine, nullptr, nullptr};
   const auto name = Process::instance().names.find(id);
   if (!name.is_ok()) return name.status();
-  place.name = name.value();
-  auto ranks = place.engine.process_set_ranks(place.name->process_set);
+  resolved.name = name.value();
+  auto ranks = resolved.engine.process_set_ranks(resolved.name->process_set);
   Status status = ranks.status();
   if (status.is_ok()) {
-    place.ranks = std::move(ranks).value();
-    status = check_membership(*place.name, *place.ranks, place.engine.topology().rank);
+    resolved.ranks = std::move(ranks).value();
+    status = check_membership(*resolved.name, *resolved.ranks, resolved.engine.topology().rank);
   }
-  if (status.is_ok()) return place;
-  place.engine.refuse(place.name->process_set, place.name->key, status.message());
+  if (status.is_ok()) return resolved;
+  resolved.engine.refuse(resolved.name->process_set, resolved.name->key, status.message());
   return status;
 }
 
@@ -42,19 +42,20 @@ Status in_flight(const Names::Entry& name) {
 }
 
 // Tells the other ranks of a call that has failed here, so that they do not wait for it.
-Status refuse(const Place& place, int32_t id, const std::string& reason) {
-  if (Process::instance().names.is_in_flight(id)) return in_flight(*place.name);
-  place.engine.refuse(place.name->process_set, place.name->key, reason.substr(0, kMaxReason));
+Status refuse(const ResolvedName& resolved, int32_t id, const std::string& reason) {
+  if (Process::instance().names.is_in_flight(id)) return in_flight(*resolved.name);
+  resolved.engine.refuse(resolved.name->process_set, resolved.name->key,
+                         reason.substr(0, kMaxReason));
   return {};
 }
 
-Result<OperationPtr> make_operation(const perseus_submission_t& submission, const Place& place,
-                                    bool has_place_for_handle) {
+Result<OperationPtr> make_operation(const perseus_submission_t& submission,
+                                    const ResolvedName& resolved, bool has_place_for_handle) {
   if (!has_place_for_handle) {
-    return Status::invalid_argument(title(place.name->key) +
+    return Status::invalid_argument(title(resolved.name->key) +
                                     ": the place for its handle is missing");
   }
-  return make_operation(submission, *place.name, *place.ranks, place.engine);
+  return make_operation(submission, *resolved.name, *resolved.ranks, resolved.engine);
 }
 
 }  // namespace
@@ -62,18 +63,18 @@ Result<OperationPtr> make_operation(const perseus_submission_t& submission, cons
 Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
               perseus_handle_t* handle) {
   Process& process = Process::instance();
-  const auto found = find_place(engine, submission.id);
+  const auto found = resolve(engine, submission.id);
   if (!found.is_ok()) return found.status();
-  const Place& place = found.value();
-  auto made = make_operation(submission, place, handle != nullptr);
+  const ResolvedName& resolved = found.value();
+  auto made = make_operation(submission, resolved, handle != nullptr);
   if (!made.is_ok()) {
     // If the name is in flight this tells nobody: there is no call that the others could wait for.
-    [[maybe_unused]] const Status told = refuse(place, submission.id, made.status().message());
+    [[maybe_unused]] const Status told = refuse(resolved, submission.id, made.status().message());
     return made.status();
   }
   const OperationPtr operation = std::move(made).value();
 
-  if (!process.names.take(submission.id)) return in_flight(*place.name);
+  if (!process.names.take(submission.id)) return in_flight(*resolved.name);
   operation->holds_name = true;
   const perseus_handle_t added = process.handles.add(operation);
   if (submission.callback != nullptr) {
@@ -86,7 +87,7 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
     };
     operation->is_bound = submission.callback_thread == PERSEUS_CALLBACK_IN_LIBRARY;
   }
-  const Status status = place.engine.submit(operation);
+  const Status status = resolved.engine.submit(operation);
   if (status.is_ok()) {
     *handle = added;
   } else {
@@ -96,10 +97,10 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
 }
 
 Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::string& reason) {
-  const auto found = find_place(engine, id);
+  const auto found = resolve(engine, id);
   if (!found.is_ok()) return found.status();
-  const Place& place = found.value();
-  return refuse(place, id, title(place.name->key) + ": " + reason);
+  const ResolvedName& resolved = found.value();
+  return refuse(resolved, id, title(resolved.name->key) + ": " + reason);
 }
 
 }  // namespace perseus

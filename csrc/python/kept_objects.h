@@ -14,10 +14,10 @@
 
 namespace perseus::python {
 
-class Kept {
+class KeptObjects {
  public:
-  static Kept& instance() {
-    static auto* kept = new Kept;  // never destroyed: at exit Python may end before it
+  static KeptObjects& instance() {
+    static auto* kept = new KeptObjects;  // never destroyed: at exit Python may end before it
     return *kept;
   }
 
@@ -31,20 +31,20 @@ class Kept {
     return found == objects_.end() ? pybind11::none() : found->second;
   }
 
-  void let_go(perseus_handle_t handle) {
+  void drop(perseus_handle_t handle) {
     const auto found = objects_.find(handle);
     if (found == objects_.end()) return;
     const pybind11::object last = std::move(found->second);  // its end may run Python code
     objects_.erase(found);
   }
 
-  // Lets go of the objects of complete operations, whose handles nobody may have received.
-  void let_go_of_complete() {
+  // Drops the objects of complete operations, whose handles nobody may have received.
+  void drop_complete() {
     std::vector<perseus_handle_t> complete;
     for (const auto& [handle, object] : objects_) {
       if (perseus_poll(handle) != 0) complete.push_back(handle);
     }
-    for (const perseus_handle_t handle : complete) let_go(handle);
+    for (const perseus_handle_t handle : complete) drop(handle);
   }
 
  private:

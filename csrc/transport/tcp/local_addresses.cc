@@ -1,4 +1,4 @@
-#include "transport/tcp/interfaces.h"
+#include "transport/tcp/local_addresses.h"
 
 #include <netinet/in.h>
 

@@ -1,4 +1,4 @@
-#include "engine/own_operations.h"
+#include "engine/internal_operations.h"
 
 #include <algorithm>
 #include <string>
@@ -16,8 +16,8 @@ constexpr std::string_view kProcessSet = "perseus.process_set";
 
 }  // namespace
 
-OperationPtr OwnOperations::make(OperationKind kind, std::string_view name,
-                                 std::vector<int32_t> ranks) {
+OperationPtr InternalOperations::make(OperationKind kind, std::string_view name,
+                                      std::vector<int32_t> ranks) {
   auto operation = std::make_shared<Operation>();
   operation->process_set = ProcessSet::kWorld;
   operation->key = operation_key(kind, name);
@@ -26,14 +26,14 @@ OperationPtr OwnOperations::make(OperationKind kind, std::string_view name,
   return operation;
 }
 
-Status OwnOperations::run(const OperationPtr& operation,
-                          std::optional<std::chrono::seconds> time_out) {
+Status InternalOperations::run(const OperationPtr& operation,
+                               std::optional<std::chrono::seconds> time_out) {
   PERSEUS_RETURN_IF_ERROR(queue_.submit(operation));
   return wait_for(*operation, time_out);
 }
 
-Status OwnOperations::wait_for(Operation& operation,
-                               std::optional<std::chrono::seconds> time_out) const {
+Status InternalOperations::wait_for(Operation& operation,
+                                    std::optional<std::chrono::seconds> time_out) const {
   const auto deadline = time_out ? Clock::now() + *time_out : Clock::time_point::max();
   while (!operation.done.wait(kInterruptionCheck)) {
     if (is_interrupted()) return interrupted_status();
@@ -45,11 +45,11 @@ Status OwnOperations::wait_for(Operation& operation,
   return operation.status;
 }
 
-Status OwnOperations::meet(std::chrono::seconds time_out) {
+Status InternalOperations::meet(std::chrono::seconds time_out) {
   return run(make(OperationKind::kBarrier, kInitBarrier, {}), time_out);
 }
 
-Status OwnOperations::check_ranks(std::vector<int32_t>& ranks) const {
+Status InternalOperations::check_ranks(std::vector<int32_t>& ranks) const {
   std::sort(ranks.begin(), ranks.end());
   if (ranks.empty() || ranks.front() < 0 || ranks.back() >= size_ ||
       std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
@@ -60,19 +60,19 @@ Status OwnOperations::check_ranks(std::vector<int32_t>& ranks) const {
   return {};
 }
 
-Result<int32_t> OwnOperations::add_process_set(std::vector<int32_t> ranks) {
+Result<int32_t> InternalOperations::add_process_set(std::vector<int32_t> ranks) {
   const Status check = check_ranks(ranks);
   const auto added = administer(OperationKind::kAddProcessSet, std::move(ranks), check);
   if (!added.is_ok()) return added.status();
   return added.value()->new_set;
 }
 
-Status OwnOperations::remove_process_set(int32_t set) {
+Status InternalOperations::remove_process_set(int32_t set) {
   return administer(OperationKind::kRemoveProcessSet, {set}, Status::ok()).status();
 }
 
-Result<OperationPtr> OwnOperations::administer(OperationKind kind, std::vector<int32_t> ranks,
-                                               const Status& check) {
+Result<OperationPtr> InternalOperations::administer(OperationKind kind, std::vector<int32_t> ranks,
+                                                    const Status& check) {
   // Not a timed mutex, which ThreadSanitizer of older compilers does not know.
   std::unique_lock lock(mutex_, std::defer_lock);
   while (!lock.try_lock()) {
@@ -98,7 +98,7 @@ Result<OperationPtr> OwnOperations::administer(OperationKind kind, std::vector<i
   return last_admin_;
 }
 
-Status OwnOperations::open_process_set(int32_t set, std::vector<int32_t> ranks) {
+Status InternalOperations::open_process_set(int32_t set, std::vector<int32_t> ranks) {
   PERSEUS_RETURN_IF_ERROR(check_ranks(ranks));
   if (set < ProcessSet::kFirstOpened || set > ProcessSet::kLastOpened) {
     return Status::invalid_argument("the id of an opened process set lies between " +
@@ -114,7 +114,7 @@ Status OwnOperations::open_process_set(int32_t set, std::vector<int32_t> ranks) 
   return run(operation);
 }
 
-Status OwnOperations::close_process_set(int32_t set) {
+Status InternalOperations::close_process_set(int32_t set) {
   if (set < ProcessSet::kFirstOpened) {
     return Status::invalid_argument("process set " + std::to_string(set) + " was not opened");
   }

@@ -1,4 +1,4 @@
-#include "capi/submission.h"
+#include "capi/checked_submission.h"
 
 #include <unistd.h>
 

@@ -13,13 +13,13 @@
 
 namespace perseus {
 
-class ResourceShortage {
+class ResourceExhaustion {
  public:
   // Calls `on_lasting` once, with the errno, when a shortage has lasted for `patience`.
-  ResourceShortage(Clock::duration patience, std::function<void(int error)> on_lasting)
+  ResourceExhaustion(Clock::duration patience, std::function<void(int error)> on_lasting)
       : patience_(patience), on_lasting_(std::move(on_lasting)) {}
 
-  static bool is_shortage(int error) {
+  static bool is_exhaustion(int error) {
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
   }
 

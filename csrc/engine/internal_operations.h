@@ -15,10 +15,10 @@
 
 namespace perseus {
 
-class OwnOperations {
+class InternalOperations {
  public:
   // `rank`, `size`: of the world.
-  OwnOperations(SubmissionQueue& queue, int rank, int size)
+  InternalOperations(SubmissionQueue& queue, int rank, int size)
       : queue_(queue), rank_(rank), size_(size) {}
 
   // Blocks until every rank is there and can be reached; kTimedOut after `time_out`.

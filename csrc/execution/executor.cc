@@ -9,6 +9,8 @@
 #include "execution/gpu/nccl_group.h"
 #include "execution/gpu/nccl_run.h"
 #include "execution/results.h"
+#include "execution/run_options.h"
+#include "execution/shard_run.h"
 #include "execution/trace.h"
 #include "observe/log.h"
 #include "transport/mesh.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/recycler.h"
+#include "execution/batch.h"
 #include "execution/gpu/gpu_launches.h"
-#include "execution/shard_run.h"
 #include "schedule/admission.h"
 #include "schedule/tuner.h"
 #include "schedule/tuning_log.h"

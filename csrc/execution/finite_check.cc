@@ -8,6 +8,7 @@
 #include "base/rank_names.h"
 #include "collectives/parts.h"
 #include "device/cpu/kernels.h"
+#include "execution/run_options.h"
 
 namespace perseus {
 namespace {

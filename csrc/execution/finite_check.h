@@ -13,7 +13,7 @@
 
 #include "base/task.h"
 #include "collectives/scratch_array.h"
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 
 namespace perseus {
 

@@ -6,6 +6,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/pack.h"
 #include "execution/gpu/gpu_copies.h"
+#include "execution/run_options.h"
 #include "execution/trace.h"
 
 namespace perseus {

@@ -6,8 +6,8 @@
 #include <cstddef>
 
 #include "base/task.h"
+#include "execution/batch.h"
 #include "execution/finite_check.h"
-#include "execution/shard_run.h"
 
 namespace perseus {
 

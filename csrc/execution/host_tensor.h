@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/task.h"
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 
 namespace perseus {
 

@@ -2,123 +2,12 @@
 // operation. Engine thread.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "base/buffer_pool.h"
-#include "base/settings.h"
 #include "base/task.h"
-#include "codec/codec.h"
-#include "codec/residuals.h"
-#include "device/cpu/pack.h"
-#include "device/cuda/gpu_thread.h"
-#include "observe/counters.h"
-#include "observe/timeline.h"
-#include "schedule/admission.h"
-#include "schedule/launch_order.h"
-#include "schedule/plan.h"
-#include "state/process_set.h"
+#include "execution/batch.h"
 
 namespace perseus {
 
-// Operations that were agreed on together, and their plan. Kept alive by its shards.
-struct Batch {
-  ProcessSetPtr set;
-  uint64_t round = 0;                    // of the set's agreements
-  std::vector<Agreement::Ready> agreed;  // in the order in which they are to run
-  // By index in `agreed`. Null if this rank has joined and only helps the others.
-  std::vector<OperationPtr> operations;
-  bool is_joined = false;  // some rank has joined, and takes part without having submitted
-  Plan plan;
-  int64_t step = 0;  // the training step, where steps are counted
-
-  void recycle() {
-    set.reset();
-    step = 0;
-    agreed.clear();
-    operations.clear();
-  }
-};
-
-// The parts of the engine that a run uses.
-struct RunContext {
-  const Settings& settings;
-  BufferPool& buffers;
-  Timeline& timeline;
-  Residuals& residuals;
-  Counters& counters;
-  int rank;
-  GpuThreads& gpus;
-};
-
-struct ShardRun;
-
-// The turn of a shard that is launched on GPUs; see GpuLaunches.
-struct GpuTurn : Launch {
-  ShardRun* run = nullptr;  // null: the shard is not launched in turn
-  bool is_settled = false;
-  bool has_come = false;           // its last turn has come or was cancelled; no list holds it
-  bool is_over = false;            // the shard has ended
-  std::coroutine_handle<> waiter;  // the shard's Task while it waits for its turn
-  Status cancelled;
-};
-
-// Hears when a shard has ended.
-class ShardObserver {
- public:
-  virtual void shard_finished(ShardRun& run, const Status& status) = 0;
-
- protected:
-  ~ShardObserver() = default;
-};
-
-struct ShardRun final : Ticket, TaskObserver {
-  explicit ShardRun(ShardObserver& owner) : observer(owner) {}
-  void task_finished(const Status& status) override { observer.shard_finished(*this, status); }
-
-  ShardObserver& observer;
-  std::shared_ptr<Batch> batch;
-  bool streaming = false;  // more is under way than the caches hold
-  // These tag the shard's messages, and are the same on every rank. The shards of a batch share a
-  // series, except that each operation that is not sharded has its own.
-  uint64_t series = 0;  // counted within the process set
-  uint32_t index = 0;   // within the batch
-  Shard shard;
-  std::string residual_name;  // for run_coded; a member so that its memory is reused
-  GpuTurn turn;
-
-  const Agreement::Ready& agreed() const { return batch->agreed[shard.operation]; }
-  const Description& description() const { return agreed().description(); }
-  // Returns whether the operation's tensors are on GPUs. A rank that has joined has none itself.
-  bool is_of_gpus() const { return description().device == DeviceKind::kCuda; }
-};
-
-// The memory of a piece. Null if this rank has not submitted the operation.
-Segment segment_of(const ShardRun& run, const Piece& piece);
-
 // Runs the shard to its end.
 Task run_shard(ShardRun& run, RunContext context);
-
-// ---- Shared by the kinds of operations.
-
-// Runs an operation that is not sharded: allgather, alltoall, reduce-scatter.
-Task run_unsharded(ShardRun& run, RunContext context);
-
-// Tag::operation of a series of messages of the set.
-uint64_t operation_tag(const ProcessSet& set, uint64_t series);
-// A shard that runs several collectives gives each a `number` of its own.
-CollectiveOptions collective_options(const ShardRun& run, RunContext& context, uint32_t number);
-
-// The codec of an allreduce's shard, or null: only float32 sums are coded.
-const Codec* codec_for(const Description& description, DataType dtype, const Settings& settings);
-
-// The algorithm that the user has asked for; kAuto if none.
-AllreduceAlgorithm wanted_algorithm(const Settings& settings);
-
-// kAverage is reduced as a sum whose results are divided by the size of the set. result_factor
-// returns what the results are multiplied by; wire_op returns the reduction that the ranks do.
-double result_factor(const Description& description, int set_size);
-ReduceOp wire_op(const Description& description);
 
 }  // namespace perseus

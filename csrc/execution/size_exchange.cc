@@ -1,6 +1,7 @@
 #include "execution/size_exchange.h"
 
 #include "collectives/scratch_array.h"
+#include "execution/run_options.h"
 
 namespace perseus {
 namespace {

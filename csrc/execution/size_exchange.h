@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/task.h"
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 
 namespace perseus {
 

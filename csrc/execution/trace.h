@@ -8,7 +8,7 @@
 
 #include <string_view>
 
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 #include "observe/timeline.h"
 #include "state/operation.h"
 

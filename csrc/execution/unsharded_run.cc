@@ -1,5 +1,5 @@
-// Operations that are not sharded, since their parts differ from rank to rank, or are not known
-// before the ranks have exchanged their sizes.
+#include "execution/unsharded_run.h"
+
 #include <numeric>
 
 #include "collectives/scratch_array.h"
@@ -7,7 +7,7 @@
 #include "execution/finite_check.h"
 #include "execution/host_tensor.h"
 #include "execution/results.h"
-#include "execution/shard_run.h"
+#include "execution/run_options.h"
 #include "execution/size_exchange.h"
 
 namespace perseus {

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Observer observer;
   TrafficCounters counters;
   LinkEnvironment environment{loop, buffers, observer, counters, kChunk, kChunk};
-  FramedLink link(environment, 1, "rank 1 on host", /*is_local=*/false, /*control_channels=*/1,
+  FramedLink link(environment, 1, "rank 1 on host", /*control_channels=*/1,
                   /*has_data_channel=*/false);
   link.attach(0, std::make_unique<TcpChannel>(loop, buffers, FileDescriptor(ends[0]), link.port(0),
                                               std::chrono::seconds(30), /*is_express=*/false));

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 
 namespace perseus {
 

@@ -6,6 +6,7 @@
 
 #include "collectives/parts.h"
 #include "execution/finite_check.h"
+#include "execution/run_options.h"
 #include "observe/log.h"
 
 namespace perseus {

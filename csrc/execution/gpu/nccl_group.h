@@ -12,7 +12,7 @@
 #include "base/task.h"
 #include "device/cuda/libraries.h"
 #include "device/cuda/nccl_lane.h"
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 
 namespace perseus {
 

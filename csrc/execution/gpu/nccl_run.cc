@@ -12,6 +12,8 @@
 #include "execution/gpu/gpu_search.h"
 #include "execution/gpu/nccl_group.h"
 #include "execution/results.h"
+#include "execution/run_options.h"
+#include "execution/shard_run.h"
 #include "execution/size_exchange.h"
 #include "execution/trace.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/task.h"
 #include "execution/gpu/gpu_launches.h"
-#include "execution/shard_run.h"
+#include "execution/batch.h"
 
 namespace perseus {
 

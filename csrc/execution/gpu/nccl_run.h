@@ -12,8 +12,8 @@
 #pragma once
 
 #include "base/task.h"
-#include "execution/gpu/gpu_launches.h"
 #include "execution/batch.h"
+#include "execution/gpu/gpu_launches.h"
 
 namespace perseus {
 

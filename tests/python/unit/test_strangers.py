@@ -92,10 +92,13 @@ def test_secrets_differ_from_job_to_job(run_ranks: RunRanks) -> None:
 def test_a_command_line_shows_no_secret(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, pathlib\n"
+        "import contextlib, os, pathlib\n"
         "secret = os.environ['PERSEUS_SECRET'].encode()\n"
-        "shown = [p for p in pathlib.Path('/proc').glob('[0-9]*/cmdline')"
-        " if secret in p.read_bytes()]\n"
+        "shown = []\n"
+        "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
+        "    with contextlib.suppress(OSError):  # the process has ended meanwhile\n"
+        "        if secret in path.read_bytes():\n"
+        "            shown.append(path)\n"
         "print('shown', shown, flush=True)\n"
     )
     launcher = [sys.executable, "-m", "perseus.run", "-np", "2", sys.executable, str(program)]

@@ -1,5 +1,5 @@
-// What runs of agreed operations work on: a batch, its shards, and the parts of the engine that
-// they use. Engine thread.
+// The types that all runs of agreed operations share: a batch, its shards, and the parts of the
+// engine that they use. Engine thread.
 #pragma once
 
 #include <coroutine>

@@ -1,5 +1,5 @@
-// What a shard's operation and the settings say of its run: memory, message tags, codec, algorithm,
-// factors. Pure functions. Engine thread.
+// Derives from an operation and the settings how its shards run: memory, message tags, codec,
+// algorithm, factors. Pure functions. Engine thread.
 #pragma once
 
 #include "base/settings.h"

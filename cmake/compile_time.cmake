@@ -40,6 +40,9 @@ endif()
 # must be of the same kind (library or program) and compiled with the same options. An owner builds
 # it from the given headers and the standard ones. A source with options of its own does not use it.
 function(perseus_precompile target owner)
+  if(CMAKE_DISABLE_PRECOMPILE_HEADERS)  # CMake would warn of every target that uses another's
+    return()
+  endif()
   if(target STREQUAL owner)
     target_precompile_headers(${target} PRIVATE ${PERSEUS_PRECOMPILED} ${ARGN})
   else()

@@ -16,6 +16,7 @@ import os
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -34,6 +35,8 @@ VENV = ROOT / ".venv"
 #: The table marks a part that takes a fifth more than before, unless the difference is small enough
 #: to be noise.
 GROWTH, NOISE_SECONDS = 1.2, 5
+#: How many parts, of at least how many seconds, tell the pace of a machine.
+ENOUGH_PARTS, LONG = 5, 20
 SLOWEST = 10
 #: Debian packages that the tests need. They are fetched together, since apt runs once at a time.
 PACKAGES = (
@@ -246,20 +249,32 @@ def has_grown(now: float, then: float | None) -> bool:
     return then is not None and now > then * GROWTH and now > then + NOISE_SECONDS
 
 
+def pace(now: dict[str, float], then: dict[str, float]) -> float:
+    """Returns how many times as long as the reference's machine this one takes for its median part,
+    so that parts are compared with each other. 1 if too few parts ran to tell."""
+    ratios = [now[name] / then[name] for name in now.keys() & then.keys() if then[name] >= LONG]
+    return statistics.median(ratios) if len(ratios) >= ENOUGH_PARTS else 1.0
+
+
 def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) -> str:
-    """Returns a table of wall and processor seconds, each beside the reference's, if any."""
+    """Returns a table of wall and processor seconds, each beside the reference's, if any. The
+    reference's are scaled to the pace of this machine."""
+    figures = {
+        "seconds": {name: outcome.seconds for name, outcome in outcomes.items()},
+        "processor": {name: outcome.processor_seconds for name, outcome in outcomes.items()},
+    }
+    scaled: dict[str, dict[str, float]] = {}
+    paces = []
+    for kind, now in figures.items():
+        then = {name: part[kind] for name, part in reference.items() if kind in part}
+        paces.append(pace(now, then))
+        scaled[kind] = {name: seconds * paces[-1] for name, seconds in then.items()}
     lines = [f"{'part':20} {'seconds':>8} {'was':>6} {'processor':>10} {'was':>6} {'tests':>6}"]
     for name, outcome in outcomes.items():
-        then = reference.get(name, {})
         grown = [
-            kind
-            for kind, now in (
-                ("seconds", outcome.seconds),
-                ("processor", outcome.processor_seconds),
-            )
-            if has_grown(now, then.get(kind))
+            kind for kind, now in figures.items() if has_grown(now[name], scaled[kind].get(name))
         ]
-        was = [f"{then[kind]:.0f}" if kind in then else "" for kind in ("seconds", "processor")]
+        was = [f"{then[name]:.0f}" if name in then else "" for then in scaled.values()]
         tests = outcome.results.passed + outcome.results.failed
         remark = "" if outcome.passed else "FAILED"
         if grown:
@@ -268,6 +283,10 @@ def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) 
             f"{name:20} {outcome.seconds:8.0f} {was[0]:>6} {outcome.processor_seconds:10.0f} "
             f"{was[1]:>6} {tests:6} {remark}".rstrip()
         )
+    lines.append(
+        f'"was": the reference, times {paces[0]:.2f} (seconds) and {paces[1]:.2f} (processor), as '
+        "much longer as the median part takes here"
+    )
     return "\n".join(lines)
 
 

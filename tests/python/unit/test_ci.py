@@ -121,10 +121,26 @@ def test_a_part_that_has_grown_by_a_fifth_is_marked(ci: ModuleType) -> None:
     }
     rows = ci.table(outcomes, reference).splitlines()
     end = rows[0].index("tests") + len("tests")
-    marks = {row[:20].strip(): row[end:].strip() for row in rows[1:]}
+    marks = {row[:20].strip(): row[end:].strip() for row in rows[1:-1]}
     assert marks["as ever"] == marks["new"] == ""
     assert marks["grown"] == "<-- over a fifth more seconds"
     assert marks["failed"] == "FAILED"  # 4 s more are noise
+
+
+@pytest.mark.parametrize("times_as_long", [0.5, 1, 3])
+def test_parts_are_compared_with_what_this_machine_takes(
+    ci: ModuleType, times_as_long: float
+) -> None:
+    reference = {str(n): {"seconds": 60 + n, "processor": 120 - n} for n in range(6)}
+    outcomes = {
+        name: ci.Outcome(True, then["seconds"] * times_as_long, then["processor"] * times_as_long)
+        for name, then in reference.items()
+    }
+    outcomes["3"].processor_seconds *= 1.3
+    *rows, pace = ci.table(outcomes, reference).splitlines()
+    assert [row for row in rows if "over a fifth" in row] == [rows[4]]
+    assert rows[4].endswith("<-- over a fifth more processor")
+    assert f"times {times_as_long:.2f} (seconds) and {times_as_long:.2f} (processor)" in pace
 
 
 def test_what_is_recorded_is_what_passed(

@@ -17,7 +17,7 @@ using namespace rendezvous;
 
 // The first rank answers a little before the other ranks' time-out.
 std::chrono::milliseconds less_margin(std::chrono::milliseconds time_out) {
-  return time_out - std::min<std::chrono::milliseconds>(time_out / 10, std::chrono::seconds(1));
+  return time_out - std::min<std::chrono::milliseconds>(time_out / 4, std::chrono::seconds(1));
 }
 
 }  // namespace

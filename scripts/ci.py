@@ -249,11 +249,11 @@ def has_grown(now: float, then: float | None) -> bool:
     return then is not None and now > then * GROWTH and now > then + NOISE_SECONDS
 
 
-def pace(now: dict[str, float], then: dict[str, float]) -> float:
+def pace(now: dict[str, float], then: dict[str, float]) -> float | None:
     """Returns how many times as long as the reference's machine this one takes for its median part,
-    so that parts are compared with each other. 1 if too few parts ran to tell."""
+    so that parts are compared with each other. None if too few parts ran to tell."""
     ratios = [now[name] / then[name] for name in now.keys() & then.keys() if then[name] >= LONG]
-    return statistics.median(ratios) if len(ratios) >= ENOUGH_PARTS else 1.0
+    return statistics.median(ratios) if len(ratios) >= ENOUGH_PARTS else None
 
 
 def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) -> str:
@@ -267,8 +267,9 @@ def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) 
     paces = []
     for kind, now in figures.items():
         then = {name: part[kind] for name, part in reference.items() if kind in part}
-        paces.append(pace(now, then))
-        scaled[kind] = {name: seconds * paces[-1] for name, seconds in then.items()}
+        # A part that failed may have ended early.
+        paces.append(pace({name: now[name] for name in now if outcomes[name].passed}, then))
+        scaled[kind] = {name: seconds * (paces[-1] or 1) for name, seconds in then.items()}
     lines = [f"{'part':20} {'seconds':>8} {'was':>6} {'processor':>10} {'was':>6} {'tests':>6}"]
     for name, outcome in outcomes.items():
         grown = [
@@ -283,10 +284,11 @@ def table(outcomes: dict[str, Outcome], reference: dict[str, dict[str, float]]) 
             f"{name:20} {outcome.seconds:8.0f} {was[0]:>6} {outcome.processor_seconds:10.0f} "
             f"{was[1]:>6} {tests:6} {remark}".rstrip()
         )
-    lines.append(
-        f'"was": the reference, times {paces[0]:.2f} (seconds) and {paces[1]:.2f} (processor), as '
-        "much longer as the median part takes here"
-    )
+    if None not in paces:
+        lines.append(
+            f'"was": the reference times {paces[0]:.2f} (seconds) and {paces[1]:.2f} (processor), '
+            "since the median part takes that many times as long here"
+        )
     return "\n".join(lines)
 
 

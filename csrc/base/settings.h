@@ -50,7 +50,7 @@ inline constexpr std::string_view kTunedSettings[] = {
     "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_STREAMS", "PERSEUS_ALLREDUCE_FUSION",
     "PERSEUS_CREDIT", "PERSEUS_CHUNK"};
 
-// The settings whose default is another one for tensors on GPUs.
+// The settings that have a different default for tensors on GPUs.
 inline constexpr std::string_view kSettingsWithGpuDefault[] = {
 #define SETTING(...)
 #define CHOICE_SETTING(...)

@@ -15,7 +15,8 @@ namespace {
 
 using namespace rendezvous;
 
-// The first rank answers a little before the other ranks' time-out.
+// The first rank answers before the other ranks' time-out, by a margin that also covers its having
+// begun later than they did.
 std::chrono::milliseconds less_margin(std::chrono::milliseconds time_out) {
   return time_out - std::min<std::chrono::milliseconds>(time_out / 4, std::chrono::seconds(1));
 }

@@ -47,7 +47,7 @@ perseus_status_t perseus_init(const perseus_init_options_t* options) {
     if (options->rank_count < 0 || (options->ranks == nullptr && options->rank_count != 0)) {
       return perseus::to_c(Status::invalid_argument(
           "rank_count is " + std::to_string(options->rank_count) + ", but " +
-          (options->ranks == nullptr ? "ranks is a null pointer" : "it must not be negative")));
+          (options->rank_count < 0 ? "it must not be negative" : "ranks is a null pointer")));
     }
     if (options->rank_count > 0) {
       ranks.assign(options->ranks, options->ranks + options->rank_count);

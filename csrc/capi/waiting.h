@@ -12,7 +12,7 @@ namespace perseus {
 // Returns whether the time-out bounds a wait. Negative ones do not, nor do those of a century and
 // more, which would overflow as nanoseconds.
 bool is_bound(int64_t time_out_ms);
-// kInvalidArgument in a callback, which would wait for itself; it may look with a time-out of 0.
+// kInvalidArgument in a callback, which would wait for itself; it may wait with a time-out of 0.
 Status check_may_wait(int64_t time_out_ms);
 // Returns the operation's status when it is done; kInProgress if the time ends first. Any thread;
 // see check_may_wait.

@@ -1,5 +1,5 @@
 // The parts of an engine that ProcessSets and Agreements use. Some are constructed later than these
-// two, so none must be used until EngineParts is complete.
+// two, so neither may use any of them until EngineParts is complete.
 #pragma once
 
 #include "base/event_loop.h"

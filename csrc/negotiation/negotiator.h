@@ -115,7 +115,7 @@ class Negotiator final : private KnownOperations {
   // Returns whether this rank now counts as having everything ready that others submit.
   bool has_joined() const { return joined_; }
 
-  // Returns how many names the ballots cast here have had a record of, rather than a bit.
+  // Returns how many records, which stand in place of bits, the ballots cast here have had in all.
   uint64_t descriptions_sent() const { return descriptions_sent_; }
 
  private:

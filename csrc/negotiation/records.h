@@ -46,8 +46,8 @@ struct Record {
 
 class Records {
  public:
-  // Called for a key that one side has no record of. Returns the record that this side's bit for
-  // the key stands for; nothing if this side has no bit for it.
+  // Called for a key that only the other side has a record of. Returns the record that this side's
+  // bit for the key stands for; nothing if this side has no bit for it.
   using Substitute = std::function<std::optional<Record>(std::string_view key)>;
 
   bool empty() const { return bytes_.empty(); }

@@ -25,7 +25,7 @@ struct Ticket {
   int32_t process_set = 0;
   int32_t priority = 0;
   uint64_t bytes = 0;
-  int timeline_row = -1;  // while it runs: its stream or, for tensors on GPUs, see GpuLaunches
+  int timeline_row = -1;  // while it runs: its stream; GpuLaunches has others
 
   // For admission alone.
   State state = State::kWaiting;

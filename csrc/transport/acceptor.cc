@@ -123,11 +123,11 @@ class Acceptor::PendingConnection final : public FdHandler {
   Proof proof_;
 };
 
-Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
+Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& exhaustion,
                    AcceptorOwner& owner)
     : loop_(loop),
       credentials_(credentials),
-      exhaustion_(shortage),
+      exhaustion_(exhaustion),
       owner_(owner),
       max_pending_(max_pending()) {}
 

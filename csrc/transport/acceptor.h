@@ -37,7 +37,7 @@ class AcceptorOwner {
 
 class Acceptor {
  public:
-  Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
+  Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& exhaustion,
            AcceptorOwner& owner);
   ~Acceptor();
 

@@ -24,12 +24,12 @@ constexpr int kMaxRefusedRounds = 5;
 
 }  // namespace
 
-Dialer::Dialer(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
+Dialer::Dialer(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& exhaustion,
                std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
                Clock::time_point deadline, Done done)
     : loop_(loop),
       credentials_(credentials),
-      exhaustion_(shortage),
+      exhaustion_(exhaustion),
       endpoints_(std::move(endpoints)),
       sources_(std::move(sources)),
       hello_(hello),

@@ -22,7 +22,7 @@ class Dialer final : public FdHandler {
 
   // `endpoints` must not be empty. `sources` are addresses to connect from, one for each endpoint
   // (of length 0: any), or none at all. Fills in the job, nonce and rank of `hello`.
-  Dialer(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& shortage,
+  Dialer(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& exhaustion,
          std::vector<Endpoint> endpoints, std::vector<Endpoint> sources, const Hello& hello,
          Clock::time_point deadline, Done done);
   ~Dialer();

@@ -1,7 +1,7 @@
-// Tracks whether file descriptors or kernel memory are lacking to make or accept connections. A
-// brief shortage does no harm, since both are retried. During a lasting one, the ranks that wait
-// for such a connection would take the rank at its other end for dead; so this rank must report its
-// shortage first. Loop thread.
+// Tracks whether this rank has run out of the file descriptors or the kernel memory that it needs
+// to make or accept connections. If that passes soon it does no harm, since both are retried. If it
+// lasts, the ranks that wait for such a connection would take this rank for dead, so it must report
+// the exhaustion first. Loop thread.
 #pragma once
 
 #include <cerrno>
@@ -15,7 +15,7 @@ namespace perseus {
 
 class ResourceExhaustion {
  public:
-  // Calls `on_lasting` once, with the errno, when a shortage has lasted for `patience`.
+  // Calls `on_lasting` once, with the errno, when exhaustion has lasted for `patience`.
   ResourceExhaustion(Clock::duration patience, std::function<void(int error)> on_lasting)
       : patience_(patience), on_lasting_(std::move(on_lasting)) {}
 
@@ -23,7 +23,7 @@ class ResourceExhaustion {
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
   }
 
-  // An attempt has failed for lack of resources. Returns whether that begins a new shortage.
+  // An attempt has failed for lack of resources. Returns whether none has failed shortly before.
   bool failed(int error) {
     const Clock::time_point now = Clock::now();
     const bool is_new = now - last_ > kGap;
@@ -32,11 +32,11 @@ class ResourceExhaustion {
     if (now - since_ >= patience_ && on_lasting_) std::exchange(on_lasting_, nullptr)(error);
     return is_new;
   }
-  // An attempt has succeeded, which ends the shortage.
+  // An attempt has succeeded, which ends the exhaustion.
   void succeeded() { last_ = {}; }
 
  private:
-  // A failure after this much time without one begins a new shortage: retries come sooner.
+  // A failure after this much time without one begins a new exhaustion: retries come sooner.
   static constexpr std::chrono::seconds kGap{1};
 
   const Clock::duration patience_;

@@ -101,7 +101,7 @@ MISSING = {
 
 # Set once the message that Horovod is hidden has been printed, so that the programs that a rank
 # starts do not print it again.
-NOTICE_SHOWN = "PERSEUS_DROP_IN_SAID"
+NOTICE_SHOWN = "PERSEUS_DROP_IN_NOTICE_SHOWN"
 
 
 def search_path(python_path: str | None) -> str:

@@ -112,7 +112,9 @@ class Acceptor:
             return
         try:
             connection, address = self._listener.accept()
-        except OSError as error:  # the caller has gone already, or descriptors have run out
+        except (
+            OSError
+        ) as error:  # the caller has gone already, or descriptors or memory have run out
             if error.errno in _EXHAUSTED and not self._make_room(now):
                 self._rest_until(now + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
             return

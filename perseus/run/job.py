@@ -82,7 +82,7 @@ class Launcher:
         self._signals: list[int] = []
         self._outcomes = RankOutcomes(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first rank to exit that blames another
-        self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up
+        self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
         self._check_abandoned_at = float("inf")
         self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
@@ -284,7 +284,7 @@ class Launcher:
             self._job.rendezvous.note_ended(rank, how)
 
     def _check_abandoned(self) -> None:
-        """Ends ranks that all others have given up, if no others are left.
+        """Ends ranks that all others have given up on, if no others are left.
 
         Such ranks may never end by themselves.
         """
@@ -299,7 +299,7 @@ class Launcher:
                 self._kill(rank)
             return
         where = f"{name_ranks(left)} on host {self._running[left[0]].host}"
-        self._fail(left[0], f"{where}: all others had given up on it before they ended", 1)
+        self._fail(left[0], f"{where}: given up on by all others, which have ended", 1)
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)

@@ -72,7 +72,7 @@ class RankOutcomes:
         return f"blaming rank {culprit}, which {ended}"
 
     def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:
-        """Returns whether every one of these ranks has been given up by a rank not among them.
+        """Returns whether every one of these ranks has been given up on by a rank not among them.
 
         Args:
           left_out: ranks that did not arrive in time when the survivors met.

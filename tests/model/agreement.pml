@@ -260,7 +260,7 @@ inline advance() {
   fi
 }
 
-inline go_without() {
+inline on_member_gone() {
   advance();
   j = 0;
   do
@@ -308,7 +308,7 @@ inline on_leaving(who) {
      :: leaving_rounds[who] < me_.last_round -> me_.last_round = leaving_rounds[who]
      :: else
      fi;
-     go_without()
+     on_member_gone()
   :: else
   fi
 }

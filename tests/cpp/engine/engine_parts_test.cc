@@ -65,12 +65,12 @@ TEST_P(EnginePartsTest, ACallThatWasRefusedHereFailsOnTheOthers) {
 
 TEST_P(EnginePartsTest, SetsThatAreAddedHaveTheSameIdOnAllRanks) {
   run_engine_world(size(), [&](EngineRank& rank) {
-    InternalOperations& own = rank.parts().internal_operations;
+    InternalOperations& internal = rank.parts().internal_operations;
     if (size() == 1) {
-      EXPECT_FALSE(own.add_process_set({0}).is_ok()) << "the world's ranks";
+      EXPECT_FALSE(internal.add_process_set({0}).is_ok()) << "the world's ranks";
       return;
     }
-    const auto id = own.add_process_set({0, 1});
+    const auto id = internal.add_process_set({0, 1});
     if (size() == 2) {
       EXPECT_EQ(id.status().code(), StatusCode::kInvalidArgument) << "the world's ranks";
       return;
@@ -84,32 +84,32 @@ TEST_P(EnginePartsTest, SetsThatAreAddedHaveTheSameIdOnAllRanks) {
       EXPECT_TRUE(EngineRank::wait(operation).is_ok());
       EXPECT_EQ(EngineRank::first(operation), 2.0f);
     }
-    EXPECT_TRUE(own.remove_process_set(1).is_ok());
+    EXPECT_TRUE(internal.remove_process_set(1).is_ok());
     EXPECT_EQ(rank.parts().sets.ids(), (std::vector<int32_t>{0}));
-    EXPECT_EQ(own.remove_process_set(1).code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(own.add_process_set({0, 0}).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(internal.remove_process_set(1).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(internal.add_process_set({0, 0}).status().code(), StatusCode::kInvalidArgument);
   });
 }
 
 TEST_P(EnginePartsTest, ASetThatItsMembersOpenIsTheirsAlone) {
   constexpr int32_t kId = ProcessSet::kFirstOpened + 3;
   run_engine_world(size(), [&](EngineRank& rank) {
-    InternalOperations& own = rank.parts().internal_operations;
+    InternalOperations& internal = rank.parts().internal_operations;
     std::vector<int32_t> members;
     for (int r = 0; r < size(); r += 2) members.push_back(r);
     if (rank.rank() % 2 == 1) {
-      EXPECT_EQ(own.open_process_set(kId, members).code(), StatusCode::kInvalidArgument);
+      EXPECT_EQ(internal.open_process_set(kId, members).code(), StatusCode::kInvalidArgument);
       EXPECT_EQ(rank.parts().sets.ids(), (std::vector<int32_t>{0}));
       return;
     }
     // Messages of members that were faster wait for this one.
     if (rank.rank() == 0) std::this_thread::sleep_for(50ms);
-    ASSERT_TRUE(own.open_process_set(kId, members).is_ok());
+    ASSERT_TRUE(internal.open_process_set(kId, members).is_ok());
     const OperationPtr operation = rank.submit("theirs", 1, 1, kId);
     EXPECT_TRUE(EngineRank::wait(operation).is_ok());
     EXPECT_EQ(EngineRank::first(operation), static_cast<float>(members.size()));
-    EXPECT_TRUE(own.close_process_set(kId).is_ok());
-    EXPECT_FALSE(own.open_process_set(kId, members).is_ok()) << "an id is used once";
+    EXPECT_TRUE(internal.close_process_set(kId).is_ok());
+    EXPECT_FALSE(internal.open_process_set(kId, members).is_ok()) << "an id is used once";
     EXPECT_EQ(EngineRank::wait(rank.submit("late", 1, 1, kId)).code(),
               StatusCode::kInvalidArgument);
   });

@@ -139,6 +139,8 @@ TEST_P(RunsTest, ACodecRoundsWhatIsSent) {
         mine.executor.run(mine.batch_of({operation}), {});
         Task idle = mine.until_idle();
         const Status status = co_await std::move(idle);
+        EXPECT_TRUE(operation->status.is_ok()) << operation->status.message();
+        if (!operation->status.is_ok()) co_return status;
         const float expected = rank.size == 1 ? result(*operation, 0) : rank.size;
         EXPECT_NEAR(expected, rank.size, 1e-3);
         EXPECT_TRUE(has(*operation, std::vector<float>(70000, expected), {70000}));

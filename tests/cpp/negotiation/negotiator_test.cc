@@ -180,7 +180,7 @@ TEST_P(AnySize, ARefusalThatNobodyAskedForDoesNotKeepARankFromJoining) {
   }
 }
 
-TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatAttend) {
+TEST_P(AnySize, AnOverdueOperationIsMadeKnownToRanksThatTakePart) {
   if (GetParam() < 2) GTEST_SKIP() << "one rank waits for nobody";
   Cluster cluster(GetParam());
   const int late = cluster.size() - 1;

@@ -96,7 +96,7 @@ TEST(MeshTest, WhatOnlyOneRankKeepsFromTheTunerIsNamedOnEveryRank) {
   }
 }
 
-TEST(MeshTest, ADefaultThatIsAnotherOneForGpusMustBeSetOnAllRanksOrNone) {
+TEST(MeshTest, ASettingWithAnotherDefaultForGpusMustBeSetOnAllRanksOrNone) {
   const char* off = "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING";
   for (const auto& [name, value] : {std::pair{"PERSEUS_CREDIT", "16"},
                                     {"PERSEUS_ALLREDUCE_FUSION", "0.5"},

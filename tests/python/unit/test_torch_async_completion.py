@@ -60,7 +60,7 @@ class Engine:
         return self.memory[handle]
 
     def drop_kept(self, handle: int) -> None:
-        self.said.append(("let go", handle))
+        self.said.append(("dropped", handle))
 
     def release(self, handle: int) -> None:
         self.said.append(("released", handle))
@@ -110,7 +110,7 @@ def test_the_current_stream_waits_and_memory_is_dropped_in_its_order(engine: Eng
     target = start(engine, 7)
     assert handles.finish(7) is target
     in_use = ("in use by", STREAM)
-    assert engine.said == [("stream waits", 7, STREAM), in_use, in_use, ("let go", 7)]
+    assert engine.said == [("stream waits", 7, STREAM), in_use, in_use, ("dropped", 7)]
     assert handles.finish(7) is None
     engine.complete.add(7)
     async_completion.raise_late_errors()

@@ -189,14 +189,9 @@ Status read_row(const TableRow& row, const std::function<const char*(const char*
 
 // Call once it is known which settings are given.
 void set_gpu_fields(Settings& settings) {
-#define SETTING(...)
-#define CHOICE_SETTING(...)
-#define GPU_DEFAULT(field, cpu_field, name, mib) \
-  settings.field = settings.is_given(name) ? settings.cpu_field : uint64_t{mib} << 20;
-#include "base/settings_table.inc"
-#undef GPU_DEFAULT
-#undef CHOICE_SETTING
-#undef SETTING
+  for (const GpuDefault& row : kGpuDefaults) {
+    settings.*row.field = settings.is_given(row.name) ? settings.*row.cpu_field : row.mib << 20;
+  }
 }
 
 // A stall must not end a job before the report that says why.

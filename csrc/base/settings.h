@@ -50,11 +50,18 @@ inline constexpr std::string_view kTunedSettings[] = {
     "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_STREAMS", "PERSEUS_ALLREDUCE_FUSION",
     "PERSEUS_CREDIT", "PERSEUS_CHUNK"};
 
-// The settings that have a different default for tensors on GPUs.
-inline constexpr std::string_view kSettingsWithGpuDefault[] = {
+// A setting that has a different default for tensors on GPUs, and that default.
+struct GpuDefault {
+  std::string_view name;
+  uint64_t Settings::* field;
+  uint64_t Settings::* cpu_field;
+  uint64_t mib;
+};
+inline constexpr GpuDefault kGpuDefaults[] = {
 #define SETTING(...)
 #define CHOICE_SETTING(...)
-#define GPU_DEFAULT(field, cpu_field, name, mib) name,
+#define GPU_DEFAULT(field, cpu_field, name, mib) \
+  {name, &Settings::field, &Settings::cpu_field, mib},
 #include "base/settings_table.inc"
 #undef GPU_DEFAULT
 #undef CHOICE_SETTING

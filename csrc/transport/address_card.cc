@@ -77,7 +77,7 @@ std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Sett
     const bool is_tuned = !settings.disable_stream_tuning &&
                           std::ranges::find(kTunedSettings, row.name) != std::end(kTunedSettings);
     const bool has_gpu_default =
-        std::ranges::find(kSettingsWithGpuDefault, row.name) != std::end(kSettingsWithGpuDefault);
+        std::ranges::find(kGpuDefaults, row.name, &GpuDefault::name) != std::end(kGpuDefaults);
     if ((is_tuned || has_gpu_default) && !settings.is_given(row.name)) {
       agreed.back().second += " (not set)";
     }

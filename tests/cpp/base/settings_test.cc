@@ -74,14 +74,10 @@ TEST(SettingsTest, ForGpusAGivenValueCountsAndTheDefaultsAreLarger) {
 }
 
 TEST(SettingsTest, HelpNamesTheDefaultsForGpus) {
-#define SETTING(...)
-#define CHOICE_SETTING(...)
-#define GPU_DEFAULT(field, cpu_field, name, mib) \
-  EXPECT_NE(described(name).help.find(" " #mib " MiB"), std::string::npos) << name;
-#include "base/settings_table.inc"
-#undef GPU_DEFAULT
-#undef CHOICE_SETTING
-#undef SETTING
+  for (const GpuDefault& row : kGpuDefaults) {
+    const std::string help = described(std::string(row.name)).help;
+    EXPECT_NE(help.find(" " + std::to_string(row.mib) + " MiB"), std::string::npos) << row.name;
+  }
 }
 
 TEST(SettingsTest, EveryDescribedValueIsAcceptedBack) {

@@ -69,6 +69,10 @@ struct ExecutorRank final : OperationObserver, ShardFailureHandler, GpuLaunchesH
     }
     return batch;
   }
+  Task run(const std::vector<OperationPtr>& operations) {
+    executor.run(batch_of(operations), {});
+    return until_idle();
+  }
   Task until_idle() {
     while (!executor.is_idle()) {
       NextTurn next{rank.loop};

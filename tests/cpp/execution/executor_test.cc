@@ -31,9 +31,8 @@ TEST_P(ExecutorTest, SumsEachTensorOfABatchWithItsFactor) {
     for (int t = 0; t < 5; ++t) {
       operations.push_back(mine.allreduce("tensor" + std::to_string(t), values[t], 0.5));
     }
-    mine.executor.run(mine.batch_of(operations), {});
-    Task idle = mine.until_idle();
-    Status status = co_await std::move(idle);
+    Task task = mine.run(operations);
+    Status status = co_await std::move(task);
     EXPECT_EQ(mine.done.size(), 5u);
     for (int t = 0; t < 5; ++t) {
       EXPECT_TRUE(operations[t]->status.is_ok());

@@ -52,9 +52,8 @@ TEST_P(RunsTest, ABroadcastHasTheValuesOfItsRoot) {
     const std::vector<float> values(5, static_cast<float>(rank.rank));
     const auto operation = mine.operation(OperationKind::kBroadcast, "b", values, {5});
     operation->description.root = root;
-    mine.executor.run(mine.batch_of({operation}), {});
-    Task idle = mine.until_idle();
-    const Status status = co_await std::move(idle);
+    Task task = mine.run({operation});
+    const Status status = co_await std::move(task);
     EXPECT_TRUE(has(*operation, std::vector<float>(5, static_cast<float>(root)), {5}));
     co_return status;
   });
@@ -67,9 +66,8 @@ TEST_P(RunsTest, AnAllgatherHasTheRowsOfAllRanksThoughTheirNumbersDiffer) {
     const auto operation = mine.operation(OperationKind::kAllgather, "g", values, {rows, 2});
     std::vector<float> expected;
     for (int r = 0; r < rank.size; ++r) expected.insert(expected.end(), 2 * (r + 1), r);
-    mine.executor.run(mine.batch_of({operation}), {});
-    Task idle = mine.until_idle();
-    const Status status = co_await std::move(idle);
+    Task task = mine.run({operation});
+    const Status status = co_await std::move(task);
     EXPECT_TRUE(has(*operation, expected, {static_cast<int64_t>(expected.size()) / 2, 2}));
     co_return status;
   });
@@ -88,9 +86,8 @@ TEST_P(RunsTest, AnAlltoallSendsEachRankItsRows) {
     const auto operation = mine.operation(OperationKind::kAlltoall, "a", values,
                                           {static_cast<int64_t>(values.size())});
     operation->splits = splits;
-    mine.executor.run(mine.batch_of({operation}), {});
-    Task idle = mine.until_idle();
-    const Status status = co_await std::move(idle);
+    Task task = mine.run({operation});
+    const Status status = co_await std::move(task);
     EXPECT_TRUE(has(*operation, expected, {static_cast<int64_t>(expected.size())}));
     EXPECT_EQ(operation->received_splits, received);
     co_return status;
@@ -107,9 +104,8 @@ TEST_P(RunsTest, AReduceScatterGivesTheFirstRanksOneRowMore) {
     }
     const auto operation = mine.operation(OperationKind::kReduceScatter, "s", values, {rows});
     operation->description.reduce_op = ReduceOp::kAverage;
-    mine.executor.run(mine.batch_of({operation}), {});
-    Task idle = mine.until_idle();
-    const Status status = co_await std::move(idle);
+    Task task = mine.run({operation});
+    const Status status = co_await std::move(task);
     const bool is_first = rank.rank == 0;
     const auto begin = means.begin() + (is_first ? 0 : 2 * rank.rank + 1);
     const int64_t own_rows = is_first ? 3 : 2;
@@ -123,9 +119,8 @@ TEST_P(RunsTest, AdasumOfEqualVectorsIsThatVector) {
     const std::vector<float> values = {3, -4, 0.5};
     const auto operation = mine.allreduce("a", values);
     operation->description.reduce_op = ReduceOp::kAdasum;
-    mine.executor.run(mine.batch_of({operation}), {});
-    Task idle = mine.until_idle();
-    const Status status = co_await std::move(idle);
+    Task task = mine.run({operation});
+    const Status status = co_await std::move(task);
     EXPECT_TRUE(has(*operation, values, {3}));
     co_return status;
   });
@@ -136,9 +131,8 @@ TEST_P(RunsTest, ACodecRoundsWhatIsSent) {
       [](RankContext& rank, ExecutorRank& mine) -> Task {
         const std::vector<float> values(70000, 1 + 0x1p-20f);  // 1 in fp16
         const auto operation = mine.allreduce("c", values);
-        mine.executor.run(mine.batch_of({operation}), {});
-        Task idle = mine.until_idle();
-        const Status status = co_await std::move(idle);
+        Task task = mine.run({operation});
+        const Status status = co_await std::move(task);
         EXPECT_TRUE(operation->status.is_ok()) << operation->status.message();
         if (!operation->status.is_ok()) co_return status;
         const float expected = rank.size == 1 ? result(*operation, 0) : rank.size;
@@ -155,9 +149,8 @@ TEST_P(RunsTest, NanIsReportedOnAllRanksWithTheRankAndTheElementThatHadIt) {
         std::vector<float> values(8, 1);
         if (rank.rank == rank.size - 1) values[5] = NAN;
         const auto operation = mine.allreduce("n", values);
-        mine.executor.run(mine.batch_of({operation}), {});
-        Task idle = mine.until_idle();
-        const Status status = co_await std::move(idle);
+        Task task = mine.run({operation});
+        const Status status = co_await std::move(task);
         EXPECT_EQ(operation->status.code(), StatusCode::kNonFinite);
         const std::string& message = operation->status.message();
         const std::string culprit = "rank " + std::to_string(rank.size - 1);
@@ -175,9 +168,8 @@ TEST_P(RunsTest, ZerosAreSummedInPlaceOfNanWhereThatIsAskedFor) {
         std::vector<float> values(8, 1);
         if (rank.rank == 0) values[5] = NAN;
         const auto operation = mine.allreduce("z", values);
-        mine.executor.run(mine.batch_of({operation}), {});
-        Task idle = mine.until_idle();
-        const Status status = co_await std::move(idle);
+        Task task = mine.run({operation});
+        const Status status = co_await std::move(task);
         std::vector<float> expected(8, static_cast<float>(rank.size));
         expected[5] = static_cast<float>(rank.size - 1);
         EXPECT_TRUE(has(*operation, expected, {8}));

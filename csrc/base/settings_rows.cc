@@ -85,6 +85,29 @@ ChoiceField choice_field() {
                     size_t choice) { settings.*kField = static_cast<Choice>(choice); }};
 }
 
+// A choice's index in its row is read as an enumerator.
+template <typename Choice, size_t kCount>
+constexpr bool in_order(const Choice (&choices)[kCount]) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (static_cast<size_t>(choices[i]) != i) return false;
+  }
+  return true;
+}
+
+#define SETTING(...)
+#define GPU_DEFAULT(...)
+#define CHOICE(enumerator, spellings) enumerator,
+#define CHOICE_SETTING(field, type, name, default_value, choices, ...) \
+  static_assert([] {                                                   \
+    using enum type;                                                   \
+    return in_order({choices});                                        \
+  }());
+#include "base/settings_table.inc"
+#undef CHOICE_SETTING
+#undef CHOICE
+#undef GPU_DEFAULT
+#undef SETTING
+
 }  // namespace
 
 bool same_word(std::string_view a, std::string_view b) {

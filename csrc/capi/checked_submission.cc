@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/recycler.h"
+#include "base/settings.h"
 #include "codec/codec.h"
 #include "execution/results.h"
 

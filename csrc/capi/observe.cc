@@ -1,6 +1,7 @@
 // perseus.h: codecs, timeline, counters, settings, what was found on this machine.
 #include <string>
 
+#include "base/settings.h"
 #include "capi/c_status.h"
 #include "capi/process.h"
 #include "codec/codec.h"

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/settings.h"
 #include "capi/checked_submission.h"
 #include "codec/codec.h"
 #include "engine/engine_scope.h"

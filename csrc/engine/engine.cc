@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/settings.h"
 #include "base/start_thread.h"
 #include "bootstrap/bootstrap.h"
 #include "engine/engine_parts.h"
@@ -21,12 +22,12 @@ constexpr std::chrono::seconds kPatienceWithoutDescriptors{2};
 }  // namespace
 
 Engine::Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters)
-    : settings_(std::move(settings)),
+    : settings_(std::make_unique<const Settings>(std::move(settings))),
       names_(names),
       timeline_(timeline),
       counters_(counters),
-      loop_(std::chrono::microseconds(settings_.spin_us)),
-      gpus_(loop_, std::chrono::seconds(settings_.nccl_timeout)) {}
+      loop_(std::chrono::microseconds(settings_->spin_us)),
+      gpus_(loop_, std::chrono::seconds(settings_->nccl_timeout)) {}
 
 Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vector<int>& ranks,
                                               int generation, Names& names, Timeline& timeline,
@@ -54,7 +55,7 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   }
   // Everyone is there and can be reached, or init says who is not.
   const Status status = engine->parts_->internal_operations.meet(
-      std::chrono::seconds(engine->settings_.start_timeout));
+      std::chrono::seconds(engine->settings_->start_timeout));
   if (!status.is_ok()) {
     engine->shutdown();
     return status;
@@ -71,18 +72,18 @@ void Engine::decline(const Status& why, const std::vector<int>& ranks, int gener
 }
 
 Status Engine::connect(const std::vector<int>& ranks, int generation) {
-  auto bootstrap = make_bootstrap(settings_, ranks, generation);
+  auto bootstrap = make_bootstrap(*settings_, ranks, generation);
   if (!bootstrap.is_ok()) return bootstrap.status();
   // Asked now: MPI may be finalised before the engine's end.
   if (const Mpi* mpi = bootstrap.value()->mpi()) mpi_thread_level_ = mpi->thread_level();
-  auto mesh = Mesh::create(loop_, settings_, *bootstrap.value());
+  auto mesh = Mesh::create(loop_, *settings_, *bootstrap.value());
   if (!mesh.is_ok()) return mesh.status();
   mesh_ = std::move(mesh).value();
   const int rank = topology().rank;
-  configure_log(settings_.log_level, settings_.log_hide_time, rank);
+  configure_log(settings_->log_level, settings_->log_hide_time, rank);
   parts_ = std::make_unique<EngineParts>(
       loop_, *mesh_, names_,
-      RunContext{settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_});
+      RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_});
   if (generation > 0) tell_launcher_who_met(topology());
   return {};
 }

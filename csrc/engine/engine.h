@@ -15,7 +15,6 @@
 
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
-#include "base/settings.h"
 #include "codec/residuals.h"
 #include "device/cuda/gpu_thread.h"
 #include "mpi/mpi.h"
@@ -26,6 +25,8 @@
 #include "transport/mesh.h"
 
 namespace perseus {
+
+struct Settings;
 
 struct EngineParts;
 
@@ -58,7 +59,7 @@ class Engine {
   void help(const Event& awaited, Clock::time_point until);
 
   const Topology& topology() const { return mesh_->topology(); }
-  const Settings& settings() const { return settings_; }
+  const Settings& settings() const { return *settings_; }
   // The thread level of MPI; nothing where the ranks met without MPI.
   std::optional<MpiThreadLevel> mpi_thread_level() const { return mpi_thread_level_; }
   Mesh::Counters mesh_counters() const { return mesh_->counters(); }
@@ -83,8 +84,8 @@ class Engine {
   Status connect(const std::vector<int>& ranks, int generation);
   void run_thread();
 
-  const Settings settings_;
-  std::vector<int> processors_;  // for the engines' threads, by local rank
+  const std::unique_ptr<const Settings> settings_;  // whose fields only some sources see
+  std::vector<int> processors_;                     // for the engines' threads, by local rank
   Names& names_;
   Timeline& timeline_;
   Counters& counters_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/settings.h"
+
 namespace perseus {
 
 EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/settings.h"
 #include "engine/agreements.h"
 #include "engine/blame.h"
 #include "engine/departures.h"

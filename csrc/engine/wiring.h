@@ -3,12 +3,13 @@
 #pragma once
 
 #include "base/event_loop.h"
-#include "base/settings.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
 #include "transport/mesh.h"
 
 namespace perseus {
+
+struct Settings;
 
 class Agreements;
 class Blame;

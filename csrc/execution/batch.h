@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/buffer_pool.h"
-#include "base/settings.h"
 #include "base/task.h"
 #include "codec/residuals.h"
 #include "device/cuda/gpu_thread.h"
@@ -20,6 +19,8 @@
 #include "state/process_set.h"
 
 namespace perseus {
+
+struct Settings;
 
 // Operations that were agreed on together, and their plan. Kept alive by its shards.
 struct Batch {

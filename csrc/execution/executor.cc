@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/settings.h"
 #include "device/cuda/libraries.h"
 #include "execution/finite_check.h"
 #include "execution/gpu/nccl_group.h"

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/rank_names.h"
+#include "base/settings.h"
 #include "collectives/parts.h"
 #include "device/cpu/kernels.h"
 #include "execution/run_options.h"
@@ -78,6 +79,8 @@ struct FiniteCheck::PieceReport {
     return text;
   }
 };
+
+bool FiniteCheck::is_on(const Settings& settings) { return settings.nan_check != NanCheck::kOff; }
 
 FiniteCheck::FiniteCheck(ShardRun& run, RunContext& context, std::span<const Piece> pieces)
     : run_(run),

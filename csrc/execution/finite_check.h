@@ -19,7 +19,7 @@ namespace perseus {
 
 class FiniteCheck {
  public:
-  static bool is_on(const Settings& settings) { return settings.nan_check != NanCheck::kOff; }
+  static bool is_on(const Settings& settings);
 
   // `pieces`: the parts of tensors that the shard reduces, of one operation or several.
   FiniteCheck(ShardRun& run, RunContext& context, std::span<const Piece> pieces);

@@ -1,5 +1,7 @@
 #include "execution/run_options.h"
 
+#include "base/settings.h"
+
 namespace perseus {
 namespace {
 

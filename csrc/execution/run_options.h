@@ -2,13 +2,14 @@
 // algorithm, factors. Pure functions. Engine thread.
 #pragma once
 
-#include "base/settings.h"
 #include "codec/codec.h"
 #include "collectives/collective.h"
 #include "device/cpu/pack.h"
 #include "execution/batch.h"
 
 namespace perseus {
+
+struct Settings;
 
 // The memory of a piece. Null if this rank has not submitted the operation.
 Segment segment_of(const ShardRun& run, const Piece& piece);

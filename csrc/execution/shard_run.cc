@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/settings.h"
 #include "codec/codec.h"
 #include "collectives/adasum.h"
 #include "collectives/coded_allreduce.h"

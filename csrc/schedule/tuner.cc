@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/settings.h"
+
 namespace perseus {
 namespace {
 

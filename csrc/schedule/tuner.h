@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "base/settings.h"
-
 namespace perseus {
+
+struct Settings;
 
 struct Tuning {
   int streams = 0;

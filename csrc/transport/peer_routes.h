@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "base/settings.h"
+#include "base/setting_choices.h"
 #include "transport/address_card.h"
 #include "transport/endpoint.h"
 #include "transport/tcp/local_addresses.h"

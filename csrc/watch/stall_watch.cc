@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/settings.h"
 #include "observe/log.h"
 
 namespace perseus {

@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "base/alarm.h"
-#include "base/settings.h"
 #include "observe/counters.h"
 #include "state/control.h"
 #include "state/process_set.h"
 #include "watch/stall_reporter.h"
 
 namespace perseus {
+
+struct Settings;
 
 class StallWatchHost {
  public:

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/settings.h"
 #include "collectives/parts.h"
 #include "execution/finite_check.h"
 #include "execution/run_options.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/settings.h"
 #include "collectives/scratch_array.h"
 #include "device/cpu/kernels.h"
 #include "device/cuda/lane_calls.h"

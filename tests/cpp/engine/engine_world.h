@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/settings.h"
 #include "engine/engine_parts.h"
 #include "engine/engine_scope.h"
 #include "transport/thread_world.h"

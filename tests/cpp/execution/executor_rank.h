@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/settings.h"
 #include "execution/executor.h"
 #include "transport/thread_world.h"
 

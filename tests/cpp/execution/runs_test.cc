@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/settings.h"
 #include "execution/executor_rank.h"
 
 namespace perseus {

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "base/settings.h"
+
 namespace perseus {
 namespace {
 

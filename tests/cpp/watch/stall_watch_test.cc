@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/run_until.h"
+#include "base/settings.h"
 
 namespace perseus {
 namespace {

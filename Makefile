@@ -11,8 +11,9 @@ SEED ?= 1
 BENCHMARKS ?= latency calls bandwidth step tuning negotiation training hosts
 PY := $(VENV)/bin/python
 export CXX ?= c++
-# OFF compiles each source alone, ON eight at a time; `make build` remembers the last value given.
-export UNITY
+# OFF compiles each source alone, ON eight at a time. UNITY and CMAKE_ARGS are remembered until they
+# are given again.
+export UNITY CMAKE_ARGS
 # GNU make's default for CXX is g++, even where there is no g++.
 ifeq ($(origin CXX),default)
   CXX := c++
@@ -20,13 +21,13 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build debug test-one cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  /'
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  /'
 	@echo "variables: PYTHON=/path/to/python3  CXX=/path/to/c++  VENV=$(VENV)  RANKS=\"$(RANKS)\""
-	@echo "           UNITY=OFF|ON (docs/development.md)"
+	@echo "           UNITY=OFF|ON  CMAKE_ARGS=\"-DNAME=VALUE ...\" (docs/development.md)"
 	@echo "           BENCHMARKS=\"$(BENCHMARKS)\"  FLAGS=--quick"
 
 demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
@@ -35,8 +36,15 @@ demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 proc
 test: ## build everything and run CI's tests: C++, Python, 1 to 4 ranks, several hosts
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/ci.py --ranks $(RANKS) -- $(TESTS)
 
-build: env-build ## build the engine into the source tree and .venv
+build: env-build ## build the engine into the source tree and .venv; CMAKE_ARGS=... for CMake
 	@$(PY) scripts/build.py
+
+debug: env-build ## the same in build/debug, for a debugger: not optimised, with assertions
+	@$(PY) scripts/build.py --debug
+
+test-one: build env-test ## run one test; T=FILE.py, FILE.py::NAME, a C++ Suite.Name; RANKS=2
+	@test -n "$(T)" || { echo 'usage: make test-one T=tests/python/unit/test_hosts.py [RANKS=2]'; exit 2; }
+	@$(PY) scripts/test_one.py --ranks $(RANKS) -- '$(T)'
 
 cpp-tests: build ## run the C++ tests
 	@$(PY) scripts/cpp_tests.py
@@ -123,5 +131,5 @@ gpu-check: ## build, test and measure on a GPU: needs PyTorch and nvcc, no netwo
 clean: ## remove what was built; keeps .venv
 	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so
 
-env-%:
+env-%: ## install requirements/%.txt into .venv: make env-test, env-demo, env-lint, ...
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py $(VENV) $*

@@ -31,9 +31,10 @@ TARGETS = ["perseus", "_engine", "perseus_mxnet", "perseus_tensorflow"]
 
 
 class CMakeBuild(build_ext):
-    """`python setup.py build_ext --inplace` is the developer's build, in build/dev. A wheel's build
-    uses the same options, so that the tests run the code that ships, and is stripped. CMAKE_ARGS
-    adds arguments, as in other projects."""
+    """`python setup.py build_ext --inplace` is the developer's build, in build/dev; with --debug it
+    is in build/debug, not optimised and with assertions. A wheel's build uses the options of
+    build/dev, so that the tests run the code that ships, and is stripped. CMAKE_ARGS adds
+    arguments, as in other projects."""
 
     def run(self) -> None:
         for ext in self.extensions:
@@ -41,9 +42,7 @@ class CMakeBuild(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         package = Path(self.get_ext_fullpath(ext.name)).resolve().parent
-        build = (
-            ROOT / "build" / ("dev" if self.inplace else f"wheel-{sys.implementation.cache_tag}")
-        )
+        build = ROOT / "build" / self.build_folder()
         build.mkdir(parents=True, exist_ok=True)
         cmake = tool("cmake")
         # Tools and pybind11 may come from an isolated environment that is gone by the next build.
@@ -53,7 +52,7 @@ class CMakeBuild(build_ext):
             f"-B{build}",
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
-            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
             "-DCMAKE_INSTALL_MESSAGE=NEVER",
             "-DCMAKE_INSTALL_LIBDIR=lib",
             "-DCMAKE_INSTALL_INCLUDEDIR=include",
@@ -70,6 +69,11 @@ class CMakeBuild(build_ext):
         self.run_tool([cmake, "--build", str(build), *jobs, "--target", *TARGETS])
         for component in ("library", "python"):
             self.run_tool([*install, "--component", component])
+
+    def build_folder(self) -> str:
+        if not self.inplace:
+            return f"wheel-{sys.implementation.cache_tag}"
+        return "debug" if self.debug else "dev"
 
     def run_tool(self, command: list[str]) -> None:
         self.announce(shlex.join(command), level=2)

@@ -10,6 +10,7 @@ writes the record.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -123,8 +124,11 @@ def interface() -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--update", action="store_true", help="write the record")
+    args = parser.parse_args()
     present = interface()
-    if "--update" in sys.argv[1:]:
+    if args.update:
         RECORD.write_text(present)
     if differs := sorted(declared_functions() ^ mapped_functions()):
         sys.exit(f"abi: perseus.h and {MAP.name} differ in {', '.join(differs)}")

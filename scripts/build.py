@@ -1,10 +1,14 @@
-"""Builds the engine into the source tree, and installs the tree as an editable package.
+"""build.py [--debug]: builds the engine into the source tree, an editable package.
 
-Run with the environment's Python.
+Run with the environment's Python. CMAKE_ARGS adds arguments for CMake, and UNITY chooses whether
+sources are compiled alone. Both are remembered in the build's folder until they are given again:
+build/dev, or build/debug with --debug. The tree has the engine that was built last.
+compile_commands.json, for editors, tells how each source is compiled alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shlex
@@ -12,20 +16,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cpp_build
 import toolchain
 from debian import ROOT
 
 METADATA = [ROOT / "pyproject.toml", ROOT / "setup.py"]
 
 
-def build(cmake_args: list[str]) -> None:
-    # CMake remembers UNITY in build/dev until it is given again.
+def build(debug: bool) -> None:
     unity = os.environ.get("UNITY")
     chosen = [f"-DCMAKE_UNITY_BUILD={unity}"] if unity else []
-    arguments = shlex.join([*toolchain.load().cmake_args, *chosen, *cmake_args])
+    chosen += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+    arguments = shlex.join([*toolchain.load().cmake_args, *chosen])
     environment = {**os.environ, "CMAKE_ARGS": arguments}
-    _run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], environment)
+    how = ["--inplace", *(["--debug"] if debug else [])]
+    _run([sys.executable, "setup.py", "-q", "build_ext", *how], environment)
     _install_editable(environment)
+    cpp_build.write_compile_commands()
 
 
 def _install_editable(environment: dict[str, str]) -> None:
@@ -45,4 +52,6 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    build(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--debug", action="store_true", help="not optimised, with assertions")
+    build(parser.parse_args().debug)

@@ -1,5 +1,6 @@
 """Builds the C++ tests with CMake: in build/dev, or for another purpose in a folder named after it.
 
+The purpose debug is not optimised and has assertions; `make debug` puts its engine into the tree.
 The purposes address and thread are the sanitizers. With AddressSanitizer, clang++ takes half of
 g++'s time; it also has libFuzzer, so build/address then holds the programs of tests/fuzz. The
 purpose alone compiles each source by itself, without a precompiled header, and so fails where a
@@ -47,6 +48,8 @@ def _configuration(purpose: str) -> list[str]:
     arguments += [f"-DPython_EXECUTABLE={sys.executable}", *found.cmake_args]
     if not purpose:
         return arguments
+    if purpose == "debug":
+        return [*arguments, "-DCMAKE_BUILD_TYPE=Debug"]
     if purpose == "alone":
         arguments += ["-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON"]
         return [*arguments, "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCUDACXX=OFF"]
@@ -64,18 +67,44 @@ def _configuration(purpose: str) -> list[str]:
 
 def build(purpose: str, targets: list[str] | None = None, quiet: bool = False) -> None:
     """Builds `targets`, or all; exits if that fails."""
-    bin_dir, build_folder = Path(sys.executable).parent, folder(purpose)
-    cmake = str(bin_dir / "cmake")
-    configure = [cmake, f"-S{debian.ROOT}", f"-B{build_folder}", "-GNinja"]
-    configure += [f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", *_configuration(purpose)]
-    make = [cmake, "--build", str(build_folder)]
+    make = [str(Path(sys.executable).parent / "cmake"), "--build", str(folder(purpose))]
     if targets:
         make += ["--target", *targets]
-    build_folder.mkdir(parents=True, exist_ok=True)
+    _run_locked(purpose, [_configure(purpose), make], quiet)
+
+
+def write_compile_commands() -> None:
+    """Links compile_commands.json at the root to that of build/alone, whose every command compiles
+    one source. Those of other builds name unity sources, which an editor never opens."""
+    written = folder("alone") / "compile_commands.json"
+    listings = [
+        file
+        for pattern in ("CMakeLists.txt", "*.cmake")
+        for place in ("csrc", "frameworks", "tests", "cmake")
+        for file in (debian.ROOT / place).rglob(pattern)
+    ]
+    newest = max(file.stat().st_mtime for file in [debian.ROOT / "CMakeLists.txt", *listings])
+    if not written.exists() or written.stat().st_mtime < newest:
+        _run_locked("alone", [_configure("alone")], quiet=True)
+        written.touch()
+    link = debian.ROOT / "compile_commands.json"
+    if not link.exists():
+        link.unlink(missing_ok=True)
+        link.symlink_to(written.relative_to(debian.ROOT))
+
+
+def _configure(purpose: str) -> list[str]:
+    bin_dir = Path(sys.executable).parent
+    command = [str(bin_dir / "cmake"), f"-S{debian.ROOT}", f"-B{folder(purpose)}", "-GNinja"]
+    return [*command, f"-DCMAKE_MAKE_PROGRAM={bin_dir / 'ninja'}", *_configuration(purpose)]
+
+
+def _run_locked(purpose: str, commands: list[list[str]], quiet: bool) -> None:
+    folder(purpose).mkdir(parents=True, exist_ok=True)
     # Parts of CI that run at the same time use the same folder.
-    with (build_folder / "lock").open("w") as lock:
+    with (folder(purpose) / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for command in (configure, make):
+        for command in commands:
             output = subprocess.DEVNULL if quiet else None
             if subprocess.run(command, cwd=debian.ROOT, stdout=output).returncode != 0:
                 sys.exit(f"make: `{shlex.join(command)}` failed; its message is above.")

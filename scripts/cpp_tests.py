@@ -1,6 +1,7 @@
-"""cpp_tests.py [--build] [address|thread|thread-all|alone]: builds and runs the C++ tests.
+"""cpp_tests.py [--build] [debug|address|thread|thread-all|alone]: builds and runs the C++ tests.
 
-The tests are built as they are, sanitized, or with each source compiled alone (see cpp_build.py).
+The tests are built as they are, with assertions, sanitized, or with each source compiled alone (see
+cpp_build.py).
 `thread` leaves out tests of code with only one thread; `thread-all` does not.
 With --build, they are only built.
 """
@@ -94,7 +95,7 @@ def run(purpose: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    purposes = ["", "address", "thread", "thread-all", "alone"]
+    purposes = ["", "debug", "address", "thread", "thread-all", "alone"]
     parser.add_argument("purpose", nargs="?", default="", choices=purposes)
     parser.add_argument("--build", action="store_true", help="only build them")
     args = parser.parse_args()

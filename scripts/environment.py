@@ -8,6 +8,7 @@ longer, or all of them where Python may not write bytecode.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -96,10 +97,14 @@ def of_the_tree(group: str) -> Path:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]).resolve()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", metavar="FOLDER", type=Path)
+    parser.add_argument("groups", metavar="GROUP", nargs="*", help="a file of requirements/")
+    args = parser.parse_args()
+    folder = args.folder.resolve()
     create(folder)
     quick_gc.install(folder)
-    install(folder, *sys.argv[2:])
+    install(folder, *args.groups)
 
 
 if __name__ == "__main__":

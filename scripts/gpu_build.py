@@ -6,6 +6,7 @@ fetched.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
@@ -105,6 +106,7 @@ def _run(command: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     try:
         print(f"kernels: {build()}")
     except BuildError as error:

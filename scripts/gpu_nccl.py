@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import glob
 import lzma
@@ -83,7 +84,9 @@ def _text(version: int) -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Prints the version of an NCCL, in its numbering.")
+    parser.add_argument("library", metavar="LIBRARY")
     number = ctypes.c_int()
-    if ctypes.CDLL(sys.argv[1]).ncclGetVersion(ctypes.byref(number)) != 0:
+    if ctypes.CDLL(parser.parse_args().library).ncclGetVersion(ctypes.byref(number)) != 0:
         sys.exit(1)
     print(number.value)

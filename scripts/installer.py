@@ -8,6 +8,7 @@ half of PyTorch's and TensorFlow's never are.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import subprocess
@@ -74,4 +75,8 @@ def install(python: str, *arguments: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if install(*sys.argv[1:]) else 1)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("python", metavar="PYTHON")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    sys.exit(0 if install(args.python, *args.arguments) else 1)

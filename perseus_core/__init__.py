@@ -10,7 +10,7 @@
 Start it with ``perseusrun -np 4 python program.py``.
 
 Adapters for frameworks use these modules as well: engine, submission, refusals, opened_sets,
-callbacks, arguments, errors, constants, gpu_arrays, observe, process.
+callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors.
 """
 
 from perseus_core import gpu_libraries
@@ -32,6 +32,7 @@ from perseus_core.observe import (
     GpuSupport,
     Setting,
     check_build,
+    check_environment,
     counters,
     gpu_support,
     settings,
@@ -101,6 +102,7 @@ __all__ = [
     "broadcast",
     "broadcast_async",
     "check_build",
+    "check_environment",
     "counters",
     "cross_rank",
     "cross_size",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perseus_core import _engine
@@ -69,6 +70,11 @@ def settings() -> list[Setting]:
         others = tuple(alias.strip() for alias in aliases.split(",") if alias)
         table.append(Setting(name, kind, default, span, since, others, text, value))
     return table
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raises ValueError if a setting in the environment is malformed, as init would in a rank."""
+    _engine.check_environment([f"{name}={value}" for name, value in environment.items()])
 
 
 def check_build() -> dict[str, str]:

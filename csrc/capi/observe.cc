@@ -1,4 +1,5 @@
 // perseus.h: codecs, timeline, counters, settings, what was found on this machine.
+#include <cstring>
 #include <string>
 
 #include "base/settings.h"
@@ -99,6 +100,21 @@ perseus_status_t perseus_settings(void (*visit)(void* user, const perseus_settin
     visit(user, &setting);
   }
   return PERSEUS_OK;
+}
+
+perseus_status_t perseus_check_environment(const char* const* environment) {
+  if (environment == nullptr) {
+    return to_c(Status::invalid_argument("the environment is a null pointer"));
+  }
+  const auto value_of = [environment](const char* name) -> const char* {
+    const size_t length = std::strlen(name);
+    for (const char* const* entry = environment; *entry != nullptr; ++entry) {
+      const bool is_it = std::strncmp(*entry, name, length) == 0 && (*entry)[length] == '=';
+      if (is_it) return *entry + length + 1;
+    }
+    return nullptr;
+  };
+  return to_c(perseus::Settings::from(value_of).status());
 }
 
 void perseus_add_library_folders(const char* folders) {

@@ -17,7 +17,8 @@
 namespace perseus {
 namespace {
 
-void warn_about_environment() {
+void warn_about_environment(const std::vector<std::string>& of_settings) {
+  for (const std::string& warning : of_settings) PERSEUS_LOG(kWarning, warning);
   for (const std::string& warning : unknown_variables(environ)) {
     PERSEUS_LOG(kWarning, warning);
   }
@@ -104,16 +105,15 @@ Status Process::init(const std::vector<int>& ranks) {
     return settings.status();
   }
   configure_log(settings.value().log_level, settings.value().log_hide_time, -1);
-  if (generation == 0) {
-    for (const std::string& warning : warnings) PERSEUS_LOG(kWarning, warning);
-    warn_about_environment();
-  }
-
   spin = std::chrono::microseconds(settings.value().spin_us);
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;
   auto engine =
       Engine::start(std::move(settings).value(), ranks, generation, names, timeline, counters);
+  // All ranks have the same environment as a rule, so one warns for all of them. A rank that could
+  // not join the others does not know whether it is the one.
+  const bool is_first = !engine.is_ok() || engine.value()->topology().rank == 0;
+  if (generation == 0 && is_first) warn_about_environment(warnings);
   if (!engine.is_ok()) return engine.status();
   if (!timeline_path.empty() && timeline_path != "DYNAMIC" &&
       engine.value()->topology().rank == 0) {

@@ -44,6 +44,14 @@ std::vector<SettingRow> settings() {
   return found;
 }
 
+// `environment`: "NAME=value".
+void check_environment(const std::vector<std::string>& environment) {
+  std::vector<const char*> entries;
+  for (const std::string& entry : environment) entries.push_back(entry.c_str());
+  entries.push_back(nullptr);
+  check(perseus_check_environment(entries.data()));
+}
+
 Named check_build() {
   Named found;
   check(perseus_check_build(
@@ -89,6 +97,7 @@ int32_t find_codec(const char* name) {
 void bind_observe(py::module_& module) {
   module.def("counters", &counters);
   module.def("settings", &settings);
+  module.def("check_environment", &check_environment);
   module.def("check_build", &check_build);
   module.def("gpu_support", &gpu_support);
   module.def(

@@ -1,6 +1,7 @@
 #include "state/control.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace perseus {
 namespace {
@@ -113,7 +114,11 @@ std::vector<std::byte> StallQuery::write() const {
   writer.put(ControlKind::kStallQuery);
   writer.put(process_set);
   writer.put(rounds);
-  write_strings(writer, keys);
+  writer.put<uint32_t>(static_cast<uint32_t>(late.size()));
+  for (const Late& operation : late) {
+    writer.put_string(operation.key);
+    writer.put(operation.waited_seconds);
+  }
   return copy(writer);
 }
 
@@ -121,7 +126,14 @@ std::optional<StallQuery> StallQuery::read(ByteReader reader) {
   StallQuery message;
   message.process_set = reader.get<int32_t>();
   message.rounds = reader.get<uint64_t>();
-  if (!read_strings(reader, message.keys)) return {};
+  const auto count = reader.get<uint32_t>();
+  if (!reader.can_hold(count, 2 * sizeof(uint32_t))) return {};
+  message.late.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    std::string key = reader.get_string();
+    message.late.push_back({std::move(key), reader.get<uint32_t>()});
+  }
+  if (reader.failed()) return {};
   return message;
 }
 

@@ -71,9 +71,13 @@ struct Broken {
 
 // Asks which of these operations the receiver does not have pending.
 struct StallQuery {
+  struct Late {
+    std::string key;
+    uint32_t waited_seconds = 0;  // since the sender submitted it
+  };
   int32_t process_set = 0;
   uint64_t rounds = 0;  // how many the sender has completed in the set
-  std::vector<std::string> keys;
+  std::vector<Late> late;
 
   std::vector<std::byte> write() const;
   static std::optional<StallQuery> read(ByteReader reader);

@@ -92,7 +92,9 @@ void StallWatch::ask(const ProcessSet& set, const std::vector<const Operation*>&
   query.process_set = set.id;
   query.rounds = set.negotiator->completed_rounds();
   for (const Operation* operation : late) {
-    query.keys.push_back(operation->key);
+    const auto waited =
+        std::chrono::duration_cast<std::chrono::seconds>(checked_at_ - operation->submitted_at);
+    query.late.push_back({operation->key, static_cast<uint32_t>(waited.count())});
     Suspect& suspect = suspects_[{set.id, operation->key}];
     suspect.since = operation->submitted_at;
     // A rank that does not answer counts as missing too.
@@ -111,26 +113,31 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
   answer.process_set = query.process_set;
   answer.last_submitted = last_submitted();
   const bool has_everything = set != nullptr && set->negotiator->has_joined();
-  for (const std::string& key : query.keys) {
+  std::vector<StallQuery::Late> missing;
+  for (const StallQuery::Late& late : query.late) {
     if (has_everything) break;
+    const std::string& key = late.key;
     const bool is_there = set != nullptr && (set->pending.contains(key) ||
                                              // The asker is about to learn of that agreement.
                                              set->negotiator->has_agreed_since(key, query.rounds));
-    if (!is_there) answer.missing.push_back(key);
+    if (is_there) continue;
+    missing.push_back(late);
+    answer.missing.push_back(key);
   }
   host_.send_to(from, answer.write());
-  if (!answer.missing.empty()) log_waiting_ranks(from, query.process_set, answer.missing);
+  if (!missing.empty()) log_waiting_ranks(from, query.process_set, missing);
 }
 
 // All ranks that wait ask at about the same time; one line is enough.
-void StallWatch::log_waiting_ranks(int asker, int32_t set, const std::vector<std::string>& keys) {
+void StallWatch::log_waiting_ranks(int asker, int32_t set,
+                                   std::span<const StallQuery::Late> missing) {
   const auto now = Clock::now();
   if (!enabled_ || now < logged_waiting_at_ + report_after_ / 2) return;
   logged_waiting_at_ = now;
   std::string text = "rank " + std::to_string(asker) + ", and perhaps others, has waited for " +
-                     std::to_string(report_after_ / std::chrono::seconds(1)) +
-                     " s for this rank to submit " + shown(set, keys.front());
-  if (keys.size() > 1) text += " and " + std::to_string(keys.size() - 1) + " more";
+                     std::to_string(missing.front().waited_seconds) +
+                     " s for this rank to submit " + shown(set, missing.front().key);
+  if (missing.size() > 1) text += " and " + std::to_string(missing.size() - 1) + " more";
   text += last_key_.empty() ? "; it has submitted nothing yet"
                             : "; its last submission is " + last_submitted();
   PERSEUS_LOG(kWarning, text);

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,7 @@ class StallWatch {
   void drop_settled();
   // Returns the suspects. Their names are views of strings in `names`.
   std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
-  void log_waiting_ranks(int asker, int32_t set, const std::vector<std::string>& keys);
+  void log_waiting_ranks(int asker, int32_t set, std::span<const StallQuery::Late> missing);
   std::string last_submitted() const;
 
   const std::chrono::milliseconds report_after_;

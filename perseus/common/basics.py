@@ -13,6 +13,7 @@ from perseus.common import reduce_ops
 from perseus.common.communicators import is_communicator
 from perseus.common.communicators import launched_ranks as launched_ranks_of
 from perseus.common.process_sets import ProcessSet
+from perseus.common.threads import share_processors
 from perseus_core.process import launched_ranks, mpi_thread_level
 
 _MPI_THREAD_MULTIPLE = 3
@@ -69,6 +70,7 @@ class Basics:
         except BaseException:
             self.shutdown()
             raise
+        share_processors()
 
     def shutdown(self) -> None:
         """Leaves the job. Operations in flight fail, on all ranks. init may be called again."""

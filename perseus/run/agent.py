@@ -27,6 +27,7 @@ import ctypes
 import functools
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -44,6 +45,7 @@ RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
+THREADS = "OMP_NUM_THREADS"
 CALL_BACK_SECONDS = 30.0  # the launcher must prove itself within these
 PAUSE_BETWEEN_CALLS_SECONDS = 0.1
 CHALLENGE_BYTES = 16
@@ -76,6 +78,7 @@ class Agent:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}  # by process id
+        self._threads = threads_of_a_rank(job["local_size"], is_shared=job["shares_processors"])
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
 
     def run(self) -> None:
@@ -123,6 +126,8 @@ class Agent:
         os.write(stdin, payload)
         os.lseek(stdin, 0, os.SEEK_SET)
         whole = {**os.environ, **self._job["environment"], **environment}
+        if self._threads and THREADS not in whole:
+            whole[THREADS] = str(self._threads)
         whole[NEWS_FD] = str(news_write)
         if payload:
             whole[RESULT_FD] = str(result_write)
@@ -239,6 +244,17 @@ class Agent:
 
     def _seconds_left(self) -> float | None:
         return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+
+
+def threads_of_a_rank(local_size: int, *, is_shared: bool) -> int | None:
+    """Returns what OMP_NUM_THREADS should be; None for a rank that has its host for itself."""
+    if local_size == 1:
+        return None
+    packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    # The agent can import no package, but this file of one needs none either.
+    processors = runpy.run_path(os.path.join(packages, "perseus_core/processors.py"))
+    threads: int = processors["share"](local_size, is_shared=is_shared)
+    return threads
 
 
 def _descendants(ancestor: int) -> list[int]:

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
-from perseus.run.hosts import parse_hosts, read_hostfile
+from perseus.run.hosts import Host, parse_hosts, read_hostfile
+from perseus.run.job import Failure
+from perseus.run.raised import Raised
 from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
@@ -72,7 +74,8 @@ def run(
       min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script, min_np,
         max_np: for elastic training; refused.
 
-    Raises ValueError for wrong arguments, RuntimeError naming the rank if one fails.
+    Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the
+    rank; if its function raised an exception, that is the cause of the error (`__cause__`).
     """
     _refuse_elastic(
         min_num_proc=min_num_proc,
@@ -101,7 +104,11 @@ def run(
     settings = dict(environment or {})
     if network_interfaces:
         settings["PERSEUS_INTERFACES"] = network_interfaces
-    named = parse_hosts(hosts) if hosts else read_hostfile(hostfile) if hostfile else ()
+    named: list[Host] = []
+    if hosts is not None:
+        named = parse_hosts(hosts)
+    elif hostfile is not None:
+        named = read_hostfile(hostfile)
     request = Request(
         command=[executable or sys.executable, "-m", "perseus.run.task"],
         size=num_proc,
@@ -118,8 +125,20 @@ def run(
     )
     launcher, _ = start(request)
     if launcher.failure:
-        raise RuntimeError(launcher.failure.message)
+        raise _error_of(launcher.failure, launcher.results)
     return [cloudpickle.loads(launcher.results[rank]) for rank in range(num_proc)]
+
+
+def _error_of(failure: Failure, results: Mapping[int, bytes]) -> RuntimeError:
+    """Returns the error for a job that failed, whose cause is the exception of the failed rank."""
+    sent = results[failure.rank] if failure.rank is not None else b""
+    raised = cloudpickle.loads(sent) if sent else None
+    if not isinstance(raised, Raised):
+        return RuntimeError(failure.message)
+    last_line = raised.text.rstrip().rpartition("\n")[2]
+    error = RuntimeError(f"{failure.message}: {last_line}")
+    error.__cause__ = raised.exception()
+    return error
 
 
 def _refuse_elastic(**given: object) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib.metadata
 import os
 import signal
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import NoReturn
 
 from perseus import dropin
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
+from perseus.run.output import discard
+from perseus.run.program import command_of_ranks
 from perseus.run.setting_options import DEST, NOT_FOR_MPIRUN, add_setting_options
 from perseus.run.start import Request, start
 
+#: How argparse begins its message about flags that it does not know.
+_UNRECOGNIZED = "unrecognized arguments: "
 #: The last line of a program that does not find Horovod.
 NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
@@ -30,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check_build:
         return check_build()
     try:
-        if options.config_file:
+        if options.config_file is not None:
             apply_config(parser, options)
         for note in [*options.notes, *notes_about_mpi(options)]:
             print(f"perseusrun: {note}", file=sys.stderr)
@@ -41,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output, such as head, has closed it, and the ranks have been ended.
         # Without this, Python would report at exit what it cannot write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 128 + signal.SIGPIPE
     if status and NO_HOROVOD in launcher.last_lines():
         print(
@@ -53,9 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request:
-    command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
-        parser.error("there is no command to run: perseusrun -np 4 python train.py")
+    words = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not words:
+        parser.error("there is nothing to run: perseusrun -np 4 train.py")
+    command = command_of_ranks(words, is_module=options.module)
     hosts = named_hosts(options)
     size = options.num_proc or sum(host.slots for host in hosts)
     if not size:
@@ -128,9 +135,9 @@ def notes_about_mpi(options: argparse.Namespace) -> list[str]:
 
 
 def named_hosts(options: argparse.Namespace) -> list[Host]:
-    if options.hosts:
+    if options.hosts is not None:
         return parse_hosts(options.hosts)
-    return read_hostfile(options.hostfile) if options.hostfile else []
+    return read_hostfile(options.hostfile) if options.hostfile is not None else []
 
 
 def check_build() -> int:
@@ -155,7 +162,8 @@ def version() -> str:
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="perseusrun",
-        usage="perseusrun -np N [-H host:slots,...] [options] [--] command...",
+        usage="perseusrun -np N [-H host:slots,...] [options] [--] "
+        "{script.py | -m module | command} ...",
         description="Starts a command as the N ranks of a job, here or on other hosts.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -174,6 +182,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="go on without ranks that fail as long as N are left; those meet anew at their next "
         "init()",
+    )
+    parser.add_argument(
+        "-m",
+        "--module",
+        action="store_true",
+        help="what follows is a Python module and its arguments, as with python -m",
     )
     hosts = parser.add_mutually_exclusive_group()
     hosts.add_argument(
@@ -235,7 +249,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Adds the engine's table of settings to the help. Loads the engine only for that."""
+    """Adds the engine's table of settings to the help, for which alone it loads the engine.
+
+    For a mistyped flag, it names the one that is most like it.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        flag = message.removeprefix(_UNRECOGNIZED).split("=")[0].split()[0]
+        if message.startswith(_UNRECOGNIZED) and flag.startswith("-"):
+            near = difflib.get_close_matches(flag, self._option_string_actions, 1)
+            message = f"there is no flag {flag}" + (f"; did you mean {near[0]}?" if near else "")
+        super().error(message)
 
     def format_help(self) -> str:
         return f"{super().format_help()}\n{settings_table()}"

@@ -1,11 +1,12 @@
-"""Types of flags for argparse, which names the flag when a value is refused.
+"""Types of flags for argparse, which names the flag when a value is refused, and command lines.
 
-Each returns the text unchanged, for the environment of the ranks.
+Each type returns the text unchanged, for the environment of the ranks.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
@@ -44,3 +45,11 @@ def _number(kind: Callable[[str], float], name: str, low: float, high: float) ->
         return text
 
     return check
+
+
+def words(text: str, what: str) -> list[str]:
+    """Splits a command line as a shell does. Raises ValueError, which names `what` holds it."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{what} is {text!r}: {error}") from None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from perseus.run import agent
+from perseus.run.flag_values import words
 
 JobDescription = dict[str, Any]  # sent to an agent as JSON
 
@@ -42,7 +43,7 @@ class RemoteShell:
     @classmethod
     def from_environment(cls, port: int | None, identity_file: str | None) -> RemoteShell:
         """Returns the one that PERSEUSRUN_RSH names, or ssh. ValueError for options it lacks."""
-        command = shlex.split(os.environ.get(REMOTE_SHELL_VARIABLE, ""))
+        command = words(os.environ.get(REMOTE_SHELL_VARIABLE, ""), REMOTE_SHELL_VARIABLE)
         return cls(port, identity_file, command or ["ssh"])
 
     def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:

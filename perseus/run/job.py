@@ -55,6 +55,7 @@ class Job:
     # Maps a host to the variables that tell its ranks where rank 0 is, for torch.distributed.
     master: Callable[[str], Mapping[str, str]] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)  # settings for all ranks
+    directory: str = field(default_factory=os.getcwd)  # in which the ranks begin
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
     start_timeout: int = DEFAULT_START_TIMEOUT
     stdin: bytes = b""  # the input of every rank
@@ -157,9 +158,11 @@ class Launcher:
         self._log(f"host {host}: ranks {', '.join(str(slot.rank) for slot in slots)}")
         return {
             "command": list(self._job.command),
-            "directory": os.getcwd(),
+            "directory": self._job.directory,
             "environment": environment,
             "grace": GRACE_SECONDS,
+            "local_size": len(slots),
+            "shares_processors": True,
             "ranks": [{"rank": slot.rank, "environment": rank_environment(slot)} for slot in slots],
             "stdin": base64.b64encode(self._job.stdin).decode(),
         }

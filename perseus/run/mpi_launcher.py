@@ -144,25 +144,31 @@ class MpiLauncher(Launcher):
             place = torch_environment(rank, len(places), beside.index(rank), len(beside))
             # If rank 0 is here, it is reached at our address.
             place |= self._master.environment(self._address if here else first.address)
-            self._add(self._connect(rank, called, place))
+            self._add(self._connect(rank, called, place, len(beside)))
         self._called.clear()
 
-    def _connect(self, rank: int, called: _Agent, place: dict[str, str]) -> AgentConnection:
+    def _connect(
+        self, rank: int, called: _Agent, place: dict[str, str], local_size: int
+    ) -> AgentConnection:
         # Each end gets a descriptor of its own, so that each can be closed separately.
         with called.connection:
             fd = called.connection.fileno()
             stdin = os.fdopen(os.dup(fd), "wb", buffering=0)
             stdout = os.fdopen(os.dup(fd), "rb", buffering=0)
         return AgentConnection(
-            called.host, [rank], stdin, stdout, self._description_of(rank, place)
+            called.host, [rank], stdin, stdout, self._description_of(rank, place, local_size)
         )
 
-    def _description_of(self, rank: int, place: dict[str, str]) -> dict[str, object]:
+    def _description_of(
+        self, rank: int, place: dict[str, str], local_size: int
+    ) -> dict[str, object]:
         return {
             "command": list(self._job.command),
-            "directory": os.getcwd(),
+            "directory": self._job.directory,
             "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
             "grace": GRACE_SECONDS,
+            "local_size": local_size,
+            "shares_processors": False,  # mpirun may have bound each rank to its own
             "ranks": [{"rank": rank, "environment": place}],
             "stdin": base64.b64encode(self._job.stdin).decode(),
         }

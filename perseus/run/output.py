@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -40,7 +41,7 @@ class Output:
 
     def write(self, rank: int, stream: Stream, data: bytes) -> None:
         if self._folder:
-            self._file(rank, stream).write(data)
+            self._keep(rank, stream, data)
         data = self._partial.pop((rank, stream), b"") + data
         begin = 0
         for end in _LINE_END.finditer(data):
@@ -77,6 +78,18 @@ class Output:
             tag = time.strftime("%Y-%m-%d %H:%M:%S") + tag
         self._sinks[stream](tag.encode() + line)
 
+    def _keep(self, rank: int, stream: Stream, data: bytes) -> None:
+        """Writes to the rank's file. If that fails, as on a full disk, the job goes on without."""
+        try:
+            self._file(rank, stream).write(data)
+        except OSError as error:
+            print(
+                f"perseusrun: the output in {self._folder} ends here: {error.strerror}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._folder = None
+
     def _file(self, rank: int, stream: Stream) -> BinaryIO:
         file = self._files.get((rank, stream))
         if file is None:
@@ -88,12 +101,34 @@ class Output:
 
 
 def _sink(stream: TextIO) -> Sink:
+    """Returns a function that writes to one of our own streams.
+
+    The function raises BrokenPipeError if the stream's reader has gone. If it cannot write for
+    another reason, such as a full disk, the job goes on without that stream.
+    """
+
     def write(data: bytes) -> None:
-        # The stdout of a notebook takes text only.
-        if hasattr(stream, "buffer"):
-            stream.buffer.write(data)
-        else:
-            stream.write(data.decode(errors="replace"))
-        stream.flush()
+        try:
+            # The stdout of a notebook takes text only.
+            if hasattr(stream, "buffer"):
+                stream.buffer.write(data)
+            else:
+                stream.write(data.decode(errors="replace"))
+            stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            discard(stream)
+            print(
+                f"perseusrun: the ranks' output can no longer be shown: {error.strerror}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     return write
+
+
+def discard(stream: TextIO) -> None:
+    """Has what is written to a stream from now on go nowhere, and what it still holds."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())

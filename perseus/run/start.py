@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from perseus.run.agent import CALL_BACK
+from perseus.run.agent import CALL_BACK, THREADS
+from perseus.run.checks import (
+    check_remote_shell,
+    check_settings,
+    output_folder,
+    working_directory,
+)
 from perseus.run.environment import exported, start_timeout
+from perseus.run.flag_values import words
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, Slot, assign, is_local
 from perseus.run.job import Job, Launcher
@@ -19,6 +25,7 @@ from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output
+from perseus.run.program import note_on_python
 from perseus.run.rendezvous import (
     call_back_address,
     named_interfaces,
@@ -51,14 +58,28 @@ class Request:
 def start(request: Request) -> tuple[Launcher, int]:
     """Runs a job to its end; returns its launcher, and its exit status as a shell shows it.
 
-    Raises ValueError if it cannot start: too many ranks, an unknown host, no mpirun.
+    Raises ValueError if it cannot start: too many ranks, an unknown host, a malformed setting, no
+    mpirun.
     """
     slots = assign(request.hosts or [Host("localhost", request.size)], request.size)
     settings = _settings(request)
     environment = {**os.environ, **settings}
     shell = RemoteShell.from_environment(request.ssh_port, request.ssh_identity_file)
+    hosts = {slot.host for slot in slots}
+    check_settings(environment)
+    check_remote_shell(shell, hosts)
+    folder = None if request.output_folder is None else output_folder(request.output_folder)
+    directory = working_directory()
+    here = any(map(is_local, hosts))
+    for note in (
+        note_on_python(request.command, environment) if here else None,
+        note_on_threads(slots, environment),
+    ):
+        if note:
+            print(f"perseusrun: {note}", file=sys.stderr, flush=True)
     job = Job(
         command=request.command,
+        directory=directory,
         slots=slots,
         secret=secrets.token_hex(32),
         environment=settings,
@@ -68,7 +89,6 @@ def start(request: Request) -> tuple[Launcher, int]:
         least=request.least,
         verbose=request.verbose,
     )
-    folder = Path(request.output_folder) if request.output_folder else None
     output = Output(request.size, timestamps=request.timestamps, folder=folder)
     if request.mpi:
         return _run(_mpi_launcher(request, job, output, environment))
@@ -77,6 +97,22 @@ def start(request: Request) -> tuple[Launcher, int]:
     with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
         with _master(slots, addresses, environment, shell) as job.master:
             return _run(Launcher(job, output))
+
+
+def note_on_threads(slots: Sequence[Slot], environment: Mapping[str, str]) -> str | None:
+    """Returns a line for the user if the agents are going to set OMP_NUM_THREADS, else None."""
+    most = max(slot.local_size for slot in slots)
+    if most == 1 or THREADS in environment:
+        return None
+    if all(is_local(slot.host) for slot in slots):
+        from perseus_core import processors
+
+        each = processors.share(most, is_shared=True)
+        return (
+            f"{THREADS} is not set, so each rank gets {each}: the {processors.usable()} processors "
+            f"here, divided by the {most} ranks"
+        )
+    return f"{THREADS} is not set, so each rank gets its host's processors divided by its ranks"
 
 
 def _run(launcher: Launcher) -> tuple[Launcher, int]:
@@ -126,8 +162,8 @@ def _mpi_launcher(
         size=request.size,
         hosts=[(host.name, host.slots) for host in request.hosts],
         exported=exported(needed) if several else {**job.environment, CALL_BACK: ""},
-        binding=shlex.split(request.binding_args),
-        more=shlex.split(request.mpi_args),
+        binding=words(request.binding_args, "--binding-args"),
+        more=words(request.mpi_args, "--mpi-args"),
         interfaces=named_interfaces(environment),
         tcp=request.tcp,
         remote_shell=shell if several else [],

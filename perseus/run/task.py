@@ -1,4 +1,5 @@
-"""The program of each rank of `perseus.run.run`: calls a function and sends back its result."""
+"""The program of each rank of `perseus.run.run`: calls a function and sends back what came of it,
+its result or a Raised."""
 
 from __future__ import annotations
 
@@ -8,13 +9,22 @@ import sys
 import cloudpickle
 
 from perseus.run.agent import RESULT_FD
+from perseus.run.raised import Raised
 
 
 def main() -> None:
     function, args, kwargs = cloudpickle.load(sys.stdin.buffer)
-    result = cloudpickle.dumps(function(*args, **kwargs))
+    try:
+        outcome = function(*args, **kwargs)
+    except Exception as error:
+        _send(Raised.from_exception(error))
+        raise
+    _send(outcome)
+
+
+def _send(outcome: object) -> None:
     with os.fdopen(int(os.environ[RESULT_FD]), "wb") as pipe:
-        pipe.write(result)
+        pipe.write(cloudpickle.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 import perseus_core
+from perseus.common.threads import share_processors
 from perseus.torch import c10d_sets
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
@@ -411,6 +412,7 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
             f"{perseus_core.rank()} of {perseus_core.size()} in Perseus; start the job so that "
             "both agree, for example with perseusrun or torchrun"
         )
+    share_processors()
     c10d_sets.agree_on_used_numbers()
     return PerseusProcessGroup(
         rank,

@@ -484,6 +484,11 @@ PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
                                                             const perseus_setting_t* setting),
                                               void* user);
 
+/* Checks the settings in an environment, as perseus_init does, for a launcher that wants to know
+ * before it starts a rank. `environment`: "NAME=value" strings, ended by a null pointer.
+ * PERSEUS_INVALID_ARGUMENT for a malformed value; the message names the variable. */
+PERSEUS_API perseus_status_t perseus_check_environment(const char* const* environment);
+
 /* ---- Rendezvous (for launchers) ------------------------------------------------------------ */
 
 typedef struct perseus_rendezvous perseus_rendezvous_t;

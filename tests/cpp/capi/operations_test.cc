@@ -98,6 +98,7 @@ TEST(Arguments, ThatAreMissingOrImpossibleAreErrors) {
   EXPECT_EQ(perseus_init(&options), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_counters(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_settings(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_EQ(perseus_check_environment(nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_check_build(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "x", nullptr),
             PERSEUS_INVALID_ARGUMENT);

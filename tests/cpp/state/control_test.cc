@@ -57,13 +57,16 @@ TEST(Control, StallMessagesArriveAsTheyWereSent) {
   StallQuery query;
   query.process_set = 4;
   query.rounds = 12;
-  query.keys = {"allreduce.a", "broadcast.b"};
+  query.late = {{"allreduce.a", 7}, {"broadcast.b", 5}};
   const auto asked = query.write();
   const auto read = StallQuery::read(body(asked, ControlKind::kStallQuery));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->process_set, 4);
   EXPECT_EQ(read->rounds, 12u);
-  EXPECT_EQ(read->keys, query.keys);
+  ASSERT_EQ(read->late.size(), 2u);
+  EXPECT_EQ(read->late[0].key, "allreduce.a");
+  EXPECT_EQ(read->late[0].waited_seconds, 7u);
+  EXPECT_EQ(read->late[1].key, "broadcast.b");
 
   StallAnswer answer;
   answer.process_set = 4;
@@ -96,7 +99,7 @@ TEST(Control, WhatIsCutOffIsRefused) {
   expect_refused_when_cut(RoundDemand{1, 2});
   expect_refused_when_cut(Closed{1, 2, 3});
   StallQuery query;
-  query.keys = {"a"};
+  query.late = {{"a", 1}};
   expect_refused_when_cut(query);
   StallAnswer answer;
   answer.missing = {"a"};

@@ -90,6 +90,18 @@ TEST_F(StallWatchTest, ReportsWhatAnotherRankHasNotSubmitted) {
   EXPECT_TRUE(first->ended.is_ok());
 }
 
+TEST_F(StallWatchTest, TellsTheMissingRankHowLongTheOthersHaveWaited) {
+  meet(0);
+  first->submit("x");
+  testing::internal::CaptureStderr();
+  run_until(loop, [&] { return second->questions == 3; });
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* waited : {"1 s", "2 s", "3 s"}) {
+    const std::string text = std::string("has waited for ") + waited + " for this rank";
+    EXPECT_NE(said.find(text), std::string::npos) << text << " is not in\n" << said;
+  }
+}
+
 TEST_F(StallWatchTest, EndsTheJobInTime) {
   meet(1);
   first->submit("x");

@@ -49,6 +49,8 @@ class CalledBack:
             "directory": str(folder),
             "environment": {},
             "grace": 1,
+            "local_size": 1,
+            "shares_processors": False,
             "ranks": [{"rank": 1, "environment": {}}],
             "stdin": "",
         }

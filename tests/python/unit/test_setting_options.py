@@ -97,7 +97,7 @@ def test_a_cache_that_horovod_turns_off_does_not_end_the_job(run_ranks: RunRanks
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-np", "2"], "there is no command to run"),
+        (["-np", "2"], "there is nothing to run"),
         (["true"], "say how many ranks to start"),
         (["-np", "0", "true"], "0 is not above 0"),
         (["-np", "2", "-H", "a:1", "--hostfile", "f", "true"], "not allowed with"),

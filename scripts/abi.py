@@ -33,7 +33,10 @@ HEAD = """\
 
 
 def header() -> str:
-    return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    """Returns the header without comments, and without the enumerations' names, which programs that
+    are compiled do not depend on."""
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+    return re.sub(r"^enum \w+ \{", "enum {", text, flags=re.MULTILINE)
 
 
 def declared_functions() -> set[str]:

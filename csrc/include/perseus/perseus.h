@@ -31,25 +31,30 @@ extern "C" {
 #define PERSEUS_API
 #endif
 
+/** @defgroup types Numbers and types
+ * @{ */
+
+/** What a call returns: one of the numbers that follow. */
 typedef int32_t perseus_status_t;
-enum {
+enum perseus_status {
   PERSEUS_OK = 0,
-  PERSEUS_INVALID_ARGUMENT = 1, /* a mistake of the caller on this rank */
-  PERSEUS_NOT_INITIALIZED = 2,  /* before init, or after shutdown */
-  PERSEUS_ABORTED = 3,          /* a peer died or left, or this process shut down */
-  PERSEUS_MISMATCH = 4,         /* ranks described a name differently, or one's call was refused */
-  PERSEUS_DUPLICATE_NAME = 5,   /* the name is already in flight here */
+  PERSEUS_INVALID_ARGUMENT = 1, /**< a mistake of the caller on this rank */
+  PERSEUS_NOT_INITIALIZED = 2,  /**< before init, or after shutdown */
+  PERSEUS_ABORTED = 3,          /**< a peer died or left, or this process shut down */
+  PERSEUS_MISMATCH = 4,       /**< ranks described a name differently, or one's call was refused */
+  PERSEUS_DUPLICATE_NAME = 5, /**< the name is already in flight here */
   PERSEUS_TIMED_OUT = 6,
-  PERSEUS_UNREACHABLE = 7, /* a host or port could not be reached */
+  PERSEUS_UNREACHABLE = 7, /**< a host or port could not be reached */
   PERSEUS_UNSUPPORTED = 8,
   PERSEUS_OUT_OF_MEMORY = 9,
-  PERSEUS_INTERNAL = 10,    /* a fault of Perseus itself */
-  PERSEUS_IN_PROGRESS = 11, /* a wait's time-out ended before the operation */
-  PERSEUS_NON_FINITE = 12   /* a NaN or infinity, with PERSEUS_ALLREDUCE_NANCHECK=raise */
+  PERSEUS_INTERNAL = 10,    /**< a fault of Perseus itself */
+  PERSEUS_IN_PROGRESS = 11, /**< a wait's time-out ended before the operation */
+  PERSEUS_NON_FINITE = 12   /**< a NaN or infinity, with PERSEUS_ALLREDUCE_NANCHECK=raise */
 };
 
+/** The type of a tensor's elements. */
 typedef int32_t perseus_dtype_t;
-enum {
+enum perseus_dtype {
   PERSEUS_UINT8 = 0,
   PERSEUS_INT8 = 1,
   PERSEUS_UINT16 = 2,
@@ -63,9 +68,9 @@ enum {
   PERSEUS_BFLOAT16 = 10
 };
 
-/* The numbers are Horovod's. */
+/** How tensors are reduced. The numbers are Horovod's. */
 typedef int32_t perseus_reduce_op_t;
-enum {
+enum perseus_reduce_op {
   PERSEUS_AVERAGE = 0,
   PERSEUS_SUM = 1,
   PERSEUS_ADASUM = 2,
@@ -74,8 +79,9 @@ enum {
   PERSEUS_PRODUCT = 5
 };
 
+/** The kind of an operation. */
 typedef int32_t perseus_operation_t;
-enum {
+enum perseus_operation {
   PERSEUS_ALLREDUCE = 0,
   PERSEUS_BROADCAST = 1,
   PERSEUS_ALLGATHER = 2,
@@ -85,113 +91,131 @@ enum {
   PERSEUS_JOIN = 6
 };
 
-/* Where tensors live. */
+/** Where tensors live. */
 typedef int32_t perseus_device_t;
-enum {
+enum perseus_device {
   PERSEUS_CPU = 0,
-  PERSEUS_CUDA = 1 /* a GPU, through CUDA */
+  PERSEUS_CUDA = 1 /**< a GPU, through CUDA */
 };
 
-/* A process set; 0 is the set of all ranks. */
+/** A process set; 0 is the set of all ranks. */
 typedef int32_t perseus_process_set_t;
+/** The process set of all ranks. */
 #define PERSEUS_WORLD 0
 
-/* A submitted operation. Never 0. */
+/** A submitted operation. Never 0. */
 typedef int64_t perseus_handle_t;
 
-/* The version as one number: major * 10000 + minor * 100 + patch. */
+/** The version as one number: major * 10000 + minor * 100 + patch. */
 PERSEUS_API int32_t perseus_version(void);
-/* Message of this thread's last failed call; "" if none has failed. Valid until this thread's next
+/** Message of this thread's last failed call; "" if none has failed. Valid until this thread's next
  * failed call. */
 PERSEUS_API const char* perseus_last_error(void);
-/* Short name of a status code, such as "invalid argument". */
+/** Short name of a status code, such as "invalid argument". */
 PERSEUS_API const char* perseus_status_name(perseus_status_t status);
 
-/* ---- Process ------------------------------------------------------------------------------- */
+/** @} */
 
+/** @defgroup process Process
+ * @{ */
+
+/** Options of perseus_init. */
 typedef struct {
   size_t struct_size;
-  /* The launched ranks that form the world; NULL and 0 for all. A rank that is left out gets a
+  /** The launched ranks that form the world; NULL and 0 for all. A rank that is left out gets a
    * world of its own. */
   const int32_t* ranks;
   int32_t rank_count;
 } perseus_init_options_t;
 
-/* From now on, perseus_init and the calls that add, remove, open or close process sets, when made
+/** From now on, perseus_init and the calls that add, remove, open or close process sets, when made
  * on this thread, call `check` about 20 times a second. They return PERSEUS_ABORTED once it returns
  * anything but 0. Waits for operations do not call it. A NULL `check` turns this off. */
 PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
-/* Tells the kernel that this memory, such as a new output, is about to be written as a whole. If it
- * is large, the kernel is asked for huge pages; without them it takes longer to get the memory than
- * to fill it. The library does this itself for the results that it allocates. */
+/** Tells the kernel that this memory, such as a new output, is about to be written as a whole. If
+ * it is large, the kernel is asked for huge pages; without them it takes longer to get the memory
+ * than to fill it. The library does this itself for the results that it allocates. */
 PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
 
-/* Joins the other ranks. Reads the settings from the environment. Blocks until all ranks have
+/** Joins the other ranks. Reads the settings from the environment. Blocks until all ranks have
  * joined or the start time-out ends. A second call without a shutdown in between does nothing.
  * options may be NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
-/* Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s; other
- * operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init may be
- * called again afterwards. Does nothing when not initialised. */
+/** Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s;
+ * other operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init
+ * may be called again afterwards. Does nothing when not initialised. */
 PERSEUS_API perseus_status_t perseus_shutdown(void);
-/* Like perseus_shutdown, for a program that has failed: the other ranks' errors quote `why`, a few
+/** Like perseus_shutdown, for a program that has failed: the other ranks' errors quote `why`, a few
  * words. */
 PERSEUS_API perseus_status_t perseus_shutdown_because(const char* why);
-/* Returns 1 between a successful perseus_init and shutdown, else 0. A forked child starts with
+/** Returns 1 between a successful perseus_init and shutdown, else 0. A forked child starts with
  * 0. */
 PERSEUS_API int32_t perseus_is_initialized(void);
 
-/* All of these return -1 when not initialised. The cross rank and cross size are the rank and size
- * among the ranks that have the same local rank, one on each host. */
+/** Returns this process's rank in the world; -1 when not initialised. */
 PERSEUS_API int32_t perseus_rank(void);
+/** Returns the number of ranks in the world; -1 when not initialised. */
 PERSEUS_API int32_t perseus_size(void);
+/** Returns the rank among the ranks of this host; -1 when not initialised. */
 PERSEUS_API int32_t perseus_local_rank(void);
+/** Returns the number of ranks on this host; -1 when not initialised. */
 PERSEUS_API int32_t perseus_local_size(void);
+/** Returns the rank among the ranks with the same local rank, one on each host; -1 when not
+ * initialised. */
 PERSEUS_API int32_t perseus_cross_rank(void);
+/** Returns the number of ranks with the same local rank; -1 when not initialised. */
 PERSEUS_API int32_t perseus_cross_size(void);
-/* Returns 1 if every host has the same number of ranks, 0 if not, and -1 when not initialised. */
+/** Returns 1 if every host has the same number of ranks, 0 if not, and -1 when not initialised. */
 PERSEUS_API int32_t perseus_is_homogeneous(void);
-/* Returns the thread support that MPI was initialised with, if the ranks met through MPI: 0 single,
- * 1 funneled, 2 serialized, 3 multiple. Returns -1 if they met without MPI, or when not
+/** Returns the thread support that MPI was initialised with, if the ranks met through MPI: 0
+ * single, 1 funneled, 2 serialized, 3 multiple. Returns -1 if they met without MPI, or when not
  * initialised. */
 PERSEUS_API int32_t perseus_mpi_thread_level(void);
 
-/* ---- Process sets -------------------------------------------------------------------------- */
+/** @} */
 
-/* Makes a process set of these ranks. Every rank of the world, member or not, must call this with
+/** @defgroup process_sets Process sets
+ * @{ */
+
+/** Makes a process set of these ranks. Every rank of the world, member or not, must call this with
  * the same ranks; the call blocks until all have. The id is the same on all ranks. Returns
  * PERSEUS_INVALID_ARGUMENT if a set of the same ranks exists already. */
 PERSEUS_API perseus_status_t perseus_add_process_set(const int32_t* ranks, int32_t rank_count,
                                                      perseus_process_set_t* set);
-/* Removes a set. Every rank of the world must call this; the call blocks until all have. */
+/** Removes a set. Every rank of the world must call this; the call blocks until all have. */
 PERSEUS_API perseus_status_t perseus_remove_process_set(perseus_process_set_t set);
-/* Opens a set that only its members open and close, after they have agreed on it by other means.
+/** The lowest id that perseus_open_process_set takes. */
+#define PERSEUS_FIRST_OPENED_SET (1 << 20)
+/** The highest id that perseus_open_process_set takes. */
+#define PERSEUS_LAST_OPENED_SET ((1 << 23) - 1)
+/** Opens a set that only its members open and close, after they have agreed on it by other means.
  * Every member passes the same ranks and the same id, from PERSEUS_FIRST_OPENED_SET to
  * PERSEUS_LAST_OPENED_SET. Until the next init, no member may use the id for another set. Returns
  * PERSEUS_INVALID_ARGUMENT if this rank is not a member, or has used the id before. */
-#define PERSEUS_FIRST_OPENED_SET (1 << 20)
-#define PERSEUS_LAST_OPENED_SET ((1 << 23) - 1)
 PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
                                                       const int32_t* ranks, int32_t rank_count);
-/* Closes the set on this rank, and ends it on the other members, which must close it, too.
+/** Closes the set on this rank, and ends it on the other members, which must close it, too.
  * Operations that the members have agreed on still complete on all of them. All other operations of
  * the set fail: on this rank with PERSEUS_INVALID_ARGUMENT, on the others with PERSEUS_ABORTED. If
  * this rank is in a round of agreement, the call blocks until that round has ended, but for at most
  * 1 s. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
-/* Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
+/** Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
-/* Returns the number of ranks in the set; -1 if there is no such set. */
+/** Returns the number of ranks in the set; -1 if there is no such set. */
 PERSEUS_API int32_t perseus_process_set_size(perseus_process_set_t set);
-/* Writes the set's ranks, ascending; ranks must hold perseus_process_set_size(set). */
+/** Writes the set's ranks, ascending; ranks must hold perseus_process_set_size(set). */
 PERSEUS_API perseus_status_t perseus_process_set_ranks(perseus_process_set_t set, int32_t* ranks);
-/* Writes up to `capacity` ids, ascending, and returns how many sets there are. */
+/** Writes up to `capacity` ids, ascending, and returns how many sets there are. */
 PERSEUS_API int32_t perseus_process_sets(perseus_process_set_t* ids, int32_t capacity);
 
-/* ---- Operations ---------------------------------------------------------------------------- */
+/** @} */
 
-/* Sets *id to a small number that stands for the operation with this set, kind and name. The same
+/** @defgroup operations Operations
+ * @{ */
+
+/** Sets *id to a small number that stands for the operation with this set, kind and name. The same
  * arguments always give the same id. Ranks match operations by set, kind and name, so one name may
  * be used for different kinds. A name is 1 to 4096 bytes long. This does not communicate, and may
  * be called before init. Ids are valid until the process ends. */
@@ -199,65 +223,66 @@ PERSEUS_API perseus_status_t perseus_register(perseus_process_set_t set,
                                               perseus_operation_t operation, const char* name,
                                               int32_t* id);
 
-/* Row-major and contiguous. */
+/** A tensor of a submission, row-major and contiguous. */
 typedef struct {
   const void* input;
-  /* Where the result goes; may equal input. NULL: the library allocates it (see perseus_result).
+  /** Where the result goes; may equal input. NULL: the library allocates it (see perseus_result).
    * Must be NULL for ALLGATHER and ALLTOALL, whose result's size is not known in advance. */
   void* output;
   const int64_t* shape;
-  int32_t rank; /* number of dimensions; 0 is a scalar */
+  int32_t rank; /**< number of dimensions; 0 is a scalar */
   perseus_dtype_t dtype;
 } perseus_tensor_t;
 
-/* Runs once, when the operation is complete. This may be a moment after perseus_wait has returned,
+/** Runs once, when the operation is complete. This may be a moment after perseus_wait has returned,
  * so what `user` points to must live until then. Callbacks run one at a time; see
  * perseus_callback_thread_t. `message` is "" on success, and is valid only during the call. A
  * callback may call perseus_submit; it may call perseus_wait only with a time-out of 0. */
 typedef void (*perseus_callback_t)(void* user, perseus_handle_t handle, perseus_status_t status,
                                    const char* message);
 
-/* The threads on which callbacks may run. */
+/** The threads on which callbacks may run. */
 typedef int32_t perseus_callback_thread_t;
-enum {
-  PERSEUS_CALLBACK_IN_LIBRARY = 0, /* only on the library's own thread */
-  /* Also on a thread that is in perseus_wait or another wait. That thread then learns of the result
-   * soonest, since two thread switches take longer than a small operation. A thread that waits for
-   * any operation must not hold a lock that the callback takes. */
+enum perseus_callback_thread {
+  PERSEUS_CALLBACK_IN_LIBRARY = 0, /**< only on the library's own thread */
+  /** Also on a thread that is in perseus_wait or another wait. That thread then learns of the
+   * result soonest, since two thread switches take longer than a small operation. A thread that
+   * waits for any operation must not hold a lock that the callback takes. */
   PERSEUS_CALLBACK_IN_WAIT = 1
 };
 
-/* Pass this in place of a stream if there is nothing to wait for. */
+/** Pass this in place of a stream if there is nothing to wait for. */
 #ifdef __cplusplus
 #define PERSEUS_NO_STREAM (reinterpret_cast<void*>(static_cast<intptr_t>(-1)))
 #else
 #define PERSEUS_NO_STREAM ((void*)(intptr_t)-1)
 #endif
 
+/** An operation for perseus_submit. */
 typedef struct {
   size_t struct_size;
-  int32_t id; /* from perseus_register, which also determines the kind of operation */
-  /* Several tensors form a group, which is agreed on, and completes, as one. */
+  int32_t id; /**< from perseus_register, which also determines the kind of operation */
+  /** Several tensors form a group, which is agreed on, and completes, as one. */
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
-  perseus_reduce_op_t reduce_op; /* ALLREDUCE: any, ADASUM of floating types;
+  perseus_reduce_op_t reduce_op; /**< ALLREDUCE: any, ADASUM of floating types;
                                     REDUCESCATTER: SUM, AVERAGE */
-  int32_t root;                  /* BROADCAST: a rank of the world */
-  double prescale;  /* ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first, */
-  double postscale; /* and results are multiplied by this last */
-  /* ALLTOALL: rows of the first dimension for each rank of the set; NULL for equal parts. */
+  int32_t root;                  /**< BROADCAST: a rank of the world */
+  double prescale;  /**< ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first, */
+  double postscale; /**< and results are multiplied by this last */
+  /** ALLTOALL: rows of the first dimension for each rank of the set; NULL for equal parts. */
   const int64_t* splits;
   int32_t split_count;
-  int32_t priority;            /* higher goes first */
-  int32_t codec;               /* from perseus_find_codec; 0: as PERSEUS_ALLREDUCE_DTYPE says */
-  perseus_callback_t callback; /* may be NULL */
+  int32_t priority;            /**< higher goes first */
+  int32_t codec;               /**< from perseus_find_codec; 0: as PERSEUS_ALLREDUCE_DTYPE says */
+  perseus_callback_t callback; /**< may be NULL */
   void* user;
-  /* The device on which all tensors of the submission live. Every rank must name the same kind of
+  /** The device on which all tensors of the submission live. Every rank must name the same kind of
    * device. */
   perseus_device_t device;
-  /* CUDA: the GPU's number in this process; -1: the GPU that holds the first input. */
+  /** CUDA: the GPU's number in this process; -1: the GPU that holds the first input. */
   int32_t device_index;
-  /* CUDA: the stream (cudaStream_t; NULL is the default one) whose work so far must be done before
+  /** CUDA: the stream (cudaStream_t; NULL is the default one) whose work so far must be done before
    * the library reads the inputs and writes the outputs. PERSEUS_NO_STREAM: the library may do so
    * now. The stream must not be capturing a graph. When the operation is complete, every stream
    * sees the results. */
@@ -265,7 +290,7 @@ typedef struct {
   perseus_callback_thread_t callback_thread;
 } perseus_submission_t;
 
-/* Hands an operation over to the library and returns at once. After success, the caller must pass
+/** Hands an operation over to the library and returns at once. After success, the caller must pass
  * *handle to perseus_release in the end. Most errors that this rank can see by itself (wrong
  * splits, an unknown root, a name that is already in flight, ...) are returned here. Other errors
  * (ranks' shapes that differ, a reduction that the type does not support, ...) end the operation.
@@ -276,26 +301,26 @@ typedef struct {
  * struct_size is missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
-/* Tells the other ranks of a call that the caller's own checks of its arguments have refused. It
+/** Tells the other ranks of a call that the caller's own checks of its arguments have refused. It
  * counts as a call of this name that perseus_submit has refused. The other ranks' error quotes the
  * operation's title and `reason`, a sentence; the two together are cut to 1024 bytes. While the
  * name is in flight, this returns PERSEUS_DUPLICATE_NAME and tells nobody. */
 PERSEUS_API perseus_status_t perseus_refuse(int32_t id, const char* reason);
-/* Returns the title that errors give the operation, such as "allreduce of 'conv1'"; "" for an id
+/** Returns the title that errors give the operation, such as "allreduce of 'conv1'"; "" for an id
  * that perseus_register never gave. The string is valid until this thread's next call of this
  * function. */
 PERSEUS_API const char* perseus_title(int32_t id);
-/* Returns 1 if the operation is complete, 0 if not, and -1 for an unknown handle. A forked child
+/** Returns 1 if the operation is complete, 0 if not, and -1 for an unknown handle. A forked child
  * does not know its parent's handles: functions that return a status return PERSEUS_NOT_INITIALIZED
  * for them. */
 PERSEUS_API int32_t perseus_poll(perseus_handle_t handle);
-/* Waits for the operation and returns its status. A negative time_out_ms waits without bound. If
+/** Waits for the operation and returns its status. A negative time_out_ms waits without bound. If
  * the time-out ends first, this returns PERSEUS_IN_PROGRESS and the operation goes on. While the
  * thread waits, it may do the library's work, which completes a small operation fastest. It runs
  * only those callbacks that allow PERSEUS_CALLBACK_IN_WAIT. */
 PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_out_ms);
 
-/* Makes a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: work
+/** Makes a CUDA stream (cudaStream_t) wait for the operation's results, which are on a GPU: work
  * that is queued to the stream from now on sees them. Returns as soon as all of the operation's
  * work is queued on the GPU, so that the caller need not wait until it is done. If the tensors
  * travel by way of the host, it returns when the operation is complete. After this has returned,
@@ -306,41 +331,44 @@ PERSEUS_API perseus_status_t perseus_wait(perseus_handle_t handle, int64_t time_
 PERSEUS_API perseus_status_t perseus_wait_on_stream(perseus_handle_t handle, void* stream,
                                                     int64_t time_out_ms);
 
-/* A tensor of a complete operation. */
+/** A tensor of a complete operation. */
 typedef struct {
   size_t struct_size;
-  void* data; /* NULL if it has no elements */
+  void* data; /**< NULL if it has no elements */
   const int64_t* shape;
   int32_t rank;
   perseus_dtype_t dtype;
-  /* ALLTOALL: rows received from each rank of the set; else NULL and 0. */
+  /** ALLTOALL: rows received from each rank of the set; else NULL and 0. */
   const int64_t* received_splits;
   int32_t received_split_count;
-  int32_t last_rank; /* JOIN: the rank that joined last; else -1 */
+  int32_t last_rank; /**< JOIN: the rank that joined last; else -1 */
   perseus_device_t device;
-  int32_t device_index; /* CUDA: the GPU's number in this process; else -1 */
+  int32_t device_index; /**< CUDA: the GPU's number in this process; else -1 */
 } perseus_result_t;
 
-/* Describes result `index` of a complete operation. The description is valid until
+/** Describes result `index` of a complete operation. The description is valid until
  * perseus_release. */
 PERSEUS_API perseus_status_t perseus_result(perseus_handle_t handle, int32_t index,
                                             perseus_result_t* result);
-/* Takes over the memory that the library allocated for result `index`. The memory then outlives the
- * handle, and must be passed to perseus_free or perseus_free_on_stream. Returns NULL if the result
- * went into the caller's own output, or if there is no such result. */
+/** Takes over the memory that the library allocated for result `index`. The memory then outlives
+ * the handle, and must be passed to perseus_free or perseus_free_on_stream. Returns NULL if the
+ * result went into the caller's own output, or if there is no such result. */
 PERSEUS_API void* perseus_take_result(perseus_handle_t handle, int32_t index);
-/* Frees what perseus_take_result returned. NULL is allowed. */
+/** Frees what perseus_take_result returned. NULL is allowed. */
 PERSEUS_API void perseus_free(void* data);
-/* Like perseus_free, for GPU memory that is used only by work already queued to this CUDA stream
+/** Like perseus_free, for GPU memory that is used only by work already queued to this CUDA stream
  * (cudaStream_t): when that work is done, another result may use the memory. perseus_free and
  * perseus_release know no stream, so they make CUDA wait until the GPU is idle. */
 PERSEUS_API void perseus_free_on_stream(void* data, void* stream);
-/* Forgets the handle. An operation that is still under way goes on, and its callback still runs. */
+/** Forgets the handle. An operation still under way goes on, and its callback still runs. */
 PERSEUS_API void perseus_release(perseus_handle_t handle);
 
-/* ---- Gradients of a training loop ---------------------------------------------------------- */
+/** @} */
 
-/* A layer above single operations, for programs that train a model by hand and for authors of
+/** @defgroup gradients Gradients of a training loop
+ * @{ */
+
+/** A layer above single operations, for programs that train a model by hand and for authors of
  * adapters. Gradients are registered once, in the order in which the forward pass uses their
  * layers. In each batch, each gradient is submitted once, as soon as the backward pass has computed
  * it, and is reduced in the background; the gradients of the first layers go first. The program
@@ -355,33 +383,33 @@ PERSEUS_API void perseus_release(perseus_handle_t handle);
  * done. */
 typedef struct perseus_gradients perseus_gradients_t;
 
+/** Options of perseus_gradients_create. Both callbacks may be NULL. They run one at a time, on the
+ * threads that callback_thread names, must be short, and must not wait. They may submit. `message`
+ * is "" on success, and is valid only during the call. */
 typedef struct {
   size_t struct_size;
-  const char* name; /* prefix of the names by which ranks match gradients: must differ between the
+  const char* name; /**< prefix of the names by which ranks match gradients: must differ between the
                        models of a process. NULL: "gradients" */
   perseus_process_set_t set;
   perseus_reduce_op_t reduce_op;
-  double scale;  /* results are multiplied by this, last; 0 means 1 */
-  int32_t codec; /* from perseus_find_codec; 0: as PERSEUS_ALLREDUCE_DTYPE says */
+  double scale;  /**< results are multiplied by this, last; 0 means 1 */
+  int32_t codec; /**< from perseus_find_codec; 0: as PERSEUS_ALLREDUCE_DTYPE says */
   perseus_device_t device;
-  int32_t device_index; /* CUDA: as in perseus_submission_t */
-  /* Both callbacks may be NULL. They run one at a time, on the threads that callback_thread names,
-   * must be short, and must not wait. They may submit. `message` is "" on success, and is valid
-   * only during the call. */
-  /* A gradient is done: its buffer holds the result if status is PERSEUS_OK. */
+  int32_t device_index; /**< CUDA: as in perseus_submission_t */
+  /** A gradient is done: its buffer holds the result if status is PERSEUS_OK. */
   void (*gradient_done)(void* user, int32_t gradient, perseus_status_t status, const char* message);
-  /* All gradients of a batch are done, and gradient_done has returned for each. Batches count from
+  /** All gradients of a batch are done, and gradient_done has returned for each. Batches count from
    * 0. The status is that of the first gradient that failed, or PERSEUS_OK. */
   void (*batch_done)(void* user, int64_t batch, perseus_status_t status, const char* message);
   void* user;
-  perseus_callback_thread_t callback_thread; /* ignored without callbacks */
+  perseus_callback_thread_t callback_thread; /**< ignored without callbacks */
 } perseus_gradients_options_t;
 
-/* If options is NULL, gradients are averaged over all ranks, without callbacks. This may be called
+/** If options is NULL, gradients are averaged over all ranks, without callbacks. This may be called
  * before init. */
 PERSEUS_API perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* options,
                                                       perseus_gradients_t** gradients);
-/* Registers the next gradient and gives its number: 0, 1, ... All must be registered before the
+/** Registers the next gradient and gives its number: 0, 1, ... All must be registered before the
  * first is submitted. In `tensor`, input is where the backward pass writes the gradient, and output
  * is where the result goes; a NULL output means the same place. The shape is copied. Returns
  * PERSEUS_INVALID_ARGUMENT for a name that is registered already, and for a tensor that
@@ -389,7 +417,7 @@ PERSEUS_API perseus_status_t perseus_gradients_create(const perseus_gradients_op
 PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradients, const char* name,
                                                    const perseus_tensor_t* tensor,
                                                    int32_t* gradient);
-/* Submits a gradient that the backward pass has computed or, on a GPU, will have computed when the
+/** Submits a gradient that the backward pass has computed or, on a GPU, will have computed when the
  * work now queued to `stream` is done (see perseus_submission_t; ignored for tensors on the CPU).
  * Does not block. Returns PERSEUS_INVALID_ARGUMENT if the gradient was already submitted in this
  * batch, or is still under way. A batch ends when all gradients have been submitted. Callbacks may
@@ -402,138 +430,150 @@ PERSEUS_API perseus_status_t perseus_gradients_add(perseus_gradients_t* gradient
  * already submitted in this batch or that is still under way. */
 PERSEUS_API perseus_status_t perseus_gradients_submit(perseus_gradients_t* gradients,
                                                       int32_t gradient, void* stream);
-/* Waits until the gradient's last submission is done, and until the ranks have compared the
+/** Waits until the gradient's last submission is done, and until the ranks have compared the
  * gradients that they registered, which they do once, when the first gradient is submitted. Returns
  * the gradient's status, or the error of a submission that was refused since then, or PERSEUS_OK if
  * nothing was submitted. The time-out is as for perseus_wait. The call may return before
  * gradient_done has returned. */
 PERSEUS_API perseus_status_t perseus_gradients_wait(perseus_gradients_t* gradients,
                                                     int32_t gradient, int64_t time_out_ms);
-/* Waits for all gradients in the same way. Returns the status of the first that failed, or
+/** Waits for all gradients in the same way. Returns the status of the first that failed, or
  * PERSEUS_OK. */
 PERSEUS_API perseus_status_t perseus_gradients_wait_all(perseus_gradients_t* gradients,
                                                         int64_t time_out_ms);
-/* Makes a CUDA stream wait instead of this thread; see perseus_wait_on_stream. */
+/** Makes a CUDA stream wait instead of this thread; see perseus_wait_on_stream. */
 PERSEUS_API perseus_status_t perseus_gradients_wait_on_stream(perseus_gradients_t* gradients,
                                                               int32_t gradient, void* stream,
                                                               int64_t time_out_ms);
-/* Destroys the object, once gradients that are under way are done and callbacks have returned. Must
- * not be called from a callback. If this rank gives up in the middle of a batch, the other ranks
- * may never submit their part: call perseus_shutdown_because first, which ends these operations.
- * NULL is allowed. */
+/** Destroys the object, once gradients that are under way are done and callbacks have returned.
+ * Must not be called from a callback. If this rank gives up in the middle of a batch, the other
+ * ranks may never submit their part: call perseus_shutdown_because first, which ends these
+ * operations. NULL is allowed. */
 PERSEUS_API void perseus_gradients_destroy(perseus_gradients_t* gradients);
 
-/* ---- Codecs -------------------------------------------------------------------------------- */
+/** @} */
 
-/* A way to make float32 tensors smaller on the wire. All ranks must submit an operation with the
+/** @defgroup codecs Codecs
+ * @{ */
+
+/** A way to make float32 tensors smaller on the wire. All ranks must submit an operation with the
  * codec of the same name, and that codec must do the same on all ranks. The functions run on a
  * thread of the library and must not block. */
 typedef struct {
   size_t struct_size;
   const char* name;
-  /* Returns the bytes that `elements` floats take when encoded. Must be a pure function. */
+  /** Returns the bytes that `elements` floats take when encoded. Must be a pure function. */
   size_t (*encoded_size)(void* user, size_t elements);
   void (*encode)(void* user, const float* elements, size_t count, void* encoded);
   void (*decode)(void* user, const void* encoded, float* elements, size_t count);
-  /* Nonzero: the library keeps what the encoding of a tensor loses, and adds it to that tensor's
+  /** Nonzero: the library keeps what the encoding of a tensor loses, and adds it to that tensor's
    * values in the next operation of the same name. */
   int32_t error_feedback;
   void* user;
 } perseus_codec_t;
 
-/* Registers a codec and gives its id, for submissions. The id is computed from the name, so it is
+/** Registers a codec and gives its id, for submissions. The id is computed from the name, so it is
  * the same on all ranks. The structure is copied; `user` and the functions must live until the
  * process ends. Returns PERSEUS_INVALID_ARGUMENT if the name is taken. */
 PERSEUS_API perseus_status_t perseus_register_codec(const perseus_codec_t* codec, int32_t* id);
-/* Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. Returns
+/** Finds a codec's id by its name; "none", "fp16" and "bf16" are built in. Returns
  * PERSEUS_INVALID_ARGUMENT if there is no such codec. */
 PERSEUS_API perseus_status_t perseus_find_codec(const char* name, int32_t* id);
 
-/* ---- Observation --------------------------------------------------------------------------- */
+/** @} */
 
-/* Starts a Chrome-trace timeline. Rank 0 writes it; on other ranks this does nothing. mark_cycles
+/** @defgroup observation Observation
+ * @{ */
+
+/** Starts a Chrome-trace timeline. Rank 0 writes it; on other ranks this does nothing. mark_cycles
  * marks each agreement. Returns PERSEUS_NOT_INITIALIZED before init. */
 PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t mark_cycles);
-/* Ends the timeline. Does nothing if none is being written. Returns PERSEUS_NOT_INITIALIZED before
+/** Ends the timeline. Does nothing if none is being written. Returns PERSEUS_NOT_INITIALIZED before
  * init. */
 PERSEUS_API perseus_status_t perseus_stop_timeline(void);
 
-/* Calls `visit` for every counter of this process, in a fixed order. */
+/** Calls `visit` for every counter of this process, in a fixed order. */
 PERSEUS_API perseus_status_t perseus_counters(void (*visit)(void* user, const char* name,
                                                             uint64_t value),
                                               void* user);
 
-/* One setting: a row of docs/settings.md. */
+/** One setting: a row of docs/settings.md. */
 typedef struct {
   size_t struct_size;
   const char* name;
-  const char* type; /* "int", "float", "bool", "string", "choice" */
+  const char* type; /**< "int", "float", "bool", "string", "choice" */
   const char* default_value;
-  const char* range; /* "1 .. 64", or the choices, or "" */
+  const char* range; /**< "1 .. 64", or the choices, or "" */
   const char* since;
-  const char* aliases; /* names in Horovod or Ali-Perseus that set it, too, comma-separated */
+  const char* aliases; /**< names in Horovod or Ali-Perseus that set it, too, comma-separated */
   const char* help;
-  /* As init read it in this process; before init, as the environment has it now. The tuner may use
+  /** As init read it in this process; before init, as the environment has it now. The tuner may use
    * another value. */
   const char* value;
 } perseus_setting_t;
 
-/* Calls `visit` for every setting, in the order of docs/settings.md. The strings are valid only
+/** Calls `visit` for every setting, in the order of docs/settings.md. The strings are valid only
  * during the call. */
 PERSEUS_API perseus_status_t perseus_settings(void (*visit)(void* user,
                                                             const perseus_setting_t* setting),
                                               void* user);
 
-/* Checks the settings in an environment, as perseus_init does, for a launcher that wants to know
+/** Checks the settings in an environment, as perseus_init does, for a launcher that wants to know
  * before it starts a rank. `environment`: "NAME=value" strings, ended by a null pointer.
  * PERSEUS_INVALID_ARGUMENT for a malformed value; the message names the variable. */
 PERSEUS_API perseus_status_t perseus_check_environment(const char* const* environment);
 
-/* ---- Rendezvous (for launchers) ------------------------------------------------------------ */
+/** @} */
 
+/** @defgroup rendezvous Rendezvous (for launchers)
+ * @{ */
+
+/** The service through which the ranks of a job find each other. */
 typedef struct perseus_rendezvous perseus_rendezvous_t;
-/* Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every interface)
- * and *port (0: any free port, which is written back). `secret` is the job's secret, in
+/** Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every
+ * interface) and *port (0: any free port, which is written back). `secret` is the job's secret, in
  * hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to `size`) are enough to go on without
  * the others. `hosts` gives the host of each rank, for errors; NULL if they are unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,
                                                       perseus_rendezvous_t** rendezvous);
-/* Tells the rendezvous that the process of this rank has ended. Survivors then meet without it; in
+/** Tells the rendezvous that the process of this rank has ended. Survivors then meet without it; in
  * other jobs, ranks that wait for it fail instead of waiting in vain. `how`, such as "exited with
  * code 1", goes into their error; it may be NULL. */
 PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t* rendezvous,
                                                            int32_t rank, const char* how);
-/* Gives the ranks that did not come in time and that survivors have gone on without. Writes up to
+/** Gives the ranks that did not come in time and that survivors have gone on without. Writes up to
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
                                                 int32_t capacity);
-/* Stops serving. Ranks that have not met by then fail. NULL is allowed. */
+/** Stops serving. Ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 
-/* Adds folders, separated by colons, that are searched for libcuda, libcudart and libnccl if the
+/** Adds folders, separated by colons, that are searched for libcuda, libcudart and libnccl if the
  * process has not loaded them. The system's loader comes after these folders. Call this before the
  * first tensor on a GPU. */
 PERSEUS_API void perseus_add_library_folders(const char* folders);
-/* Calls `visit` for each thing that was looked for on this machine, with what was found: the CPU's
+/** Calls `visit` for each thing that was looked for on this machine, with what was found: the CPU's
  * instructions, MPI, the CUDA libraries, NCCL, and the kernels in this library. */
 PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what,
                                                                const char* found),
                                                  void* user);
 
-/* This machine's support for tensors on GPUs. Each library's version is as it numbers itself; 0
+/** This machine's support for tensors on GPUs. Each library's version is as it numbers itself; 0
  * means that it is missing or cannot be used. */
 typedef struct {
   size_t struct_size;
-  int32_t cuda_driver; /* 13020 is CUDA 13.2 */
+  int32_t cuda_driver; /**< 13020 is CUDA 13.2 */
   int32_t cuda_runtime;
-  int32_t nccl;        /* 22105 is 2.21.5; 0 also without a driver */
-  int32_t has_kernels; /* 1 if this library was built with them */
+  int32_t nccl;        /**< 22105 is 2.21.5; 0 also without a driver */
+  int32_t has_kernels; /**< 1 if this library was built with them */
 } perseus_gpu_support_t;
 
-/* Opens CUDA's libraries and NCCL if that has not been done yet. Does not start CUDA itself. */
+/** Opens CUDA's libraries and NCCL if that has not been done yet. Does not start CUDA itself. */
 PERSEUS_API perseus_status_t perseus_gpu_support(perseus_gpu_support_t* support);
+
+/** @} */
 
 #ifdef __cplusplus
 }

@@ -20,26 +20,32 @@ def prefix() -> Path:
 
 
 def include_dir() -> Path:
+    """Returns the folder for `#include <perseus/perseus.h>`."""
     return prefix() / "include"
 
 
 def library_dir() -> Path:
+    """Returns the folder that holds libperseus.so."""
     return prefix() / "lib"
 
 
 def cmake_dir() -> Path:
+    """Returns the folder of the CMake package, for perseus_DIR."""
     return library_dir() / "cmake/perseus"
 
 
 def cflags() -> str:
+    """Returns the flags with which a compiler finds the header."""
     return f"-I{include_dir()}"
 
 
 def libs() -> str:
+    """Returns the flags with which a linker, and the program, find the library."""
     return f"-L{library_dir()} -Wl,-rpath,{library_dir()} -lperseus"
 
 
 def main() -> None:
+    """Prints what the flags on the command line ask for."""
     parser = argparse.ArgumentParser(
         prog="python -m perseus.config", description=__doc__.splitlines()[0]
     )

@@ -233,8 +233,12 @@ class Rendezvous:
         hosts: Sequence[str] = (),
     ) -> None: ...
     @property
-    def port(self) -> int: ...
-    def stop(self) -> None: ...
+    def port(self) -> int:
+        """The port on which it listens."""
+
+    def stop(self) -> None:
+        """Stops serving. Ranks that have not met by then fail."""
+
     def note_ended(self, rank: int, how: str = "") -> None:
         """Notes that the process of this launched rank has ended.
 

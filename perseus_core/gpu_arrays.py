@@ -62,6 +62,7 @@ class GpuArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The length of each dimension."""
         return self._result.shape
 
     @property

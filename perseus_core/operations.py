@@ -106,6 +106,7 @@ def allreduce_async(
     codec: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
+    """Starts an allreduce; the Handle gives its result. See allreduce."""
     try:
         pair = _pair(array, out)
         work = (
@@ -171,6 +172,7 @@ def grouped_allreduce_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[list[Array]]:
+    """Starts a grouped allreduce; the Handle gives its result. See grouped_allreduce."""
     with refusals.refusing(OperationKind.ALLREDUCE, "grouped_allreduce", name, process_set):
         pairs = _group(arrays)
         options = _reduction(op, prescale, postscale, priority)
@@ -212,6 +214,7 @@ def broadcast_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
+    """Starts a broadcast; the Handle gives its result. See broadcast."""
     with refusals.refusing(OperationKind.BROADCAST, "broadcast", name, process_set):
         pair = _pair(array, out)
         root = whole_number("root", root)
@@ -242,6 +245,7 @@ def allgather_async(
     process_set: int = WORLD,
     callback: Callback | None = None,
 ) -> Handle[Array]:
+    """Starts an allgather; the Handle gives its result. See allgather."""
     with refusals.refusing(OperationKind.ALLGATHER, "allgather", name, process_set):
         source = _input(array)
     return _submit(
@@ -281,6 +285,7 @@ def alltoall_async(
     process_set: int = WORLD,
     callback: Callback | None = None,
 ) -> Handle[tuple[Array, list[int]]]:
+    """Starts an alltoall; the Handle gives its result. See alltoall."""
     with refusals.refusing(OperationKind.ALLTOALL, "alltoall", name, process_set):
         source = _input(array)
         rows = None if splits is None else row_counts(splits)
@@ -338,6 +343,7 @@ def reducescatter_async(
     priority: int = 0,
     callback: Callback | None = None,
 ) -> Handle[Array]:
+    """Starts a reducescatter; the Handle gives its result. See reducescatter."""
     with refusals.refusing(OperationKind.REDUCESCATTER, "reducescatter", name, process_set):
         process_set = whole_number("process_set", process_set)
         source = _input(array, lambda rows: _own_rows(rows, process_set))

@@ -80,6 +80,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
+    """Returns whether the process is in a job: between init and shutdown."""
     return _engine.is_initialized()
 
 

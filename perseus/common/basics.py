@@ -78,27 +78,35 @@ class Basics:
         sets.forget()
 
     def is_initialized(self) -> bool:
+        """Returns whether the process is in a job: between init and shutdown."""
         return perseus_core.is_initialized()
 
     def rank(self) -> int:
+        """Returns this process's rank. It and the next five raise ValueError before init."""
         return perseus_core.rank()
 
     def size(self) -> int:
+        """Returns the number of ranks."""
         return perseus_core.size()
 
     def local_rank(self) -> int:
+        """Returns the rank among the ranks of this host."""
         return perseus_core.local_rank()
 
     def local_size(self) -> int:
+        """Returns the number of ranks on this host."""
         return perseus_core.local_size()
 
     def cross_rank(self) -> int:
+        """Returns the rank among the ranks with the same local rank, one on each host."""
         return perseus_core.cross_rank()
 
     def cross_size(self) -> int:
+        """Returns the number of ranks with the same local rank."""
         return perseus_core.cross_size()
 
     def is_homogeneous(self) -> bool:
+        """Returns whether every host has the same number of ranks."""
         return perseus_core.is_homogeneous()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
@@ -107,6 +115,7 @@ class Basics:
         perseus_core.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
+        """Ends the timeline. The file is complete when this returns."""
         _require_init()
         perseus_core.stop_timeline()
 
@@ -137,6 +146,7 @@ class Basics:
         return not self.mpi_enabled()
 
     def gloo_built(self) -> bool:
+        """Returns True: the rendezvous is always built in."""
         return True
 
     def nccl_built(self) -> int:
@@ -151,12 +161,15 @@ class Basics:
         return perseus_core.gpu_support().cuda_driver > 0
 
     def rocm_built(self) -> bool:
+        """Returns False: tensors on AMD's GPUs are not supported."""
         return False
 
     def ddl_built(self) -> bool:
+        """Returns False: IBM's DDL is not supported."""
         return False
 
     def ccl_built(self) -> bool:
+        """Returns False: oneCCL is not used."""
         return False
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:

@@ -79,10 +79,12 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     @property
     def type(self) -> str:
+        """The name of this kind of store."""
         return _TYPE
 
     @property
     def rank(self) -> int:
+        """The number of this worker."""
         return mpi_ops.rank()
 
     @property
@@ -92,6 +94,7 @@ class KVStore(mx.kvstore.KVStoreBase):
 
     @property
     def num_workers(self) -> int:
+        """The number of workers."""
         return mpi_ops.size()
 
     @staticmethod
@@ -199,9 +202,11 @@ class KVStore(mx.kvstore.KVStoreBase):
         self._with_optimizer().set_states(Path(fname).read_bytes())
 
     def row_sparse_pull(self, *args: Any, **kwargs: Any) -> None:
+        """Raises NotImplementedError."""
         raise NotImplementedError("sparse weights are not supported: the workers keep dense ones")
 
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
+        """Raises NotImplementedError; set PERSEUS_ALLREDUCE_DTYPE instead."""
         raise NotImplementedError(
             "MXNet's 2-bit compression is not supported; PERSEUS_ALLREDUCE_DTYPE=0 sends gradients "
             "as float16"

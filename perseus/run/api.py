@@ -71,8 +71,8 @@ def run(
       environment: more environment variables for the ranks, such as settings.
       disable_cache: has no effect, because nothing that is learned about hosts is kept.
       np, network_interface: deprecated names of num_proc and network_interfaces.
-      min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script, min_np,
-        max_np: for elastic training; refused.
+      min_num_proc, max_num_proc, min_np, max_np: for elastic training; refused.
+      slots, reset_limit, cooldown_range, host_discovery_script: for elastic training; refused.
 
     Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the
     rank; if its function raised an exception, that is the cause of the error (`__cause__`).

@@ -43,12 +43,13 @@ PACKAGES = (
     *("ccache", "clang", "libclang-rt-14-dev", "libgtest-dev", "googletest", "spin"),
     *("openssh-server", "slurm-wlm", "munge"),
     *("tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"),
+    "doxygen",
 )
 #: The groups of requirements/ that tests need, and those that all checks together need.
 TEST_GROUPS = ("build", "test", "demo")
-GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz")
+GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz", "docs")
 #: Parts that need more groups than tests do.
-CHECKS = {"lint", "fuzz"}
+CHECKS = {"lint", "fuzz", "docs"}
 #: How long each parser is fuzzed, which begins with all inputs of the tree's corpus.
 FUZZ_SECONDS = "4"
 #: Numbers of ranks at which parallel tests run.
@@ -115,6 +116,7 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         Part("limits", (_script("python_tests.py", "limits"),), needs=built),
         Part("hosts", (_script("python_tests.py", "hosts"),), needs=built),
         Part("C++ frameworks", (_script("python_tests.py", "frameworks"),), needs=built),
+        Part("docs", (_script("docs.py", "--clean"),), needs=built),
         Part("wheel", (wheel_test,), needs=built),
         Part("fuzz", (_script("fuzz.py", FUZZ_SECONDS),), needs=("address sanitizer",)),
         Part("MPI", (*mpi, _script("mpi_tests.py")), needs=built),

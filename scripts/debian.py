@@ -54,6 +54,20 @@ def _unpack(packages: list[str]) -> bool:
     )
 
 
+def missing(package: str) -> list[str]:
+    """Returns the package, and those of the packages that it depends on which are not installed."""
+    kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
+    listing = _output("apt-cache", "depends", "--recurse", *(f"--no-{k}" for k in kinds), package)
+    # Other lines are indented, or name a virtual package.
+    needed = {line for line in listing.splitlines() if line[:1].isalnum()}
+    installed = {name.partition(":")[0] for name in _output("dpkg-query", "-W").split()}
+    return sorted({package, *needed} - installed)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+
+
 def _run(command: list[str], cwd: Path | None = None) -> bool:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     result = subprocess.run(

@@ -18,8 +18,6 @@ from find_tool import find_tool
 SOURCES = debian.ROOT / "docs"
 BUILD = debian.ROOT / "build/docs"
 SITE = BUILD / "html"
-#: Doxygen and the libraries that it needs, which users other than root must unpack themselves.
-DOXYGEN = ("doxygen", "libclang-cpp14", "libclang1-14", "libllvm14", "libxapian30")
 
 
 def doxygen() -> tuple[str, dict[str, str]] | None:
@@ -29,7 +27,8 @@ def doxygen() -> tuple[str, dict[str, str]] | None:
         return program, environment
     if debian.fetch(["doxygen"], unpack=False):
         return "/usr/bin/doxygen", environment
-    prefix = debian.fetch([*DOXYGEN])
+    # What is unpacked lacks the libraries that an installation would add.
+    prefix = debian.fetch(debian.missing("doxygen"))
     if prefix is None:
         return None
     folders = {str(path.parent) for path in Path(prefix, "lib").rglob("*.so.*")}

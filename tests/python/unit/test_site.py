@@ -95,6 +95,7 @@ Args:
 
 def test_the_version_is_that_of_the_library() -> None:
     version = importlib.import_module("docsite.project").version()
-    library = ctypes.CDLL(str(config.library_dir() / "libperseus.so"))
+    (file,) = config.library_dir().glob("libperseus.so.*")
+    library = ctypes.CDLL(str(file))
     major, minor, patch = (int(part) for part in version.split("."))
     assert library.perseus_version() == major * 10000 + minor * 100 + patch

@@ -35,14 +35,17 @@ extensions = [
     "sphinx_copybutton",
     "breathe",
     "docsite.navigation",
-    "docsite.repository_links",
+    "docsite.links",
     "docsite.completeness",
     "docsite.docstrings",
     "docsite.signatures",
     "docsite.tables",
+    "docsite.code",
 ]
 
 myst_heading_anchors = 4
+# Only the commands of a console are copied.
+copybutton_exclude = ".linenos, .gp, .go"
 
 # Python.
 autodoc_mock_imports = stand_ins.MOCKED
@@ -93,5 +96,4 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
-pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "github-dark"

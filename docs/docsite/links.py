@@ -1,7 +1,7 @@
-"""Turns links to files outside docs/ into links to the repository.
+"""Makes links that are written for a code host suit the site.
 
-A page links to ../examples/README.md, which works on a code host. The site has no such page, so
-there the link leads to the repository. Images are copied into the site, as Sphinx does by itself.
+A link to a file outside docs/, such as ../examples/README.md, leads to the repository: the site has
+no such page. A link whose text is the name of a file, such as gpu.md, shows that page's title.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from docsite.project import ROOT, address_of
 log = logging.getLogger(__name__)
 
 
-class RepositoryLinks(SphinxTransform):
-    """Handles what MyST makes of links to files that are not pages of the site."""
+class Links(SphinxTransform):
+    """Changes what MyST makes of links, before Sphinx resolves them."""
 
     default_priority = 400
 
@@ -29,9 +29,13 @@ class RepositoryLinks(SphinxTransform):
         for kind in (addnodes.download_reference, addnodes.pending_xref):
             for node in list(self.document.findall(kind)):
                 if node.get("reftype") == "myst":
-                    self._replace(node)
+                    self._lead_to_repository(node)
+        for node in self.document.findall(addnodes.pending_xref):
+            if node.get("refdomain") == "doc" and node.astext() == f"{node['reftarget']}.md":
+                node["refexplicit"] = False
+                node.children[0].clear()
 
-    def _replace(self, node: nodes.Element) -> None:
+    def _lead_to_repository(self, node: nodes.Element) -> None:
         target, _, fragment = node["reftarget"].partition("#")
         if node["refdomain"] == "doc":  # a page, without its suffix
             target, fragment = f"{target}.md", node["reftargetid"]
@@ -48,5 +52,5 @@ class RepositoryLinks(SphinxTransform):
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    app.add_transform(RepositoryLinks)
+    app.add_transform(Links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

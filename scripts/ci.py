@@ -46,10 +46,10 @@ PACKAGES = (
     "doxygen",
 )
 #: The groups of requirements/ that tests need, and those that all checks together need.
-TEST_GROUPS = ("build", "test", "demo")
-GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz", "docs")
+TEST_GROUPS = ("build", "test", "demo", "docs")
+GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz")
 #: Parts that need more groups than tests do.
-CHECKS = {"lint", "fuzz", "docs"}
+CHECKS = {"lint", "fuzz"}
 #: How long each parser is fuzzed, which begins with all inputs of the tree's corpus.
 FUZZ_SECONDS = "4"
 #: Numbers of ranks at which parallel tests run.

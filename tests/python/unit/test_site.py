@@ -99,3 +99,15 @@ def test_the_version_is_that_of_the_library() -> None:
     library = ctypes.CDLL(str(file))
     major, minor, patch = (int(part) for part in version.split("."))
     assert library.perseus_version() == major * 10000 + minor * 100 + patch
+
+
+def test_packages_that_another_needs_and_that_are_missing_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    debian = importlib.import_module("debian")
+    depends = "doxygen\n  Depends: libc6\n  Depends: libllvm14\nlibc6\nlibllvm14\n<virtual>\n"
+    installed = "bash\t5.2\nlibc6:amd64\t2.36\n"
+    monkeypatch.setattr(
+        debian, "_output", lambda *command: depends if command[0] == "apt-cache" else installed
+    )
+    assert debian.missing("doxygen") == ["doxygen", "libllvm14"]

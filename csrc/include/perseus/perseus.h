@@ -268,8 +268,8 @@ typedef struct {
   perseus_reduce_op_t reduce_op; /**< ALLREDUCE: any, ADASUM of floating types;
                                     REDUCESCATTER: SUM, AVERAGE */
   int32_t root;                  /**< BROADCAST: a rank of the world */
-  double prescale;  /**< ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first, */
-  double postscale; /**< and results are multiplied by this last */
+  double prescale;  /**< ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first */
+  double postscale; /**< ALLREDUCE, REDUCESCATTER: results are multiplied by this last */
   /** ALLTOALL: rows of the first dimension for each rank of the set; NULL for equal parts. */
   const int64_t* splits;
   int32_t split_count;

@@ -77,6 +77,9 @@ sanitize-all: env-build ## run C++ tests of code with one thread under ThreadSan
 alone: env-build ## compile each C++ source by itself, to check that it includes what it uses
 	@$(PY) scripts/cpp_tests.py --build alone
 
+docs: build env-test env-docs ## build the documentation site into build/docs/html, and check its links
+	@$(PY) scripts/docs.py
+
 lint: env-build env-lint ## clang-format, ruff and mypy
 	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	@$(VENV)/bin/ruff check .
@@ -87,9 +90,6 @@ format: env-build env-lint ## reformat the sources so that `make lint` passes
 	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format -i
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
-
-docs: build env-test env-docs ## build the documentation site into build/docs/html, and check its links
-	@$(PY) scripts/docs.py
 
 wheel: env-build ## build dist/perseus-*.whl
 	@$(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w dist . && ls -l dist/*.whl

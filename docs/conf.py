@@ -41,6 +41,7 @@ extensions = [
     "docsite.signatures",
     "docsite.tables",
     "docsite.code",
+    "docsite.c_search",
 ]
 
 myst_heading_anchors = 4

@@ -12,8 +12,11 @@ through horovod.torch's interface.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from contest import ending, report
+from contest import charts, ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, LIMITS
@@ -32,6 +35,35 @@ def default_sizes(work: str, quick: bool) -> list[int]:
     if quick:
         return QUICK_SIZES
     return SIZES if work == "allreduce" else FEWER_SIZES
+
+
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws the first collective at the fewest ranks, and in pictures beside `file`, such as
+    bandwidth-allgather.svg, each collective at all numbers of ranks."""
+    rows = charts.measured(content["rows"])
+    scale = charts.Scale(rate_text, lambda row: row["bytes"] / row["median"] / 1e3)
+    below = "what each rank gives, divided by the median time; higher is faster"
+    first = charts.panels(rows, "work", "ranks")[:1]
+    work = first[0].rows[0]["work"]
+    ranks = first[0].rows[0]["ranks"]
+    title = f"Bandwidth of {work} inside a host, {ranks} ranks"
+    charts.lines(first, file, charts.Words(title, below), x="bytes", scale=scale)
+    for work in dict.fromkeys(row["work"] for row in rows):
+        of_work = [row for row in rows if row["work"] == work]
+        charts.lines(
+            charts.panels(of_work, "ranks"),
+            file.with_stem(f"{file.stem}-{work}"),
+            charts.Words(f"Bandwidth of {work} inside a host", below),
+            x="bytes",
+            scale=scale,
+        )
+
+
+def rate_text(rate: float) -> str:
+    """Returns a rate in GB/s, as people write it."""
+    if rate < 1:
+        return f"{charts.three_digits(1000 * rate)} MB/s"
+    return f"{charts.three_digits(rate)} GB/s"
 
 
 def main() -> None:
@@ -84,14 +116,7 @@ def main() -> None:
                 bandwidth.save()
     bandwidth.save(finished=True)
     if args.plot:
-        report.plot(
-            bandwidth,
-            args.plot,
-            x="bytes",
-            panel=["work", "ranks"],
-            y_label="GB/s of what each rank gives",
-            value=lambda row: row["bytes"] / row["median"] / 1e3,
-        )
+        draw(bandwidth.content(), args.plot)
 
 
 if __name__ == "__main__":

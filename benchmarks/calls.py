@@ -16,8 +16,11 @@ here it stays there until all are done.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from contest import ending, report
+from contest import charts, ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, variant
@@ -38,6 +41,18 @@ WORKS = (
     ("64 calls until all are handed over", "calls.handed_over", 64),
     ("64 calls until all are done", "calls.done", 64),
 )
+
+
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws a panel for each interval, and number of ranks if there are several."""
+    charts.lines(
+        charts.panels(content["rows"], "work", "ranks"),
+        file,
+        charts.Words("Single allreduces, called from C", "median time for each size of a call"),
+        x="bytes",
+        scale=charts.DURATION,
+        columns=2,
+    )
 
 
 def main() -> None:
@@ -65,7 +80,7 @@ def main() -> None:
                 calls.save()
     calls.save(finished=True)
     if args.plot:
-        report.plot(calls, args.plot, x="bytes", panel=["work"], y_label="microseconds")
+        draw(calls.content(), args.plot)
 
 
 if __name__ == "__main__":

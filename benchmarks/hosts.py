@@ -32,9 +32,11 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from contest import ending, report, training_step
 from contest.arguments import Different, at_least, positive
@@ -330,6 +332,11 @@ PARTS = {
 }
 
 
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws the exposed communication of the steps."""
+    training_step.draw_exposed(content["rows"], file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -374,9 +381,7 @@ def main() -> None:
                 PARTS[part](hosts)
     everything.save(finished=True)
     if args.plot:
-        training_step.plot_exposed(
-            everything.rows, args.plot, lambda row: f"{row['work']}, {row['hosts']} hosts"
-        )
+        draw(everything.content(), args.plot)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ An iteration counts as long as its slowest rank takes. Ratios are to Perseus thr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from contest import ending, report
+from contest import charts, ending, report
 from contest.arguments import Different, at_least, float32_bytes
 from contest.conductor import Conductor
 from contest.launch import KNOWN, LIMITS
@@ -23,6 +26,19 @@ QUICK_SIZES = [4, 1024, 65536]
 
 def cpu_text(microseconds: float | None) -> str:
     return "-" if microseconds is None else f"{microseconds / 1e4:.3f} %"
+
+
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws a panel for each number of ranks."""
+    charts.lines(
+        charts.panels(content["rows"], "ranks"),
+        file,
+        charts.Words(
+            "Allreduce of few bytes inside a host", "median time from the call to the result"
+        ),
+        x="bytes",
+        scale=charts.DURATION,
+    )
 
 
 def main() -> None:
@@ -58,7 +74,7 @@ def main() -> None:
             idle.save()
     latency.save(finished=True)
     if args.plot:
-        report.plot(latency, args.plot, x="bytes", panel=["ranks"], y_label="microseconds")
+        draw(latency.content(), args.plot)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,15 @@ import argparse
 import math
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from contest import ending, simulation
+from contest import charts, ending, simulation
 from contest.arguments import Different, at_least, setting
 from contest.progress import progress
 from contest.ranks import run
-from contest.report import Report, add_arguments, plot
+from contest.report import Report, add_arguments
 
 COUNTED = ("agreements", "agreement_messages_sent", "agreement_bytes_sent", "merges", "shards")
 
@@ -197,6 +199,33 @@ def most_messages(row: dict) -> int:
     return max(row["messages_sent"][1], row["messages_received"][1])
 
 
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws the times of simulated agreements, and their messages beside `file`, in
+    negotiation-messages.svg."""
+    panels = charts.panels(content["rows"], "names", "state")
+    charts.lines(
+        panels,
+        file,
+        charts.Words(
+            "Time of an agreement, simulated",
+            "from the last rank's submission until the last rank knows the outcome",
+        ),
+        x="ranks",
+        scale=charts.DURATION,
+        columns=2,
+    )
+    charts.lines(
+        panels,
+        file.with_stem(f"{file.stem}-messages"),
+        charts.Words(
+            "Messages of an agreement, simulated", "those of the busiest rank, sent or received"
+        ),
+        x="ranks",
+        scale=charts.Scale(charts.three_digits, most_messages),
+        columns=2,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_arguments(parser)
@@ -247,12 +276,7 @@ def main() -> None:
         print_simulated(report.rows)
     report.save(finished=True)
     if args.plot:
-        panels = {"x": "ranks", "panel": ["names", "state"]}
-        plot(report, args.plot, y_label="us from the last submission", **panels)
-        messages = args.plot.with_stem(f"{args.plot.stem}-messages")
-        plot(
-            report, messages, y_label="messages of the busiest rank", value=most_messages, **panels
-        )
+        draw(report.content(), args.plot)
 
 
 if __name__ == "__main__":

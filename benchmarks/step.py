@@ -21,8 +21,11 @@ mxnet runs only this part, beside MXNet's own KVStore, with servers that sum wha
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from contest import ending, report, training_step
+from contest import charts, ending, report, training_step
 from contest.arguments import Different, at_least, positive
 from contest.conductor import Conductor
 from contest.launch import IN_GRAPHS, KNOWN, MXNET, ON_MXNET, OPTIMIZER
@@ -92,6 +95,26 @@ def measure_at_once(args: argparse.Namespace, ranks: int, at_once: report.Report
             at_once.save()
 
 
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws the exposed communication of the steps, and all gradients at once: beside `file`, in
+    step-at-once.svg, if both were measured."""
+    if content["rows"]:
+        training_step.draw_exposed(content["rows"], file)
+        if not content["at_once"]:
+            return
+        file = file.with_stem(f"{file.stem}-at-once")
+    charts.by_ranks(
+        content["at_once"],
+        file,
+        charts.Words(
+            "All gradients of a model at once",
+            "median time from the first gradient's submission until all are reduced",
+        ),
+        case="work",
+        scale=charts.DURATION,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=at_least(2), nargs="+", action=Different, default=[2])
@@ -106,8 +129,6 @@ def main() -> None:
     only_at_once = args.framework != "torch"
     if only_at_once and args.only == "steps":
         parser.error(f"argument --only: with {args.framework} gradients are measured at once only")
-    if args.plot and args.only == "at-once" and not only_at_once:
-        parser.error("argument --plot: steps are drawn, and --only at-once leaves them out")
     steps = report.Report(
         "step",
         file=args.json,
@@ -122,12 +143,8 @@ def main() -> None:
         if args.only != "steps":
             measure_at_once(args, ranks, at_once)
     steps.save(finished=True)
-    if args.plot and only_at_once:
-        report.plot(at_once, args.plot, x="ranks", panel=["work"], y_label="us")
-    elif args.plot:
-        training_step.plot_exposed(
-            steps.rows, args.plot, lambda row: f"{row['work']}, {row['ranks']} ranks"
-        )
+    if args.plot:
+        draw(steps.content(), args.plot)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from contest import ending, report
+from contest import charts, ending, report
 from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
 from contest.launch import IN_GRAPHS, KNOWN, Contender
@@ -56,6 +58,21 @@ def images_a_second(times: Times, images: int) -> Times:
 
 def rate_text(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.0f}"
+
+
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws a row of panels for each model."""
+    charts.by_ranks(
+        content["rows"],
+        file,
+        charts.Words(
+            "Training on MNIST digits",
+            f"images a second of all ranks, {content['batch']} images a rank in each step, median; "
+            "more is faster",
+        ),
+        case="model",
+        scale=charts.Scale(lambda rate: f"{charts.three_digits(rate)}"),
+    )
 
 
 def main() -> None:
@@ -104,7 +121,7 @@ def main() -> None:
                 training.save()
     training.save(finished=True)
     if args.plot:
-        report.plot(training, args.plot, x="ranks", panel=["model"], y_label="images/s")
+        draw(training.content(), args.plot)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contest import ending, report, sweep
+from contest import charts, ending, report, sweep
 from contest.arguments import Different, at_least
 from contest.conductor import Conductor, Times
 from contest.lab import open_lab, why_not
@@ -224,22 +224,29 @@ def place_text(row: Mapping[str, Any]) -> str:
     return f"{row['work']}, {row['ranks']} ranks{hosts}"
 
 
-def plot(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Draws the times of the finalists for each work, relative to the defaults'."""
-    cases = report.measured(rows, "to_best")
-
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 1.4 + 0.4 * len(cases)), layout="constrained")
-    places = [place_text(row) for row in cases]
-    axes.barh(places, [row["to_defaults"] for row in cases], color="C0", label="tuned")
-    best = [row["to_defaults"] / row["to_best"] for row in cases]
-    axes.plot(best, places, "k|", markersize=16, label="best fixed choice of the sweep")
-    axes.axvline(1, color="grey", linestyle="--", label="defaults")
-    axes.invert_yaxis()
-    axes.set_xlabel("time of a step, as a part of the defaults'")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(file, dpi=110)
+def draw(content: Mapping[str, Any], file: Path) -> None:
+    """Draws, for each work, the time with the settings that were chosen as a part of the time with
+    the defaults, and the time with the fastest fixed ones."""
+    cases = charts.measured(content["rows"], "to_best")
+    charts.shares(
+        [
+            charts.Share(
+                place_text({**row, "work": charts.case_text("work", row["work"])}),
+                row["to_defaults"],
+                row["to_defaults"] / row["to_best"],
+            )
+            for row in cases
+        ],
+        file,
+        charts.Words(
+            "What the tuner chooses",
+            "time of all gradients at once, or of an allreduce, as a part of the time with the "
+            "defaults",
+        ),
+        share="chosen by the tuner",
+        mark="fastest fixed choice of a sweep",
+        whole="defaults",
+    )
 
 
 def main() -> None:
@@ -294,7 +301,7 @@ def main() -> None:
     print_summary(tuning.rows)
     tuning.save(finished=True)
     if args.plot:
-        plot(tuning.rows, args.plot)
+        draw(tuning.content(), args.plot)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import perseus.run
-
 T = TypeVar("T")
 
 
@@ -17,6 +15,9 @@ def run(
 ) -> list[T]:
     """Returns each rank's result. Raises SystemExit, as ending.by_exception, if a signal ended
     them."""
+    # Pictures of what ranks have done are drawn where Perseus need not be (redraw.py).
+    import perseus.run
+
     try:
         return perseus.run.run(function, args=args, num_proc=num_proc, hosts=hosts)
     except RuntimeError as error:

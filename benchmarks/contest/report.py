@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -139,6 +139,18 @@ class Report:
         self.also[name] = made.rows
         return made
 
+    def content(self) -> dict[str, Any]:
+        """Returns what the file holds, of a run that has not finished."""
+        return {
+            "program": self.program,
+            "command": ["python", f"benchmarks/{self.program}.py", *sys.argv[1:]],
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "finished": False,
+            "machine": self._machine,
+            **self.also,
+            "rows": self.rows,
+        }
+
     def save(self, *, finished: bool = False) -> None:
         """Called after each case and at the end, so that an interrupted run keeps its
         measurements."""
@@ -146,15 +158,7 @@ class Report:
             self.whole.save(finished=finished)
         if self.file is None:
             return
-        content = {
-            "program": self.program,
-            "command": ["python", f"benchmarks/{self.program}.py", *sys.argv[1:]],
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "finished": finished,
-            "machine": self._machine,
-            **self.also,
-            "rows": self.rows,
-        }
+        content = {**self.content(), "finished": finished}
         whole = self.file.resolve()
         part = whole.with_name(f".{whole.name}.part")
         part.write_text(json.dumps(content, indent=1) + "\n")
@@ -209,89 +213,3 @@ def _commit() -> str:
 
 def _version(name: str, path: list[str]) -> str | None:
     return next((found.version for found in metadata.distributions(name=name, path=path)), None)
-
-
-def measured(rows: Sequence[Mapping[str, Any]], key: str = "median") -> list[Mapping[str, Any]]:
-    """Returns the rows that have a figure under `key`; exits if none has."""
-    found = [row for row in rows if row.get(key) is not None]
-    if not found:
-        sys.exit("no plot: nothing was measured that could be drawn")
-    return found
-
-
-def plot(
-    report: Report,
-    file: Path,
-    *,
-    x: str,
-    panel: Sequence[str],
-    y_label: str,
-    value: Callable[[Mapping[str, Any]], float] = lambda row: row["median"],
-) -> None:
-    """Draws lines over `x`, on log axes: one for each contender, and a panel for each `panel`.
-
-    value: the field of a row that is drawn. The band around a line is p10 to p90.
-    """
-    drawn = measured(report.rows)
-
-    from matplotlib import pyplot, ticker
-
-    panels = list(dict.fromkeys(tuple(row[key] for key in panel) for row in drawn))
-    labels = list(dict.fromkeys(row["contender"] for row in drawn))
-    # With two keys, each value of the first has a line of panels.
-    first = list(dict.fromkeys(key[0] for key in panels))
-    panels.sort(key=lambda key: first.index(key[0]))
-    columns = len(panels) // len(first) if len(panel) > 1 else min(3, len(panels))
-    lines = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(
-        lines, columns, figsize=(1.5 + 5 * columns, 4.2 * lines), squeeze=False, sharey="row"
-    )
-    for place in list(axes.flat)[len(panels) :]:
-        place.set_visible(False)
-    for place, key in zip(axes.flat, panels, strict=False):
-        for number, label in enumerate(labels):
-            rows = [
-                row
-                for row in drawn
-                if row["contender"] == label and tuple(row[name] for name in panel) == key
-            ]
-            if not rows:
-                continue
-            rows.sort(key=lambda row: row[x])
-            at = [row[x] for row in rows]
-            ours = label.startswith("perseus")
-            style = {
-                "color": f"C{number % 10}",
-                "linewidth": 2.4 if ours else 1.3,
-                "linestyle": "--" if "limit" in label else "-",
-                "marker": "o" if ours else ".",
-            }
-            place.plot(at, [value(row) for row in rows], label=label, **style)
-            low = [value({**row, "median": row["p10"]}) for row in rows]
-            high = [value({**row, "median": row["p90"]}) for row in rows]
-            place.fill_between(at, low, high, color=style["color"], alpha=0.12, linewidth=0)
-        place.set_xscale("log", base=2)
-        place.set_yscale("log")
-        place.set_title(_case_text(dict(zip(panel, key, strict=True))))
-        place.grid(True, which="both", alpha=0.25)
-        values = sorted({row[x] for row in drawn})
-        ticks = values[:: -(-len(values) // 8)]
-        names = [bytes_text(tick) for tick in ticks] if x == "bytes" else [str(t) for t in ticks]
-        place.set_xticks(ticks, names, rotation=30 if x == "bytes" else 0)
-        place.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        place.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-        place.minorticks_off()
-        if x != "bytes":
-            place.set_xlabel(x)
-    for line in axes:
-        line[0].set_ylabel(y_label)
-    lines_of = {line.get_label(): line for place in axes.flat for line in place.get_lines()}
-    figure.legend(
-        [lines_of[label] for label in labels],
-        labels,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        frameon=False,
-    )
-    figure.tight_layout()
-    figure.savefig(file, bbox_inches="tight", dpi=110)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from contest import charts
 from contest.conductor import Conductor
 from contest.launch import KNOWN, Contender, variant
 from contest.models import forward_seconds, model
-from contest.report import Report, measured
+from contest.report import Report
 from contest.step_bound import step_seconds
 
 PERSEUS = "perseus"
@@ -140,43 +142,47 @@ def below_bound(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["exposed"] is not None and row["exposed"] < row["bound"]]
 
 
-def plot_exposed(
-    rows: Sequence[Mapping[str, Any]], file: Path, panel: Callable[[Mapping[str, Any]], str]
-) -> None:
-    """Draws bars of exposed communication, a panel for each model, with a tick for each bound.
+def draw_exposed(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Draws bars of exposed communication, a panel for each case, with a tick for each bound.
 
     Rows without exposed communication are left out.
     """
-    drawn = measured(rows, "exposed")
-
-    from matplotlib import pyplot
-
-    panels = list(dict.fromkeys(map(panel, drawn)))
-    columns = min(len(panels), 3)
-    rows_of_panels = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(
-        rows_of_panels,
-        columns,
-        figsize=(1 + 3.2 * columns, 4.2 * rows_of_panels),
-        squeeze=False,
-        layout="tight",
+    drawn = charts.measured(rows, "exposed")
+    hosts = len({(row.get("hosts"), row["ranks"]) for row in drawn}) > 1
+    titles = [_title(row, with_place=hosts) for row in drawn]
+    charts.bars(
+        [
+            charts.Panel(
+                title, [row for row, its in zip(drawn, titles, strict=True) if its == title]
+            )
+            for title in dict.fromkeys(titles)
+        ],
+        file,
+        charts.Words(
+            f"Communication that computing does not hide, {_place(drawn[0])}"
+            if not hosts
+            else "Communication that computing does not hide",
+            f"{_caps(drawn[0])}line: lower bound; both off: without priority and forward overlap",
+        ),
+        scale=charts.Scale(charts.duration, lambda row: row["exposed"]),
     )
-    for place in axes.flat[len(panels) :]:
-        place.axis("off")
-    for place, title in zip(axes.flat, panels, strict=False):
-        shown = [row for row in drawn if panel(row) == title]
-        positions = range(len(shown))
-        place.bar(
-            positions,
-            [row["exposed"] / 1e3 for row in shown],
-            color=["C0" if row["contender"].startswith(PERSEUS) else "C7" for row in shown],
-        )
-        for at, row in zip(positions, shown, strict=True):
-            place.hlines(row["bound"] / 1e3, at - 0.4, at + 0.4, colors="black", linewidth=2)
-        place.set_title(title, fontsize=10)
-        names = [row["contender"] for row in shown]
-        place.set_xticks(list(positions), names, rotation=40, ha="right", fontsize=8)
-        place.grid(True, axis="y", alpha=0.25)
-    for place in axes[:, 0]:
-        place.set_ylabel("exposed, ms (line: lower bound)")
-    figure.savefig(file, dpi=110)
+
+
+def _title(row: Mapping[str, Any], with_place: bool) -> str:
+    model = charts.case_text("work", row["work"])
+    return f"{model}, {_place(row)}" if with_place else model
+
+
+def _caps(row: Mapping[str, Any]) -> str:
+    """Returns the limits of links as people write them, from those of hosts.py, if any."""
+    if "caps" not in row:
+        return ""
+    limits = [int(number) for number in re.findall(r"\d+", row["caps"])]
+    texts = [f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit} Mbit/s" for mbit in limits]
+    kinds = [f"links of {texts[0]}", *(f"{text} a connection" for text in texts[1:])]
+    return f"{', '.join(kinds)}; "
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    hosts = f" on {row['hosts']} hosts" if row.get("hosts", 1) > 1 else ""
+    return f"{row['ranks']} ranks{hosts}"

@@ -100,7 +100,6 @@ def test_a_program_refuses_what_makes_no_sense(command: str, expected: str) -> N
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("step --only at-once", "steps are drawn, and --only at-once leaves them out"),
         ("hosts --parts links latency", "steps are drawn, and --parts leaves them out"),
         ("negotiation --simulated", "simulated ranks are drawn, and --simulated has none"),
     ],

@@ -99,7 +99,7 @@ def test_a_plot_of_nothing_ends_with_a_word(report: ModuleType, tmp_path: Path) 
     figures = report.Report("latency")
     figures.add({"bytes": 4, "ranks": 2}, NOBODY)
     with pytest.raises(SystemExit, match="nothing was measured that could be drawn"):
-        report.plot(figures, file, x="bytes", panel=["ranks"], y_label="us")
+        importlib.import_module("latency").draw(figures.content(), file)
     assert not file.exists()
 
 
@@ -107,13 +107,14 @@ def test_a_plot_of_steps_that_nobody_took_ends_with_a_word(tmp_path: Path) -> No
     training_step = importlib.import_module("contest.training_step")
     rows = [{"work": "step of vgg16", "median": None, "exposed": None}, {"work": "no step"}]
     with pytest.raises(SystemExit, match="nothing was measured that could be drawn"):
-        training_step.plot_exposed(rows, tmp_path / "figures.svg", lambda row: row["work"])
+        training_step.draw_exposed(rows, tmp_path / "figures.svg")
 
 
 def test_a_plot_of_a_tuner_that_has_not_ended_ends_with_a_word(tmp_path: Path) -> None:
     tuning = importlib.import_module("tuning")
     with pytest.raises(SystemExit, match="nothing was measured that could be drawn"):
-        tuning.plot([{"work": "allreduce", "median": 1.0}], tmp_path / "figures.svg")
+        rows = [{"work": "allreduce", "median": 1.0}]
+        tuning.draw({"rows": rows}, tmp_path / "figures.svg")
 
 
 @pytest.mark.parametrize("state", ["", "-dirty"])

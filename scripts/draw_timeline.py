@@ -7,8 +7,8 @@ which these begin.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -99,6 +99,9 @@ def draw(text: str, begin: float, end: float, title: str = "A timeline") -> str:
         clipped = min(max(time, begin), end)
         return LEFT + (WIDTH - LEFT - RIGHT) * (clipped - begin) / (end - begin)
 
+    for time in cycles:
+        if begin <= time <= end:
+            canvas.path(f"M{x(time):.1f} {TOP - 6} V{bottom}", "accent", dash="3 3", width=1)
     for i, row in enumerate(order):
         top = TOP + i * step
         label(canvas, row, top + step / 2 + 2)
@@ -106,9 +109,6 @@ def draw(text: str, begin: float, end: float, title: str = "A timeline") -> str:
         for bar, left, right in sorted(drawn, key=lambda one: one[0].depth):
             rectangle(canvas, bar, left, right, top, step - 4)
         name_bars(canvas, drawn, top + step / 2 + 2, SIZE[many])
-    for time in cycles:
-        if begin <= time <= end:
-            canvas.path(f"M{x(time):.1f} {TOP - 6} V{bottom}", "accent", dash="3 3", width=1)
     spacing = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if (end - begin) / s <= 12)
     for tick in range(int((end - begin) / spacing) + 1):
         at = x(begin + tick * spacing)
@@ -190,11 +190,17 @@ def colour(name: str) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) not in (3, 5):
-        sys.exit(__doc__)
-    source, target, *window = sys.argv[1:]
-    begin, end = map(float, window or ("0", "inf"))
-    Path(target).write_text(draw(Path(source).read_text(), begin, end))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("timeline", type=Path, metavar="TIMELINE.json")
+    parser.add_argument("out", type=Path, metavar="OUT.svg")
+    parser.add_argument("window", type=float, nargs="*", metavar="MS", help="from, and to")
+    args = parser.parse_args()
+    if len(args.window) not in (0, 2):
+        parser.error(f"the window is {args.window}; it must be two times, FROM_MS and TO_MS")
+    begin, end = args.window or (0, float("inf"))
+    args.out.write_text(draw(args.timeline.read_text(), begin, end))
 
 
 if __name__ == "__main__":

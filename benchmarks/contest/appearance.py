@@ -54,8 +54,8 @@ LOOKS = {
     "cached-gloo": Look("Horovod, Gloo, names cached", "red", "o"),
     "coordinator-gloo": Look("Horovod, Gloo, names new", "pink", "s", DASHED),
 }
-#: What readers call the models, by the names of contest/models.py and works/training.py.
-MODELS = {
+#: What readers call models and collectives, by the names of contest/models.py and contest/works.
+NAMES = {
     "resnet50": "ResNet-50",
     "vgg16": "VGG-16",
     "googlenet": "GoogLeNet",
@@ -64,6 +64,7 @@ MODELS = {
     "ctr": "CTR, 4,000 tensors",
     "cnn": "CNN",
     "resnet": "ResNet",
+    "reducescatter": "reduce-scatter",
 }
 _ORDER = list(LOOKS)
 #: What versus.py adds to the label of another build.

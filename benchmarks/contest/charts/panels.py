@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contest.appearance import MODELS
+from contest.appearance import NAMES
 from contest.report import bytes_text
 
 Row = Mapping[str, Any]
@@ -85,8 +85,8 @@ def case_text(key: str, value: Any) -> str:
         return bytes_text(value)
     if isinstance(value, int):
         return f"{value:,} {key if value != 1 else key.removesuffix('s')}"
-    model = re.sub(r"^(all (\d+ )?gradients of|step of) | at once$", "", str(value))
-    return MODELS.get(model, model)
+    name = re.sub(r"^(all (\d+ )?gradients of|step of) | at once$", "", str(value))
+    return NAMES.get(name, name)
 
 
 def values(rows: Sequence[Row], key: str) -> list[Any]:

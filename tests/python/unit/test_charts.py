@@ -167,6 +167,7 @@ def test_rates_are_written_as_people_write_them(rate: float, text: str) -> None:
         ("bytes", 64 << 20, "64 MiB"),
         ("work", "all 161 gradients of resnet50 at once", "ResNet-50"),
         ("work", "step of vgg16", "VGG-16"),
+        ("work", "reducescatter", "reduce-scatter"),
         ("work", "broadcast", "broadcast"),
     ],
 )

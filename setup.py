@@ -21,10 +21,8 @@ from find_tool import find_tool  # noqa: E402
 
 def version() -> str:
     header = (ROOT / "csrc/include/perseus/perseus.h").read_text()
-    return ".".join(
-        re.search(rf"^#define PERSEUS_VERSION_{part} (\d+)$", header, re.M)[1]
-        for part in ("MAJOR", "MINOR", "PATCH")
-    )
+    parts = re.findall(r"^#define PERSEUS_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", header, re.M)
+    return ".".join(parts)
 
 
 TARGETS = ["perseus", "_engine", "perseus_mxnet", "perseus_tensorflow"]

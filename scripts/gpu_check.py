@@ -135,7 +135,7 @@ def with_ranks(ranks: int, *program: str | Path) -> list[str | Path]:
 
 
 def tests(ranks: int, *files: Path) -> Callable[[Context], list[str | Path]]:
-    options = ["-q", "-p", "no:cacheprovider", "-c", TESTS / "pytest.ini"]
+    options: list[str | Path] = ["-q", "-p", "no:cacheprovider", "-c", TESTS / "pytest.ini"]
     # Ranks that are out of step fail all later tests, so a few failures say enough.
     options += ["--maxfail", "20" if ranks == 1 else "3"]
     return lambda _: with_ranks(ranks, "-m", "pytest", *options, *files)
@@ -212,8 +212,11 @@ STEPS = [
         "packing real models' gradients",
         90,
         lambda context: [
-            *(sys.executable, TESTS / "copies.py", gpu_build.KERNELS),
-            *("--figures", context.figures, *(["--quick"] if context.quick else [])),
+            sys.executable,
+            TESTS / "copies.py",
+            gpu_build.KERNELS,
+            *("--figures", str(context.figures)),
+            *(["--quick"] if context.quick else []),
         ],
         why_not=no_gpu,
         shown=("copy, GB/s", *SHARES),

@@ -26,7 +26,7 @@ HOROVOD = ("horovod mpi", "horovod gloo")
 ALL_PEERS = (*HOROVOD, "torch gloo, 25 MB buckets")
 HOSTS_PEERS = (*HOROVOD, "torch gloo", "open mpi C", "mpich C")
 OPTIMIZER = "perseus, as its optimizer"
-SHAPE = {"hosts": 4, "ranks": 4}
+SHAPE: dict[str, Any] = {"hosts": 4, "ranks": 4}
 EIGHTH = "1000 Mbit/s, 125 a connection"
 CAPPED = "1000 Mbit/s, 250 a connection"
 OPEN = "1000 Mbit/s, no cap on connections"
@@ -207,7 +207,7 @@ def other_way(
 
 def exposed(model: str, label: str) -> Iterator[Line]:
     """Returns the time that a step takes beyond computing."""
-    case = {"work": f"step of {model}", "caps": CAPPED, **SHAPE}
+    case: dict[str, Any] = {"work": f"step of {model}", "caps": CAPPED, **SHAPE}
 
     def times_less(contender: str) -> Callable[[Results], tuple[float, str]]:
         def figure(results: Results) -> tuple[float, str]:
@@ -363,13 +363,11 @@ def tuned(results: Results) -> Iterator[Line]:
         how = f"{row['steps']} steps to tune"
         where = f"{row['ranks']} hosts" if row["hosts"] > 1 else f"{row['ranks']} ranks"
         text = f"tuned settings, {row['work']}, {where}"
-        yield Line(
-            text,
-            "the best of a sweep",
-            1.05,
-            False,
-            lambda _, row=row, how=how: (row["to_best"], how),
-        )
+        yield Line(text, "the best of a sweep", 1.05, False, _given(row["to_best"], how))
+
+
+def _given(ratio: float, how: str) -> Callable[[Results], tuple[float, str]]:
+    return lambda _: (ratio, how)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ class Options:
     op: int
     passes: int
     average_aggregated_gradients: bool
-    groups: int | list[list[Any]] | None
+    groups: int | Sequence[Iterable[Any]] | None
     process_set: ProcessSet
     scale_local_gradients: bool
 

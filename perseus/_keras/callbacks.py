@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -36,7 +36,14 @@ class _Callback(Protocol):
     params: dict[str, Any]
 
 
-class WithoutXla:
+if TYPE_CHECKING:
+    # The classes below come before these.
+    from keras.callbacks import Callback, ModelCheckpoint
+else:
+    Callback = ModelCheckpoint = object
+
+
+class WithoutXla(Callback):
     """Turns XLA off for a model whose gradients are reduced, because XLA cannot do that.
 
     Keras 3 on TensorFlow turns XLA on by itself if there is a GPU. If the user has asked for XLA, a
@@ -287,7 +294,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             )
 
 
-class BestModelCheckpoint:
+class BestModelCheckpoint(ModelCheckpoint):
     """A ModelCheckpoint of the best model. Set its attribute `filepath` before training.
 
     The arguments are those of ModelCheckpoint. Raises ValueError when training begins if `filepath`
@@ -302,8 +309,7 @@ class BestModelCheckpoint:
         mode: str = "auto",
         save_freq: str | int = "epoch",
     ) -> None:
-        initialize: Any = super().__init__
-        initialize(
+        super().__init__(
             # Only the suffix of this name matters; `filepath` replaces it.
             "best.weights.h5" if save_weights_only else "best.keras",
             monitor=monitor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perseus._keras.backend import Backend, Options
 from perseus._keras.reducer import Reducer
@@ -11,8 +11,14 @@ __all__ = ["Distributed", "reducers_of"]
 
 _REDUCER = "_perseus_reducer"
 
+if TYPE_CHECKING:
+    # What `of` makes derives from the class of an optimizer, too.
+    from keras.optimizers import Optimizer as _Optimizer
+else:
+    _Optimizer = object
 
-class Distributed:
+
+class Distributed(_Optimizer):
     """Comes before the optimizer's own class.
 
     The classes that of() makes hold the options of the reduction, so that their from_config makes a
@@ -24,7 +30,7 @@ class Distributed:
 
     @classmethod
     def of(cls, optimizer: Any, backend: Backend, options: Options) -> Any:
-        own = type(optimizer)
+        own: Any = type(optimizer)
         members = {
             "__module__": own.__module__,
             "__doc__": own.__doc__,

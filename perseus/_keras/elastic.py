@@ -154,7 +154,7 @@ class UpdateEpochStateCallback:
     def __init__(self, state: State) -> None:
         super().__init__()
         self.state: Any = state
-        self.initial_epoch = state.epoch
+        self.initial_epoch: int = self.state.epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.initial_epoch = self.state.epoch

@@ -35,7 +35,7 @@ class Keras3Distributed(Distributed):
         return list(self._trainable_variables) if self.built else []
 
     def _count_a_pass(self) -> None:
-        counted = getattr(self, "inner_optimizer", self)
+        counted: Any = getattr(self, "inner_optimizer", self)
         counted._iterations.assign_add(1)
 
     @classmethod
@@ -71,5 +71,6 @@ def _reduce_before_loss_scaling() -> None:
         with reducer.marking():
             own(self, reduced, trainable_variables)
 
-    apply._of_perseus = True
-    scaling.apply = apply
+    marked: Any = apply
+    marked._of_perseus = True
+    scaling.apply = marked

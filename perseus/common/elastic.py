@@ -10,7 +10,7 @@ import functools
 import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import perseus_core
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -87,6 +87,10 @@ class State(ABC):
 
     def reset(self) -> None:  # noqa: B027 (empty by default)
         """Called when the world has changed; a subclass may override it."""
+
+    if TYPE_CHECKING:
+        # What a subclass keeps by name, such as state.epoch, are attributes.
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class ObjectState(State):

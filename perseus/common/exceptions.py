@@ -27,6 +27,8 @@ class HostsUpdatedInterrupt(RuntimeError):
 class HorovodVersionMismatchError(ImportError):
     """The framework has a version that cannot be used."""
 
+    name: str
+
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name = name

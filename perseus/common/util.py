@@ -87,7 +87,11 @@ def _mxnet_has_gpu() -> bool:
     return bool(mx.context.num_gpus())
 
 
-_HAS_GPU = {"mxnet": _mxnet_has_gpu, "tensorflow": _tensorflow_has_gpu, "torch": _torch_has_gpu}
+_HAS_GPU: dict[str, Callable[[], bool]] = {
+    "mxnet": _mxnet_has_gpu,
+    "tensorflow": _tensorflow_has_gpu,
+    "torch": _torch_has_gpu,
+}
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:

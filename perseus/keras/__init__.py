@@ -21,8 +21,7 @@ from perseus._keras.binding import Functions
 from perseus._keras.optimizer import distributed_optimizer, local_variables
 from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import given_groups
-from perseus.common.process import *  # noqa: F403
-from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import *
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Sum, resolve_op
 from perseus.keras import callbacks, elastic
@@ -31,7 +30,6 @@ from perseus.keras.backend import backend as _backend
 Compression = _backend.horovod.Compression
 
 __all__ = [
-    *_process_functions,
     "Adasum",
     "Average",
     "Compression",
@@ -43,10 +41,31 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "elastic",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
     "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
     "reducescatter",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 

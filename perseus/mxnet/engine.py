@@ -16,6 +16,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from mxnet.ndarray import NDArray
 
 import perseus_core
 from perseus.common.exceptions import HorovodVersionMismatchError
@@ -38,8 +39,6 @@ __all__ = [
     "require_member",
     "submit",
 ]
-
-NDArray = mx.nd.NDArray
 
 _SENDABLE = {"float32", "float64", "float16", "uint8", "int8", "int32", "int64", "bool"}
 #: This engine of MXNet runs operations at once, and keeps no errors for later.
@@ -125,7 +124,8 @@ class Pending:
         """Returns how many rows a complete alltoall received from each rank of the set."""
         count = ctypes.c_int32()
         splits = _library.perseus_mxnet_received_splits(self._outcome, ctypes.byref(count))
-        return splits[: count.value]
+        rows: list[int] = splits[: count.value]
+        return rows
 
     def _take(self, index: int, like: NDArray) -> NDArray:
         handle = mx.base.NDArrayHandle()

@@ -32,7 +32,9 @@ def _registered(base: type[Exception], word: str) -> type[Exception]:
     return error
 
 
-_CLASSES = {base: _registered(base, base.__name__) for base in _BASES}
+_CLASSES: dict[type[Exception], type[Exception]] = {
+    base: _registered(base, base.__name__) for base in _BASES
+}
 # MXNet has a class of its own for the word ValueError.
 _registered(ValueError, "PerseusValueError")
 

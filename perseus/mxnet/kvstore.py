@@ -147,8 +147,8 @@ class KVStore(mx.kvstore.KVStoreBase):
                 op = self._checked(one, op)
                 local = self._local(one, arrays, op)
             reduced = self._reduced(one, local, op, priority)
-            if self._updates(one):
-                self._updater(one, reduced, self._values[one])
+            if (updater := self._updater_of(one)) is not None:
+                updater(one, reduced, self._values[one])
             else:
                 self._values[one] = reduced
 
@@ -173,10 +173,14 @@ class KVStore(mx.kvstore.KVStoreBase):
         for one, arrays in _pairs(key, value, OperationKind.ALLREDUCE):
             with _refusing(OperationKind.ALLREDUCE, one):
                 local = self._local(one, arrays, PerseusOp.Sum)
-            options = {"name": _name(one), "priority": priority, "op": PerseusOp.Sum}
-            if self._updates(one):
+            options: dict[str, Any] = {
+                "name": _name(one),
+                "priority": priority,
+                "op": PerseusOp.Sum,
+            }
+            if (updater := self._updater_of(one)) is not None:
                 weight = self._values[one]
-                self._updater(one, self._reduced(one, local, PerseusOp.Sum, priority), weight)
+                updater(one, self._reduced(one, local, PerseusOp.Sum, priority), weight)
                 copy_to(weight, outs[one])
             elif out is None:
                 copy_to(mpi_ops.allreduce_(local, **options), outs[one])
@@ -233,8 +237,12 @@ class KVStore(mx.kvstore.KVStoreBase):
                 "of its own"
             )
 
+    def _updater_of(self, key: Key) -> Callable[[Any, NDArray, NDArray], None] | None:
+        """Returns what updates the key's weight; None if it is reduced by name only."""
+        return None if key in self._param_only else self._updater
+
     def _updates(self, key: Key) -> bool:
-        return self._updater is not None and key not in self._param_only
+        return self._updater_of(key) is not None
 
     def _checked(self, key: Key, op: int) -> int:
         if self._updates(key) and op != PerseusOp.Sum:

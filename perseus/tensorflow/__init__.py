@@ -8,5 +8,5 @@ if importlib.util.find_spec("tensorflow") is None:
         name="tensorflow",
     )
 
-from perseus.tensorflow.horovod import *  # noqa: F403
+from perseus.tensorflow.horovod import *
 from perseus.tensorflow.horovod import __all__ as __all__

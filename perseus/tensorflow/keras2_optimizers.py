@@ -35,18 +35,18 @@ class _Keras2(Distributed):
 
     def _before_aggregating(self, pairs: Any) -> Pairs:
         """Reduces gradients, also for an optimizer that scales the loss, before it checks them."""
-        pairs = list(pairs)
+        own: Pairs = list(pairs)
         if self._is_in_loss_scaling():
             self._reducer.is_loss_scaled = True
         if self._reducer.accumulates:
             if not self._is_in_loss_scaling():
-                return pairs
-            gradients, variables = _parts(pairs)
+                return own
+            gradients, variables = _parts(own)
             return list(zip(self._reducer.agree(gradients), variables, strict=True))
         if self._reducer.is_marked():
             self._reducer.clear_mark()
-            return pairs
-        return self._with_reduced(pairs)
+            return own
+        return self._with_reduced(own)
 
     def _applying(
         self, pairs: Any, aggregates: bool, build: Callable[[Any], None], apply: Callable[..., Any]
@@ -94,12 +94,13 @@ class Keras2Distributed(_Keras2):
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         """Returns gradients, reduced over the ranks, with their variables."""
-        pairs = super().compute_gradients(loss, var_list, tape)
+        pairs: Pairs = super().compute_gradients(loss, var_list, tape)
         return self._after_computing(pairs)
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Pairs:
         pairs = self._before_aggregating(grads_and_vars)
-        return super().aggregate_gradients(pairs)
+        aggregated: Pairs = super().aggregate_gradients(pairs)
+        return aggregated
 
     def apply_gradients(
         self,
@@ -137,7 +138,8 @@ class LegacyDistributed(_Keras2):
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Pairs:
         pairs = self._before_aggregating(grads_and_vars)
-        return super()._aggregate_gradients(pairs)
+        aggregated: Pairs = super()._aggregate_gradients(pairs)
+        return aggregated
 
     def apply_gradients(
         self,

@@ -21,5 +21,5 @@ import torch.distributed
 if torch.distributed.is_available():
     from perseus.torch import c10d as c10d  # registers the backend "perseus"
 
-from perseus.torch.horovod import *  # noqa: F403
+from perseus.torch.horovod import *
 from perseus.torch.horovod import __all__ as __all__

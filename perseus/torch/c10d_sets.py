@@ -43,7 +43,8 @@ def open_set(options: Any, ranks: list[int]) -> int:
 def _next_number() -> int:
     """Returns a number that no set has had."""
     world = dist.distributed_c10d._get_default_store()
-    return _last_set_before + world.add(_SETS, 1)
+    count: int = world.add(_SETS, 1)
+    return _last_set_before + count
 
 
 def _open_numbered(number: int, ranks: list[int]) -> int:

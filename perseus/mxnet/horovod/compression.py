@@ -9,6 +9,8 @@ import numpy as np
 from perseus.common.compression import Compressor, NoneCompressor
 from perseus.mxnet.engine import NDArray
 
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
 
 class FP16Compressor(Compressor):
     """Reduces floating-point arrays as float16."""

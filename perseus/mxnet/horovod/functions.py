@@ -70,9 +70,10 @@ def _arrays_of(name: str, value: Any) -> list[NDArray] | None:
     if not isinstance(value, mx.gluon.Parameter):
         raise ValueError(f"invalid params: {name} is {type(value).__name__}")
     try:
-        return value.list_data()
+        arrays: list[NDArray] = value.list_data()
     except mx.gluon.parameter.DeferredInitializationError:
         return None
+    return arrays
 
 
 def _broadcast(of_devices: list[NDArray], root_rank: int, name: str) -> None:

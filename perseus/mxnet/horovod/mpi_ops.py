@@ -25,8 +25,7 @@ from typing import Any
 import mxnet as mx
 
 import perseus_core
-from perseus.common.process import *  # noqa: F403
-from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import *
 from perseus.common.process import basics as _basics
 from perseus.common.process import is_homogeneous, is_initialized, size
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
@@ -46,7 +45,10 @@ from perseus_core import OperationKind
 from perseus_core.arguments import real_number, row_counts, whole_number
 
 
-def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None) -> None:
+# They replace the functions of the same names in common.process.
+def init(  # type: ignore[no-redef]
+    comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None
+) -> None:
     """Joins the other processes of the job; see perseus.common.basics.Basics.init."""
     is_first = not is_initialized()
     _basics.init(comm, process_sets)
@@ -56,7 +58,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
         atexit.register(_drain_at_exit)
 
 
-def shutdown() -> None:
+def shutdown() -> None:  # type: ignore[no-redef]
     """Leaves the job when the operations that MXNet's engine has been given are complete.
 
     Waits for at most PERSEUS_STALL_CHECK_TIME_SECONDS for the next one; operations that other ranks
@@ -420,7 +422,6 @@ def _rows(splits: NDArray | Sequence[int] | None) -> list[int]:
 
 
 __all__ = [
-    *_process_functions,
     "Adasum",
     "Average",
     "Max",
@@ -433,10 +434,31 @@ __all__ = [
     "alltoall",
     "broadcast",
     "broadcast_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
+    "init",
     "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
     "reducescatter",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -104,7 +104,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 def reduces(process_set: ProcessSet) -> bool:
     """Returns whether this rank has other ranks to reduce with."""
-    return bool(process_set.included()) and process_set.size() > 1
+    return bool(process_set.included()) and (process_set.size() or 0) > 1
 
 
 def reduce_named(
@@ -120,7 +120,7 @@ def reduce_named(
       num_groups: into how many groups to split them, each of one type; 0 to reduce them one by one.
       predivide: they are divided by it before the sum, and multiplied by it after.
     """
-    scales = {
+    scales: dict[str, Any] = {
         "prescale_factor": 1.0 / predivide,
         "postscale_factor": predivide,
         "process_set": process_set,

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from perseus.common.compression import Compressor, NoneCompressor
 
+__all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+
 
 class FP16Compressor(Compressor):
     """Reduces floating-point tensors as float16."""

@@ -67,11 +67,12 @@ class _Plan(NamedTuple):
         number = set_id(process_set)
         if number == WORLD:
             return self._reduce(process_set, gradients)
-        return tf.cond(
+        reduced: list[Any] = tf.cond(
             tf.equal(process_set_included_op(number), 1),
             lambda: self._reduce(process_set, gradients),
             lambda: [_identity(each) for each in gradients],
         )
+        return reduced
 
     def _reduce(self, process_set: ProcessSet, gradients: list[Any]) -> list[Any]:
         results = list(gradients)
@@ -269,7 +270,7 @@ def _takes_part(process_set: ProcessSet) -> bool:
     """
     if not tf.executing_eagerly():
         return True
-    return process_set.included() and process_set.size() > 1
+    return bool(process_set.included()) and (process_set.size() or 0) > 1
 
 
 def _identity(gradient: Any) -> Any:

@@ -56,7 +56,7 @@ def DistributedGradientTape(
         raise TypeError(f"gradtape is {type(gradtape).__name__}; it takes a tf.GradientTape")
     if isinstance(gradtape, _DistributedGradientTape):
         raise ValueError("the tape is a DistributedGradientTape already")
-    cls = type(
+    cls: Any = type(
         type(gradtape).__name__,
         (_DistributedGradientTape, type(gradtape)),
         {"__module__": __name__, "__doc__": type(gradtape).__doc__},

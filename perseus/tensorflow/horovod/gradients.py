@@ -42,11 +42,12 @@ def _allreduce_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
 
 @tf.RegisterGradient("HorovodGroupedAllreduce")
 def _grouped_allreduce_grad(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor]:
-    return ops.horovod_grouped_allreduce(
+    reduced: list[tf.Tensor] = ops.horovod_grouped_allreduce(
         list(grads),
         **_attributes(op, "reduce_op", *_SCALES, *_PLACE),
         **_named(op, op.type, grads[0]),
     )
+    return reduced
 
 
 @tf.RegisterGradient("PerseusAllreduceEach")

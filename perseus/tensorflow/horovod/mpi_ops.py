@@ -22,8 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from perseus.common.process import *  # noqa: F403
-from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import *
 from perseus.common.process import is_homogeneous
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum
@@ -82,11 +81,12 @@ def _grouped_allreduce(
     with refusing(OperationKind.ALLREDUCE, "HorovodGroupedAllreduce", name, process_set):
         tensors = [sendable(tensor) for tensor in tensors]
         how = reducing(op, prescale_factor, postscale_factor)
-    return ops.horovod_grouped_allreduce(
+    reduced: list[tf.Tensor] = ops.horovod_grouped_allreduce(
         tensors,
         **how,
         **matched("HorovodGroupedAllreduce", tensors[0], name, ignore_name_scope, process_set),
     )
+    return reduced
 
 
 def _reducescatter(
@@ -125,11 +125,12 @@ def _grouped_reducescatter(
     with refusing(OperationKind.REDUCESCATTER, "HorovodGroupedReducescatter", name, process_set):
         tensors = [sendable(tensor) for tensor in tensors]
         how = reducing(op, prescale_factor, postscale_factor)
-    return ops.horovod_grouped_reducescatter(
+    own_rows: list[tf.Tensor] = ops.horovod_grouped_reducescatter(
         tensors,
         **how,
         **matched("HorovodGroupedReducescatter", tensors[0], name, ignore_name_scope, process_set),
     )
+    return own_rows
 
 
 def allgather(
@@ -161,10 +162,11 @@ def grouped_allgather(
         tensors = [sendable(tensor) for tensor in tensors]
     if not tensors:
         return []
-    return ops.horovod_grouped_allgather(
+    gathered: list[tf.Tensor] = ops.horovod_grouped_allgather(
         tensors,
         **matched("HorovodGroupedAllgather", tensors[0], name, ignore_name_scope, process_set),
     )
+    return gathered
 
 
 def broadcast(
@@ -323,7 +325,6 @@ def local_rank_op(name: str | None = None) -> tf.Tensor:
 
 
 __all__ = [
-    *_process_functions,
     "Adasum",
     "Average",
     "Max",
@@ -334,12 +335,33 @@ __all__ = [
     "alltoall",
     "broadcast",
     "broadcast_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
+    "init",
     "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
     "local_rank_op",
+    "local_size",
     "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "process_set_included_op",
+    "rank",
     "rank_op",
+    "rocm_built",
+    "shutdown",
+    "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -128,7 +128,9 @@ def in_graph(
     if not tf.executing_eagerly():
         return lambda tensors: function(*key, process_set, tensors)
     # The number in a graph is not valid after shutdown and init.
-    return _graph(function, process_set, set_id(process_set), *key)
+    graph: Callable[[list[Any]], list[Any]]
+    graph = _graph(function, process_set, set_id(process_set), *key)
+    return graph
 
 
 @lru_cache(maxsize=256)

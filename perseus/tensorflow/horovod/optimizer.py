@@ -20,8 +20,6 @@ from perseus_core import WORLD
 
 __all__ = ["DistributedOptimizer"]
 
-_LegacyOptimizer = tf.compat.v1.train.Optimizer
-
 
 def DistributedOptimizer(
     optimizer: Any,
@@ -70,7 +68,7 @@ def DistributedOptimizer(
     groups = given_groups(num_groups, groups)
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
-    if not isinstance(optimizer, _LegacyOptimizer):
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if op == Adasum:
             raise ValueError("op == Adasum is not supported yet with Keras")
         # Keras is only imported if it is needed.
@@ -122,7 +120,7 @@ def DistributedOptimizer(
     )
 
 
-class _Wrapper(_LegacyOptimizer):
+class _Wrapper(tf.compat.v1.train.Optimizer):
     """Passes calls on to the optimizer within."""
 
     def __init__(self, optimizer: Any, name: str | None, use_locking: bool) -> None:

@@ -1,4 +1,4 @@
 """perseus.tensorflow.horovod.keras, Horovod's interface for tf.keras, under a shorter name."""
 
-from perseus.tensorflow.horovod.keras import *  # noqa: F403
+from perseus.tensorflow.horovod.keras import *
 from perseus.tensorflow.horovod.keras import __all__ as __all__

@@ -12,8 +12,7 @@ Names and signatures are Horovod's. Tensors in CPU memory are sent without a cop
 from torch.cuda import is_available as _check_has_gpu  # noqa: F401 (other libraries call it)
 
 from perseus.common.exceptions import HorovodInternalError
-from perseus.common.process import *  # noqa: F403
-from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import *
 from perseus.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -73,7 +72,6 @@ from perseus.torch.horovod.optimizer import DistributedOptimizer
 from perseus.torch.horovod.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
-    *_process_functions,
     "Adasum",
     "Average",
     "Compression",
@@ -103,8 +101,15 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "elastic",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -113,11 +118,25 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "init",
+    "is_initialized",
     "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
+    "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

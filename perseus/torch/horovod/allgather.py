@@ -75,7 +75,9 @@ def grouped_allgather(
     """Does an allgather of several tensors as one operation. Differentiable."""
     with refusals.refusing(OperationKind.ALLGATHER, "grouped_allgather", name, set_id(process_set)):
         tensors = checked_list(tensors)
-    return HorovodGroupedAllgather.apply(name, process_set, *tensors)
+    gathered: tuple[torch.Tensor, ...]
+    gathered = HorovodGroupedAllgather.apply(name, process_set, *tensors)
+    return gathered
 
 
 def _submit(sent: Operands, prefix: str, name: str | None, set_number: int) -> int:
@@ -125,6 +127,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
     def forward(
         ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
+        gathered: tuple[torch.Tensor, ...]
         gathered = handles.synchronize(grouped_allgather_async(tensors, name, process_set))
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.process_set = process_set

@@ -197,11 +197,12 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[torch.Tensor]:
     """Reduces several tensors in place as one operation, and returns them."""
-    return handles.synchronize(
+    reduced: Sequence[torch.Tensor] = handles.synchronize(
         grouped_allreduce_async_(
             tensors, average, name, op, prescale_factor, postscale_factor, process_set
         )
     )
+    return reduced
 
 
 def checked_scales(prescale: float, postscale: float) -> tuple[float, float]:

@@ -75,7 +75,8 @@ def _as_rows(splits: torch.Tensor | Sequence[int]) -> list[int]:
         raise ValueError(f"splits has {splits.dim()} dimensions; it takes one number for each rank")
     if splits.numel() and (splits.is_floating_point() or splits.is_complex()):
         raise ValueError(f"splits is {splits.dtype}; it takes whole numbers")
-    return splits.tolist()
+    rows: list[int] = splits.tolist()
+    return rows
 
 
 class HorovodAlltoall(torch.autograd.Function):

@@ -8,6 +8,14 @@ import torch
 
 from perseus.common.compression import Compressor, NoneCompressor
 
+__all__ = [
+    "Compression",
+    "Compressor",
+    "FP16Compressor",
+    "NoneCompressor",
+    "checked_compression",
+]
+
 
 class FP16Compressor(Compressor):
     """Reduces floating-point tensors as float16."""

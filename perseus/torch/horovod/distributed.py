@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,8 +22,14 @@ from perseus.torch.horovod.partial_step import options_of, partial_groups
 from perseus_core import size
 from perseus_core.arguments import whole_number
 
+if TYPE_CHECKING:
+    # What DistributedOptimizer returns derives from the class of an optimizer, too.
+    from torch.optim import Optimizer as _Optimizer
+else:
+    _Optimizer = object
 
-class Distributed:
+
+class Distributed(_Optimizer):
     """Reduces gradients while backward runs, and lets the optimizer step with the results."""
 
     _reduces_in_backward = True
@@ -119,8 +126,7 @@ class Distributed:
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set[Any]:
         """Returns the elements that occur more than once."""
-        seen: set[Any] = set()
-        return {element for element in lst if element in seen or seen.add(element)}
+        return {element for element, count in collections.Counter(lst).items() if count > 1}
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets how many backward passes are added up before each step, from the next step on."""
@@ -165,7 +171,7 @@ class Distributed:
         them.
         """
         if closure is not None and self._should_synchronize and self._gradients is not None:
-            closure = self._synchronizing(closure)
+            closure = self._synchronizing(closure, self._gradients)
         elif self._should_synchronize:
             if self._synchronized:
                 warnings.warn(
@@ -186,10 +192,12 @@ class Distributed:
         function that updates parameters. Call that once for each parameter, when its tensor has
         been reduced.
         """
-        self._gradients.start()
-        reduced = self._gradients.take()
+        gradients = self._gradients
+        assert gradients is not None, "a rank that does not reduce gradients defers no step"
+        gradients.start()
+        reduced = gradients.take()
         options = options_of(self)
-        owned = set(self._gradients.params())
+        owned = set(gradients.params())
         # For example parameters that did not require gradients when the optimizer was made.
         local = [
             param
@@ -217,9 +225,9 @@ class Distributed:
     # PyTorch wraps the step of the optimizer's own class and runs its hooks there, so not here.
     step.hooked = True  # type: ignore[attr-defined]
 
-    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        if self._gradients.under_way():
-            self._gradients.synchronize()
+    def _synchronizing(self, closure: Callable[[], Any], gradients: Gradients) -> Callable[[], Any]:
+        if gradients.under_way():
+            gradients.synchronize()
 
         def synchronized() -> Any:
             loss = closure()
@@ -242,6 +250,6 @@ class Distributed:
         """Finishes the last step; there is nothing to do unless overlap_forward is given."""
 
 
-def _bare(cls: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+def _bare(cls: Any) -> Any:
     """Returns an empty optimizer, which gets its state from a pickle."""
     return cls.__new__(cls)

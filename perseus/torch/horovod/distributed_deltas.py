@@ -41,7 +41,9 @@ class DistributedDeltas(Distributed):
     def _step_later(
         self, closure: Callable[[], Any] | None = None
     ) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
-        params = self._gradients.params()
+        gradients = self._gradients
+        assert gradients is not None, "a rank that does not reduce changes defers no step"
+        params = gradients.params()
         before = [param.detach().clone() for param in params]
         result = super(Distributed, self).step(closure)
         grads = [param.grad for param in params]
@@ -49,8 +51,8 @@ class DistributedDeltas(Distributed):
         for param, start in zip(params, before, strict=True):
             param.grad = param.detach() - start
             param.detach().copy_(start)
-        self._gradients.start()
-        deltas = self._gradients.take()
+        gradients.start()
+        deltas = gradients.take()
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 def eager(function: Callable[P, T]) -> Callable[P, T]:
     """Decorates a function so that it is never compiled."""
     # Like torch.compiler.disable, except that this one loads the compiler only at its first call.
-    disabled = torch._disable_dynamo(function)
+    disabled: Callable[P, T] = torch._disable_dynamo(function)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -17,13 +17,18 @@ from perseus.torch.horovod.deferred_updates import DeferredUpdates
 from perseus.torch.horovod.distributed import Distributed
 from perseus.torch.horovod.watched_tensors import can_watch
 
+if TYPE_CHECKING:
+    _Next = Distributed
+else:
+    _Next = object
 
-class UpdatesInForward:
+
+class UpdatesInForward(_Next):
     """Comes before Distributed; defers the updates of a step while its gradients are reduced."""
 
     def _distribute(self, *args: Any) -> None:
         self._updates: DeferredUpdates | None = None
-        super()._distribute(*args)  # type: ignore[misc]
+        super()._distribute(*args)
         if self._gradients is not None:
             self._updates = DeferredUpdates(self._gradients)
 
@@ -36,7 +41,7 @@ class UpdatesInForward:
         self.apply_updates()
         is_reduced = self._synchronized or not self._should_synchronize
         if closure is not None or is_reduced or self._updates is None or not _can_defer(self):
-            return super().step(closure)  # type: ignore[misc]
+            return super().step(closure)
         result, reduced, update = self._step_later()
         self._updates.defer(reduced, update)
         return result
@@ -51,7 +56,7 @@ class UpdatesInForward:
     def synchronize(self) -> None:
         """Waits until all gradients are reduced, for example to clip them before step."""
         self.apply_updates()
-        super().synchronize()  # type: ignore[misc]
+        super().synchronize()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients. Those that the last step still needs are set to None."""
@@ -59,27 +64,27 @@ class UpdatesInForward:
             self._updates.keep_gradients()
             super(Distributed, self).zero_grad(*args, **kwargs)
         else:
-            super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+            super().zero_grad(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Loads the optimizer's state, and restarts the count of backward passes."""
         self.apply_updates()
-        super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
+        super().load_state_dict(*args, **kwargs)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; the deferred updates of the last step do not see it."""
         self.apply_updates()
-        super().add_param_group(param_group)  # type: ignore[misc]
+        super().add_param_group(param_group)
 
     def register_step_pre_hook(self, hook: Any) -> Any:
         """Registers a hook; it does not see the deferred updates of the last step."""
         self.apply_updates()
-        return super().register_step_pre_hook(hook)  # type: ignore[misc]
+        return super().register_step_pre_hook(hook)
 
     def register_step_post_hook(self, hook: Any) -> Any:
         """Registers a hook; it does not see the deferred updates of the last step."""
         self.apply_updates()
-        return super().register_step_post_hook(hook)  # type: ignore[misc]
+        return super().register_step_post_hook(hook)
 
     @property
     def state(self) -> Any:

@@ -90,8 +90,8 @@ def broadcast_optimizer_state(
         for param, state in zip(params, states, strict=True):
             if state:
                 optimizer.state[param] = _filled(state, tensors, param.device)
-    numbered = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
-    broadcast_parameters(numbered, root_rank, process_set)
+    named = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
+    broadcast_parameters(named, root_rank, process_set)
 
 
 @eager

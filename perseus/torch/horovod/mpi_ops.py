@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perseus.common.process import *  # noqa: F403
-from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import *
 from perseus.common.process import basics as _basics
 from perseus.common.process import is_homogeneous, is_initialized
 from perseus.common.process_sets import ProcessSet
@@ -54,14 +53,17 @@ from perseus.torch.horovod.reducescatter import (
 from perseus.torch.horovod.sparse import sparse_allreduce_async
 
 
-def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None) -> None:
+# They replace the functions of the same names in common.process.
+def init(  # type: ignore[no-redef]
+    comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = None
+) -> None:
     """Joins the other processes of the job; see perseus.common.basics.Basics.init."""
     if not is_initialized():
         handles.reset()
     _basics.init(comm, process_sets)
 
 
-def shutdown() -> None:
+def shutdown() -> None:  # type: ignore[no-redef]
     """Leaves the job. Operations in flight fail, on all ranks. init may be called again."""
     apply_all_updates()
     _basics.shutdown()
@@ -69,7 +71,6 @@ def shutdown() -> None:
 
 
 __all__ = [
-    *_process_functions,
     "Adasum",
     "Average",
     "HorovodAllgather",
@@ -97,6 +98,13 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -105,11 +113,25 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "init",
     "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
+    "rank",
     "reducescatter",
     "reducescatter_async",
+    "rocm_built",
+    "shutdown",
+    "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

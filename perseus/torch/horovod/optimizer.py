@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     *,
     overlap_forward: bool = False,
-) -> torch.optim.Optimizer:
+) -> Distributed:
     """Returns the optimizer with gradients that are reduced over the ranks before each step.
 
     Each gradient is submitted when backward has produced it, and reduced while backward continues;
@@ -77,12 +78,12 @@ def DistributedOptimizer(
     ours: type = Distributed if op != Adasum or size() == 1 else DistributedDeltas
     if overlap_forward:
         ours = type(ours.__name__, (UpdatesInForward, ours), {})
-    cls = type(
+    cls: Any = type(
         type(optimizer).__name__,
         (ours, type(optimizer)),
         {"__module__": __name__, "__doc__": type(optimizer).__doc__},
     )
-    distributed = cls.__new__(cls)
+    distributed: Distributed = cls.__new__(cls)
     # Sharing all attributes keeps momenta, hooks and schedulers, and needs no constructor call.
     # Except `step`: a scheduler stores a wrapper there that is bound to the original optimizer.
     distributed.__dict__.update(

@@ -26,7 +26,7 @@ from perseus.torch.horovod.tensors import (
     operands,
     take_result,
 )
-from perseus_core import OperationKind, engine, refusals, submission
+from perseus_core import OperationKind, engine, process_set_size, refusals, submission
 
 
 @eager
@@ -149,7 +149,8 @@ def _scatterable(sent: Operands) -> Operands:
 
 def _gradient_scale(op: int, process_set: ProcessSet, prescale: float, postscale: float) -> float:
     """Returns the factor for the gradient; for a sum it includes the number of ranks."""
-    return prescale * postscale * (process_set.size() if op == Sum else 1)
+    ranks = process_set_size(set_id(process_set)) if op == Sum else 1
+    return prescale * postscale * ranks
 
 
 class HorovodReducescatter(torch.autograd.Function):

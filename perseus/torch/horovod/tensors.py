@@ -174,7 +174,7 @@ def checked_target(tensor: torch.Tensor) -> torch.Tensor:
 
 def shares_memory(buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Returns whether the result of contiguous for the tensor is not a copy."""
-    return buffer.data_ptr() == tensor.data_ptr()
+    return bool(buffer.data_ptr() == tensor.data_ptr())
 
 
 def copied_back(buffer: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

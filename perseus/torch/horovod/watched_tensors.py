@@ -26,8 +26,8 @@ _HARMLESS = frozenset(
     [
         *(getattr(torch.Tensor, name).__get__ for name in ("grad", *_HARMLESS_PROPERTIES)),
         *(getattr(torch.Tensor, name) for name in _HARMLESS_METHODS),
-        torch.Tensor.grad.__set__,  # type: ignore[attr-defined]
-        torch.Tensor.grad.__delete__,  # type: ignore[attr-defined]
+        torch.Tensor.grad.__set__,
+        torch.Tensor.grad.__delete__,
     ]
 )
 
@@ -42,7 +42,7 @@ def watch(tensor: torch.Tensor, updates: Updates) -> None:
 
     Uses within torch._C.DisableTorchFunctionSubclass() do not call it.
     """
-    tensor._perseus_updates = updates  # type: ignore[attr-defined]
+    tensor._perseus_updates = updates
     tensor.__class__ = _WATCHED[type(tensor)]
 
 

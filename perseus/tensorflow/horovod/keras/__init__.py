@@ -20,8 +20,7 @@ from perseus._keras.binding import Functions
 from perseus._keras.optimizer import distributed_optimizer
 from perseus.common.compression import Compressor
 from perseus.common.gradient_arguments import given_groups
-from perseus.common.process import *  # noqa: F403
-from perseus.common.process import __all__ as _process_functions
+from perseus.common.process import *
 from perseus.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -34,7 +33,6 @@ from perseus.tensorflow.horovod.compression import Compression
 from perseus.tensorflow.horovod.keras import callbacks, elastic
 
 __all__ = [
-    *_process_functions,
     "Average",
     "Compression",
     "DistributedOptimizer",
@@ -46,11 +44,32 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "elastic",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
     "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
     "reducescatter",
     "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 

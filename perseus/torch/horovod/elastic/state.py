@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -30,6 +30,15 @@ __all__ = [
 T = TypeVar("T")
 
 
+class _HasStateDict(Protocol):
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+S = TypeVar("S", bound=_HasStateDict)
+
+
 class StateHandler(Generic[T]):
     """Saves and restores one kind of value, and makes it the same on all ranks."""
 
@@ -50,10 +59,10 @@ class StateHandler(Generic[T]):
         self.save()
 
 
-class _StateDictHandler(StateHandler[T]):
+class _StateDictHandler(StateHandler[S]):
     """Handles objects with state_dict and load_state_dict."""
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: S) -> None:
         super().__init__(value)
         self.save()
 
@@ -114,6 +123,8 @@ class TorchState(ObjectState):
     Values that the registry has a handler for are synced from rank 0's present state. The others
     are plain: sync gives rank 0's last saved ones.
     """
+
+    _handlers: dict[str, StateHandler[Any]]
 
     def __init__(
         self,

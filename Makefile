@@ -21,7 +21,7 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build debug test-one cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format docs wheel wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean pictures env-%
+.PHONY: help demo test build debug test-one cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format docs wheel sdist wheels wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean pictures env-%
 
 help: ## show this
 	@echo "usage: make TARGET"
@@ -92,10 +92,16 @@ format: env-build env-lint ## reformat the sources so that `make lint` passes
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-wheel: env-build ## build dist/perseus-*.whl
+wheel: env-build ## build dist/perseus_train-*.whl for the Python of .venv, to run on this machine
 	@$(PY) -m pip wheel -q --disable-pip-version-check --no-deps -w dist . && ls -l dist/*.whl
 
-wheel-test: env-build ## install the wheel with and without torch, and try Python, C and CMake
+sdist: env-build env-wheel ## build dist/perseus_train-*.tar.gz
+	@$(PY) scripts/wheels.py --sdist
+
+wheels: env-build env-wheel ## build the sdist and a manylinux wheel for each Python found, or PYTHONS="..."
+	@$(PY) scripts/wheels.py
+
+wheel-test: env-build env-wheel ## build as `make wheels`; try the wheel with frameworks, C and CMake
 	@scripts/wheel_test.sh $(abspath $(PY))
 
 model: ## check the model of agreement with spin; MODEL=--whole takes ten minutes
@@ -138,7 +144,7 @@ gpu-check: ## build, test and measure on a GPU: needs PyTorch and nvcc, no netwo
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/gpu_check.py $(FLAGS)
 
 clean: ## remove what was built; keeps .venv
-	rm -rf build dist perseus.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so
+	rm -rf build dist perseus_train.egg-info perseus_core/lib perseus_core/include perseus_core/_engine*.so
 
 env-%: ## install requirements/%.txt into .venv: make env-test, env-demo, env-lint, ...
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py $(VENV) $*

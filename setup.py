@@ -25,6 +25,19 @@ def version() -> str:
     return ".".join(parts)
 
 
+def long_description() -> str:
+    """Returns README.md for the package index, with links into the repository at this release."""
+    project = (ROOT / "pyproject.toml").read_text()
+    (repository,) = re.findall(r'^Repository = "(.*)"$', project, re.M)
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link["path"].endswith((".svg", ".png")) else "blob"
+        return f"{link['before']}{repository}/{kind}/v{version()}/{link['path']}"
+
+    link = r'(?P<before>\]\(|\b(?:href|src|srcset)=")(?![a-z]+:|#)(?P<path>[^)"#]+)'
+    return re.sub(link, absolute, (ROOT / "README.md").read_text())
+
+
 TARGETS = ["perseus", "_engine", "perseus_mxnet", "perseus_tensorflow"]
 
 
@@ -114,6 +127,8 @@ def pybind11_dir(build: Path) -> Path:
 
 setup(
     version=version(),
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
     ext_modules=[Extension("perseus_core._engine", sources=[])],
     cmdclass={"build_ext": CMakeBuild},
 )

@@ -16,5 +16,5 @@ def __getattr__(name: str) -> str:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("perseus")
+        return version("perseus-train")
     raise AttributeError(f"module 'perseus' has no attribute '{name}'")

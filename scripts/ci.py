@@ -47,9 +47,9 @@ PACKAGES = (
 )
 #: The groups of requirements/ that tests need, and those that all checks together need.
 TEST_GROUPS = ("build", "test", "demo", "docs")
-GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz")
+GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz", "wheel")
 #: Parts that need more groups than tests do.
-CHECKS = {"lint", "fuzz"}
+CHECKS = {"lint", "fuzz", "wheel"}
 #: How long each parser is fuzzed, which begins with all inputs of the tree's corpus.
 FUZZ_SECONDS = "4"
 #: Numbers of ranks at which parallel tests run.

@@ -60,9 +60,9 @@ def _lay_down_packages() -> None:
     # As pip would do, for programs that ask for the version.
     header = (ROOT / "csrc/include/perseus/perseus.h").read_text()
     version = ".".join(re.findall(r"^#define PERSEUS_VERSION_\w+ (\d+)$", header, re.M))
-    metadata = PACKAGES / f"perseus-{version}.dist-info/METADATA"
+    metadata = PACKAGES / f"perseus_train-{version}.dist-info/METADATA"
     metadata.parent.mkdir()
-    metadata.write_text(f"Metadata-Version: 2.1\nName: perseus\nVersion: {version}\n")
+    metadata.write_text(f"Metadata-Version: 2.1\nName: perseus-train\nVersion: {version}\n")
 
 
 def _tool(name: str) -> str:

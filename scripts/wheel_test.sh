@@ -1,8 +1,9 @@
 #!/bin/sh
-# Builds the wheel and installs it into a bare environment, into one with PyTorch and, later,
-# TensorFlow, and into one with MXNet. In each it tries what the wheel promises: ranks under
-# perseusrun, and C and C++ programs built with perseus.config, pkg-config and CMake after the
-# package was moved.
+# Builds the sdist and, from it, a manylinux wheel for each Python that scripts/wheels.py finds, which
+# tries each in an environment of its own. The wheel of PYTHON is then installed into a bare
+# environment, into one with PyTorch and, later, TensorFlow, and into one with MXNet. In each this
+# tries what the wheel promises: ranks under perseusrun, and C and C++ programs built with
+# perseus.config, pkg-config and CMake after the package was moved.
 #   wheel_test.sh PYTHON [--as-tested]
 # With --as-tested, the library in the wheel must be the one that `make build` put into this tree.
 set -eu
@@ -21,10 +22,9 @@ install() {
   echo "install $* ($environment): $(($(date +%s) - began)) s"
 }
 
-began=$(date +%s)
-"$python" -m pip wheel -q --disable-pip-version-check --no-deps -w "$work/wheel" "$root"
-echo "pip wheel .: $(($(date +%s) - began)) s"
-wheel=$(echo "$work"/wheel/perseus-*.whl)
+"$python" "$root/scripts/wheels.py" --out "$work/wheels"
+tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+wheel=$(echo "$work"/wheels/perseus_train-*-"$tag"-*.whl)
 
 # code LIBRARY: prints a hash of the library without symbols and the paths of a build folder.
 code() {
@@ -58,20 +58,12 @@ pip bare install -q "$wheel"
 install with-torch "$(grep '^torch==' "$root/requirements/test.txt")"
 pip with-torch freeze > "$work/before"
 pip with-torch install -q "$wheel[torch]"
-pip with-torch freeze --exclude perseus --exclude cloudpickle --exclude numpy > "$work/after"
+pip with-torch freeze --exclude perseus-train --exclude cloudpickle --exclude numpy > "$work/after"
 diff "$work/before" "$work/after"
 
 # Not in the source tree, where Python would find the packages without the wheel.
 cd "$work"
-cat > ranks.py << 'PYTHON'
-import numpy
-import perseus_core
-
-perseus_core.init()
-result = perseus_core.allreduce(numpy.ones(3), perseus_core.ReduceOp.SUM, name="ones")
-assert (result == perseus_core.size()).all(), result
-perseus_core.shutdown()
-PYTHON
+cp "$root/tests/wheel/ranks.py" .
 for environment in bare with-torch; do
   $environment/bin/perseusrun -np 2 $environment/bin/python ranks.py
   $environment/bin/python -c "

@@ -156,7 +156,7 @@ def check_build() -> int:
 
 
 def version() -> str:
-    return importlib.metadata.version("perseus")
+    return importlib.metadata.version("perseus-train")
 
 
 def make_parser() -> argparse.ArgumentParser:

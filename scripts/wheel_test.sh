@@ -22,7 +22,8 @@ install() {
   echo "install $* ($environment): $(($(date +%s) - began)) s"
 }
 
-"$python" "$root/scripts/wheels.py" --out "$work/wheels"
+# If PYTHONS names some, that of PYTHON is needed, too.
+PYTHONS=${PYTHONS:+"$python $PYTHONS"} "$python" "$root/scripts/wheels.py" --out "$work/wheels"
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 wheel=$(echo "$work"/wheels/perseus_train-*-"$tag"-*.whl)
 

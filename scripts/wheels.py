@@ -43,9 +43,6 @@ class WheelError(Exception):
 
 def candidates() -> Iterator[str]:
     """Yields the Pythons that may be there, in the order in which they are preferred."""
-    if named := os.environ.get("PYTHONS"):
-        yield from shlex.split(named)
-        return
     yield sys.executable
     pyenv = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
     for version in VERSIONS:
@@ -56,22 +53,38 @@ def candidates() -> Iterator[str]:
 
 
 def pythons() -> dict[str, str]:
-    """Returns one Python for each version that is there, by version, and says what is missing."""
+    """Returns one Python for each version, by version: those that PYTHONS names or, without it,
+    those that are there. Prints what is missing; raises WheelError if a named one is."""
+    named = shlex.split(os.environ.get("PYTHONS", ""))
     found: dict[str, str] = {}
-    for candidate in candidates():
-        done = subprocess.run([candidate, "-c", PROBE], capture_output=True, text=True)
-        if done.returncode != 0:
+    for candidate in named or candidates():
+        version, lacks = probe(candidate)
+        if version in found:
             continue
-        version, _, lacks = done.stdout.strip().partition(" ")
-        if version not in VERSIONS or version in found:
-            continue
-        if lacks:
-            print(f"no wheel with {candidate}: it lacks {lacks}", flush=True)
-        else:
+        if version in VERSIONS and not lacks:
             found[version] = candidate
-    if missing := [version for version in VERSIONS if version not in found]:
+        elif named:
+            wrong = f"is Python {version}" if version else "does not run"
+            raise WheelError(
+                f"PYTHONS names {candidate}, which {f'lacks {lacks}' if lacks else wrong}; it must "
+                f"be a Python from {VERSIONS[0]} to {VERSIONS[-1]} with its headers"
+            )
+        elif lacks:
+            print(f"no wheel with {candidate}: it lacks {lacks}", flush=True)
+    missing = [version for version in VERSIONS if version not in found]
+    if missing and not named:
         print(f"no wheel for Python {', '.join(missing)}, which was not found here", flush=True)
     return found
+
+
+def probe(python: str) -> tuple[str, str]:
+    """Returns a Python's version, and what it lacks; two empty texts if it does not run."""
+    try:
+        done = subprocess.run([python, "-c", PROBE], capture_output=True, text=True)
+    except OSError:
+        return "", ""
+    version, _, lacks = done.stdout.strip().partition(" ")
+    return version, lacks
 
 
 def build_sdist(out: Path) -> Path:
@@ -153,7 +166,7 @@ def main() -> None:
             return
         found = pythons()
         if not found:
-            raise WheelError("there is no Python from 3.10 to 3.14 that a wheel can be built with")
+            raise WheelError("there is no Python here that a wheel can be built with")
         for python in found.values():
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as work:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from perseus.common.compression import Compressor
+from perseus.common.elastic import Train
 from perseus.common.process_sets import ProcessSet
 
 __all__ = ["Accumulation", "Backend", "Options", "Reduction", "backend_named"]
@@ -112,7 +113,7 @@ class Backend(Protocol):
 
     def reducescatter(self, value: Any, name: str | None, op: int) -> Any: ...
 
-    def run_elastic(self, func: Callable[..., Any]) -> Callable[..., Any]: ...
+    def run_elastic(self, func: Train) -> Train: ...
 
 
 _MODULES = {

@@ -6,10 +6,10 @@ and, by that, in the backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from perseus._keras.backend import Backend
+from perseus.common.elastic import Train
 from perseus.common.reduce_ops import Average
 
 __all__ = ["Functions", "bound_class"]
@@ -39,7 +39,7 @@ class Functions:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def run(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self, func: Train) -> Train:
         """Decorates `train(state, ...)`, to restart from the last commit when ranks are lost."""
         return self._backend.run_elastic(func)
 

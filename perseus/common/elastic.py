@@ -10,7 +10,7 @@ import functools
 import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import perseus_core
 from perseus.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -19,6 +19,10 @@ __all__ = ["HostUpdateResult", "ObjectState", "State", "run_fn"]
 
 #: Returns rank 0's object on all ranks.
 BroadcastObject: TypeAlias = Callable[[Any], Any]
+
+
+#: A function `train(state, ...)`.
+Train = TypeVar("Train", bound=Callable[..., Any])
 
 
 class HostUpdateResult:
@@ -124,7 +128,7 @@ def _ranks() -> int:
     return perseus_core.size() if perseus_core.is_initialized() else 0
 
 
-def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
+def run_fn(func: Train, reset: Callable[[], None]) -> Train:
     """Returns `func(state, ...)` in a loop that restarts it whenever ranks are lost or join.
 
     After a HorovodInternalError the state is restored to the last commit, after a
@@ -157,4 +161,4 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 skip_sync = interrupt.skip_sync
             needs_reset = True
 
-    return wrapper
+    return cast(Train, wrapper)

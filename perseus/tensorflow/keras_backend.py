@@ -12,6 +12,7 @@ import perseus.tensorflow.horovod as horovod
 from perseus._keras.backend import Options
 from perseus._keras.distributed import Distributed
 from perseus.common.compression import Compressor
+from perseus.common.elastic import Train
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Min
 from perseus.tensorflow.horovod import functions
@@ -220,5 +221,5 @@ def reducescatter(value: Any, name: str | None, op: int) -> tf.Tensor:
     return horovod.reducescatter(tf.convert_to_tensor(value), name=name, op=op)
 
 
-def run_elastic(func: Callable[..., Any]) -> Callable[..., Any]:
+def run_elastic(func: Train) -> Train:
     return horovod.elastic.run(func)

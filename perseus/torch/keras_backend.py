@@ -11,6 +11,7 @@ import torch
 import perseus.torch.horovod as horovod
 from perseus._keras.backend import Options
 from perseus.common.compression import Compressor
+from perseus.common.elastic import Train
 from perseus.common.gradient_arguments import checked_groups
 from perseus.common.process_sets import ProcessSet
 from perseus.common.reduce_ops import Min
@@ -272,7 +273,7 @@ def reducescatter(value: Any, name: str | None, op: int) -> torch.Tensor:
     return horovod.reducescatter(_tensor(value), name=name, op=op)
 
 
-def run_elastic(func: Callable[..., Any]) -> Callable[..., Any]:
+def run_elastic(func: Train) -> Train:
     return horovod.elastic.run(func)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
 from perseus._keras.backend import backend_named
 from perseus._keras.elastic import KerasState
-from perseus.common.elastic import ObjectState, run_fn
+from perseus.common.elastic import ObjectState, Train, run_fn
 from perseus.common.exceptions import HorovodInternalError
 from perseus.tensorflow.horovod.functions import broadcast_object, broadcast_variables
 from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
@@ -18,7 +17,7 @@ from perseus.tensorflow.horovod.mpi_ops import init, rank, shutdown
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
+def run(func: Train) -> Train:
     """Decorates `train(state, ...)`, which restarts from the last commit when ranks are lost."""
 
     @functools.wraps(func)
@@ -31,7 +30,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise HorovodInternalError(str(error)) from error
 
-    return run_fn(wrapper, _reset)
+    return cast(Train, run_fn(wrapper, _reset))
 
 
 class TensorFlowKerasState(KerasState):

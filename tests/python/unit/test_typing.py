@@ -46,8 +46,12 @@ with optimizer.skip_synchronize():
     "state": """
 import perseus.torch as hvd
 
+@hvd.elastic.run
+def train(state: hvd.elastic.TorchState, epochs: int) -> float:
+    return float(state.batch * epochs)
+
 state = hvd.elastic.TorchState(batch=0)
-print(state.batch)
+print(train(state, 3) + state.batch)
 """,
     "mistakes": """
 import numpy as np

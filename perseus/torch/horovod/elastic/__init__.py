@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from perseus.common.elastic import run_fn
+from perseus.common.elastic import Train, run_fn
 from perseus.torch.horovod.elastic.sampler import ElasticSampler
 from perseus.torch.horovod.elastic.state import TorchState
 from perseus.torch.horovod.mpi_ops import init, shutdown
@@ -13,7 +10,7 @@ from perseus.torch.horovod.mpi_ops import init, shutdown
 __all__ = ["ElasticSampler", "TorchState", "run"]
 
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
+def run(func: Train) -> Train:
     """Decorates `train(state, ...)`, which restarts from the last commit when ranks are lost."""
     return run_fn(func, _reset)
 

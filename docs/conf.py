@@ -79,7 +79,7 @@ nitpick_ignore_regex = [
         r"(collections|typing|types|enum|os|pathlib|numpy|torch|tensorflow|keras|mxnet)\..*",
     ),
     (r"py:.*", r".*\.(FP16Compressor|NDArray)|NDArray"),  # of a framework
-    (r"py:.*", r"(.*\.)?T"),  # a type variable
+    (r"py:.*", r"(.*\.)?(T|Train)"),  # type variables
 ]
 
 html_theme = "furo"

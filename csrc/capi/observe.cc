@@ -57,21 +57,15 @@ perseus_status_t perseus_counters(void (*visit)(void* user, const char* name, ui
                                   void* user) {
   if (visit == nullptr) return to_c(Status::invalid_argument("the function is a null pointer"));
   Process& process = Process::instance();
-  perseus::visit_counters(process.counters, [&](const char* name, const char*, uint64_t value) {
-    visit(user, name, value);
-  });
+  perseus::visit_counters(process.counters,
+                          [&](const char* name, uint64_t value) { visit(user, name, value); });
   perseus::Mesh::Counters mesh;
   if (const auto engine = process.engine()) mesh = engine->mesh_counters();
-  visit(user, "control_messages_sent", mesh.control_messages_sent);
-  visit(user, "control_bytes_sent", mesh.control_bytes_sent);
-  visit(user, "control_messages_received", mesh.control_messages_received);
-  visit(user, "control_bytes_received", mesh.control_bytes_received);
-  visit(user, "data_bytes_sent_shm", mesh.data_bytes_sent_shm);
-  visit(user, "data_bytes_sent_tcp", mesh.data_bytes_sent_tcp);
-  visit(user, "data_bytes_sent_mpi", mesh.data_bytes_sent_mpi);
-  visit(user, "frames_sent", mesh.frames_sent);
-  visit(user, "frames_received", mesh.frames_received);
-  visit(user, "unexpected_frames", mesh.unexpected_frames);
+#define COUNTER(name, help)
+#define MESH_COUNTER(name, help) visit(user, #name, mesh.name);
+#include "observe/counters_table.inc"
+#undef COUNTER
+#undef MESH_COUNTER
   return PERSEUS_OK;
 }
 

@@ -2,12 +2,13 @@
 
 namespace perseus {
 
-void visit_counters(
-    const Counters& counters,
-    const std::function<void(const char* name, const char* meaning, uint64_t value)>& visit) {
-#define PERSEUS_VISIT_COUNTER(name, meaning) visit(#name, meaning, counters.name.value());
-  PERSEUS_COUNTERS(PERSEUS_VISIT_COUNTER)
-#undef PERSEUS_VISIT_COUNTER
+void visit_counters(const Counters& counters,
+                    const std::function<void(const char* name, uint64_t value)>& visit) {
+#define COUNTER(name, help) visit(#name, counters.name.value());
+#define MESH_COUNTER(name, help)
+#include "observe/counters_table.inc"
+#undef COUNTER
+#undef MESH_COUNTER
 }
 
 }  // namespace perseus

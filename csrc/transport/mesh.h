@@ -80,12 +80,13 @@ class Mesh {
   // after `linger` at the latest.
   virtual void close(std::chrono::milliseconds linger, std::function<void()> closed) = 0;
 
-  // Counters since creation: messages and bytes, counted apart for control and data. Any thread.
+  // The counters of observe/counters_table.inc that links count, since creation. Any thread.
   struct Counters {
-    uint64_t control_messages_sent = 0, control_bytes_sent = 0;
-    uint64_t control_messages_received = 0, control_bytes_received = 0;
-    uint64_t data_bytes_sent_shm = 0, data_bytes_sent_tcp = 0, data_bytes_sent_mpi = 0;
-    uint64_t frames_sent = 0, frames_received = 0, unexpected_frames = 0;
+#define COUNTER(name, help)
+#define MESH_COUNTER(name, help) uint64_t name = 0;
+#include "observe/counters_table.inc"
+#undef COUNTER
+#undef MESH_COUNTER
   };
   virtual Counters counters() const = 0;
 };

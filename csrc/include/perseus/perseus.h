@@ -492,7 +492,7 @@ PERSEUS_API perseus_status_t perseus_start_timeline(const char* path, int32_t ma
  * init. */
 PERSEUS_API perseus_status_t perseus_stop_timeline(void);
 
-/** Calls `visit` for every counter of this process, in a fixed order. */
+/** Calls `visit` for every counter of this process, in the order of docs/counters.md. */
 PERSEUS_API perseus_status_t perseus_counters(void (*visit)(void* user, const char* name,
                                                             uint64_t value),
                                               void* user);

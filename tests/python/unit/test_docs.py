@@ -24,7 +24,7 @@ NAMED_PATH = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", ["settings", "migrating", "performance"])
+@pytest.mark.parametrize("page", ["settings", "counters", "migrating", "performance"])
 def test_a_page_with_generated_sections_is_up_to_date(page: str) -> None:
     command = [sys.executable, str(ROOT / f"scripts/make_{page}_page.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -81,6 +81,16 @@ def test_a_name_that_only_we_have_is_in_the_table(
     monkeypatch.setattr(perseus.torch.horovod, "__all__", ["poll", "Handle"])
     monkeypatch.setattr(perseus.torch.horovod, "Handle", Path, raising=False)
     assert "| `Handle` | only here | " in migrating.names_table("horovod.torch")
+
+
+def test_a_counter_that_the_engine_lacks_is_noticed(
+    scripts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = importlib.import_module("make_counters_page")
+    page.check_names()
+    monkeypatch.setattr(page, "counters", lambda: {"agreements": 0})
+    with pytest.raises(SystemExit, match="build it again"):
+        page.check_names()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

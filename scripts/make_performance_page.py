@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -238,7 +239,7 @@ def messages(case: Mapping[str, Any]) -> Line:
         most = max(row["messages_sent"][1], row["messages_received"][1])
         return most / math.log2(case["ranks"]), f"{most}, {math.log2(case['ranks']):.0f}"
 
-    work = f"messages a rank for each, {case['ranks']:,} ranks: the most of any"
+    work = f"the most messages of a rank for it, {case['ranks']:,} ranks"
     return Line(work, "log2 of the ranks", None, False, figure)
 
 
@@ -251,8 +252,8 @@ def control_messages() -> Iterator[Line]:
         return row["agreement_messages_sent"], how
 
     for ranks in (2, 4):
-        work = f"control messages a step and rank, ResNet-50's gradients over 30 ms, {ranks} ranks"
-        yield Line(work, "a count", None, False, partial(figure, ranks=ranks))
+        work = f"control messages a rank sends in a step of ResNet-50, {ranks} ranks"
+        yield Line(work, "(a count)", None, False, partial(figure, ranks=ranks))
 
 
 def lines(results: Results) -> Iterator[Line]:
@@ -277,7 +278,7 @@ def lines(results: Results) -> Iterator[Line]:
             "a copy of each buffer by memcpy",
             **case,
         )
-        label = "each read and written in place, the least that memory allows"
+        label = "reading and writing each in place"
         yield within("", "memory limit", None, "bandwidth", label, **case)
         for peer, wanted, label in (
             ("horovod mpi", mpi, "Horovod over MPI"),
@@ -313,10 +314,10 @@ def lines(results: Results) -> Iterator[Line]:
     gloos = ("horovod gloo", "torch gloo")
     yield share_of_link("allreduce of 64 MiB, 4 hosts, 250 Mbit/s a connection", 0.92, CAPPED)
     yield against("", gloos, 3.8, "hosts", "Horovod and PyTorch over Gloo", caps=CAPPED, **large)
-    yield share_of_link("the same without a cap on connections", 0.95, OPEN)
+    yield share_of_link("allreduce of 64 MiB, 4 hosts, no cap on connections", 0.95, OPEN)
     yield against("", HOSTS_PEERS, 1, "hosts", "the fastest peer", caps=OPEN, **large)
     yield other_way(
-        "one connection of 8 slowed to a tenth",
+        "allreduce of 64 MiB, one connection of 8 slowed to a tenth",
         "none slowed",
         0.85,
         EIGHTH,
@@ -325,7 +326,7 @@ def lines(results: Results) -> Iterator[Line]:
     )
     coded = "allreduce of 64 MiB, codecs"
     yield other_way(
-        "fp16 on the wire, 250 Mbit/s a connection",
+        "allreduce of 64 MiB, fp16 on the wire, 250 Mbit/s a connection",
         "float32",
         1.9,
         CAPPED,
@@ -333,7 +334,7 @@ def lines(results: Results) -> Iterator[Line]:
         (coded, "perseus"),
     )
     yield from exposed("vgg16", "exposed communication, VGG-16, 4 hosts")
-    yield from exposed("bert-large", "the same, BERT-large")
+    yield from exposed("bert-large", "exposed communication, BERT-large, 4 hosts")
     for ranks, wanted in ((1024, 15), (16384, 100)):
         case = {"names": "ResNet-50", "state": "steady state", "ranks": ranks}
         yield against(
@@ -344,7 +345,7 @@ def lines(results: Results) -> Iterator[Line]:
             "a coordinator, no cache",
             **case,
         )
-        label = "Horovod's cache: bits over MPI"
+        label = "Horovod's cache, over MPI"
         yield against("", ["cached-mpi"], None, "negotiation", label, **case)
         yield messages(case)
     yield from control_messages()
@@ -373,14 +374,15 @@ def _given(ratio: float, how: str) -> Callable[[Results], tuple[float, str]]:
 def main() -> None:
     results = Results()
     rows = [line.row(results) for line in lines(results)]
-    columns = "| work | against | times faster, or a part of the limit | aim | here, there |"
+    columns = "| work | against | ratio | aim | Perseus, the other |"
     if (dirty := results.dirty()) and not {"--check", "--allow-dirty"} & set(sys.argv):
         files = ", ".join(f"benchmarks/results/{name}.json" for name in dirty)
         sys.exit(
             f"{files}: of a tree with changes that its commit lacks, so nobody can repeat it; "
             "measure it anew, or see --allow-dirty"
         )
-    update(PAGE, {"figures": f"{table(columns, rows)}\n{results.origins()}\n"})
+    origins = "\n".join(textwrap.fill(line, 100) for line in results.origins().splitlines())
+    update(PAGE, {"figures": f"{table(columns, rows)}\n{origins}\n"})
 
 
 if __name__ == "__main__":

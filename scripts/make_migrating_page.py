@@ -133,21 +133,21 @@ NOT_HERE = "not here"
 
 _DTYPES = MORE, "also uint8, int8, uint16, int16, bool and bfloat16, and any memory layout"
 _LAYOUT = MORE, "also bool and bfloat16, and any memory layout"
-_SAME_WORLD = PART, "no hosts are added; with `--min-np`, a reset leads to the ranks that are left"
-_NEVER = WORKS, "always says no: GPUs are those that CUDA speaks to"
+_SAME_WORLD = PART, "adds no hosts; with `--min-np`, a reset goes on with the ranks that are left"
+_NEVER = WORKS, "always false: only CUDA's GPUs are supported"
 
 #: Notes on a name, in any module, beyond that it works with Horovod's arguments.
 EVERYWHERE = {
-    "init shutdown": (MORE, "may follow each other any number of times"),
-    "start_timeline stop_timeline": (MORE, "no variable need be set at the start"),
+    "init shutdown": (MORE, "may be called in turns any number of times"),
+    "start_timeline stop_timeline": (MORE, "needs no variable to be set before"),
     "rocm_built ddl_built ccl_built": _NEVER,
-    "cuda_built": (WORKS, "whether CUDA's driver can be used here; nothing is compiled against it"),
-    "nccl_built": (WORKS, "the version of the NCCL that can be used here; 0 if there is none"),
-    "mpi_built": (WORKS, "always says yes: MPI is found when the program starts"),
-    "mpi_enabled": (WORKS, "whether mpirun or `perseusrun --mpi` started the ranks"),
-    "mpi_threads_supported": (WORKS, "whether MPI was initialised with `MPI_THREAD_MULTIPLE`"),
-    "gloo_built": (WORKS, "always says yes: the built-in transport stands for Gloo"),
-    "gloo_enabled": (WORKS, "whether they met without MPI"),
+    "cuda_built": (WORKS, "returns whether CUDA's driver can be used here"),
+    "nccl_built": (WORKS, "returns the version of the NCCL that can be used here; 0 without one"),
+    "mpi_built": (WORKS, "always true: MPI is found when the program starts"),
+    "mpi_enabled": (WORKS, "returns whether mpirun or `perseusrun --mpi` started the ranks"),
+    "mpi_threads_supported": (WORKS, "returns whether MPI has `MPI_THREAD_MULTIPLE`"),
+    "gloo_built": (WORKS, "always true: the built-in transport takes Gloo's place"),
+    "gloo_enabled": (WORKS, "returns whether the ranks met without MPI"),
     "elastic horovod.common.elastic.run_fn": _SAME_WORLD,
 }  # fmt: skip
 
@@ -161,14 +161,14 @@ OF_TORCH = {
     "grouped_reducescatter grouped_reducescatter_async": _DTYPES,
     "allgather allgather_async grouped_allgather grouped_allgather_async": _LAYOUT,
     "broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async": _LAYOUT,
-    "join": (MORE, "any number of ranks; meanwhile any operation of the others, but a broadcast "
-             "from a rank that has joined; any operation after it"),
-    "broadcast_object allgather_object": (MORE, "objects of any size and type on each rank"),
+    "join": (MORE, "at any number of ranks; the others may make any operation meanwhile, except a "
+             "broadcast from a rank that has joined"),
+    "broadcast_object allgather_object": (MORE, "each rank may give an object of any size and type"),
     "broadcast_parameters": (MORE, "also generators"),
-    "broadcast_optimizer_state": (MORE, "takes no step to make up a state"),
+    "broadcast_optimizer_state": (MORE, "takes no step to create a state"),
     "DistributedOptimizer": (MORE, "keeps the optimizer's state and hooks; "
                              "`zero_grad(set_to_none=...)` and `step(closure)` work"),
-    "SyncBatchNorm": (MORE, "on CPUs; a rank may have no rows"),
+    "SyncBatchNorm": (MORE, "also on CPUs; a rank may have no rows"),
     "horovod.torch.elastic.run": _SAME_WORLD,
     "check_extension": (NOT_HERE, "there is no extension module to check"),
     "mpi_lib": (NOT_HERE, "there is no extension module"),
@@ -183,12 +183,12 @@ OF_TENSORFLOW = {
                                             "are float64"),
     "allgather grouped_allgather broadcast alltoall": (MORE, "also bfloat16"),
     "DistributedGradientTape PartialDistributedGradientTape": (
-        MORE, "keeps the structure of the sources; `groups` of several types; also takes "
+        MORE, "keeps the structure of the sources; `groups` may mix types; also takes "
         "`unconnected_gradients` in `gradient`"),
     "broadcast_variables": (MORE, "also variables of Keras 3, and of unsigned and complex types"),
     "broadcast_": (WORKS, "also with `inplace`, through an assignment"),
     "broadcast_object broadcast_object_fn allgather_object": (
-        MORE, "the same with and without a session, which is not needed"),
+        MORE, "needs no session"),
     "SyncBatchNormalization": (MORE, "Keras 2 and 3; weighs ranks by the rows they have"),
     "horovod.tensorflow.elastic.run horovod.tensorflow.keras.elastic.run "
     "horovod.keras.elastic.run": _SAME_WORLD,

@@ -163,7 +163,7 @@ OF_TORCH = {
     "broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async": _LAYOUT,
     "join": (MORE, "at any number of ranks; the others may make any operation meanwhile, except a "
              "broadcast from a rank that has joined"),
-    "broadcast_object allgather_object": (MORE, "each rank may give an object of any size and type"),
+    "broadcast_object allgather_object": (MORE, "takes objects of any size and type"),
     "broadcast_parameters": (MORE, "also generators"),
     "broadcast_optimizer_state": (MORE, "takes no step to create a state"),
     "DistributedOptimizer": (MORE, "keeps the optimizer's state and hooks; "

@@ -17,6 +17,30 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "examples/README.md"]
 
+#: Pages whose layout is checked.
+LAID_OUT = [
+    ROOT / page
+    for page in (
+        "benchmarks/README.md",
+        "benchmarks/results/README.md",
+        "docs/architecture.md",
+        "docs/collectives.md",
+        "docs/containers.md",
+        "docs/counters.md",
+        "docs/glossary.md",
+        "docs/negotiation.md",
+        "docs/performance.md",
+        "docs/perseus-core.md",
+        "docs/quickstart.md",
+        "docs/schedule.md",
+        "docs/threads.md",
+        "docs/timeline.md",
+        "docs/transports.md",
+        "docs/troubleshooting.md",
+        "examples/README.md",
+    )
+]
+
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # `csrc/engine/engine.cc`, `perseus/torch/`: a path from the root of the repository.
 NAMED_PATH = re.compile(
@@ -111,3 +135,20 @@ def test_every_page_is_in_the_index_once() -> None:
     listed = [DOCS / link for link in links if not link.startswith("../")]
     pages = {*DOCS.glob("*.md"), *DOCS.glob("api/*.rst")} - {DOCS / "index.md"}
     assert sorted(listed) == sorted(pages)
+
+
+def by_hand(page: Path) -> str:
+    """Returns a page without its generated sections."""
+    return re.sub(r"<!-- begin .*?<!-- end \w+ -->", "", page.read_text(), flags=re.S)
+
+
+@pytest.mark.parametrize("page", LAID_OUT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped_and_code_is_fenced(page: Path) -> None:
+    """Rows of tables, pictures and lone links cannot be wrapped."""
+    text = by_hand(page)
+    fences = re.findall(r"^ *```(\w*)\n.*?^ *```$", text, re.M | re.S)
+    assert "" not in fences, "a block has no language"
+    prose = re.sub(r"^ *```\w*\n.*?^ *```$", "", text, flags=re.M | re.S)
+    long = [line for line in prose.splitlines() if len(line) > 100]
+    assert [line for line in long if not re.match(r"\||\s*!?\[", line)] == []
+    assert re.findall(r"\n\n    .*", prose) == [], "code is indented in place of fenced"

@@ -15,7 +15,11 @@ import perseus.torch.horovod
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "examples/README.md"]
+PAGES = [
+    *sorted(DOCS.glob("*.md")),
+    ROOT / "README.md",
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "benchmarks/results", "examples")),
+]
 
 #: Pages whose layout is checked.
 LAID_OUT = [

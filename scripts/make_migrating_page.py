@@ -22,7 +22,7 @@ from generated_page import ROOT, table, update
 from make_settings_page import alias
 
 from perseus import dropin
-from perseus.run.cli import make_parser
+from perseus.run.options import make_parser
 from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
 from perseus_core import settings
 

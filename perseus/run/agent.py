@@ -1,10 +1,10 @@
 """Runs a job's ranks on one host, for a launcher at the other end of stdin and stdout.
 
 It is run as a program and needs only the standard library, so that it starts quickly and works over
-ssh. The launcher sends one job (a length and JSON), and later possibly KILL with a rank, or
-TERMINATE. The agent sends frames: a kind, a rank and a payload. When stdin ends, because the
-launcher has finished or died, the agent ends everything that the ranks have started: by SIGTERM,
-and by SIGKILL after the job's grace.
+ssh. The launcher sends one job (a length and JSON), and later possibly KILL with a rank, TERMINATE,
+or KILL_ALL. The agent sends frames: a kind, a rank and a payload. On TERMINATE, and when stdin ends
+because the launcher has finished or died, the agent ends everything that the ranks have started: by
+SIGTERM, and by SIGKILL after the job's grace, which is over once all of that has ended.
 
 It has one thread. Each rank leads a session of its own. The agent adopts the processes that ranks
 leave behind, so that it can find and end them.
@@ -40,7 +40,7 @@ from typing import IO, Any
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
 STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS = range(6)
-TERMINATE, KILL = b"T", b"K"
+TERMINATE, KILL, KILL_ALL = b"T", b"K", b"A"
 RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
@@ -80,6 +80,7 @@ class Agent:
         self._ranks: dict[int, Rank] = {}  # by process id
         self._threads = threads_of_a_rank(job["local_size"], is_shared=job["shares_processors"])
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
+        self._has_killed = False
 
     def run(self) -> None:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -96,14 +97,25 @@ class Agent:
             wakeup_read, selectors.EVENT_READ, lambda: os.read(wakeup_read, 4096)
         )
         self._start()
-        while any(rank.running for rank in self._ranks.values()):
+        while self._has_work():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
             self._reap()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = time.monotonic() + 0.1
+                self._has_killed = True
         self._end_orphans()
+
+    def _has_work(self) -> bool:
+        """Returns whether a rank runs, or a process that has the grace.
+
+        A rank may be a shell that SIGTERM ends before the program that it has started.
+        """
+        if any(rank.running for rank in self._ranks.values()):
+            return True
+        has_grace = self._kill_at is not None and not self._has_killed
+        return has_grace and bool(_descendants(os.getpid()))
 
     def _start(self) -> None:
         payload = base64.b64decode(self._job["stdin"])
@@ -186,6 +198,8 @@ class Agent:
         if not command:
             self._selector.unregister(sys.stdin.fileno())
         self._terminate()
+        if command == KILL_ALL:
+            self._kill_at = time.monotonic()
 
     def _forward(self, rank: Rank, kind: int) -> bool:
         """Sends what a pipe holds to the launcher; returns whether there may be more."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import cloudpickle
 
+from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.job import Failure
 from perseus.run.raised import Raised
@@ -48,6 +49,7 @@ def run(
     max_np: int | None = None,
     *,
     environment: Mapping[str, str] | None = None,
+    grace: float = DEFAULT_GRACE_SECONDS,
 ) -> list[T]:
     """Calls `func(*args, **kwargs)` on every rank of a new job; returns the results in rank order.
 
@@ -69,6 +71,7 @@ def run(
       network_interfaces: the interfaces that the ranks use, separated by commas.
       executable: the Python that the ranks run in; this one by default.
       environment: more environment variables for the ranks, such as settings.
+      grace: seconds between SIGTERM and SIGKILL for the other ranks, when one fails.
       disable_cache: has no effect, because nothing that is learned about hosts is kept.
       np, network_interface: deprecated names of num_proc and network_interfaces.
       min_num_proc, max_num_proc, min_np, max_np: for elastic training; refused.
@@ -91,6 +94,8 @@ def run(
         raise ValueError("hosts and hostfile exclude each other")
     if use_gloo and use_mpi:
         raise ValueError("use_gloo and use_mpi exclude each other")
+    if not 0 <= grace <= 86400:
+        raise ValueError(f"grace is {grace}; it must be from 0 to 86400 (seconds)")
     if np is not None:
         num_proc = _renamed("np", np, "num_proc", None if num_proc == 1 else num_proc)
     if network_interface is not None:
@@ -118,6 +123,7 @@ def run(
         ssh_port=ssh_port,
         ssh_identity_file=ssh_identity_file,
         output_folder=output_filename,
+        grace=grace,
         verbose=bool(verbose),
         stdin=cloudpickle.dumps((func, tuple(args), dict(kwargs or {}))),
         mpi=bool(use_mpi),

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib.metadata
 import os
 import signal
 import sys
-import textwrap
 from collections.abc import Sequence
-from typing import NoReturn
 
 from perseus import dropin
+from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
-from perseus.run.output import discard
+from perseus.run.options import make_parser
 from perseus.run.program import command_of_ranks
-from perseus.run.setting_options import DEST, NOT_FOR_MPIRUN, add_setting_options
+from perseus.run.screen import discard
+from perseus.run.setting_options import NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
-#: How argparse begins its message about flags that it does not know.
-_UNRECOGNIZED = "unrecognized arguments: "
 #: The last line of a program that does not find Horovod.
 NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
@@ -35,11 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.check_build:
         return check_build()
+    if options.print_completion:
+        print(completion_script(options.print_completion), end="")
+        return 0
     try:
         if options.config_file is not None:
             apply_config(parser, options)
         for note in [*options.notes, *notes_about_mpi(options)]:
-            print(f"perseusrun: {note}", file=sys.stderr)
+            say(options, note)
         launcher, status = start(make_request(parser, options))
     except ValueError as error:
         print(f"perseusrun: {error}", file=sys.stderr)
@@ -50,12 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard(sys.stdout)
         return 128 + signal.SIGPIPE
     if status and NO_HOROVOD in launcher.last_lines():
-        print(
-            "perseusrun: the program is written for Horovod; with --drop-in, `import horovod` "
-            "gives Perseus",
-            file=sys.stderr,
+        say(
+            options,
+            "the program is written for Horovod; with --drop-in, `import horovod` gives Perseus",
         )
     return status
+
+
+def say(options: argparse.Namespace, note: str) -> None:
+    """Says what is good to know, and no error."""
+    if not options.quiet:
+        print(f"perseusrun: {note}", file=sys.stderr)
 
 
 def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request:
@@ -71,7 +76,9 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         parser.error("--min-np: mpirun ends all ranks when one fails; leave out --mpi")
     if options.least and options.least > size:
         parser.error(f"--min-np {options.least} is more than the {size} ranks that are started")
-    settings = drop_in(command) if options.drop_in else {}
+    if options.only_rank is not None and not 0 <= options.only_rank < size:
+        parser.error(f"--only-rank is {options.only_rank}; it must be from 0 to {size - 1}")
+    settings = drop_in(command, options) if options.drop_in else {}
     return Request(
         command=command,
         size=size,
@@ -82,7 +89,11 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         ssh_identity_file=options.ssh_identity_file,
         output_folder=options.output_filename,
         timestamps=options.timestamps,
+        only_rank=options.only_rank,
+        tags=options.tags,
+        grace=options.grace,
         verbose=options.verbose,
+        quiet=options.quiet,
         least=options.least,
         mpi=options.mpi,
         mpi_args=options.mpi_args,
@@ -91,7 +102,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     )
 
 
-def drop_in(command: Sequence[str]) -> dict[str, str]:
+def drop_in(command: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
     """Returns the environment in which `import horovod` gives Perseus; ValueError if it cannot."""
     is_python = os.path.basename(command[0]).startswith("python")
     if shadowed := dropin.shadow(command[1:] if is_python else []):
@@ -99,7 +110,7 @@ def drop_in(command: Sequence[str]) -> dict[str, str]:
     settings = {"PYTHONPATH": dropin.search_path(os.environ.get("PYTHONPATH"))}
     # The first entry is perseusrun's own folder, or this one: the ranks do not search it.
     if hidden := dropin.hidden_horovod(sys.path[1:]):
-        print(f"perseusrun: {hidden}", file=sys.stderr)
+        say(options, hidden)
         settings[dropin.NOTICE_SHOWN] = "1"
     return settings
 
@@ -157,134 +168,3 @@ def check_build() -> int:
 
 def version() -> str:
     return importlib.metadata.version("perseus-train")
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="perseusrun",
-        usage="perseusrun -np N [-H host:slots,...] [options] [--] "
-        "{script.py | -m module | command} ...",
-        description="Starts a command as the N ranks of a job, here or on other hosts.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(notes=[], **{DEST: {}})
-    parser.add_argument("-v", "--version", action="store_true", help="show the version, and exit")
-    parser.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="ranks to start")
-    parser.add_argument(
-        "-cb", "--check-build", action="store_true", help="show what could be found here, and exit"
-    )
-    parser.add_argument(
-        "--min-np",
-        "--min-num-proc",
-        dest="least",
-        type=_positive,
-        metavar="N",
-        help="go on without ranks that fail as long as N are left; those meet anew at their next "
-        "init()",
-    )
-    parser.add_argument(
-        "-m",
-        "--module",
-        action="store_true",
-        help="what follows is a Python module and its arguments, as with python -m",
-    )
-    hosts = parser.add_mutually_exclusive_group()
-    hosts.add_argument(
-        "-H",
-        "--hosts",
-        metavar="HOST:SLOTS,...",
-        help="hosts, and how many ranks each can run",
-    )
-    hosts.add_argument(
-        "-hostfile", "--hostfile", metavar="FILE", help="a file of lines `host slots=N`"
-    )
-    launchers = parser.add_mutually_exclusive_group()
-    launchers.add_argument(
-        "--mpi", action="store_true", help="start the ranks with mpirun (Open MPI or MPICH)"
-    )
-    launchers.add_argument(
-        "--gloo", action="store_true", help="start the ranks without mpirun (the default)"
-    )
-    parser.add_argument(
-        "--drop-in",
-        action="store_true",
-        help="`import horovod` gives Perseus in the ranks' Python programs",
-    )
-    parser.add_argument("--mpi-args", default="", metavar="ARGS", help="more arguments for mpirun")
-    parser.add_argument(
-        "--binding-args", default="", metavar="ARGS", help="mpirun's arguments for binding ranks"
-    )
-    parser.add_argument(
-        "--tcp", action="store_true", help="with --mpi: MPI uses TCP only; NCCL_IB_DISABLE=1"
-    )
-    parser.add_argument(
-        "--start-timeout",
-        type=_positive,
-        metavar="S",
-        help="seconds until all ranks must have started and met (PERSEUS_START_TIMEOUT)",
-    )
-    parser.add_argument("-p", "--ssh-port", type=_positive, metavar="PORT", help="port of sshd")
-    parser.add_argument("-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
-    parser.add_argument(
-        "--output-filename",
-        metavar="FOLDER",
-        help="keep what rank N prints in FOLDER/rank.N/stdout and stderr, too",
-    )
-    parser.add_argument(
-        "-prefix-timestamp",
-        "--prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        dest="timestamps",
-        action="store_true",
-        help="lines begin with the time",
-    )
-    parser.add_argument(
-        "--config-file", metavar="FILE", help="settings in YAML, as Horovod has them (needs PyYAML)"
-    )
-    parser.add_argument("--verbose", action="store_true", help="say what is started where")
-    add_setting_options(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Adds the engine's table of settings to the help, for which alone it loads the engine.
-
-    For a mistyped flag, it names the one that is most like it.
-    """
-
-    def error(self, message: str) -> NoReturn:
-        flag = message.removeprefix(_UNRECOGNIZED).split("=")[0].split()[0]
-        if message.startswith(_UNRECOGNIZED) and flag.startswith("-"):
-            near = difflib.get_close_matches(flag, self._option_string_actions, 1)
-            message = f"there is no flag {flag}" + (f"; did you mean {near[0]}?" if near else "")
-        super().error(message)
-
-    def format_help(self) -> str:
-        return f"{super().format_help()}\n{settings_table()}"
-
-
-def settings_table() -> str:
-    import perseus_core
-
-    lines = ["environment variables that the ranks read:"]
-    for setting in perseus_core.settings():
-        limits = f"{setting.range}, " if setting.range else ""
-        default = setting.default or "empty"
-        lines.append(f"  {setting.name} ({setting.type}, {limits}default {default})")
-        also = f" Also: {', '.join(setting.aliases)}." if setting.aliases else ""
-        indent = " " * 6
-        text = setting.help + also
-        lines += textwrap.wrap(text, 92, initial_indent=indent, subsequent_indent=indent)
-    return "\n".join(lines) + "\n"
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not above 0")
-    return number

@@ -142,6 +142,11 @@ class AgentConnection:
         self._outgoing += agent.KILL + agent.RANK.pack(rank)
         self.flush()
 
+    def kill_all(self) -> None:
+        """Tells the agent to kill its ranks and all that they have started, now."""
+        self._outgoing += agent.KILL_ALL
+        self.flush()
+
     def read(self) -> Iterator[Frame]:
         """Yields the frames that have arrived; sets `ended` at the end of the stream."""
         try:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import selectors
 import signal
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -16,6 +15,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from perseus.run import agent
+from perseus.run.ending import (
+    AGENT_SECONDS,
+    DEFAULT_GRACE_SECONDS,
+    NEVER,
+    REPORT_SECONDS,
+    Ending,
+)
 from perseus.run.environment import (
     DEFAULT_START_TIMEOUT,
     exported,
@@ -33,13 +39,6 @@ from perseus.run.hosts import Slot, is_local
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.rendezvous import ServedRendezvous
-
-# After a rank has failed, the others have REPORT_SECONDS to report what they saw of it, before they
-# get SIGTERM. GRACE_SECONDS later they get SIGKILL, and AGENT_SECONDS later the launcher gives up
-# the agents. All this takes less than 5 s.
-REPORT_SECONDS = 1.0
-GRACE_SECONDS = 2.0
-AGENT_SECONDS = 1.0
 
 
 @dataclass
@@ -59,7 +58,9 @@ class Job:
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
     start_timeout: int = DEFAULT_START_TIMEOUT
     stdin: bytes = b""  # the input of every rank
+    grace: float = DEFAULT_GRACE_SECONDS  # from SIGTERM to SIGKILL
     verbose: bool = False
+    quiet: bool = False  # whether the launcher only speaks of failures
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,12 @@ class Launcher:
         self._selector = selectors.DefaultSelector()
         self._hosts: list[AgentConnection] = []
         self._running = {slot.rank: slot for slot in job.slots}
-        self._terminate_at: float | None = None
-        self._give_up_at: float | None = None
+        self._ending = Ending(job.grace)
         self._signals: list[int] = []
         self._outcomes = RankOutcomes(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
-        self._check_abandoned_at = float("inf")
+        self._check_abandoned_at = NEVER
         self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
         self.results = {slot.rank: b"" for slot in job.slots}
@@ -160,7 +160,7 @@ class Launcher:
             "command": list(self._job.command),
             "directory": self._job.directory,
             "environment": environment,
-            "grace": GRACE_SECONDS,
+            "grace": self._job.grace,
             "local_size": len(slots),
             "shares_processors": True,
             "ranks": [{"rank": slot.rank, "environment": rank_environment(slot)} for slot in slots],
@@ -168,30 +168,35 @@ class Launcher:
         }
 
     def _watch(self) -> None:
-        while self._running:
+        while self._running or self._awaits_agents():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
             while self._signals:
                 self._interrupted(self._signals.pop(0))
             now = time.monotonic()
             self._handle_deadlines(now)
-            if self._give_up_at is not None and now >= self._give_up_at:
+            if now >= self._ending.give_up_at:
                 break
         self._fail_for_victim()
 
+    def _awaits_agents(self) -> bool:
+        """Returns whether processes that ranks have started may still have the grace."""
+        is_left = any(host.ready and not host.ended for host in self._hosts)
+        return self._ending.has_terminated and is_left
+
     def _handle_deadlines(self, now: float) -> None:
         if now >= self._start_deadline:
-            self._start_deadline = float("inf")
+            self._start_deadline = NEVER
             self._check_started()
         for rank in [rank for rank, moment in self._kill_at.items() if now >= moment]:
             del self._kill_at[rank]
             self._kill(rank)
         if now >= self._check_abandoned_at:
-            self._check_abandoned_at = float("inf")
+            self._check_abandoned_at = NEVER
             self._check_abandoned()
-        if self._terminate_at is not None and now >= self._terminate_at:
-            self._terminate_at = None
+        if now >= self._ending.terminate_at:
             self._fail_for_victim()
+            self._ending.terminate()
             self._terminate()
 
     def _terminate(self) -> None:
@@ -204,17 +209,16 @@ class Launcher:
 
     def _seconds_left(self) -> float | None:
         soonest = self._next_deadline()
-        return None if soonest == float("inf") else max(0.0, soonest - time.monotonic())
+        return None if soonest == NEVER else max(0.0, soonest - time.monotonic())
 
     def _next_deadline(self) -> float:
-        deadlines = [
+        return min(
             self._start_deadline,
-            self._terminate_at,
-            self._give_up_at,
+            self._ending.terminate_at,
+            self._ending.give_up_at,
             *self._kill_at.values(),
             self._check_abandoned_at,
-        ]
-        return min(deadline for deadline in deadlines if deadline is not None)
+        )
 
     def _check_started(self) -> None:
         silent = [host.host for host in self._hosts if not host.ready]
@@ -267,7 +271,7 @@ class Launcher:
     def _kill(self, rank: int) -> None:
         for host in self._hosts:
             if rank in self._running and rank in host.ranks:
-                self._say(
+                self._note(
                     f"the others have given up on rank {rank} on host {host.host}; killing it"
                 )
                 host.kill(rank)
@@ -327,7 +331,7 @@ class Launcher:
         elif self._victim is None:
             # Another rank failed first, and is about to exit: wait for that.
             self._victim = failure
-            self._end_in(REPORT_SECONDS)
+            self._ending.begin_in(REPORT_SECONDS)
 
     def _fail_for_victim(self) -> None:
         """Reports a rank that blames another as the failed one, if no other has failed in time."""
@@ -373,18 +377,21 @@ class Launcher:
         self.failure = Failure(rank, message, exit_code)
         others = f"; ending the other {len(self._running)}" if self._running else ""
         self._say(f"{message}{others}")
-        self._end_in(REPORT_SECONDS)
+        if rank is not None and (line := self._output.hidden_last_line(rank)):
+            self._say(f"the last line of rank {rank} on stderr: {line}")
+        self._ending.begin_in(REPORT_SECONDS)
 
     def _interrupted(self, number: int) -> None:
         if self.failure is None:
             message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
             self.failure = Failure(None, message, 128 + number)
-            self._say(message)
-        self._end_in(0)
-
-    def _end_in(self, seconds: float) -> None:
-        self._terminate_at = time.monotonic() + seconds
-        self._give_up_at = self._terminate_at + GRACE_SECONDS + AGENT_SECONDS
+            self._note(message)
+        if number != signal.SIGINT:
+            self._ending.begin_in(0)
+        elif self._ending.interrupt():
+            self._note(f"SIGINT again: killing {len(self._running)} ranks")
+            for host in self._hosts:
+                host.kill_all()
 
     @contextlib.contextmanager
     def _handling_signals(self) -> Iterator[None]:
@@ -414,8 +421,13 @@ class Launcher:
         if self._job.verbose:
             self._say(message)
 
+    def _note(self, message: str) -> None:
+        """Says what is good to know, and no failure."""
+        if not self._job.quiet:
+            self._say(message)
+
     def _say(self, message: str) -> None:
-        print(f"perseusrun: {message}", file=sys.stderr, flush=True)
+        self._output.say(f"perseusrun: {message}")
 
 
 def how_it_ended(status: int) -> tuple[str, int]:

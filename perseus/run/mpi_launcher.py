@@ -16,17 +16,17 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from perseus.run import agent
 from perseus.run.acceptor import Acceptor
+from perseus.run.ending import AGENT_SECONDS
 from perseus.run.environment import torch_environment
 from perseus.run.host_connection import AGENT, AgentConnection
 from perseus.run.hosts import is_local
-from perseus.run.job import AGENT_SECONDS, GRACE_SECONDS, Job, Launcher, how_it_ended, name_ranks
+from perseus.run.job import Job, Launcher, how_it_ended, name_ranks
 from perseus.run.master import Master
 from perseus.run.output import Output
 
@@ -72,6 +72,7 @@ class MpiLauncher(Launcher):
         self._awaited = set(self._running)  # ranks whose agents have not called yet
         self._called: dict[int, _Agent] = {}  # until all have called, and the ranks begin
         self._master: Master | None = None
+        self._mpirun_line = b""  # the incomplete last line of its output
 
     def _start(self) -> None:
         self._acceptor = Acceptor(
@@ -114,14 +115,15 @@ class MpiLauncher(Launcher):
             words = os.read(self._mpirun_output.fileno(), 65536)
         except BlockingIOError:
             return False
+        *lines, self._mpirun_line = (self._mpirun_line + words).split(b"\n")
         if not words:
             self._selector.unregister(self._mpirun_output)
             self._mpirun_output.close()
-            return False
+            lines += [self._mpirun_line] if self._mpirun_line else []
         if not self.failure:
-            sys.stderr.write(words.decode(errors="replace"))
-            sys.stderr.flush()
-        return True
+            for line in lines:
+                self._output.forward(line)
+        return bool(words)
 
     def _entered(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
         self._awaited.remove(rank)
@@ -166,7 +168,7 @@ class MpiLauncher(Launcher):
             "command": list(self._job.command),
             "directory": self._job.directory,
             "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
-            "grace": GRACE_SECONDS,
+            "grace": self._job.grace,
             "local_size": local_size,
             "shares_processors": False,  # mpirun may have bound each rank to its own
             "ranks": [{"rank": rank, "environment": place}],

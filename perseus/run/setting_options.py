@@ -256,8 +256,12 @@ class _Explain(argparse.Action):
         namespace.notes = [*namespace.notes, note]  # never changes the default list
 
 
-def add_setting_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("settings", "each sets the environment variable it names")
+def add_setting_options(parser: argparse.ArgumentParser, level: str = "effective") -> None:
+    """Adds the flags. Only at the level "all", those without effect have a help text, too."""
+    if level == "common":
+        group: argparse._ActionsContainer = parser
+    else:
+        group = parser.add_argument_group("settings", "each sets the environment variable it names")
     for option in SETTING_OPTIONS:
         group.add_argument(
             *option.flags,
@@ -267,19 +271,28 @@ def add_setting_options(parser: argparse.ArgumentParser) -> None:
             option=option,
             metavar=option.metavar if option.value is None else None,
             type=option.check,
-            help=f"{option.help} ({option.setting})",
+            help=argparse.SUPPRESS if level == "common" else f"{option.help} ({option.setting})",
         )
+    group = parser.add_argument_group("flags of horovodrun that change nothing")
     for flag, check, why in WITHOUT_MEANING:
-        parser.add_argument(
+        group.add_argument(
             flag,
             action=_Explain,
             nargs=0 if check is None else 1,
             type=check or str,
             why=why,
             fatal=False,
-            help=argparse.SUPPRESS,
+            metavar=None if check is None else "N",
+            help=why if level == "all" else argparse.SUPPRESS,
         )
+    group = parser.add_argument_group("flags of horovodrun that are refused")
     for flag, count, why in UNSUPPORTED:
-        parser.add_argument(
-            flag, action=_Explain, nargs=count, why=why, fatal=True, help=argparse.SUPPRESS
+        group.add_argument(
+            flag,
+            action=_Explain,
+            nargs=count,
+            why=why,
+            fatal=True,
+            metavar="VALUE" if count else None,
+            help=why if level == "all" else argparse.SUPPRESS,
         )

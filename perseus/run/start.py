@@ -16,6 +16,7 @@ from perseus.run.checks import (
     output_folder,
     working_directory,
 )
+from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.environment import exported, start_timeout
 from perseus.run.flag_values import words
 from perseus.run.host_connection import RemoteShell
@@ -45,7 +46,11 @@ class Request:
     ssh_identity_file: str | None = None
     output_folder: str | None = None
     timestamps: bool = False
+    only_rank: int | None = None  # shows the output of this rank alone; None: that of all
+    tags: bool = True  # whether lines begin with the rank and the stream
+    grace: float = DEFAULT_GRACE_SECONDS  # from SIGTERM to SIGKILL
     verbose: bool = False
+    quiet: bool = False  # whether the launcher only speaks of failures
     stdin: bytes = b""  # what every rank reads there
     least: int | None = None  # the job goes on as long as so many ranks are left; None: all
     mpi: bool = False
@@ -75,7 +80,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         note_on_python(request.command, environment) if here else None,
         note_on_threads(slots, environment),
     ):
-        if note:
+        if note and not request.quiet:
             print(f"perseusrun: {note}", file=sys.stderr, flush=True)
     job = Job(
         command=request.command,
@@ -87,9 +92,17 @@ def start(request: Request) -> tuple[Launcher, int]:
         start_timeout=start_timeout(environment),
         stdin=request.stdin,
         least=request.least,
+        grace=request.grace,
         verbose=request.verbose,
+        quiet=request.quiet,
     )
-    output = Output(request.size, timestamps=request.timestamps, folder=folder)
+    output = Output(
+        request.size,
+        timestamps=request.timestamps,
+        folder=folder,
+        only_rank=request.only_rank,
+        tags=request.tags,
+    )
     if request.mpi:
         return _run(_mpi_launcher(request, job, output, environment))
     names = [slot.host for slot in slots]

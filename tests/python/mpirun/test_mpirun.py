@@ -277,3 +277,33 @@ def test_a_program_in_c_is_started_by_both_alike(tmp_path: Path) -> None:
             [*launcher, program], capture_output=True, text=True, timeout=240, check=True
         )
         assert "4 processes: 97." in result.stdout
+
+
+#: Rank 1 fails once rank 0 can save its work.
+SAVES = """
+import os, pathlib, signal, sys, time
+ready = pathlib.Path("ready")
+def save(*_):
+    time.sleep(1)
+    print("saved", flush=True)
+    sys.exit(0)
+if os.environ["RANK"] == "1":
+    while not ready.exists(): time.sleep(0.01)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, save)
+ready.touch()
+while True: time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("grace", [0, 60])
+def test_a_rank_under_perseusrun_may_save_its_work(grace: int, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*perseusrun(2), "--mpi", "--grace", str(grace), sys.executable, "-S", "-c", SAVES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert result.returncode == 3, result.stderr
+    assert result.stdout == ("[0]<stdout>:saved\n" if grace else "")

@@ -22,7 +22,7 @@ FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "horovod_signatures.
 #: Intended differences, and the reasons. Any other difference fails.
 EXPLAINED = {
     "horovod.mxnet.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
-    "horovod.runner.run": "also takes environment",
+    "horovod.runner.run": "also takes environment and grace",
     "horovod.tensorflow.mpi_ops.init": "Horovod passes on *args and **kwargs; here they are named",
     "horovod.tensorflow.sync_batch_norm.SyncBatchNormalization.call": "has Keras's arguments",
     "horovod.torch.functions.allgather_object": "also takes a process_set",

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perseus.run.output import Output, Stream
 
 
@@ -43,13 +45,80 @@ def test_last_line_without_newline_is_shown_when_the_rank_ends() -> None:
     assert sinks.stdout == [b"[0]<stdout>:bye\n"]
 
 
-def test_progress_bar_keeps_its_carriage_returns() -> None:
+#: What a rank writes, and what of it is shown where there is no terminal.
+PROGRESS = {
+    "a bar that begins with a return": (b"\r10%\r20%\r100%\nend\n", [b"100%\n", b"end\n"]),
+    "a bar that ends with a return": (b"10%\r20%\r\nend\n", [b"20%\r\n", b"end\n"]),
+    "a bar that is never ended": (b"\r10%\r20%", [b"20%\n"]),
+    "a bar that ends with a return, and is never ended": (b"10%\r20%\r", [b"20%\n"]),
+    "a bar that is cleared": (b"\r10%\r    \rend\n", [b"end\n"]),
+    "a bar that is cleared at the end": (b"\r10%\r    \r", []),
+    "lines that end as on Windows": (b"one\r\n\r\ntwo\r\n", [b"one\r\n", b"\r\n", b"two\r\n"]),
+    "an end with two returns": (b"one\r\r\n", [b"one\r\n"]),
+    "blanks of a line that was not written over": (b"  \n", [b"  \n"]),
+}
+
+
+@pytest.mark.parametrize("case", PROGRESS)
+def test_of_a_progress_bar_only_the_last_state_is_written(case: str) -> None:
+    written, shown = PROGRESS[case]
+    tagged = [b"[0]<stderr>:" + line for line in shown]
+    # However the bytes are cut into pieces, the result is the same.
+    for first in range(len(written) + 1):
+        for second in range(first, len(written) + 1):
+            sinks = Sinks()
+            output = sinks.output()
+            for piece in (written[:first], written[first:second], written[second:]):
+                output.write(0, "stderr", piece)
+            output.finish(0)
+            assert sinks.stderr == tagged, (written[:first], written[first:second])
+
+
+def test_states_of_a_progress_bar_do_not_pile_up() -> None:
     sinks = Sinks()
     output = sinks.output()
-    output.write(0, "stderr", b"\r10%")
-    output.write(0, "stderr", b"\r20%\r")
+    for percent in range(100000):
+        output.write(0, "stderr", b"\r%d of 100000, which takes a while" % percent)
     output.write(0, "stderr", b"\n")
-    assert sinks.stderr == [b"[0]<stderr>:\r", b"[0]<stderr>:10%\r", b"[0]<stderr>:20%\r\n"]
+    assert sinks.stderr == [b"[0]<stderr>:99999 of 100000, which takes a while\n"]
+
+
+def test_the_bars_of_several_ranks_do_not_touch_each_other() -> None:
+    sinks = Sinks()
+    output = sinks.output()
+    for percent in (b"10%", b"20%"):
+        for rank in range(2):
+            output.write(rank, "stderr", b"\r%d: " % rank + percent)
+    output.write(1, "stderr", b"\n")
+    output.finish(0)
+    assert sinks.stderr == [b"[1]<stderr>:1: 20%\n", b"[0]<stderr>:0: 20%\n"]
+
+
+def test_one_rank_is_shown_and_all_are_kept_in_files(tmp_path: Path) -> None:
+    sinks = Sinks()
+    output = sinks.output(only_rank=1, folder=tmp_path)
+    for rank in range(2):
+        output.write(rank, "stdout", b"hello\n")
+        output.write(rank, "stderr", b"\r1%\r2%\nRuntimeError: no\n")
+        output.finish(rank)
+    assert sinks.stdout == [b"[1]<stdout>:hello\n"]
+    assert sinks.stderr == [b"[1]<stderr>:2%\n", b"[1]<stderr>:RuntimeError: no\n"]
+    assert (tmp_path / "rank.0/stdout").read_bytes() == b"hello\n"
+    assert (tmp_path / "rank.0/stderr").read_bytes() == b"\r1%\r2%\nRuntimeError: no\n"
+    assert output.hidden_last_line(0) == "RuntimeError: no"
+    assert output.hidden_last_line(1) == ""
+
+
+def test_without_tags_lines_are_as_the_rank_wrote_them() -> None:
+    sinks = Sinks()
+    sinks.output(tags=False).write(1, "stdout", b"x\n")
+    assert sinks.stdout == [b"x\n"]
+
+
+def test_without_tags_a_space_follows_the_time() -> None:
+    sinks = Sinks()
+    sinks.output(tags=False, timestamps=True).write(1, "stdout", b"x\n")
+    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d x\n", b"".join(sinks.stdout))
 
 
 def test_time_comes_first_when_asked_for() -> None:

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from conftest import RunRanks
 
-import perseus_core
-
 SUM = """
 import numpy, perseus_core
 perseus_core.init()
@@ -101,12 +99,6 @@ def test_output_is_kept_in_files(run_ranks: RunRanks, tmp_path: Path) -> None:
     assert result.returncode == 0
     assert "[1]<stdout>:hello" in result.stdout
     assert (folder / "rank.1/stdout").read_text() == "hello\n"
-
-
-def test_help_shows_every_setting() -> None:
-    text = perseusrun("--help").stdout
-    for setting in perseus_core.settings():
-        assert setting.name in text
 
 
 def test_check_build_says_what_is_here() -> None:

@@ -87,6 +87,7 @@ def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"ssh_identity_file": "key"}, "ssh_identity_file", "key"),
         ({"output_filename": "logs"}, "output_folder", "logs"),
         ({"verbose": 2}, "verbose", True),
+        ({"grace": 0.5}, "grace", 0.5),
         ({"use_mpi": True}, "mpi", True),
         ({"use_gloo": True}, "mpi", False),
         ({"use_mpi": True, "mpi_args": "-x A"}, "mpi_args", "-x A"),
@@ -142,6 +143,7 @@ def test_a_deprecated_name_is_the_new_one(
         ({"hosts": "a:1", "hostfile": "f"}, "hosts and hostfile exclude each other"),
         ({"use_gloo": True, "use_mpi": True}, "use_gloo and use_mpi exclude each other"),
         ({"num_proc": 2, "np": 3}, "np=3 and num_proc=2: both name the same"),
+        ({"grace": -1}, r"grace is -1; it must be from 0 to 86400 \(seconds\)"),
         ({"num_proc": 0}, "a job needs at least one rank, not 0"),
         ({"num_proc": 3, "hosts": "a:2"}, "3 ranks do not fit on 2 slots"),
         *[

@@ -73,6 +73,10 @@ assert (importlib.util.find_spec('torch') is not None) == ('$environment' == 'wi
 assert '/$environment/' in perseus_core.__file__, perseus_core.__file__"
 done
 
+# The man page and the scripts for shells are in the wheel.
+test -s bare/share/man/man1/perseusrun.1
+bare/bin/perseusrun --print-completion bash | grep -q -- --only-rank
+
 cat > torch_ranks.py << 'PYTHON'
 import torch
 import perseus.torch.horovod as hvd

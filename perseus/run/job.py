@@ -173,6 +173,8 @@ class Launcher:
                 key.data()
             while self._signals:
                 self._interrupted(self._signals.pop(0))
+            if self._output.reader_is_gone:
+                self._end_without_reader()
             now = time.monotonic()
             self._handle_deadlines(now)
             if now >= self._ending.give_up_at:
@@ -392,6 +394,15 @@ class Launcher:
             self._note(f"SIGINT again: killing {len(self._running)} ranks")
             for host in self._hosts:
                 host.kill_all()
+
+    def _end_without_reader(self) -> None:
+        """Ends the job as SIGPIPE would end a program, but with the grace.
+
+        On Ctrl-C, the `tee` behind perseusrun goes, too, and the ranks must still save their work.
+        """
+        if self.failure is None:
+            self.failure = Failure(None, "nobody reads the output any more", 128 + signal.SIGPIPE)
+        self._ending.begin_in(0)
 
     @contextlib.contextmanager
     def _handling_signals(self) -> Iterator[None]:

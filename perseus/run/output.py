@@ -38,10 +38,11 @@ class Output:
           tags: whether lines begin with the rank and the stream.
         """
         if sinks is None:
-            self._sinks, self._coloured = own_streams(os.environ)
+            self._sinks, self._coloured = own_streams(os.environ, self._lose_reader)
         else:
             self._sinks = {stream: Log(write) for stream, write in sinks.items()}
             self._coloured = dict.fromkeys(sinks, False)
+        self.reader_is_gone = False  # whether nobody reads our stdout or stderr any more
         self._timestamps = timestamps
         self._partial: dict[tuple[int, Stream], bytes] = {}
         self._folder = folder
@@ -89,6 +90,9 @@ class Output:
     def hidden_last_line(self, rank: int) -> str:
         """Returns the last line on stderr of a rank whose output is not shown, else ""."""
         return "" if self._shows(rank) else self._last_lines.get(rank, b"").decode(errors="replace")
+
+    def _lose_reader(self) -> None:
+        self.reader_is_gone = True
 
     def _shows(self, rank: int) -> bool:
         return self._only_rank in (None, rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import stat
@@ -154,8 +155,15 @@ def wants_colours(environment: Mapping[str, str], *, is_terminal: bool) -> bool:
     return is_terminal and _can_move_the_cursor(environment)
 
 
-def own_streams(environment: Mapping[str, str]) -> tuple[dict[Stream, Sink], dict[Stream, bool]]:
-    """Returns this process's stdout and stderr, and whether tags are coloured there."""
+def own_streams(
+    environment: Mapping[str, str], reader_left: Callable[[], None]
+) -> tuple[dict[Stream, Sink], dict[Stream, bool]]:
+    """Returns this process's stdout and stderr, and whether tags are coloured there.
+
+    Args:
+      reader_left: is called when a stream is a pipe that nobody reads any more. What is written to
+        it then goes nowhere.
+    """
     screens: dict[int, Screen] = {}  # by device: two streams that go to one terminal share it
     sinks: dict[Stream, Sink] = {}
     colours: dict[Stream, bool] = {}
@@ -164,12 +172,13 @@ def own_streams(environment: Mapping[str, str]) -> tuple[dict[Stream, Sink], dic
         fd = _terminal(stream)
         colours[name] = wants_colours(environment, is_terminal=fd is not None)
         if fd is None or not _can_move_the_cursor(environment):
-            sinks[name] = Log(_writing_to(stream))
+            sinks[name] = Log(_writing_to(stream, reader_left))
             continue
         status = os.fstat(fd)
         device = status.st_rdev if stat.S_ISCHR(status.st_mode) else -1 - fd
         if device not in screens:
-            screens[device] = Screen(_writing_to(stream), lambda fd=fd: _size(fd))  # type: ignore[misc]
+            write = _writing_to(stream, reader_left)
+            screens[device] = Screen(write, functools.partial(_size, fd))
         sinks[name] = screens[device]
     return sinks, colours
 
@@ -195,11 +204,10 @@ def _size(fd: int) -> tuple[int, int]:
     return columns or 80, lines or 24
 
 
-def _writing_to(stream: TextIO) -> Write:
+def _writing_to(stream: TextIO, reader_left: Callable[[], None]) -> Write:
     """Returns a function that writes to one of our own streams.
 
-    The function raises BrokenPipeError if the stream's reader has gone. If it cannot write for
-    another reason, such as a full disk, the job goes on without that stream.
+    If it cannot write, as on a full disk, the job goes on without that stream.
     """
 
     def write(data: bytes) -> None:
@@ -211,7 +219,8 @@ def _writing_to(stream: TextIO) -> Write:
                 stream.write(data.decode(errors="replace"))
             stream.flush()
         except BrokenPipeError:
-            raise
+            discard(stream)
+            reader_left()
         except OSError as error:
             discard(stream)
             print(

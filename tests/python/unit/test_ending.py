@@ -103,6 +103,29 @@ def test_a_second_ctrl_c_ends_the_grace() -> None:
         wait_until_gone(processes, 5)
 
 
+def test_a_job_whose_output_nobody_reads_any_more_has_the_grace(tmp_path: Path) -> None:
+    script = SAVES.replace('"1"', '"none"').replace(
+        "while True: time.sleep(100)",
+        """
+while True:
+    print("line", flush=True)
+    time.sleep(0.01)
+""",
+    )
+    command = [sys.executable, "-m", "perseus.run", "-np", "2", sys.executable, "-S", "-c"]
+    with subprocess.Popen(
+        [*command, script, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as launcher:
+        assert launcher.stdout and launcher.stderr
+        assert launcher.stdout.readline().endswith(b"line\n")
+        launcher.stdout.close()
+        assert launcher.stderr.read() == b""
+        assert launcher.wait(timeout=30) == 128 + signal.SIGPIPE
+    assert (tmp_path / "saved").exists()
+
+
 def test_a_job_that_nobody_has_ended_is_not_prolonged_by_the_grace() -> None:
     run = Run(2, "import subprocess; subprocess.Popen(['sleep', '1000'])", grace=600)
     assert run.status == 0

@@ -21,17 +21,22 @@ endif
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test build debug test-one cpp-tests mpi-tests mxnet-tests python-tests rank-tests long-tests sanitize sanitize-all alone model fuzz chaos soak lint format docs wheel sdist wheels wheel-test torch-versions tensorflow-versions peers benchmarks gpu-check clean pictures env-%
+# Every target is a command, and none is a file.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## show this
 	@echo "usage: make TARGET"
-	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16 | sed 's/^/  /'
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22 | sed 's/^/  /'
 	@echo "variables: PYTHON=/path/to/python3  CXX=/path/to/c++  VENV=$(VENV)  RANKS=\"$(RANKS)\""
 	@echo "           UNITY=OFF|ON  CMAKE_ARGS=\"-DNAME=VALUE ...\" (docs/development.md)"
 	@echo "           BENCHMARKS=\"$(BENCHMARKS)\"  FLAGS=--quick"
 
-demo: build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
+demo: announce-demo build env-demo ## train a small CNN on 5,000 real MNIST digits with 2 processes
 	@$(PY) examples/mnist_demo.py
+
+announce-demo:
+	@test -e $(VENV)/.installed-demo || echo "make demo: the first run takes about 3 minutes and 1.5 GB, in .venv and build: it" \
+	  "installs CMake, Ninja, NumPy and PyTorch, and compiles the engine. The next one takes 20 seconds."
 
 test: ## build everything and run CI's tests: C++, Python, 1 to 4 ranks, several hosts
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/ci.py --ranks $(RANKS) -- $(TESTS)

@@ -55,7 +55,8 @@ def main() -> None:
     accuracy = test_accuracy(model, test)
     if hvd.rank() == 0:
         speed = f", {seen / seconds:.0f} images/s" if seen else ""
-        print(f"{hvd.size()} processes: test accuracy {100 * accuracy:.1f} %{speed}")
+        processes = "process" if hvd.size() == 1 else "processes"
+        print(f"{hvd.size()} {processes}: test accuracy {100 * accuracy:.1f} %{speed}")
     require_equal_parameters(model)
     wanted = arguments.wanted_accuracy
     require(accuracy >= wanted, f"the test accuracy is below {100 * wanted:.0f} %")

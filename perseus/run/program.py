@@ -48,7 +48,8 @@ def note_on_python(command: Sequence[str], environment: Mapping[str, str]) -> st
         return None
     if asked.returncode != 1:
         return None
+    which = f"{found} has" if found == command[0] else f"{command[0]} is {found}, which has"
     return (
-        f"{command[0]} is {found}, which has no perseus; this perseusrun belongs to "
-        f"{sys.executable}, in which `perseusrun -np N script.py` runs a script"
+        f"{which} no perseus; this perseusrun belongs to {sys.executable}, in which "
+        "`perseusrun -np N script.py` runs a script"
     )

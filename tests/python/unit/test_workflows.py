@@ -164,6 +164,11 @@ def test_changes_are_tested_with_every_python_and_compiler_that_is_supported() -
     for workflow, job in (("ci", "unit"), ("release", "try")):
         assert named(workflow)["jobs"][job]["strategy"]["matrix"]["python"] == supported
     assert named("ci")["jobs"]["unit"]["strategy"]["matrix"]["cxx"] == ["g++", "clang++"]
+    (wheels,) = (step for _, step in steps() if "make wheels" in step.get("run", ""))
+    tags = [f"cp{version.replace('.', '')}" for version in supported]
+    assert wheels["env"]["PYTHONS"].split() == [
+        f"/opt/python/{tag}-{tag}/bin/python" for tag in tags
+    ]
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)

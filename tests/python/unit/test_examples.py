@@ -223,7 +223,8 @@ def _is_without_framework(name: str) -> bool:
 
 
 def test_the_list_of_examples_has_them_in_order() -> None:
-    listed = re.findall(r"^- \[(\S+)\]\(\1\): \S", (EXAMPLES / "README.md").read_text(), re.M)
+    rows = r"^\| \[\S+\]\((\S+)\) \| \S"
+    listed = re.findall(rows, (EXAMPLES / "README.md").read_text(), re.M)
     assert sorted(listed, key=_is_without_framework) == listed
     assert set(listed) == programs() - {"mnist_demo.py"}
     in_torch = [name for name in listed if name.startswith("torch/")]

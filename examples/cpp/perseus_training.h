@@ -1,6 +1,5 @@
 /* The C++17 layer that a training loop needs above perseus.h's C functions: errors as exceptions,
- * and
- * objects that release what they hold. It knows no framework; copy it into your own program.
+ * and objects that release what they hold. It knows no framework; copy it into your own program.
  *
  *   perseus_training::Process process;                       // before all that follows
  *   perseus_training::Gradients gradients(PERSEUS_AVERAGE);  // and then, once:

@@ -1,12 +1,12 @@
 /* Training with dlib on all ranks of a job: a small CNN on MNIST's digits. Each batch is divided
  * among the ranks, and the weights are those that one process computes from whole batches.
  *
- * dlib has no hooks, but a layer or a solver may be any class with the functions that dlib calls. *
- Reduced<...> is a dlib layer that submits its gradient as soon as its own backward has computed it,
- * before the layer below begins; WaitingSgd waits for it just before it updates the layer. So the *
- loop itself is dlib's: compute_parameter_gradients, then update_parameters, which begins with the *
- last layer. dnn_trainer is not used, because it decides when to lower the learning rate by the *
- loss of the images it was given, and those differ between ranks.
+ * dlib has no hooks, but a layer or a solver may be any class with the functions that dlib calls.
+ * Reduced<...> is a dlib layer that submits its gradient as soon as its own backward has computed
+ * it, before the layer below begins. WaitingSgd waits for it just before it updates the layer. So
+ * the loop itself is dlib's: compute_parameter_gradients, then update_parameters, which begins with
+ * the last layer. dnn_trainer is not used, because it decides when to lower the learning rate by
+ * the loss of the images that it was given, and those differ between ranks.
  *
  * dlib's gradients are means over the given images, so with PERSEUS_AVERAGE all ranks must be given
  * the same number of images.
@@ -16,7 +16,7 @@
  *   perseusrun -np 4 ./digits FOLDER [WEIGHTS]
  *
  * dlib is Debian's package libdlib-dev. FOLDER holds MNIST's four files (../cpp/mnist_file.h). Rank
- * 0 writes the weights that were found to the file WEIGHTS.
+ * 0 writes the trained weights to the file WEIGHTS.
  */
 #include <dlib/dnn.h>
 #include <mnist_file.h>

@@ -2,10 +2,10 @@
  * divided among the ranks, and the weights are those that one process computes from whole batches.
  *
  * network::fit has no callback between backward and update, but its layers are public and do both
- one * by one, so this loop calls them itself: each layer's gradients are submitted before the
- backward * pass of the layer below begins, and each is waited for just before its own update.
- tiny-dnn keeps a * gradient for each sample and sums them when it updates; here each rank sums its
- own and PERSEUS_SUM * does the rest, so a batch need not divide evenly among the ranks.
+ * one by one. So this loop calls them itself: it submits each layer's gradients before the backward
+ * pass of the layer below begins, and waits for each gradient just before its own update. tiny-dnn
+ * keeps a gradient for each sample and sums them when it updates. Here each rank sums its own and
+ * PERSEUS_SUM does the rest, so a batch need not divide evenly among the ranks.
  *
  * Debian's packages are tiny-dnn, libcereal-dev and libstb-dev; the last has in stb/ what tiny-dnn
  * looks for in third_party/stb/. -DCNN_USE_DOUBLE trains in double precision.
@@ -15,8 +15,8 @@
  *       $(python -m perseus.config --cflags --libs) -pthread
  *   perseusrun -np 4 ./digits FOLDER [WEIGHTS]
  *
- * FOLDER holds MNIST's four files (../cpp/mnist_file.h). Rank 0 writes the weights that were found
- * to the file WEIGHTS.
+ * FOLDER holds MNIST's four files (../cpp/mnist_file.h). Rank 0 writes the trained weights to the
+ * file WEIGHTS.
  */
 // One thread in each rank: the work is too short for tiny-dnn's threads to pay for their start.
 #define CNN_SINGLE_THREAD

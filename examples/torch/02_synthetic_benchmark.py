@@ -5,7 +5,7 @@
     ... --fp16-allreduce
     ... --use-adasum
 
-By default a small model and few batches, so that it ends in seconds.
+By default, it uses a small model and few batches, and ends in seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients with half the bytes: float16 with Compression.fp16, and bfloat16 with our own class.
+"""Gradients with half the bytes: float16 with Compression.fp16, and bfloat16 with a class of your own.
 
     perseusrun -np 2 python examples/torch/03_fp16_compression.py
 

@@ -1,4 +1,4 @@
-"""Step 2: several processes do, as a script for Horovod. It runs on Perseus as it is.
+"""Step 2: several processes learn it, with a script for Horovod that runs on Perseus unchanged.
 
 perseusrun --drop-in -np 2 python examples/torch/08_migrating/2_horovod.py
 """

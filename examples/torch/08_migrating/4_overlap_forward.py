@@ -1,4 +1,4 @@
-"""Step 4: what Horovod has not: gradients move behind the next forward pass, too.
+"""Step 4: gradients also move behind the next forward pass, which Horovod cannot do.
 
 perseusrun -np 2 python examples/torch/08_migrating/4_overlap_forward.py
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ print("well", hvd.size(), step, starts, flush=True)
 def recipe() -> str:
     page = Path(__file__).parents[3] / "docs" / "reliability.md"
     section = page.read_text().partition("## Going on without a rank")[2]
-    return textwrap.dedent(re.search(r"\n\n((?:    .*\n)+)", section)[1])
+    return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
 
 
 #: The end of elastic scripts, once they have a State and die_in_training.

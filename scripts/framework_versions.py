@@ -13,6 +13,7 @@ import datetime
 import re
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import python_tests
 from debian import ROOT
 
 TESTS = ROOT / "tests/python"
+WIDTH = 100
 OF_RANK_0 = ("[0]<stdout>:", "[0]<stderr>:")
 
 HEAD = """\
@@ -29,13 +31,22 @@ HEAD = """\
 
 <!-- Written by `make {framework}-versions`. -->
 
-Perseus supports {name} {oldest} and newer. Its Python tests about {name} run with the version of
-`requirements/test.txt` at every change, and by `make {framework}-versions` with the oldest and the
-newest version{note}
+{introduction}
 
-The last run, of {day}, with Python {python}:
+```bash
+make {framework}-versions
+```
+
+{note}
+
+The last run was on {day}, with Python {python}:
 
 """
+INTRODUCTION = (
+    "You can use Perseus with {name} {oldest} or newer. Every change is tested with the version in "
+    "`requirements/test.txt`. Run this in a clone to test with the oldest and the newest version, "
+    "too:"
+)
 
 
 @dataclass
@@ -65,12 +76,18 @@ FRAMEWORKS = {
         ],
         sorted((TESTS / "parallel").glob("test_torch_*.py")),
         ["-W", "error::DeprecationWarning", "-W", "error::FutureWarning"],
-        ", where a warning that something is deprecated fails a test. What a version\n"
-        "does not have, such as `fully_shard`, is skipped.",
+        "A test fails if PyTorch warns that something is deprecated. Tests of features that a "
+        "version lacks, such as `fully_shard`, are skipped.",
     ),
     # TensorFlow itself causes such warnings, so they are not errors here.
     "tensorflow": Framework(
-        "TensorFlow", "tensorflow-cpu", "2.13", [], [TESTS / "tensorflow"], [], ", Keras 2 and 3."
+        "TensorFlow",
+        "tensorflow-cpu",
+        "2.13",
+        [],
+        [TESTS / "tensorflow"],
+        [],
+        "The oldest comes with Keras 2, the newest with Keras 3.",
     ),
 }
 
@@ -139,7 +156,8 @@ def run_all(framework: Framework, python: Path, sizes: list[int]) -> list[Outcom
     for size in sizes:
         launcher = [str(python), "-m", "perseus.run", "-np", str(size)]
         command = [*launcher, *pytest, "-x", *map(str, framework.parallel)]
-        outcomes.append(run(framework, python, f"{size} ranks", command))
+        what = f"{size} ranks" if size > 1 else "1 rank"
+        outcomes.append(run(framework, python, what, command))
     return outcomes
 
 
@@ -148,8 +166,10 @@ def write_page(key: str, outcomes: list[Outcome]) -> Path:
     head = HEAD.format(
         name=framework.name,
         framework=key,
-        oldest=framework.oldest,
-        note=framework.note,
+        introduction=textwrap.fill(
+            INTRODUCTION.format(name=framework.name, oldest=framework.oldest), WIDTH
+        ),
+        note=textwrap.fill(framework.note, WIDTH),
         day=f"{datetime.datetime.now(datetime.timezone.utc):%d %B %Y}".lstrip("0"),
         python=".".join(map(str, sys.version_info[:2])),
     )

@@ -1,6 +1,6 @@
 """The programs that pages of docs/ show do what the pages say.
 
-That of MXNet is run by its adapter's tests.
+Those of MXNet are run by its adapter's tests.
 """
 
 from __future__ import annotations
@@ -72,6 +72,70 @@ def test_quick_start_in_c(tmp_path: Path) -> None:
     printed = perseusrun(str(program))
     assert sorted(printed.splitlines()) == [
         f"[{rank}]<stdout>:rank {rank} of 2" for rank in range(2)
+    ]
+
+
+def check_training(printed: str) -> None:
+    """Checks that two ranks have learnt the same model."""
+    lines = re.findall(r"rank \d: loss (\d\.\d+), bias (\S+)$", printed, re.M)
+    assert len(lines) == 2
+    assert max(float(loss) for loss, _ in lines) < 0.1
+    assert lines[0][1] == lines[1][1]
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_the_first_program_of_a_framework_s_page(framework: str, tmp_path: Path) -> None:
+    check_training(run(blocks(f"{framework}.md", "python")[0], tmp_path))
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_training_with_keras(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    printed = run(block("tensorflow.md", "python", "import keras"), tmp_path)
+    assert re.search(r"\[0\]<stdout>:10/10 .* - loss: [\d.]+", printed)
+    assert "[1]<stdout>:10/10" not in printed
+
+
+@pytest.mark.parametrize("beginning", ["loss.backward()", "scaler.scale"])
+def test_a_step_with_reduced_gradients_before_it(beginning: str, tmp_path: Path) -> None:
+    training, last = blocks("torch.md", "python")[0].rsplit("#", 1)
+    loss = "loss = model(x).pow(2).mean()\noptimizer.zero_grad()\n"
+    scaler = 'scaler = torch.amp.GradScaler("cpu")\n'
+    step = block("torch.md", "python", beginning)
+    before = "before = model.bias.item()\n"
+    moved = "assert model.bias.item() != before, before\n#"
+    printed = run(training + loss + scaler + before + step + moved + last, tmp_path)
+    assert len(set(re.findall(r"bias (\S+)$", printed, re.M))) == 1
+
+
+def test_distributed_data_parallel_over_perseus(tmp_path: Path) -> None:
+    program = block("torch.md", "python", "import torch\nimport torch.distributed")
+    hook = block("torch.md", "python", "import perseus.torch.horovod as hvd\nfrom")
+    check = (
+        "model(torch.full((1, 10), float(hvd.rank()))).sum().backward()\n"
+        "assert model.module.weight.grad.tolist() == [[0.5] * 10]\n"
+    )
+    run(program + hook + check, tmp_path)
+    run(program + check.replace("hvd.rank", "dist.get_rank"), tmp_path)
+
+
+def test_the_first_program_of_the_page_on_errors(tmp_path: Path) -> None:
+    printed = run(blocks("errors.md", "python")[0], tmp_path)
+    shown = block("errors.md", "text", "MismatchError").replace("\n", " ").strip()
+    assert sorted(printed.splitlines()) == [f"[{rank}]<stdout>:{shown}" for rank in range(2)]
+
+
+def test_a_codec_for_one_operation(tmp_path: Path) -> None:
+    check = "assert mean.tolist() == [1] * 1000\n"
+    run(block("codecs.md", "python", "import numpy") + check, tmp_path)
+
+
+def test_the_first_program_of_the_page_on_c(tmp_path: Path) -> None:
+    (tmp_path / "hello.c").write_text(blocks("c-api.md", "c")[0])
+    program = compiled(tmp_path / "hello.c", tmp_path / "hello", "-std=c99")
+    printed = perseusrun(str(program))
+    assert sorted(printed.splitlines()) == [
+        f"[{rank}]<stdout>:hello from rank {rank} of 2: the sum is 3" for rank in range(2)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Gradients with half the bytes: float16 with Compression.fp16, and bfloat16 with a class of your own.
+"""Gradients with half the bytes: float16 by Compression.fp16, bfloat16 by a class of your own.
 
     perseusrun -np 2 python examples/torch/03_fp16_compression.py
 

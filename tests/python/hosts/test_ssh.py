@@ -91,6 +91,34 @@ def test_a_failing_rank_ends_the_job_on_both_hosts(ssh_hosts: SshHosts) -> None:
         wait_until_gone(processes, 1)
 
 
+def test_a_rank_on_another_host_may_save_its_work(ssh_hosts: SshHosts, tmp_path: Path) -> None:
+    # The hosts have one file system here.
+    script = """
+import os, pathlib, signal, sys, time
+ready, rank = pathlib.Path(sys.argv[1]), os.environ["RANK"]
+def save(*_):
+    time.sleep(1)
+    print("saved", flush=True)
+    sys.exit(0)
+if rank == "0":
+    while len(list(ready.iterdir())) < 3:
+        time.sleep(0.01)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, save)
+(ready / rank).touch()
+while True:
+    time.sleep(100)
+"""
+    saved = [f"[{rank}]<stdout>:saved" for rank in (1, 2, 3)]
+    for grace, printed in (("60", saved), ("0", [])):
+        ready = tmp_path / grace
+        ready.mkdir()
+        command = ssh_hosts.python(script, options=("--grace", grace))
+        result = ssh_hosts.run([*command, str(ready)])
+        assert result.returncode == 7, result.stderr
+        assert sorted(result.stdout.splitlines()) == printed
+
+
 def test_ctrl_c_ends_the_job_on_both_hosts(ssh_hosts: SshHosts) -> None:
     with ssh_hosts.start(ssh_hosts.python(LIVES)) as job:
         processes = read_processes(job)

@@ -243,6 +243,7 @@ class Agent:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._job["grace"]
             self._signal_all(signal.SIGTERM)
+            self._signal_all(signal.SIGCONT)  # a stopped process only ends once it goes on
 
     def _signal_all(self, number: int) -> None:
         for child in _descendants(os.getpid()):

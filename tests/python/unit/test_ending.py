@@ -73,6 +73,26 @@ def test_a_program_that_a_rank_has_started_gets_the_grace_too(host: str, tmp_pat
     assert seconds < 30
 
 
+def test_a_rank_that_is_stopped_does_not_use_up_the_grace(tmp_path: Path) -> None:
+    script = """
+import os, pathlib, signal, sys, time
+file = pathlib.Path(sys.argv[1]) / "process"
+if os.environ["PERSEUS_RANK"] == "0":
+    file.with_suffix(".new").write_text(str(os.getpid()))
+    file.with_suffix(".new").rename(file)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(1000)
+while not file.exists(): time.sleep(0.01)
+status = pathlib.Path(f"/proc/{file.read_text()}/status")
+while "State:\tT" not in status.read_text(): time.sleep(0.01)
+sys.exit(3)
+"""
+    command = [sys.executable, "-S", "-c", script, str(tmp_path)]
+    status, _, seconds = run(command, "localhost", grace=60)
+    assert status == 3
+    assert seconds < 30
+
+
 def test_without_grace_ranks_are_killed_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-S", "-c", SAVES, str(tmp_path)]
     status, lines, _ = run(command, "localhost", grace=0)

@@ -52,6 +52,21 @@ def test_quick_start_with_pytorch(tmp_path: Path) -> None:
     assert float(means[0]) < 0.1
 
 
+def test_the_readme_s_lines_and_a_step(tmp_path: Path) -> None:
+    step = """
+before = model.weight.detach().clone()
+model(torch.full((4, 10), float(hvd.rank()))).sum().backward()
+optimizer.step()
+moved = (before - model.weight) / (0.01 * hvd.size())
+print([round(value, 4) for value in moved.detach().flatten().tolist()])
+"""
+    printed = run(block("../README.md", "python", "import torch") + step, tmp_path)
+    lines = [line.partition(":")[2] for line in printed.splitlines()]
+    assert len(lines) == 2 and lines[0] == lines[1]
+    # Rank 0's gradient is 0, rank 1's is 4: each has the mean.
+    assert lines[0] == str([2.0] * 10)
+
+
 def test_quick_start_with_keras(tmp_path: Path) -> None:
     printed = run(block("quickstart.md", "python", "import keras"), tmp_path)
     assert re.search(r"\[0\]<stdout>:100/100 .* - loss: [\d.]+", printed)

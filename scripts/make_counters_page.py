@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 
-from generated_page import ROOT, table, update
+from generated_page import ROOT, parse_arguments, table, update
 
 from perseus_core import counters
 
@@ -44,5 +44,7 @@ def section(macro: str) -> str:
 
 
 if __name__ == "__main__":
+    args = parse_arguments(__doc__)
     check_names()
-    update(PAGE, {"counters": section("COUNTER"), "links": section("MESH_COUNTER")})
+    sections = {"counters": section("COUNTER"), "links": section("MESH_COUNTER")}
+    update(PAGE, sections, check=args.check)

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from generated_page import ROOT, table, update
+from generated_page import ROOT, parse_arguments, table, update
 from make_settings_page import alias
 
 from perseus import dropin
@@ -355,6 +355,7 @@ def parts(step: Path) -> tuple[list[str], str]:
 
 
 if __name__ == "__main__":
+    args = parse_arguments(__doc__)
     check_explained()
     update(
         PAGE,
@@ -367,4 +368,5 @@ if __name__ == "__main__":
             "modules": modules_table(),
             "missing": missing_table(),
         },
+        check=args.check,
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from generated_page import ROOT, table, update
+from generated_page import ROOT, parse_arguments, table, update
 
 DIRTY = "-dirty"
 PAGE = ROOT / "docs/performance.md"
@@ -372,17 +372,18 @@ def _given(ratio: float, how: str) -> Callable[[Results], tuple[float, str]]:
 
 
 def main() -> None:
+    args = parse_arguments(__doc__, allow_dirty="accept results of a tree with changes")
     results = Results()
     rows = [line.row(results) for line in lines(results)]
     columns = "| work | against | ratio | aim | Perseus, the other |"
-    if (dirty := results.dirty()) and not {"--check", "--allow-dirty"} & set(sys.argv):
+    if (dirty := results.dirty()) and not (args.check or args.allow_dirty):
         files = ", ".join(f"benchmarks/results/{name}.json" for name in dirty)
         sys.exit(
             f"{files}: of a tree with changes that its commit lacks, so nobody can repeat it; "
             "measure it anew, or see --allow-dirty"
         )
     origins = "\n".join(textwrap.fill(line, 100) for line in results.origins().splitlines())
-    update(PAGE, {"figures": f"{table(columns, rows)}\n{origins}\n"})
+    update(PAGE, {"figures": f"{table(columns, rows)}\n{origins}\n"}, check=args.check)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 
-from generated_page import ROOT, table, update
+from generated_page import ROOT, parse_arguments, table, update
 
 from perseus_core import Setting, settings
 
@@ -44,6 +44,7 @@ def ignored_variables() -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
+    args = parse_arguments(__doc__)
     ignored = [f"| `{name}` | {why} |" for name, why in ignored_variables()]
     update(
         PAGE,
@@ -53,4 +54,5 @@ if __name__ == "__main__":
             ),
             "ignored": table("| variable | why |", ignored),
         },
+        check=args.check,
     )

@@ -89,14 +89,13 @@ def test_a_section_that_is_out_of_date_is_noticed(
     page = tmp_path / "page.md"
     text = "by hand\n<!-- begin a: written by scripts/make.py -->\n{}<!-- end a -->\nby hand\n"
     page.write_text(text.format("\nold\n\n"))
-    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
-    with pytest.raises(SystemExit, match=r"is out of date; run make\.py"):
-        generated_page.update(page, {"a": "new\n"})
     monkeypatch.setattr(sys, "argv", ["make.py"])
-    generated_page.update(page, {"a": "new\n"})
+    with pytest.raises(SystemExit, match=r"is out of date; run make\.py"):
+        generated_page.update(page, {"a": "new\n"}, check=True)
+    generated_page.update(page, {"a": "new\n"}, check=False)
     assert page.read_text() == text.format("\nnew\n\n")
     with pytest.raises(SystemExit, match="the section b 0 times"):
-        generated_page.update(page, {"b": "new\n"})
+        generated_page.update(page, {"b": "new\n"}, check=False)
 
 
 def test_a_name_of_horovod_s_without_a_state_is_noticed(

@@ -107,7 +107,7 @@ def test_results_of_a_dirty_tree_are_refused_unless_allowed(
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["make_performance_page.py", *words])
     sections: list[dict[str, str]] = []
-    monkeypatch.setattr(page, "update", lambda _, written: sections.append(written))
+    monkeypatch.setattr(page, "update", lambda _, written, check: sections.append(written))
     if words:
         page.main()
         assert "hosts at abc1234 with changes" in sections[0]["figures"]

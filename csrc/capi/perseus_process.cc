@@ -85,6 +85,9 @@ int32_t perseus_cross_size(void) {
 int32_t perseus_is_homogeneous(void) {
   return topology_value([](const Topology& t) { return t.is_homogeneous(); });
 }
+int32_t perseus_processor_share(void) {
+  return topology_value([](const Topology& t) { return t.processor_share; });
+}
 
 int32_t perseus_mpi_thread_level(void) {
   const auto engine = Process::instance().engine();

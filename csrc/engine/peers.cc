@@ -67,15 +67,17 @@ std::set<int> Peers::awaited_peers() const {
 
 void Peers::ping(int rank) { send_word(rank, ControlKind::kPing); }
 
-void Peers::on_silent_peer(int rank) {
+void Peers::on_silent_peer(int rank, std::chrono::milliseconds silent_for) {
   const std::string cause = mesh_.is_connected(rank)
                                 ? "though its connections are open; its process is stopped, or "
                                   "gets no processor time"
                                 : "and does not connect; its process or host is stopped, or gets "
                                   "no processor time";
-  termination_.break_world(
-      {rank, "lost " + mesh_.topology().name(rank) + ": it has said nothing for " +
-                 std::to_string(peer_timeout_.count()) + " s (PERSEUS_PEER_TIMEOUT), " + cause});
+  termination_.break_world({rank, "lost " + mesh_.topology().name(rank) +
+                                      ": it has said nothing for " +
+                                      std::to_string(silent_for / std::chrono::seconds(1)) +
+                                      " s (PERSEUS_PEER_TIMEOUT is " +
+                                      std::to_string(peer_timeout_.count()) + "), " + cause});
 }
 
 void Peers::end_stalled(const Status& why) {

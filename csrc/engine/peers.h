@@ -36,7 +36,7 @@ class Peers final : public MeshListener, public StallWatchHost, public PeerWatch
   // PeerWatchHost.
   std::set<int> awaited_peers() const override;
   void ping(int rank) override;
-  void on_silent_peer(int rank) override;
+  void on_silent_peer(int rank, std::chrono::milliseconds silent_for) override;
 
  private:
   void on_leaving(const Leaving& leaving);

@@ -140,6 +140,7 @@ void bind_process(py::module_& module) {
   module.def("cross_rank", &perseus_cross_rank);
   module.def("cross_size", &perseus_cross_size);
   module.def("is_homogeneous", &perseus_is_homogeneous);
+  module.def("processor_share", &perseus_processor_share);
   module.def("mpi_thread_level", &perseus_mpi_thread_level);
 
   module.def("add_process_set", &add_process_set, py::arg("ranks"));

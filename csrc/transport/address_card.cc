@@ -1,6 +1,7 @@
 #include "transport/address_card.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 namespace perseus {
 namespace {
 
-constexpr std::string_view kFormat = "perseus card 3";
+constexpr std::string_view kFormat = "perseus card 4";
 constexpr char kSameForAll[] = "; install the same on all hosts";
 constexpr uint32_t kMaxListItems = 4096;
 
@@ -40,6 +41,15 @@ std::string machine() {
   char network[PATH_MAX] = {};
   if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) network[0] = '\0';
   return boot_id + " " + network;
+}
+
+std::vector<uint64_t> processors() {
+  std::vector<uint64_t> bits(128);  // as many as Linux can have
+  const int got =
+      sched_getaffinity(0, bits.size() * sizeof bits[0], reinterpret_cast<cpu_set_t*>(bits.data()));
+  if (got != 0) return {};
+  while (!bits.empty() && bits.back() == 0) bits.pop_back();
+  return bits;
 }
 
 // The settings that decide order, fusion, sharding, streams or the format on the wire. Only the
@@ -100,12 +110,31 @@ Status compare(size_t rank, const AddressCard& card, const AddressCard& first) {
   return Status::ok();
 }
 
+// A launcher may bind each rank to processors of its own, or all ranks to the same ones.
+int processor_share(int rank, const std::vector<AddressCard>& cards) {
+  const AddressCard& own = cards[rank];
+  double share = 0;
+  for (size_t bit = 0; bit < 64 * own.processors.size(); ++bit) {
+    const auto may_use = [&](const AddressCard& card) {
+      const size_t word = bit / 64;
+      return word < card.processors.size() && (card.processors[word] >> bit % 64 & 1) != 0;
+    };
+    if (!may_use(own)) continue;
+    share += 1.0 / static_cast<double>(std::ranges::count_if(cards, [&](const AddressCard& card) {
+               return card.machine == own.machine && may_use(card);
+             }));
+  }
+  constexpr double kRounding = 1e-6;
+  return std::max(1, static_cast<int>(share + kRounding));
+}
+
 }  // namespace
 
 AddressCard AddressCard::of_this_process(const Settings& settings) {
   AddressCard card;
   card.host_name = perseus::host_name();
   card.machine = perseus::machine();
+  card.processors = perseus::processors();
   card.nonce = random_nonce();
   card.agreed = settings_to_agree_on(settings);
   return card;
@@ -124,6 +153,8 @@ std::string AddressCard::pack() const {
   writer.put<uint32_t>(static_cast<uint32_t>(tcp.size()));
   for (const Endpoint& endpoint : tcp) writer.put_string(endpoint.pack());
   writer.put_string(unix_name);
+  writer.put<uint32_t>(static_cast<uint32_t>(processors.size()));
+  for (const uint64_t bits : processors) writer.put(bits);
   writer.put<uint32_t>(static_cast<uint32_t>(agreed.size()));
   for (const auto& [name, value] : agreed) {
     writer.put_string(name);
@@ -159,6 +190,10 @@ Result<AddressCard> AddressCard::unpack(const std::string& packed) {
     card.tcp.push_back(endpoint.value());
   }
   card.unix_name = reader.get_string();
+  const auto words = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < words && i < kMaxListItems && !reader.failed(); ++i) {
+    card.processors.push_back(reader.get<uint64_t>());
+  }
   const auto settings = reader.get<uint32_t>();
   for (uint32_t i = 0; i < settings && i < kMaxListItems && !reader.failed(); ++i) {
     std::string name = reader.get_string();
@@ -201,6 +236,7 @@ Topology make_topology(int rank, const std::vector<AddressCard>& cards) {
     }
     topology.host_of.push_back(static_cast<int>(host));
   }
+  topology.processor_share = processor_share(rank, cards);
   return topology;
 }
 

@@ -22,6 +22,7 @@ struct AddressCard {
   Nonce nonce{};          // rank 0's identifies the job
   std::vector<Endpoint> tcp;
   std::string unix_name;
+  std::vector<uint64_t> processors;  // a bit for each that this process may run on
   std::vector<std::pair<std::string, std::string>> agreed;  // settings that all must share
 
   // Without endpoints.

@@ -13,6 +13,8 @@ struct Topology {
   std::vector<int> host_of;  // host number of each rank
   std::vector<std::string> host_names;
   std::vector<int> launched;  // the number that the launcher gave to each rank
+  // How many processors this rank has if the ranks of its machine share them evenly; at least 1.
+  int processor_share = 1;
 
   // For messages: "rank 3 on host7", or "rank 3 (launched as rank 4) on host7".
   std::string name(int of_rank) const;

@@ -19,7 +19,10 @@ void PeerWatch::tick() {
   for (const int peer : awaited) {
     auto [entry, is_new] = heard_.try_emplace(peer, now);
     if (has_slept) entry->second = now;
-    if (now - entry->second >= silence_) return host_.on_silent_peer(peer);
+    if (now - entry->second >= silence_) {
+      return host_.on_silent_peer(
+          peer, std::chrono::duration_cast<std::chrono::milliseconds>(now - entry->second));
+    }
     host_.ping(peer);
     next = std::min(next, entry->second + silence_);
   }

@@ -8,6 +8,7 @@
 // the host. While this rank waits for nothing, it sends nothing. Engine thread.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <set>
 #include <span>
@@ -22,8 +23,8 @@ class PeerWatchHost {
   // nothing.
   virtual std::set<int> awaited_peers() const = 0;
   virtual void ping(int rank) = 0;
-  // The rank has sent nothing for the whole time-out, though it was pinged.
-  virtual void on_silent_peer(int rank) = 0;
+  // The rank has sent nothing for `silent_for`, at least the time-out, though it was pinged.
+  virtual void on_silent_peer(int rank, std::chrono::milliseconds silent_for) = 0;
 
  protected:
   ~PeerWatchHost() = default;

@@ -318,6 +318,42 @@ TEST(TopologyTest, OneNameOnTwoMachinesIsTwoHosts) {
   EXPECT_EQ(make_topology(0, cards).host_names.size(), 2u);
 }
 
+// The processors of each rank are bits of a number.
+std::vector<int> shares_of(const std::vector<uint64_t>& processors) {
+  std::vector<AddressCard> cards(processors.size());
+  std::vector<int> shares;
+  for (size_t i = 0; i < cards.size(); ++i) cards[i].processors = {0, processors[i]};
+  for (size_t i = 0; i < cards.size(); ++i) {
+    shares.push_back(make_topology(static_cast<int>(i), cards).processor_share);
+  }
+  return shares;
+}
+
+TEST(TopologyTest, RanksShareTheProcessorsThatTheyMayRunOn) {
+  EXPECT_EQ(shares_of({0xff, 0xff}), (std::vector<int>{4, 4}));
+  EXPECT_EQ(shares_of({0xff, 0xff, 0xff}), (std::vector<int>{2, 2, 2}));
+  EXPECT_EQ(shares_of({0x1, 0x1, 0x1}), (std::vector<int>{1, 1, 1}));
+  // Bound to processors of their own, in part or altogether.
+  EXPECT_EQ(shares_of({0x0f, 0xf0}), (std::vector<int>{4, 4}));
+  EXPECT_EQ(shares_of({0xff, 0xff, 0xf00}), (std::vector<int>{4, 4, 4}));
+  EXPECT_EQ(shares_of({0, 0}), (std::vector<int>{1, 1}));  // could not be found out
+}
+
+TEST(TopologyTest, RanksOfAnotherMachineTakeNoProcessors) {
+  std::vector<AddressCard> cards(2);
+  for (AddressCard& card : cards) card.processors = {0xf};
+  cards[0].machine = "boot 1";
+  cards[1].machine = "boot 2";
+  EXPECT_EQ(make_topology(0, cards).processor_share, 4);
+}
+
+TEST(AddressCardTest, ArrivesWithTheProcessors) {
+  AddressCard card = AddressCard::of_this_process(Settings());
+  EXPECT_FALSE(card.processors.empty());
+  card.processors = {0, 5};
+  EXPECT_EQ(AddressCard::unpack(card.pack()).value().processors, card.processors);
+}
+
 TEST(TopologyTest, NamesARankWithWhatTheLauncherCallsIt) {
   Topology topology{
       .rank = 0, .size = 2, .host_of = {0, 1}, .host_names = {"a", "b"}, .launched = {0, 3}};

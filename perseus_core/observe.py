@@ -74,7 +74,9 @@ def settings() -> list[Setting]:
 
 def check_environment(environment: Mapping[str, str]) -> None:
     """Raises ValueError if a setting in the environment is malformed, as init would in a rank."""
-    _engine.check_environment([f"{name}={value}" for name, value in environment.items()])
+    # The values of other variables may not be text.
+    entries = [f"{name}={value}".encode(errors="replace") for name, value in environment.items()]
+    _engine.check_environment(entries)
 
 
 def check_build() -> dict[str, str]:

@@ -127,6 +127,14 @@ def is_homogeneous() -> bool:
     return bool(_known(_engine.is_homogeneous))
 
 
+def processor_share() -> int:
+    """Returns how many processors this rank has if the ranks of its machine share them evenly.
+
+    Each rank has told the others which processors it may run on: a launcher may have bound them.
+    """
+    return _known(_engine.processor_share)
+
+
 def mpi_thread_level() -> int | None:
     """Returns the thread level of MPI, from MPI_THREAD_SINGLE (0) to MPI_THREAD_MULTIPLE (3).
 

@@ -19,8 +19,8 @@ def usable(process: int = 0) -> int:
     has a quota of processor time, as in a container.
     """
     allowed = len(os.sched_getaffinity(process))
-    quota = _quota()
-    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+    limit = quota()
+    return allowed if limit is None else max(1, min(allowed, math.ceil(limit)))
 
 
 def share(ranks: int, *, is_shared: bool) -> int:
@@ -44,7 +44,7 @@ def _of_host() -> int:
         return max(usable(), os.cpu_count() or 1)
 
 
-def _quota() -> float | None:
+def quota() -> float | None:
     """Returns the processors that the control groups allow at once; None without a limit."""
     limits = [limit for folder in _groups() if (limit := _limit(folder)) is not None]
     return min(limits, default=None)

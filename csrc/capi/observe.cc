@@ -10,6 +10,7 @@
 #include "device/cpu/kernels.h"
 #include "device/cuda/kernels_image.h"
 #include "device/cuda/libraries.h"
+#include "engine/thread_affinity.h"
 #include "mpi/mpi_library.h"
 
 using perseus::Process;
@@ -108,7 +109,9 @@ perseus_status_t perseus_check_environment(const char* const* environment) {
     }
     return nullptr;
   };
-  return to_c(perseus::Settings::from(value_of).status());
+  const auto settings = perseus::Settings::from(value_of);
+  if (!settings.is_ok()) return to_c(settings.status());
+  return to_c(perseus::parse_processors(settings.value().thread_affinity).status());
 }
 
 void perseus_add_library_folders(const char* folders) {

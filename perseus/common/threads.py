@@ -13,6 +13,7 @@ import sys
 
 import perseus_core
 from perseus_core import processors
+from perseus_core.process import processor_share
 
 VARIABLE = "OMP_NUM_THREADS"
 _TENSORFLOW_VARIABLE = "TF_NUM_INTRAOP_THREADS"
@@ -26,7 +27,9 @@ def share_processors() -> None:
     ranks = perseus_core.local_size()
     if ranks == 1:
         return
-    threads = processors.share(ranks, is_shared=False)
+    threads = processor_share()
+    if (limit := processors.quota()) is not None:  # the ranks of a container share it
+        threads = max(1, min(threads, int(limit / ranks)))
     told = []
     if VARIABLE not in os.environ and _share_torch(threads):
         told.append("PyTorch")
@@ -66,6 +69,7 @@ def _share_tensorflow(threads: int) -> bool:
     threading = tf.config.threading
     if threading.get_intra_op_parallelism_threads() != 0 or threads >= processors.usable():
         return False
+    os.environ[_TENSORFLOW_VARIABLE] = str(threads)  # for sessions, which have their own threads
     try:
         threading.set_intra_op_parallelism_threads(threads)
     except RuntimeError:  # TensorFlow has begun

@@ -169,6 +169,9 @@ PERSEUS_API int32_t perseus_cross_rank(void);
 PERSEUS_API int32_t perseus_cross_size(void);
 /** Returns 1 if every host has the same number of ranks, 0 if not, and -1 when not initialised. */
 PERSEUS_API int32_t perseus_is_homogeneous(void);
+/** Returns how many processors this rank has if the ranks of its machine share evenly those that
+ * each of them may run on: at least 1, and -1 when not initialised. */
+PERSEUS_API int32_t perseus_processor_share(void);
 /** Returns the thread support that MPI was initialised with, if the ranks met through MPI: 0
  * single, 1 funneled, 2 serialized, 3 multiple. Returns -1 if they met without MPI, or when not
  * initialised. */

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -32,13 +34,45 @@ def working_directory() -> str:
 
 def check_remote_shell(shell: RemoteShell, hosts: Iterable[str]) -> None:
     """Refuses a job on other hosts if the command that reaches them is not there."""
-    if shutil.which(shell.command[0]):
+    remote = [host for host in hosts if not is_local(host)]
+    if not remote:
         return
-    if remote := [host for host in hosts if not is_local(host)]:
+    if not shutil.which(shell.command[0]):
         raise ValueError(
             f"{shell.command[0]} is needed to reach host {remote[0]}, but there is none on PATH; "
             "install an ssh client, or name another command in PERSEUSRUN_RSH"
         )
+    if shell.identity_file and not os.path.isfile(os.path.expanduser(shell.identity_file)):
+        raise ValueError(f"there is no identity file {shell.identity_file} for ssh")
+
+
+def check_interfaces(names: Iterable[str]) -> None:
+    """Refuses interfaces that this host, on which ranks are to run, does not have."""
+    there = sorted(name for _, name in socket.if_nameindex())
+    for name in names:
+        if name not in there:
+            raise ValueError(
+                f"PERSEUS_INTERFACES names '{name}', which does not exist here; interfaces "
+                f"present: {', '.join(there)}"
+            )
+
+
+def note_on_master_port(text: str) -> str | None:
+    """Returns a line for the user if rank 0 of torch.distributed could not listen at this port of
+    this host, else None. The program may not use torch.distributed, so it is no error.
+    """
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        return f"MASTER_PORT is '{text}'; it must be a port from 1 to 65535"
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", int(text)))
+        except OSError as error:
+            return (
+                f"MASTER_PORT is {text}, where torch.distributed cannot listen: {error.strerror}; "
+                "perseusrun finds a free port if it is not set"
+            )
+    return None
 
 
 def output_folder(name: str) -> Path:
@@ -52,6 +86,11 @@ def output_folder(name: str) -> Path:
         raise ValueError(
             f"--output-filename: the folder {name} cannot be made: {error.strerror}"
         ) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"--output-filename: no file can be made in the folder {name}")
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(bytes(4096))  # a full disk may still have room for a name
+    except OSError as error:
+        raise ValueError(
+            f"--output-filename: no file can be written in the folder {name}: {error.strerror}"
+        ) from None
     return folder

@@ -15,7 +15,7 @@ from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.options import make_parser
-from perseus.run.program import command_of_ranks
+from perseus.run.program import command_of_ranks, is_python, note_on_lacking
 from perseus.run.screen import discard
 from perseus.run.setting_options import NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
@@ -26,21 +26,22 @@ NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
-    options = parser.parse_args(arguments)
-    if options.version:
-        print(f"perseus {version()}")
-        return 0
-    if options.check_build:
-        return check_build()
-    if options.print_completion:
-        print(completion_script(options.print_completion), end="")
-        return 0
     try:
+        options = parser.parse_args(arguments)
+        if options.version:
+            print(f"perseus {version()}")
+            return 0
+        if options.check_build:
+            return check_build()
+        if options.print_completion:
+            print(completion_script(options.print_completion), end="")
+            return 0
         if options.config_file is not None:
             apply_config(parser, options)
         for note in [*options.notes, *notes_about_mpi(options)]:
             say(options, note)
-        launcher, status = start(make_request(parser, options))
+        request = make_request(parser, options)
+        launcher, status = start(request)
     except ValueError as error:
         print(f"perseusrun: {error}", file=sys.stderr)
         return 2
@@ -49,6 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Without this, Python would report at exit what it cannot write.
         discard(sys.stdout)
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:  # before ranks were started; afterwards the launcher handles it
+        return 128 + signal.SIGINT
+    except OSError as error:  # for want of descriptors or processes, for example
+        print(f"perseusrun: {error.strerror or error}", file=sys.stderr)
+        return 1
+    if status and (note := note_on_lacking(request.command, launcher.last_lines())):
+        say(options, note)
     if status and NO_HOROVOD in launcher.last_lines():
         say(
             options,
@@ -71,7 +79,9 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     hosts = named_hosts(options)
     size = options.num_proc or sum(host.slots for host in hosts)
     if not size:
-        parser.error("say how many ranks to start: -np N")
+        late = next((word for word in command if word in ("-np", "--num-proc", "-H")), None)
+        hint = f"; {late} comes after the program, and must come before it" if late else ""
+        parser.error(f"say how many ranks to start: -np N{hint}")
     if options.least and options.mpi:
         parser.error("--min-np: mpirun ends all ranks when one fails; leave out --mpi")
     if options.least and options.least > size:
@@ -104,8 +114,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
 def drop_in(command: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
     """Returns the environment in which `import horovod` gives Perseus; ValueError if it cannot."""
-    is_python = os.path.basename(command[0]).startswith("python")
-    if shadowed := dropin.shadow(command[1:] if is_python else []):
+    if shadowed := dropin.shadow(command[1:] if is_python(command[0]) else []):
         raise ValueError(f"--drop-in: {shadowed}")
     settings = {"PYTHONPATH": dropin.search_path(os.environ.get("PYTHONPATH"))}
     # The first entry is perseusrun's own folder, or this one: the ranks do not search it.

@@ -86,8 +86,10 @@ def _load(path: str) -> Any:
     try:
         with open(path) as file:
             return yaml.safe_load(file) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read config file {path}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"cannot read config file '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"config file {path} is not a text file in YAML") from None
     except yaml.YAMLError as error:
         raise ValueError(f"config file {path} is not YAML: {error}") from None
     except RecursionError:

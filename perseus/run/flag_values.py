@@ -1,6 +1,6 @@
 """Types of flags for argparse, which names the flag when a value is refused, and command lines.
 
-Each type returns the text unchanged, for the environment of the ranks.
+Most types return the text unchanged, for the environment of the ranks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,20 @@ def whole_number(low: int = 0, high: float = math.inf) -> Check:
 
 def number(low: float = 0, high: float = math.inf) -> Check:
     return _number(float, "number", low, high)
+
+
+def some_text(text: str) -> str:
+    """Accepts anything but nothing, which is what a shell makes of a variable that is not set."""
+    if not text.strip():
+        raise ArgumentTypeError(f"'{text}' is empty")
+    return text
+
+
+def port(text: str) -> int:
+    """Accepts the number of a port, and returns that."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise ArgumentTypeError(f"'{text}' is not a port from 1 to 65535")
+    return int(text)
 
 
 def one_of(*words: str) -> Check:

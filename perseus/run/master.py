@@ -7,6 +7,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 
+from perseus.run.checks import note_on_master_port
 from perseus.run.host_connection import RemoteShell
 
 # A free port on another machine is a guess, below the ports that systems assign by themselves.
@@ -27,7 +28,10 @@ class Master:
         """`here` says whether rank 0 runs on this machine."""
         self._kept = _kept(environment, several_hosts)
         self._reservation: socket.socket | None = None
+        self.note: str | None = None  # for the user, of a port that will not do
         if "MASTER_PORT" in self._kept:
+            if here:
+                self.note = note_on_master_port(self._kept["MASTER_PORT"])
             return
         if here:
             self._reservation = _reserve()

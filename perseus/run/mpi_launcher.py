@@ -51,6 +51,7 @@ class MpiLauncher(Launcher):
       mpirun_environment: variables for the end of mpirun's environment.
       address: where agents reach the launcher.
       listen_on: the same address, or "" for every interface.
+      is_bound: whether mpirun may bind each rank to processors of its own.
     """
 
     def __init__(
@@ -62,12 +63,14 @@ class MpiLauncher(Launcher):
         *,
         address: str,
         listen_on: str,
+        is_bound: bool,
     ):
         super().__init__(job, output)
         self._mpirun_command = mpirun
         self._mpirun_environment = mpirun_environment
         self._address = address
         self._listen_on = listen_on
+        self._is_bound = is_bound
         self._key = secrets.token_hex(32)
         self._awaited = set(self._running)  # ranks whose agents have not called yet
         self._called: dict[int, _Agent] = {}  # until all have called, and the ranks begin
@@ -170,7 +173,7 @@ class MpiLauncher(Launcher):
             "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
             "grace": self._job.grace,
             "local_size": local_size,
-            "shares_processors": False,  # mpirun may have bound each rank to its own
+            "shares_processors": not self._is_bound,
             "ranks": [{"rank": rank, "environment": place}],
             "stdin": base64.b64encode(self._job.stdin).decode(),
         }

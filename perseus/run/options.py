@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 
 from perseus.run.completion import SHELLS
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
-from perseus.run.flag_values import number
+from perseus.run.flag_values import number, port
 from perseus.run.setting_options import DEST, add_setting_options
 
 #: Which options have a help text: those that most people need; all that have an effect; all.
@@ -218,9 +218,7 @@ def _add_more_options(parser: argparse.ArgumentParser, level: Level) -> None:
         metavar="S",
         help=help_of("seconds until all ranks must have started and met (PERSEUS_START_TIMEOUT)"),
     )
-    parser.add_argument(
-        "-p", "--ssh-port", type=_positive, metavar="PORT", help=help_of("port of sshd")
-    )
+    parser.add_argument("-p", "--ssh-port", type=port, metavar="PORT", help=help_of("port of sshd"))
     parser.add_argument(
         "-i", "--ssh-identity-file", metavar="FILE", help=help_of("private key for ssh")
     )

@@ -13,7 +13,7 @@ from perseus.run.hosts import is_local
 from perseus.run.network import address_of_interface, address_toward
 
 # Variables that are set if a resource manager has assigned hosts: Slurm, PBS, LSF, Grid Engine.
-_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
 
 
 def own_addresses(
@@ -58,10 +58,14 @@ def serve_rendezvous(
       addresses: this machine's, by host. If all are the same, only that one is listened on.
       least: how many survivors are enough to go on.
     """
-    from perseus_core import Rendezvous
+    from perseus_core import HorovodInternalError, Rendezvous
 
     listen_on = _only_one(addresses.values())
-    with Rendezvous(len(hosts), secret, listen_on, least=least or 1, hosts=hosts) as rendezvous:
+    try:
+        served = Rendezvous(len(hosts), secret, listen_on, least=least or 1, hosts=hosts)
+    except HorovodInternalError as error:
+        raise ValueError(f"the rendezvous of the ranks cannot be served: {error}") from None
+    with served as rendezvous:
         yield ServedRendezvous(
             lambda host: _join(addresses[host], rendezvous.port),
             rendezvous.note_ended,
@@ -82,7 +86,7 @@ def call_back_address(
     address = "127.0.0.1"
     if remote is not None:
         address = _address(remote, interfaces, remote_shell)
-    elif first_set(environment, *_ALLOCATIONS):  # mpirun may use other hosts than this one
+    elif first_set(environment, *ALLOCATIONS):  # mpirun may use other hosts than this one
         if not interfaces:
             return socket.gethostname(), ""
         address = address_of_interface(interfaces)

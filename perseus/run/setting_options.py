@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from perseus.run.flag_values import Check, number, one_of, whole_number
+from perseus.run.flag_values import Check, number, one_of, some_text, whole_number
 
 DEST = "settings"
 
@@ -21,7 +21,7 @@ class SettingOption:
     value: str | None = None
     metavar: str = "N"
     # Refuses a wrong value before ranks start.
-    check: Check = str
+    check: Check = some_text
     # Horovod's name for the setting, if its flag takes numbers that ours does not. The engine moves
     # those into its range.
     alias: str | None = None

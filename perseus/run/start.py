@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 
 from perseus.run.agent import CALL_BACK, THREADS
 from perseus.run.checks import (
+    check_interfaces,
     check_remote_shell,
     check_settings,
     output_folder,
     working_directory,
 )
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
-from perseus.run.environment import exported, start_timeout
+from perseus.run.environment import exported, first_set, start_timeout
 from perseus.run.flag_values import words
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, Slot, assign, is_local
@@ -26,8 +27,9 @@ from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output
-from perseus.run.program import note_on_python
+from perseus.run.program import check_program, note_on_python
 from perseus.run.rendezvous import (
+    ALLOCATIONS,
     call_back_address,
     named_interfaces,
     own_addresses,
@@ -75,7 +77,12 @@ def start(request: Request) -> tuple[Launcher, int]:
     check_remote_shell(shell, hosts)
     folder = None if request.output_folder is None else output_folder(request.output_folder)
     directory = working_directory()
-    here = any(map(is_local, hosts))
+    # mpirun may find other hosts than this one in an allocation.
+    finds_hosts = request.mpi and not request.hosts and first_set(environment, *ALLOCATIONS)
+    here = not finds_hosts and any(map(is_local, hosts))
+    if here:
+        check_program(request.command, environment)
+        check_interfaces(named_interfaces(environment) if request.size > 1 else ())
     for note in (
         note_on_python(request.command, environment) if here else None,
         note_on_threads(slots, environment),
@@ -108,7 +115,7 @@ def start(request: Request) -> tuple[Launcher, int]:
     names = [slot.host for slot in slots]
     addresses = own_addresses(names, environment, shell)
     with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
-        with _master(slots, addresses, environment, shell) as job.master:
+        with _master(slots, addresses, environment, shell, request.quiet) as job.master:
             return _run(Launcher(job, output))
 
 
@@ -152,6 +159,7 @@ def _master(
     addresses: Mapping[str, str],
     environment: Mapping[str, str],
     shell: RemoteShell,
+    quiet: bool,
 ) -> Iterator[Callable[[str], Mapping[str, str]]]:
     """Yields a function from a host to the variables that tell its ranks of rank 0."""
     first = slots[0].host
@@ -159,6 +167,8 @@ def _master(
     several = not all(map(is_local, addresses))
     address = None if here else address_of(first, shell)
     with contextlib.closing(Master(environment, here=here, several_hosts=several)) as master:
+        if master.note and not quiet:
+            print(f"perseusrun: {master.note}", file=sys.stderr, flush=True)
         yield lambda host: master.environment(address or addresses[host])
 
 
@@ -189,4 +199,5 @@ def _mpi_launcher(
         mpirun_environment(mpirun, mpirun_options),
         address=address,
         listen_on=listen_on,
+        is_bound=bool(request.binding_args) or "bind" in request.mpi_args,
     )

@@ -141,7 +141,7 @@ def test_a_file_that_cannot_be_understood_is_an_error(
 
 
 def test_a_file_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(ValueError, match="cannot read config file /no/such"):
+    with pytest.raises(ValueError, match="cannot read config file '/no/such': No such file"):
         read_config("/no/such")
 
 

@@ -132,13 +132,22 @@ def run(
     launcher, _ = start(request)
     if launcher.failure:
         raise _error_of(launcher.failure, launcher.results)
-    return [cloudpickle.loads(launcher.results[rank]) for rank in range(num_proc)]
+    return [_result_of(rank, launcher.results[rank]) for rank in range(num_proc)]
+
+
+def _result_of(rank: int, sent: bytes) -> Any:
+    if not sent:
+        raise RuntimeError(f"rank {rank} exited with code 0 before its function returned")
+    return cloudpickle.loads(sent)
 
 
 def _error_of(failure: Failure, results: Mapping[int, bytes]) -> RuntimeError:
     """Returns the error for a job that failed, whose cause is the exception of the failed rank."""
     sent = results[failure.rank] if failure.rank is not None else b""
-    raised = cloudpickle.loads(sent) if sent else None
+    try:
+        raised = cloudpickle.loads(sent) if sent else None
+    except Exception:  # a result that cannot be unpickled here, of a rank that failed afterwards
+        raised = None
     if not isinstance(raised, Raised):
         return RuntimeError(failure.message)
     last_line = raised.text.rstrip().rpartition("\n")[2]

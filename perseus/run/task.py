@@ -13,18 +13,18 @@ from perseus.run.raised import Raised
 
 
 def main() -> None:
-    function, args, kwargs = cloudpickle.load(sys.stdin.buffer)
     try:
-        outcome = function(*args, **kwargs)
+        function, args, kwargs = cloudpickle.load(sys.stdin.buffer)
+        outcome = cloudpickle.dumps(function(*args, **kwargs))
     except Exception as error:
-        _send(Raised.from_exception(error))
+        _send(cloudpickle.dumps(Raised.from_exception(error)))
         raise
     _send(outcome)
 
 
-def _send(outcome: object) -> None:
+def _send(outcome: bytes) -> None:
     with os.fdopen(int(os.environ[RESULT_FD]), "wb") as pipe:
-        pipe.write(cloudpickle.dumps(outcome))
+        pipe.write(outcome)
 
 
 if __name__ == "__main__":

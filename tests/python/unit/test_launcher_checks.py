@@ -202,3 +202,14 @@ def test_an_exception_that_cannot_be_pickled_is_shown_by_its_traceback() -> None
         run(fail, num_proc=1)
     assert isinstance(it.value.__cause__, RemoteTraceback)
     assert "raise Local" in str(it.value.__cause__)
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error_of_the_rank() -> None:
+    with pytest.raises(RuntimeError, match="cannot pickle 'generator' object") as it:
+        run(lambda: (number for number in range(3)), num_proc=1)
+    assert isinstance(it.value.__cause__, TypeError)
+
+
+def test_a_function_that_ends_its_process_has_no_result() -> None:
+    with pytest.raises(RuntimeError, match="rank 0 exited with code 0 before its function"):
+        run(lambda: sys.exit(0), num_proc=1)

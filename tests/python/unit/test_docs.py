@@ -39,6 +39,7 @@ LAID_OUT = [
         "docs/errors.md",
         "docs/glossary.md",
         "docs/gpu.md",
+        "docs/launching.md",
         "docs/mxnet.md",
         "docs/negotiation.md",
         "docs/performance.md",

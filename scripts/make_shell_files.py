@@ -104,6 +104,8 @@ def completion(shell: str) -> str:
 
 
 def write(path: Path, text: str, *, check: bool) -> None:
+    # As editors leave a file: no white space at the end of a line, and an end to the last one.
+    text = "".join(f"{line.rstrip()}\n" for line in text.rstrip().split("\n"))
     if path.exists() and path.read_text() == text:
         return
     if check:

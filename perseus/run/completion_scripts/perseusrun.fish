@@ -50,7 +50,7 @@ function _shtab_perseusrun_using
   test $_shtab_perseusrun_npos -eq 0
 end
 
-set -g _shtab_perseusrun_commands 
+set -g _shtab_perseusrun_commands
 set -g _shtab_perseusrun_opts_with_value --autotune-bayes-opt-max-samples --autotune-log-file --autotune-steps-per-sample --autotune-warmup-samples --binding-args --cache-capacity --config-file --fusion-threshold-mb --gloo-timeout-seconds --grace --help --hostfile --hosts --log-level --min-np --min-num-proc --mpi-args --network-interface --network-interfaces --num-nccl-streams --num-proc --only-rank --output-filename --print-completion --ssh-identity-file --ssh-port --stall-check-shutdown-time-seconds --stall-check-warning-time-seconds --start-timeout --streams --thread-affinity --timeline-filename -H -h -hostfile -i -np -p
 
 complete -c perseusrun -e

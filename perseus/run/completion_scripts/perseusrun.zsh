@@ -10,7 +10,7 @@
 
 _shtab_perseusrun_commands() {
   local _commands=(
-    
+
   )
   _describe 'perseusrun commands' _commands
 }
@@ -91,7 +91,7 @@ _shtab_perseusrun() {
       (( CURRENT += 1 ))
       curcontext="${curcontext%:*:*}:_shtab_perseusrun-$line[1]:"
       case $line[1] in
-        
+
       esac
   esac
 }

@@ -196,7 +196,7 @@ def test_the_demo_compares_one_process_with_two() -> None:
     result = subprocess.run(demo, capture_output=True, text=True, timeout=560)
     assert result.returncode == 0, result.stdout + result.stderr
     # The same accuracy, and parameters that differ by what rounding explains.
-    assert re.search(r"test accuracy, % +(\d+\.\d) +\1\n", result.stdout), result.stdout
+    assert re.search(r"test accuracy +(\d+\.\d) % +\1 %\n", result.stdout), result.stdout
 
 
 def test_a_script_for_horovod_needs_the_drop_in() -> None:

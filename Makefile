@@ -35,7 +35,7 @@ demo: announce-demo build env-demo ## train a small CNN on 5,000 real MNIST digi
 	@$(PY) examples/mnist_demo.py
 
 announce-demo:
-	@test -e $(VENV)/.installed-demo || echo "make demo: the first run takes about 3 minutes and 1.5 GB, in .venv and build: it" \
+	@test -e $(VENV)/.installed-demo || echo "make demo: the first run takes up to 3 minutes and 1.2 GB, in .venv and build: it" \
 	  "installs CMake, Ninja, NumPy and PyTorch, and compiles the engine. The next one takes 20 seconds."
 
 test: ## build everything and run CI's tests: C++, Python, 1 to 4 ranks, several hosts

@@ -343,7 +343,8 @@ def diffs() -> str:
         title, _, command = about.partition("\n\n")
         lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[2:]
         link = f"[{after.name}]({os.path.relpath(after, PAGE.parent)})"
-        texts += [f"**{title}** {link}", "", f"    {command}", "", "```diff", *lines, "```", ""]
+        texts += [f"**{title}**", "", link, "", "```bash", command, "```", ""]
+        texts += ["```diff", *lines, "```", ""]
     return "\n".join(texts)
 
 

@@ -40,6 +40,7 @@ LAID_OUT = [
         "docs/glossary.md",
         "docs/gpu.md",
         "docs/launching.md",
+        "docs/migrating.md",
         "docs/mxnet.md",
         "docs/negotiation.md",
         "docs/performance.md",

@@ -1,9 +1,9 @@
 """test_one.py TEST [--ranks N...]: runs one test, or one file of tests, the way that CI runs it.
 
 TEST is a file or test of Python (tests/python/unit/test_hosts.py::test_a_name), a file of C++
-(tests/cpp/transport/mesh_test.cc), or a pattern of GoogleTest (MeshTest.*). Tests that run inside each
-rank are started by perseusrun, at each number of ranks that is given. Run it with the environment's
-Python, after `make build env-test`, or by `make test-one T=TEST`.
+(tests/cpp/transport/mesh_test.cc), or a pattern of GoogleTest (MeshTest.*). Tests that run inside
+each rank are started by perseusrun, at each number of ranks that is given. Run it with the
+environment's Python, after `make build env-test`, or by `make test-one T=TEST`.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class Agent:
         self._ranks: dict[int, Rank] = {}  # by process id
         self._threads = threads_of_a_rank(job["local_size"], is_shared=job["shares_processors"])
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
+        self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
 
     def run(self) -> None:
@@ -226,6 +227,9 @@ class Agent:
                 return
             if child == 0:
                 return
+            self._asked_to_end.discard(child)
+            if self._kill_at is not None:
+                self._ask_children_to_end()
             rank = self._ranks.get(child)
             if rank is None:
                 continue  # an orphan of a rank
@@ -242,8 +246,20 @@ class Agent:
     def _terminate(self) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._job["grace"]
-            self._signal_all(signal.SIGTERM)
+            self._ask_children_to_end()
             self._signal_all(signal.SIGCONT)  # a stopped process only ends once it goes on
+
+    def _ask_children_to_end(self) -> None:
+        """Sends SIGTERM to each rank, and to the processes of ranks that have ended.
+
+        A rank that saves its work may need the processes that it has started: PyTorch's DataLoader
+        raises an exception when one of its workers ends. So they get SIGTERM after their rank has
+        ended, when they are our children.
+        """
+        for child in _children().get(os.getpid(), ()):
+            if child not in self._asked_to_end:
+                self._asked_to_end.add(child)
+                _kill(child, signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
         for child in _descendants(os.getpid()):
@@ -272,8 +288,8 @@ def threads_of_a_rank(local_size: int, *, is_shared: bool) -> int | None:
     return threads
 
 
-def _descendants(ancestor: int) -> list[int]:
-    """Returns the process ids of all descendants of a process."""
+def _children() -> dict[int, list[int]]:
+    """Returns the process ids of the children of each process that has any."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -285,6 +301,12 @@ def _descendants(ancestor: int) -> list[int]:
         except OSError:
             continue  # the process has ended meanwhile
         children.setdefault(parent, []).append(int(name))
+    return children
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Returns the process ids of all descendants of a process."""
+    children = _children()
     found = []
     level = [ancestor]
     while level:

@@ -73,6 +73,23 @@ def test_a_program_that_a_rank_has_started_gets_the_grace_too(host: str, tmp_pat
     assert seconds < 30
 
 
+@pytest.mark.parametrize("host", ["localhost", "192.0.2.1"])
+def test_a_rank_that_saves_its_work_keeps_its_own_processes(host: str, tmp_path: Path) -> None:
+    """As PyTorch's DataLoader, which raises an exception when one of its workers ends."""
+    with_worker = """
+import subprocess
+worker = subprocess.Popen(["sleep", "1000"])
+"""
+    script = with_worker + SAVES.replace(
+        'print("saved", flush=True)', 'print("worker:", worker.poll(), flush=True)'
+    )
+    command = [sys.executable, "-S", "-c", script, str(tmp_path)]
+    status, lines, seconds = run(command, host, grace=60)
+    assert status == 3
+    assert lines == [b"[0]<stdout>:worker: None\n"]
+    assert seconds < 30  # the workers were ended after their ranks
+
+
 def test_a_rank_that_is_stopped_does_not_use_up_the_grace(tmp_path: Path) -> None:
     script = """
 import os, pathlib, signal, sys, time

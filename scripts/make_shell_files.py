@@ -57,6 +57,17 @@ CHANGES = {
     ],
 }
 
+#: argparse-manpage leaves out --help.
+HELP = """\
+.TP
+.B \\-h, \\-\\-help
+show the options that most people need
+.TP
+.B \\-\\-help all
+show every option
+.TP
+.B \\-\\-help settings
+show the environment variables that the ranks read"""
 EXIT_STATUS = """\
 0 if all ranks have ended well, else the exit status of the rank that failed first; 128 and the
 number of a signal if that has ended the rank, or perseusrun. 2 if the job cannot start as asked."""
@@ -81,6 +92,7 @@ def man_page() -> str:
     page.source = page.manual = "Perseus"
     page.description = "start a command as the ranks of a job"
     examples = [line.strip() for line in EXAMPLES.splitlines()[1:]]
+    page.add_section("HELP", "=", HELP)
     page.add_section("EXIT STATUS", "=", EXIT_STATUS)
     page.add_section("ENVIRONMENT", "=", ENVIRONMENT)
     page.add_section("EXAMPLES", "=", "\n".join([".nf", *examples, ".fi"]).replace("-", r"\-"))

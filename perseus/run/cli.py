@@ -29,12 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(arguments)
         if options.version:
-            print(f"perseus {version()}")
+            print(f"perseus {version()}", flush=True)
             return 0
         if options.check_build:
             return check_build()
         if options.print_completion:
-            print(completion_script(options.print_completion), end="")
+            print(completion_script(options.print_completion), end="", flush=True)
             return 0
         if options.config_file is not None:
             apply_config(parser, options)
@@ -172,6 +172,7 @@ def check_build() -> int:
     for framework in ("torch", "tensorflow", "mxnet"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             print(f"  {framework}: {importlib.metadata.version(framework)}")
+    sys.stdout.flush()
     return 0
 
 

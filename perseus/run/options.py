@@ -94,7 +94,7 @@ class _Help(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        print(_TOPICS[str(values) if values else None](), end="")
+        print(_TOPICS[str(values) if values else None](), end="", flush=True)
         parser.exit()
 
 

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -74,6 +75,27 @@ def test_the_whole_help_shows_every_flag_of_ours_and_of_horovodrun() -> None:
     assert {flag for option in SETTING_OPTIONS for flag in option.flags} <= shown
 
 
+@pytest.mark.parametrize(
+    "arguments", ["--help", "--help all", "--version", "--check-build", "--print-completion bash"]
+)
+def test_a_reader_that_has_gone_is_no_error(arguments: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    # Buffered, as users have it: what is short is only written at the end.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "perseus.run", *arguments.split()],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")
+
+
 def test_a_topic_that_does_not_exist_is_refused() -> None:
     result = perseusrun("--help", "everything")
     assert result.returncode == 2
@@ -101,7 +123,7 @@ def test_man_shows_the_page_without_complaint() -> None:
     if "minimized" in result.stdout:
         skip_or_fail("this system has no manual")
     assert (result.returncode, result.stderr) == (0, "")
-    for wanted in ("perseusrun - start", "--only-rank R", "NO_COLOR", "EXAMPLES"):
+    for wanted in ("perseusrun - start", "--only-rank R", "--help all", "NO_COLOR", "EXAMPLES"):
         assert wanted in result.stdout.replace("\b", "")
 
 

@@ -3,8 +3,9 @@
 SHELL := /bin/bash
 VENV ?= .venv
 RANKS ?= 1 2 3 4
+PYTHON_TESTS := unit limits ranks hosts "C++ frameworks"
 # Parts of scripts/ci.py. If empty, all other checks run, too, as in CI.
-TESTS ?= "C++ tests" unit limits ranks hosts "C++ frameworks" MPI MXNet
+TESTS ?= "C++ tests" $(PYTHON_TESTS) MPI MXNet
 SECONDS ?= 10
 RUNS ?= 500
 SEED ?= 1
@@ -38,7 +39,7 @@ announce-demo:
 	@test -e $(VENV)/.installed-demo || echo "make demo: the first run takes up to 3 minutes and 1.2 GB, in .venv and build: it" \
 	  "installs CMake, Ninja, NumPy and PyTorch, and compiles the engine. The next one takes 20 seconds."
 
-test: ## build everything and run CI's tests: C++, Python, 1 to 4 ranks, several hosts
+test: ## build everything and run CI's tests; TESTS="unit limits" runs these parts
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/ci.py --ranks $(RANKS) -- $(TESTS)
 
 build: env-build ## build the engine into the source tree and .venv; CMAKE_ARGS=... for CMake
@@ -63,9 +64,8 @@ mpi-tests: build env-test ## run the tests that need an MPI, with Open MPI and w
 mxnet-tests: build ## run the MXNet adapter's tests at 1 to 4 ranks
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/mxnet_tests.py --all-ranks $(RANKS)
 
-python-tests: build env-test env-demo ## run the Python tests, but for MXNet's and MPI's
-	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py build/pictures benchmarks
-	@$(PY) scripts/python_tests.py --ranks $(RANKS)
+python-tests: ## run the Python tests, but for MXNet's and MPI's
+	@$(MAKE) --no-print-directory test TESTS='$(PYTHON_TESTS)'
 
 rank-tests: build env-test ## all tests that run inside each rank, at 1 to 4 ranks; CI leaves some out
 	@$(PY) scripts/python_tests.py ranks --all-ranks --ranks $(RANKS)
@@ -145,6 +145,10 @@ benchmarks: build env-demo env-benchmarks
 pictures: ## redraw the pictures of docs/ and benchmarks/results/ from what is stored; CHECK=--check compares
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/environment.py build/pictures benchmarks && \
 	  "$$python" scripts/draw_pictures.py $(CHECK) && build/pictures/bin/python benchmarks/redraw.py $(CHECK)
+
+pages: build env-test ## rewrite what is generated in docs/, and perseusrun's completion; CHECK=--check compares
+	@for page in settings_page counters_page migrating_page performance_page shell_files; do \
+	  $(PY) scripts/make_$$page.py $(CHECK) || exit 1; done
 
 gpu-check: ## build, test and measure on a GPU: needs PyTorch and nvcc, no network; FLAGS=--quick
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/gpu_check.py $(FLAGS)

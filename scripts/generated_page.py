@@ -35,7 +35,7 @@ def update(page: Path, sections: Mapping[str, str], *, check: bool) -> None:
     if wanted == text:
         return
     if check:
-        sys.exit(f"{page} is out of date; run {sys.argv[0]}")
+        sys.exit(f"{page} is out of date; `make pages` writes it anew")
     page.write_text(wanted)
 
 

@@ -121,7 +121,7 @@ def write(path: Path, text: str, *, check: bool) -> None:
     if path.exists() and path.read_text() == text:
         return
     if check:
-        sys.exit(f"{path} is out of date; run {sys.argv[0]}")
+        sys.exit(f"{path} is out of date; `make pages` writes it anew")
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
 

@@ -48,9 +48,11 @@ build: env-build ## build the engine into the source tree and .venv; CMAKE_ARGS=
 debug: env-build ## the same in build/debug, for a debugger: not optimised, with assertions
 	@$(PY) scripts/build.py --debug
 
-test-one: build env-test ## run one test; T=FILE.py, FILE.py::NAME, a C++ Suite.Name; RANKS=2
-	@test -n "$(T)" || { echo 'usage: make test-one T=tests/python/unit/test_hosts.py [RANKS=2]'; exit 2; }
+test-one: names-a-test build env-test ## run one test; T=FILE.py, FILE.py::NAME, a C++ Suite.Name; RANKS=2
 	@$(PY) scripts/test_one.py --ranks $(RANKS) -- '$(T)'
+
+names-a-test:
+	@test -n "$(T)" || { echo 'usage: make test-one T=tests/python/unit/test_hosts.py [RANKS=2]'; exit 2; }
 
 cpp-tests: build ## run the C++ tests
 	@$(PY) scripts/cpp_tests.py

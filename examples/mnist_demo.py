@@ -114,7 +114,11 @@ def main() -> None:
         ratio = speeds[0] / speeds[1]
         if ratio >= FASTER or processors < PROCESSES or len(rounds) == ROUNDS:
             break
-        print("\nOther programs may have been in the way, so both run again.\n", flush=True)
+        print(
+            "\nOther programs may have been in the way, so both run again; the faster run of each "
+            "counts.\n",
+            flush=True,
+        )
 
     many, one = rounds[-1]
     difference = largest_difference(one.parameters, many.parameters)

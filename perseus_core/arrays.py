@@ -76,7 +76,7 @@ def dtype_number(dtype: np.dtype[Any]) -> int:
         number = _NUMBERS.get(dtype.name)
         if number is None:
             raise TypeError(
-                f"arrays of dtype {dtype.name} cannot be sent; it takes one of "
+                f"arrays of dtype {dtype.name} cannot be sent; the dtype must be one of "
                 f"{', '.join(_NUMBERS)}"
             )
         _CACHED_NUMBERS[dtype] = number

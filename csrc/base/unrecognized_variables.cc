@@ -18,6 +18,12 @@ constexpr const char* kEnvironmentNames[] = {
     "PERSEUS_SECRET",      "PERSEUS_SURVIVORS",  "PERSEUS_NEWS_FD",    "PERSEUS_MASTER_ADDR",
     "PERSEUS_MASTER_PORT", "PERSEUS_WITH_K8S"};
 
+// Variables of Horovod's that mean something else than the settings whose names are like them: they
+// are for launchers, or for its build.
+constexpr const char* kHorovodNames[] = {
+    "HOROVOD_RANK",       "HOROVOD_SIZE",       "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+    "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME",   "HOROVOD_GPU_OPERATIONS"};
+
 // The number of insertions, deletions and substitutions between them (Levenshtein 1966).
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -57,23 +63,32 @@ const std::vector<IgnoredVariable>& ignored_variables() {
 }
 
 std::vector<std::string> unknown_variables(const char* const* environment) {
-  std::vector<std::string_view> known(std::begin(kEnvironmentNames), std::end(kEnvironmentNames));
-  for (const TableRow& row : table_rows()) known.push_back(row.name);
+  std::vector<std::string> ours(std::begin(kEnvironmentNames), std::end(kEnvironmentNames));
+  std::vector<std::string> horovods(std::begin(kHorovodNames), std::end(kHorovodNames));
+  for (const TableRow& row : table_rows()) {
+    ours.emplace_back(row.name);
+    for (const SettingAlias& alias : aliases_of(row)) horovods.emplace_back(alias.name);
+  }
+  for (const IgnoredVariable& ignored : ignored_variables()) horovods.emplace_back(ignored.name);
 
   std::vector<std::string> warnings;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     const std::string_view variable(*environment, std::strcspn(*environment, "="));
-    if (!variable.starts_with("PERSEUS_")) continue;
+    const bool is_ours = variable.starts_with("PERSEUS_");
+    if (!is_ours && !variable.starts_with("HOROVOD_")) continue;
+    const std::vector<std::string>& known = is_ours ? ours : horovods;
     if (std::find(known.begin(), known.end(), variable) != known.end()) continue;
     std::string_view nearest;
     size_t distance = SIZE_MAX;
-    for (std::string_view name : known) {
+    for (const std::string& name : known) {
       const size_t to_name = edit_distance(variable, name);
       if (to_name < distance) distance = to_name, nearest = name;
     }
-    // Allows two typing errors, or more in a long name. Only settings begin with
-    // PERSEUS_ALLREDUCE_, so those are reported whatever the distance.
-    const size_t errors = std::max<size_t>(2, (variable.size() - std::strlen("PERSEUS_")) / 5);
+    // Allows two typing errors, or more in a long name of ours: Horovod has names that are not
+    // listed here. Only settings begin with PERSEUS_ALLREDUCE_, so those are reported whatever the
+    // distance.
+    const size_t in_long_names = is_ours ? (variable.size() - std::strlen("PERSEUS_")) / 5 : 0;
+    const size_t errors = std::max<size_t>(2, in_long_names);
     if (distance <= errors) {
       warnings.push_back(std::string(variable) + " is not a setting; did you mean " +
                          std::string(nearest) + "?");

@@ -17,7 +17,7 @@ Broken Departures::news_of(int rank) const {
           name +
               " has shut down or ended, so operations with it cannot complete: look at what "
               "that rank printed, and let every rank submit the same operations before it "
-              "shuts down",
+              "shuts down, or call join() once its data has ended",
           true};
 }
 

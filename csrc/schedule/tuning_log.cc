@@ -1,5 +1,7 @@
 #include "schedule/tuning_log.h"
 
+#include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <set>
 
@@ -28,7 +30,10 @@ TuningLog::TuningLog(const std::string& path) {
   file_.open(path, goes_on ? std::ios::app : std::ios::trunc);
   if (goes_on) return;
   file_ << "trial,steps,streams,shard_mib,merge_mib,credit_mib,chunk_kib,ms_a_mib\n" << std::flush;
-  if (!file_) PERSEUS_LOG(kWarning, "PERSEUS_TUNING_LOG: cannot write to " << path);
+  if (!file_) {
+    PERSEUS_LOG(kWarning,
+                "PERSEUS_TUNING_LOG: cannot write to " << path << ": " << std::strerror(errno));
+  }
 }
 
 void TuningLog::add(const Tuner& tuner, uint64_t slowest) {

@@ -134,10 +134,10 @@ void StallWatch::log_waiting_ranks(int asker, int32_t set,
   const auto now = Clock::now();
   if (!enabled_ || now < logged_waiting_at_ + report_after_ / 2) return;
   logged_waiting_at_ = now;
-  std::string text = "rank " + std::to_string(asker) + ", and perhaps others, has waited for " +
-                     std::to_string(missing.front().waited_seconds) +
-                     " s for this rank to submit " + shown(set, missing.front().key);
+  std::string text = "this rank has not submitted " + shown(set, missing.front().key);
   if (missing.size() > 1) text += " and " + std::to_string(missing.size() - 1) + " more";
+  text += ", for which rank " + std::to_string(asker) + " (and perhaps others) has waited for " +
+          std::to_string(missing.front().waited_seconds) + " s";
   text += last_key_.empty() ? "; it has submitted nothing yet"
                             : "; its last submission is " + last_submitted();
   PERSEUS_LOG(kWarning, text);

@@ -37,8 +37,11 @@ def checked_op(op: int) -> int:
     """Returns the number of a reduction; TypeError or ValueError if there is none."""
     if type(op) is int and op in _NAMES:
         return op
-    number = whole_number("op", op)
+    known = ", ".join(f"{name} ({each})" for each, name in _NAMES.items())
+    try:
+        number = whole_number("op", op)
+    except TypeError:
+        raise TypeError(f"op is {op!r}; it must be a reduction: {known}") from None
     if number not in _NAMES:
-        known = ", ".join(f"{name} ({each})" for each, name in _NAMES.items())
         raise ValueError(f"op is {number}, which is not a reduction; there are {known}")
     return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +79,8 @@ def run(
       slots, reset_limit, cooldown_range, host_discovery_script: for elastic training; refused.
 
     Raises ValueError for wrong arguments. If a rank fails, raises RuntimeError, which names the
-    rank; if its function raised an exception, that is the cause of the error (`__cause__`).
+    rank; if its function raised an exception, that is the cause of the error (`__cause__`). Ctrl-C
+    ends the ranks and raises KeyboardInterrupt.
     """
     _refuse_elastic(
         min_num_proc=min_num_proc,
@@ -130,6 +132,8 @@ def run(
         mpi_args=mpi_args or "",
     )
     launcher, _ = start(request)
+    if launcher.interrupted_by == signal.SIGINT:
+        raise KeyboardInterrupt
     if launcher.failure:
         raise _error_of(launcher.failure, launcher.results)
     return [_result_of(rank, launcher.results[rank]) for rank in range(num_proc)]

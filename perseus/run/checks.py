@@ -13,6 +13,14 @@ from pathlib import Path
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import is_local
 
+#: Settings, and Horovod's names for them, that name a file which rank 0 writes.
+_FILES_OF_RANK_0 = (
+    "PERSEUS_TIMELINE",
+    "HOROVOD_TIMELINE",
+    "PERSEUS_TUNING_LOG",
+    "HOROVOD_AUTOTUNE_LOG",
+)
+
 
 def check_settings(environment: Mapping[str, str]) -> None:
     """Refuses a malformed setting. Loads the engine only if the environment has any settings."""
@@ -54,6 +62,16 @@ def check_interfaces(names: Iterable[str]) -> None:
             raise ValueError(
                 f"PERSEUS_INTERFACES names '{name}', which does not exist here; interfaces "
                 f"present: {', '.join(there)}"
+            )
+
+
+def check_files_of_rank_0(environment: Mapping[str, str], directory: str) -> None:
+    """Refuses settings that name a file in a folder that is not there, on rank 0's host."""
+    for name in _FILES_OF_RANK_0:
+        folder = os.path.dirname(os.path.join(directory, environment.get(name, "")))
+        if not os.path.isdir(folder):
+            raise ValueError(
+                f"{name} is '{environment[name]}', whose folder does not exist; make it first"
             )
 
 

@@ -74,7 +74,7 @@ def say(options: argparse.Namespace, note: str) -> None:
 def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request:
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not words:
-        parser.error("there is nothing to run: perseusrun -np 4 train.py")
+        parser.error("there is nothing to run; for example: perseusrun -np 4 train.py")
     command = command_of_ranks(words, is_module=options.module)
     hosts = named_hosts(options)
     size = options.num_proc or sum(host.slots for host in hosts)
@@ -149,7 +149,7 @@ def notes_about_mpi(options: argparse.Namespace) -> list[str]:
     ]
     if options.tcp:
         notes.append(
-            "--tcp sets NCCL_IB_DISABLE=1 and no more: without --mpi, ranks use TCP anyway"
+            "--tcp sets NCCL_IB_DISABLE=1 and no more: without --mpi, hosts reach each other by TCP"
         )
     return notes
 

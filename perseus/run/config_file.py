@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +78,8 @@ def read_config(path: str) -> Config:
 
 
 def _load(path: str) -> Any:
+    if not os.path.exists(path):
+        raise ValueError(f"cannot read config file '{path}': {os.strerror(errno.ENOENT)}")
     try:
         import yaml
     except ModuleNotFoundError:

@@ -73,7 +73,7 @@ def assign(hosts: Sequence[Host], size: int) -> list[Slot]:
     if size > available:
         places = ", ".join(f"{host.name}:{host.slots}" for host in hosts)
         raise ValueError(
-            f"{size} ranks do not fit on {available} slots ({places}); "
+            f"{size} ranks do not fit on {available} slot{'s' * (available != 1)} ({places}); "
             "give the hosts more slots or start fewer ranks"
         )
     every_place = ((host.name, i) for host in hosts for i in range(host.slots))

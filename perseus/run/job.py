@@ -87,6 +87,7 @@ class Launcher:
         self._check_abandoned_at = NEVER
         self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
+        self.interrupted_by: int | None = None  # the signal, if one has ended the job
         self.results = {slot.rank: b"" for slot in job.slots}
 
     def run(self) -> int:
@@ -320,13 +321,15 @@ class Launcher:
             # A rank that the others have lost may be about to end, as they are.
             self._check_abandoned_at = time.monotonic() + REPORT_SECONDS
             return
+        if time.monotonic() >= self._start_deadline - self._job.start_timeout / 4:
+            self._check_started()  # a host that does not answer is why a rank gives up in init
         failure = Failure(rank, f"rank {rank} on host {host.host} {how}", code)
         if self._goes_on_without([rank], how, failure.message):
             return
         if self._job.least is None:
             self._ended(rank, how)  # tells ranks that wait for it in init
         elif not self.failure:
-            left = f"{self._outcomes.left} ranks are left, but {self._job.least} are needed"
+            left = f"too few ranks are left: {self._outcomes.left} of at least {self._job.least}"
             self._fail(rank, f"{failure.message}; {left}", failure.exit_code)
         if self.failure or not self._outcomes.is_victim(rank):
             self._fail(failure.rank, failure.message, failure.exit_code)
@@ -385,6 +388,7 @@ class Launcher:
 
     def _interrupted(self, number: int) -> None:
         if self.failure is None:
+            self.interrupted_by = number
             message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
             self.failure = Failure(None, message, 128 + number)
             self._note(message)

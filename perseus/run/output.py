@@ -6,6 +6,7 @@ counts. On a terminal each state is shown while it lasts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -128,8 +129,7 @@ class Output:
     def _prefix(self, rank: int, stream: Stream) -> bytes:
         tag = f"[{rank}]<{stream}>:" if self._tags else ""
         if self._timestamps:
-            # Without a tag, a space separates the time from what the rank has written.
-            tag = time.strftime("%Y-%m-%d %H:%M:%S") + (tag or " ")
+            tag = time.strftime("%Y-%m-%d %H:%M:%S ") + tag
         text = tag.encode()
         return coloured(text, rank) if self._tags and self._coloured[stream] else text
 
@@ -149,6 +149,15 @@ class Output:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = self._files[rank, stream] = path.open("wb", buffering=0)
         return file
+
+
+def remove_older(folder: Path) -> None:
+    """Removes what an earlier job has left in the folder, which may have had more ranks."""
+    for file in folder.glob("rank.*/std*"):
+        if file.parent.name[len("rank.") :].isdigit() and file.name in ("stdout", "stderr"):
+            file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else is in there
+                file.parent.rmdir()
 
 
 def last_state(line: bytes) -> bytes:

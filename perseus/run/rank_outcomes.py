@@ -68,7 +68,7 @@ class RankOutcomes:
         """Describes why a rank that blames another has failed."""
         culprit = self._blames[victim]
         status = self._statuses.get(culprit)
-        ended = "is still running" if status is None else f"had ended before with code {status}"
+        ended = "is still running" if status is None else f"had already exited with code {status}"
         return f"blaming rank {culprit}, which {ended}"
 
     def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:

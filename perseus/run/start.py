@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from perseus.run.agent import CALL_BACK, THREADS
 from perseus.run.checks import (
+    check_files_of_rank_0,
     check_interfaces,
     check_remote_shell,
     check_settings,
@@ -26,7 +27,7 @@ from perseus.run.job import Job, Launcher
 from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
-from perseus.run.output import Output
+from perseus.run.output import Output, remove_older
 from perseus.run.program import check_program, note_on_python
 from perseus.run.rendezvous import (
     ALLOCATIONS,
@@ -83,6 +84,8 @@ def start(request: Request) -> tuple[Launcher, int]:
     if here:
         check_program(request.command, environment)
         check_interfaces(named_interfaces(environment) if request.size > 1 else ())
+    if here and is_local(slots[0].host):
+        check_files_of_rank_0(environment, directory)
     for note in (
         note_on_python(request.command, environment) if here else None,
         note_on_threads(slots, environment),
@@ -103,6 +106,8 @@ def start(request: Request) -> tuple[Launcher, int]:
         verbose=request.verbose,
         quiet=request.quiet,
     )
+    if folder is not None:
+        remove_older(folder)
     output = Output(
         request.size,
         timestamps=request.timestamps,

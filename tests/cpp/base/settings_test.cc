@@ -340,13 +340,18 @@ TEST(UnknownVariablesTest, NamesATypoAndTheSettingNearest) {
                                "PERSEUS_WITH_K8S=1",
                                "PERSEUS_DATA_FOLDER=/data",
                                "HOROVOD_CYCLE_TIME=1",
+                               "HOROVOD_FUSION_TRESHOLD=1",
+                               "HOROVOD_FUSION_THRESHOLD=1",
+                               "HOROVOD_GPU_OPERATIONS=NCCL",
+                               "HOROVOD_BUILD_ARCH_FLAGS=-O2",
                                nullptr};
   EXPECT_EQ(
       unknown_variables(environment),
       (std::vector<std::string>{
           "PERSEUS_ALLREDUCE_STREAM is not a setting; did you mean PERSEUS_ALLREDUCE_STREAMS?",
           "PERSEUS_ALREDUCE_FUSION is not a setting; did you mean PERSEUS_ALLREDUCE_FUSION?",
-          "PERSEUS_ALLREDUCE_COLOUR is not a setting and has no effect"}));
+          "PERSEUS_ALLREDUCE_COLOUR is not a setting and has no effect",
+          "HOROVOD_FUSION_TRESHOLD is not a setting; did you mean HOROVOD_FUSION_THRESHOLD?"}));
 }
 
 }  // namespace

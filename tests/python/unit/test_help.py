@@ -102,6 +102,16 @@ def test_a_topic_that_does_not_exist_is_refused() -> None:
     assert "invalid choice: 'everything'" in result.stderr
 
 
+def test_the_page_on_launching_has_every_option_of_the_short_help() -> None:
+    page = (ROOT / "docs/launching.md").read_text()
+    short_help = perseusrun("--help").stdout
+    options = re.findall(r"^  (-.*?)(?:  |$)", short_help, re.M)
+    names = [re.findall(r"(?<![\w-])--?[A-Za-z][a-z-]*", option) for option in options]
+    assert ["--grace"] in names
+    there = set(re.findall(r"(?<![\w-])--?[A-Za-z][a-z-]*", page))
+    assert [each for each in names if not there & set(each)] == [["-v", "--version"]]
+
+
 def test_the_man_page_and_the_scripts_for_shells_are_current() -> None:
     script = [sys.executable, str(ROOT / "scripts/make_shell_files.py"), "--check"]
     result = subprocess.run(script, capture_output=True, text=True, timeout=60)

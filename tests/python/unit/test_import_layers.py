@@ -39,7 +39,7 @@ class Room(NamedTuple):
 
 #: The packages of perseus. A module belongs to the longest name here that it begins with.
 ROOMS = {
-    "perseus": Room(),
+    "perseus": Room(lazily=("perseus.run",)),
     "perseus.config": Room(),
     "perseus.common": Room(frameworks_lazily=("mxnet", "tensorflow", "torch")),
     "perseus._keras": Room(("perseus.common",), frameworks_lazily=("keras",)),

@@ -212,6 +212,19 @@ def test_a_host_that_does_not_answer_is_given_up() -> None:
     )
 
 
+def test_a_rank_that_waits_for_a_silent_host_is_not_blamed() -> None:
+    from perseus.run.host_connection import RemoteShell
+
+    shell = RemoteShell(command=["sh", "-c", "sleep 1000"])
+    slots = assign([Host("localhost", 1), Host("192.0.2.1", 1)], 2)
+    # As init does, which gives up a little before the launcher would.
+    command = ["sh", "-c", "sleep 3.6; exit 1"]
+    launcher = Launcher(Job(command, slots, "00", remote_shell=shell, start_timeout=4), Output(2))
+    assert launcher.run() == 1
+    assert launcher.failure
+    assert launcher.failure.message.startswith("no answer from host 192.0.2.1 within")
+
+
 def test_a_remote_host_gets_job_and_secret_over_stdin_after_a_greeting() -> None:
     from perseus.run.host_connection import RemoteShell
 

@@ -55,6 +55,17 @@ def script(tmp_path: Path) -> Path:
             {"PATH": "/nowhere"},
             "ssh is needed to reach host other, but there is",
         ),
+        (
+            ["--timeline-filename", "nowhere/t.json"],
+            {},
+            "PERSEUS_TIMELINE is 'nowhere/t.json', whose folder does not exist; make it first",
+        ),
+        (
+            [],
+            {"HOROVOD_AUTOTUNE_LOG": "/nowhere/t.csv"},
+            "HOROVOD_AUTOTUNE_LOG is '/nowhere/t.csv'",
+        ),
+        (["--config-file", "no.yaml"], {}, "cannot read config file 'no.yaml': No such file"),
         ([], {"PERSEUSRUN_RSH": "ssh '"}, 'PERSEUSRUN_RSH is "ssh \'": No closing quotation'),
         (
             [],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perseus.run.output import Output, Stream
+from perseus.run.output import Output, Stream, remove_older
 
 
 class Sinks:
@@ -115,7 +115,7 @@ def test_without_tags_lines_are_as_the_rank_wrote_them() -> None:
     assert sinks.stdout == [b"x\n"]
 
 
-def test_without_tags_a_space_follows_the_time() -> None:
+def test_a_space_follows_the_time_without_tags_too() -> None:
     sinks = Sinks()
     sinks.output(tags=False, timestamps=True).write(1, "stdout", b"x\n")
     assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d x\n", b"".join(sinks.stdout))
@@ -124,7 +124,24 @@ def test_without_tags_a_space_follows_the_time() -> None:
 def test_time_comes_first_when_asked_for() -> None:
     sinks = Sinks()
     sinks.output(timestamps=True).write(0, "stdout", b"x\n")
-    assert re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\[0\]<stdout>:x\n", b"".join(sinks.stdout))
+    assert re.fullmatch(
+        rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[0\]<stdout>:x\n", b"".join(sinks.stdout)
+    )
+
+
+def test_files_of_an_earlier_job_are_removed_and_others_kept(tmp_path: Path) -> None:
+    for name in (
+        "rank.0/stderr",
+        "rank.12/stdout",
+        "rank.3/stdout",
+        "rank.3/mine",
+        "rank.x/stdout",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("old")
+    remove_older(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"rank.3", "rank.3/mine", "rank.x", "rank.x/stdout"}
 
 
 def test_files_hold_what_a_rank_wrote_without_tags(tmp_path: Path) -> None:

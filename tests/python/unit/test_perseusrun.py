@@ -113,7 +113,7 @@ def test_check_build_says_what_is_here() -> None:
     [
         ("raise SystemExit(3)", 3, "rank 1 on host localhost exited with code 3"),
         ("raise RuntimeError('my own bug')", 1, "rank 1 on host localhost exited with code 1"),
-        ("raise SystemExit(0)", 1, "blaming rank 1, which had ended before with code 0"),
+        ("raise SystemExit(0)", 1, "blaming rank 1, which had already exited with code 0"),
     ],
 )
 def test_the_rank_that_ended_first_is_named_and_not_those_that_waited_for_it(

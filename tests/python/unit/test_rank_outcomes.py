@@ -52,4 +52,4 @@ def test_who_has_left_is_not_ended() -> None:
     assert not outcomes.have_been_given_up([1], left_out=[])
     assert outcomes.is_victim(0)
     outcomes.exited(1, 0)
-    assert outcomes.why(0) == "blaming rank 1, which had ended before with code 0"
+    assert outcomes.why(0) == "blaming rank 1, which had already exited with code 0"

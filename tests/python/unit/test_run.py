@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,34 @@ def test_a_function_that_raises_is_an_error_naming_the_rank() -> None:
 
     with pytest.raises(RuntimeError, match="rank 0 on host localhost exited with code 1"):
         perseus.run.run(fail)
+
+
+INTERRUPTED = """
+import os, signal, time
+import perseus
+
+
+def interrupt(launcher):
+    if os.environ["PERSEUS_RANK"] == "0":
+        os.kill(launcher, signal.SIGINT)
+    time.sleep(60)
+
+
+if __name__ == "__main__":
+    try:
+        perseus.run.run(interrupt, (os.getpid(),), num_proc=2)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_ctrl_c_is_a_keyboard_interrupt(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 def test_the_ranks_run_in_the_python_that_is_named(tmp_path: Path) -> None:

@@ -59,8 +59,9 @@ def test_every_rank_reports_who_is_missing_and_that_it_has_come(
     missing = [line for line in errors.splitlines() if line.startswith("[2]<stderr>:")]
     assert any(
         re.search(
-            r"rank [01], and perhaps others, has waited for 1 s for this rank to submit "
-            r"'allreduce.lonely.0' and 2 more; its last submission is 'allreduce.another'",
+            r"this rank has not submitted 'allreduce.lonely.0' and 2 more, for which rank [01] "
+            r"\(and perhaps others\) has waited for 1 s; its last submission is "
+            r"'allreduce.another'",
             line,
         )
         for line in missing

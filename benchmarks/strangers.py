@@ -105,15 +105,16 @@ def disturb(ports: list[int]) -> None:
 
 
 def lie_to_rank() -> bytes:
-    """Returns a Hello of csrc/transport/handshake.h, and a proof without the secret."""
-    of_job, nonce, proof = (secrets.token_bytes(count) for count in (16, 16, 32))
-    return b"Perseus1" + of_job + nonce + struct.pack("<2I4H", 1, 0, 1, 0, 5, 0) + proof
+    """Returns an Introduction of csrc/transport/handshake.h, with a proof without the secret."""
+    of_job, nonce, called, proof = (secrets.token_bytes(count) for count in (16, 16, 32, 32))
+    return of_job + nonce + called + struct.pack("<2I4H", 1, 0, 1, 0, 5, 0) + proof
 
 
 def lie_to_launcher() -> bytes:
     """Returns a Hello frame of csrc/bootstrap/rendezvous_protocol.h, correct except for its
     proof."""
-    body = secrets.token_bytes(32) + struct.pack("<5I", 1, 0, 2, 0, 0) + secrets.token_bytes(32)
+    numbers = struct.pack("<6I", 0, 1, 0, 2, 0, 0)
+    body = secrets.token_bytes(32) + numbers + secrets.token_bytes(32)
     return struct.pack("<I", len(body)) + body
 
 

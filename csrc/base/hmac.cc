@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "base/sha256.h"
-
 namespace perseus {
 namespace {
 
@@ -13,7 +11,7 @@ std::string_view view(const Sha256Digest& digest) {
 
 }  // namespace
 
-std::array<uint8_t, 32> hmac_sha256(std::string_view key, std::string_view message) {
+HmacKey::HmacKey(std::string_view key) {
   char block[Sha256::kBlockBytes] = {};
   if (key.size() > sizeof(block)) {
     const Sha256Digest hashed = sha256(key);
@@ -27,14 +25,20 @@ std::array<uint8_t, 32> hmac_sha256(std::string_view key, std::string_view messa
     inner_pad[i] = static_cast<char>(block[i] ^ 0x36);
     outer_pad[i] = static_cast<char>(block[i] ^ 0x5c);
   }
-  Sha256 inner;
-  inner.update({inner_pad, sizeof(inner_pad)});
-  inner.update(message);
-  Sha256 outer;
-  outer.update({outer_pad, sizeof(outer_pad)});
+  inner_.update({inner_pad, sizeof(inner_pad)});
+  outer_.update({outer_pad, sizeof(outer_pad)});
+}
+
+Mac HmacKey::of(std::string_view first, std::initializer_list<std::string_view> pieces) const {
+  Sha256 inner = inner_;
+  inner.update(first);
+  for (const std::string_view piece : pieces) inner.update(piece);
+  Sha256 outer = outer_;
   outer.update(view(inner.finish()));
   return outer.finish();
 }
+
+Mac hmac_sha256(std::string_view key, std::string_view message) { return HmacKey(key).of(message); }
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;

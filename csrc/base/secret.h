@@ -9,6 +9,7 @@
 namespace perseus {
 
 inline constexpr size_t kSecretBytes = 32;
+inline constexpr size_t kLeastSecretBytes = 16;  // of a secret that users choose
 
 // Random bytes from the kernel's generator.
 std::string random_bytes(size_t count);

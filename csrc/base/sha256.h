@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/sha256_blocks.h"
+
 namespace perseus {
 
 using Sha256Digest = std::array<uint8_t, 32>;
 
-// Computes a digest incrementally. One thread at a time.
+// Computes a digest incrementally; a copy goes on by itself. One thread at a time.
 class Sha256 {
  public:
   static constexpr size_t kBlockBytes = 64;
@@ -20,10 +22,8 @@ class Sha256 {
   Sha256Digest finish();
 
  private:
-  void compress(const uint8_t* block);
-
-  std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  Sha256State state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<uint8_t, kBlockBytes> pending_;
   size_t pending_bytes_ = 0;
   uint64_t total_bytes_ = 0;

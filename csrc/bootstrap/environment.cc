@@ -80,6 +80,14 @@ Status read_secret(const Get& get, std::string& out) {
   if (!secret.is_ok()) {
     return Status::invalid_argument("PERSEUS_SECRET: " + secret.status().message());
   }
+  // Whoever has seen one handshake can try out short secrets.
+  if (secret.value().size() < kLeastSecretBytes) {
+    return Status::invalid_argument("PERSEUS_SECRET has " + std::to_string(secret.value().size()) +
+                                    " bytes; it must have at least " +
+                                    std::to_string(kLeastSecretBytes) + " (" +
+                                    std::to_string(2 * kLeastSecretBytes) +
+                                    " hexadecimal digits), such as `openssl rand -hex 32` prints");
+  }
   out = std::move(secret).value();
   return Status::ok();
 }

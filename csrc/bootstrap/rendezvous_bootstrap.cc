@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/hmac.h"
 #include "base/interruption.h"
 #include "base/secret.h"
 #include "bootstrap/rendezvous_protocol.h"
+#include "observe/log.h"
 
 namespace perseus {
 namespace {
@@ -42,7 +44,10 @@ Status connection_lost(const RendezvousBootstrap::Options& options, const Status
                          ", has ended or closed it: " + status.message());
 }
 
-Result<Decoded> receive_answer(Socket& socket, size_t most, Clock::time_point deadline) {
+// `is_authentic`: whether the answer has the tag that it should have. If it has not, only its kind
+// is known.
+Result<Decoded> receive_answer(Socket& socket, MessageSequence& incoming, size_t most,
+                               Clock::time_point deadline, bool& is_authentic) {
   unsigned char head[4];
   PERSEUS_RETURN_IF_ERROR(
       socket.receive_exactly(reinterpret_cast<char*>(head), sizeof(head), deadline));
@@ -51,13 +56,20 @@ Result<Decoded> receive_answer(Socket& socket, size_t most, Clock::time_point de
   std::string payload(bytes, '\0');
   PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(payload.data(), bytes, deadline));
   Decoded decoded;
+  is_authentic = open_frame(payload, incoming);
+  if (!is_authentic) {
+    const bool has_kind = !payload.empty();
+    if (has_kind) decoded.kind = static_cast<Answer>(payload[0]);
+    return decoded;
+  }
   if (!decode(payload, decoded)) return Status::internal("it sent a malformed message");
   return decoded;
 }
 
-Hello hello_of(const RendezvousBootstrap::Options& options) {
+Hello hello_of(const RendezvousBootstrap::Options& options, std::string called) {
   Hello hello;
   hello.challenge = random_bytes(kChallengeBytes);
+  hello.called = std::move(called);
   hello.generation = static_cast<uint32_t>(options.generation);
   hello.rank = static_cast<uint32_t>(options.rank);
   hello.size = static_cast<uint32_t>(options.size);
@@ -72,47 +84,60 @@ bool has_single_server(const RendezvousBootstrap::Options& options) {
   return options.servers.size() == 1;
 }
 
+// Anybody may listen where the server should be, before it does. So what is said there without a
+// proof that its speaker knows the secret costs one attempt.
+Status unproven(const Decoded& answer) {
+  if (answer.kind != Answer::kRefused) {
+    return Status::unreachable("it does not know the job's secret (PERSEUS_SECRET)");
+  }
+  return Status::invalid_argument(
+      "it says that the secret is not this job's; PERSEUS_SECRET must be the same for all ranks, "
+      "and the rendezvous address that of this job");
+}
+
 // Sets `final` if trying again, or at another place, would be of no use.
-Status authenticate(Socket& socket, const RendezvousBootstrap::Options& options,
-                    Clock::time_point deadline, bool& final) {
+Result<Session> authenticate(Socket& socket, const RendezvousBootstrap::Options& options,
+                             Clock::time_point deadline, bool& final) {
   char greeting[kGreetingBytes];
   PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(greeting, sizeof(greeting), deadline));
   if (std::string_view(greeting, kMagic.size()) != kMagic) {
-    final = has_single_server(options);
     return Status::unreachable("another service answers there");
   }
   const std::string_view challenge(greeting + kMagic.size(), kChallengeBytes);
-  const Hello hello = hello_of(options);
-  const std::string body = encode(hello);
-  PERSEUS_RETURN_IF_ERROR(
-      socket.send_all(frame(body + client_mac(options.secret, challenge, body)), deadline));
-  Result<Decoded> answer = receive_answer(socket, 8 + kMaxTextBytes, deadline);
+  const std::string body = encode(hello_of(options, socket.peer_name()));
+  const std::string hello = body + client_mac(options.secret, challenge, body);
+  Session session = make_session(options.secret, challenge, hello, Role::kInitiator);
+  PERSEUS_RETURN_IF_ERROR(socket.send_all(frame(hello), deadline));
+  bool is_authentic = false;
+  Result<Decoded> answer = receive_answer(
+      socket, session.incoming, 8 + kMaxTextBytes + sizeof(MessageTag), deadline, is_authentic);
   if (!answer.is_ok()) return answer.status();
   const Decoded& decoded = answer.value();
-  if (decoded.kind == Answer::kRefused) {
-    final = true;
-    return decoded.error;
-  }
-  if (decoded.kind != Answer::kWelcome ||
-      !equal_in_constant_time(decoded.mac,
-                              server_mac(options.secret, challenge, hello.challenge))) {
-    final = has_single_server(options);
-    return Status::unreachable("it does not know the job's secret (PERSEUS_SECRET)");
-  }
-  return Status::ok();
+  if (!is_authentic) return unproven(decoded);
+  if (decoded.kind == Answer::kWelcome) return session;
+  if (decoded.kind != Answer::kRefused) return Status::internal("it sent an unexpected answer");
+  // If a program at this place passes messages on, the server is at another.
+  final = has_single_server(options) || decoded.error.code() != StatusCode::kUnreachable;
+  return decoded.error;
 }
 
+struct Connection {
+  Socket socket;
+  Session session;
+};
+
 // Connects to the job's own server, if that is at `server`.
-Result<Socket> connect_and_authenticate(const HostPort& server,
-                                        const RendezvousBootstrap::Options& options,
-                                        Clock::time_point deadline, bool& final) {
+Result<Connection> connect_and_authenticate(const HostPort& server,
+                                            const RendezvousBootstrap::Options& options,
+                                            Clock::time_point deadline, bool& final) {
   const auto connected =
       has_single_server(options) ? deadline : std::min(deadline, Clock::now() + kConnectTime);
   Result<Socket> socket = Socket::connect(server, connected, &final);
-  if (!socket.is_ok()) return socket;
+  if (!socket.is_ok()) return socket.status();
   const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
-  PERSEUS_RETURN_IF_ERROR(authenticate(socket.value(), options, until, final));
-  return socket;
+  Result<Session> session = authenticate(socket.value(), options, until, final);
+  if (!session.is_ok()) return session.status();
+  return Connection{std::move(socket).value(), std::move(session).value()};
 }
 
 }  // namespace
@@ -120,15 +145,17 @@ Result<Socket> connect_and_authenticate(const HostPort& server,
 Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) {
   const Clock::time_point deadline = Clock::now() + options.time_out;
   auto pause = kFirstRetry;
+  bool has_warned = false;
+  Status failure;  // at the first place, where the server should be
   while (true) {
-    Status failure;  // at the first place, where the server should be
+    Status latest;
     for (const HostPort& server : options.servers) {
       bool final = false;
-      Result<Socket> socket = connect_and_authenticate(server, options, deadline, final);
-      if (socket.is_ok()) {
+      Result<Connection> found = connect_and_authenticate(server, options, deadline, final);
+      if (found.is_ok()) {
         options.servers = {HostPort(server)};
-        std::unique_ptr<RendezvousBootstrap> bootstrap(
-            new RendezvousBootstrap(options, std::move(socket).value()));
+        std::unique_ptr<RendezvousBootstrap> bootstrap(new RendezvousBootstrap(
+            options, std::move(found.value().socket), found.value().session));
         if (options.survivors) {
           const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
           PERSEUS_RETURN_IF_ERROR(bootstrap->find_survivors(left));
@@ -136,11 +163,20 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
         return std::unique_ptr<Bootstrap>(std::move(bootstrap));
       }
       if (is_interrupted()) return interrupted_status();
-      const Status& status = socket.status();
+      const Status& status = found.status();
       if (final) return Status(status.code(), describe(server) + ": " + status.message());
-      if (failure.is_ok()) failure = status;
+      if (status.code() == StatusCode::kInvalidArgument && !std::exchange(has_warned, true)) {
+        PERSEUS_LOG(kWarning, "rank " << options.rank << ": " << describe(server) << ": "
+                                      << status.message() << "; trying on");
+      }
+      if (latest.is_ok()) latest = status;
     }
+    // What has been said there tells more than that nothing is said any more.
+    if (failure.is_ok() || latest.code() != StatusCode::kTimedOut) failure = latest;
     if (Clock::now() + pause >= deadline) {
+      if (failure.code() == StatusCode::kInvalidArgument) {
+        return Status::invalid_argument(describe(options) + ": " + failure.message());
+      }
       return Status::unreachable(
           describe(options) + " could not be reached within " +
           std::to_string(options.time_out.count() / 1000.0).substr(0, 5) +
@@ -178,10 +214,15 @@ Result<std::vector<std::string>> RendezvousBootstrap::all_gather(
   contribution.round = round_++;
   contribution.time_out_ms = static_cast<uint32_t>((time_out - margin).count());
   contribution.bytes = mine;
-  const Status sent = socket_.send_all(frame(encode(contribution)), deadline);
+  const Status sent = socket_.send_all(frame(encode(contribution), session_.outgoing), deadline);
   if (!sent.is_ok()) return failure_ = connection_lost(options_, sent);
-  Result<Decoded> answer =
-      receive_answer(socket_, max_answer_bytes(static_cast<uint32_t>(options_.size)), deadline);
+  bool is_authentic = false;
+  Result<Decoded> answer = receive_answer(socket_, session_.incoming,
+                                          max_answer_bytes(static_cast<uint32_t>(options_.size)),
+                                          deadline, is_authentic);
+  if (answer.is_ok() && !is_authentic) {
+    answer = Status::aborted("something between it and this rank has changed what it sent");
+  }
   if (!answer.is_ok()) return failure_ = connection_lost(options_, answer.status());
   Decoded& decoded = answer.value();
   if (decoded.kind == Answer::kGathered &&

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/session.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/socket.h"
 
@@ -43,14 +44,15 @@ class RendezvousBootstrap : public Bootstrap {
                                               std::chrono::milliseconds time_out) override;
 
  private:
-  RendezvousBootstrap(const Options& options, Socket socket)
-      : options_(options), socket_(std::move(socket)) {}
+  RendezvousBootstrap(const Options& options, Socket socket, const Session& session)
+      : options_(options), socket_(std::move(socket)), session_(session) {}
 
   // Makes the world that of the ranks that have come.
   Status find_survivors(std::chrono::milliseconds time_out);
 
   Options options_;
   Socket socket_;
+  Session session_;
   uint32_t round_ = 0;
   Status failure_;  // of an earlier round, after which the connection cannot be used
 };

@@ -36,25 +36,16 @@ struct Reader {
   bool ended_well() const { return good && rest.empty(); }
 };
 
-std::string mac(std::string_view secret, std::string_view role, std::string_view a,
-                std::string_view b) {
-  std::string message(role);
-  message += a;
-  message += b;
-  const auto digest = hmac_sha256(secret, message);
-  return std::string(digest.begin(), digest.end());
-}
-
 }  // namespace
 
 size_t max_hello_bytes(uint32_t job_size) {
-  return kChallengeBytes + 20 + size_t{4} * job_size + kMacBytes;
+  return kChallengeBytes + kMaxAddressBytes + 24 + size_t{4} * job_size + kMacBytes;
 }
 
-size_t max_contribution_frame_bytes() { return 8 + kMaxContributionBytes; }
+size_t max_contribution_frame_bytes() { return 8 + kMaxContributionBytes + sizeof(MessageTag); }
 
 size_t max_answer_bytes(uint32_t size) {
-  return 8 + std::max(size * (4 + kMaxContributionBytes), kMaxTextBytes);
+  return 8 + std::max(size * (4 + kMaxContributionBytes), kMaxTextBytes) + sizeof(MessageTag);
 }
 
 std::string frame(std::string_view payload) {
@@ -65,18 +56,43 @@ std::string frame(std::string_view payload) {
   return out;
 }
 
-std::string client_mac(std::string_view secret, std::string_view server_challenge,
-                       std::string_view hello_body) {
-  return mac(secret, "perseus rendezvous client", server_challenge, hello_body);
+std::string frame(std::string_view payload, MessageSequence& outgoing) {
+  const MessageTag tag = outgoing.next({payload});
+  std::string out;
+  out.reserve(4 + payload.size() + tag.size());
+  put_u32(out, static_cast<uint32_t>(payload.size() + tag.size()));
+  out += payload;
+  out += view(tag);
+  return out;
 }
 
-std::string server_mac(std::string_view secret, std::string_view server_challenge,
-                       std::string_view client_challenge) {
-  return mac(secret, "perseus rendezvous server", server_challenge, client_challenge);
+bool open_frame(std::string& payload, MessageSequence& incoming) {
+  if (payload.size() < sizeof(MessageTag)) return false;
+  const size_t size = payload.size() - sizeof(MessageTag);
+  const std::string_view whole = payload;
+  if (!incoming.is_next(whole.substr(size), {whole.substr(0, size)})) return false;
+  payload.resize(size);
+  return true;
+}
+
+std::string client_mac(std::string_view secret, std::string_view server_challenge,
+                       std::string_view hello_body) {
+  const Mac mac = HmacKey(secret).of("perseus rendezvous client", {server_challenge, hello_body});
+  return std::string(mac.begin(), mac.end());
+}
+
+Session make_session(std::string_view secret, std::string_view server_challenge,
+                     std::string_view hello, Role mine) {
+  std::string transcript = "rendezvous";
+  transcript += server_challenge;
+  transcript += hello;
+  return Session(secret, transcript, mine);
 }
 
 std::string encode(const Hello& hello) {
   std::string out = hello.challenge;
+  put_u32(out, static_cast<uint32_t>(hello.called.size()));
+  out += hello.called;
   put_u32(out, hello.generation);
   put_u32(out, hello.rank);
   put_u32(out, hello.size);
@@ -89,6 +105,9 @@ std::string encode(const Hello& hello) {
 bool decode(std::string_view body, Hello& hello) {
   Reader reader{body};
   hello.challenge = reader.bytes(kChallengeBytes);
+  const uint32_t address_bytes = reader.u32();
+  if (address_bytes > kMaxAddressBytes) return false;
+  hello.called = reader.bytes(address_bytes);
   hello.generation = reader.u32();
   hello.rank = reader.u32();
   hello.size = reader.u32();
@@ -118,11 +137,7 @@ bool decode(std::string_view payload, Contribution& contribution) {
   return reader.good;
 }
 
-std::string encode_welcome(std::string_view mac) {
-  std::string out(1, static_cast<char>(Answer::kWelcome));
-  out += mac;
-  return out;
-}
+std::string encode_welcome() { return std::string(1, static_cast<char>(Answer::kWelcome)); }
 
 std::string encode_gathered(const std::vector<std::string>& contributions) {
   std::string out(1, static_cast<char>(Answer::kGathered));
@@ -147,7 +162,7 @@ bool decode(std::string_view payload, Decoded& decoded) {
   if (!reader.good) return false;
   decoded.kind = static_cast<Answer>(kind[0]);
   switch (decoded.kind) {
-    case Answer::kWelcome: decoded.mac = reader.bytes(kMacBytes); return reader.ended_well();
+    case Answer::kWelcome: return reader.ended_well();
     case Answer::kGathered: {
       const uint32_t count = reader.u32();
       for (uint32_t i = 0; i < count && reader.good; ++i) {

@@ -11,12 +11,15 @@
 #include <cstring>
 #include <deque>
 #include <list>
+#include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/event_loop.h"
 #include "base/hmac.h"
 #include "base/secret.h"
+#include "base/session.h"
 #include "base/start_thread.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_world_table.h"
@@ -122,8 +125,13 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
   bool is_member() const { return state_ == State::kMember; }
 
   void on_ready(uint32_t events) override {
-    if (events & EPOLLOUT) flush();
-    const bool ended = (events & ~EPOLLOUT) != 0 && !read_available();
+    bool ended = true;
+    try {
+      if (events & EPOLLOUT) flush();
+      ended = (events & ~EPOLLOUT) != 0 && (state_ == State::kRefused || !read_available());
+    } catch (const std::bad_alloc&) {
+      service_.warn("there is no memory for the connection from " + where_);
+    }
     const bool refused_and_told = state_ == State::kRefused && outgoing_.empty();
     if (ended || refused_and_told) service_.drop(self_);  // destroys this
   }
@@ -140,6 +148,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
       if (count < 0) return errno == EAGAIN || errno == EINTR;
       incoming_.append(bytes, count);
       if (!take_frames()) return false;
+      if (state_ == State::kRefused) return true;  // it is not heard any more
     }
   }
 
@@ -163,12 +172,19 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     if (payload.size() < kMacBytes) return false;
     const std::string body = payload.substr(0, payload.size() - kMacBytes);
     if (!decode(body, hello)) return false;
+    session_.emplace(make_session(service_.secret_, challenge_, payload, Role::kAcceptor));
     if (!equal_in_constant_time(payload.substr(body.size()),
                                 client_mac(service_.secret_, challenge_, body))) {
       service_.warn("a client at " + where_ + " does not know the job's secret");
-      refuse(Status::invalid_argument(
-          "the secret is not this job's; PERSEUS_SECRET must be the same for all ranks, and the "
-          "rendezvous address that of this job"));
+      // The client cannot tell that this is true, as it has another secret. It is told all the
+      // same, and can say so.
+      refuse(Status::invalid_argument("the secret is not this job's"));
+      return true;
+    }
+    if (const std::string here = socket_.local_name(); hello.called != here) {
+      refuse(Status::unreachable("this rank called " + hello.called + ", but came to " + here +
+                                 ": a program in between passes on what it is sent. The ranks must "
+                                 "call the host itself; PERSEUS_MASTER_ADDR may name it"));
       return true;
     }
     const Status admitted = service_.worlds_.join(hello, this, world_);
@@ -180,12 +196,17 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     rank_ = hello.rank;
     service_.loop_.cancel_timer(deadline_);
     service_.members_.splice(service_.members_.end(), service_.unauthenticated_, self_);
-    send(frame(encode_welcome(server_mac(service_.secret_, challenge_, hello.challenge))));
+    tell(encode_welcome());
     return true;
   }
 
-  bool on_contribution(const std::string& payload) {
+  bool on_contribution(std::string payload) {
     Contribution contribution;
+    if (!open_frame(payload, session_->incoming)) {
+      service_.warn("something between rank " + std::to_string(rank_) + " at " + where_ +
+                    " and here has changed what it sent");
+      return false;
+    }
     if (!decode(payload, contribution)) return false;
     service_.worlds_.contribute(world_, rank_, std::move(contribution));
     return true;
@@ -193,11 +214,11 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
 
   void refuse(const Status& why) {
     state_ = State::kRefused;
-    send(frame(encode_error(Answer::kRefused, why)));
+    tell(encode_error(Answer::kRefused, why));
   }
 
   // World::Member
-  void tell(const std::string& payload) override { send(frame(payload)); }
+  void tell(const std::string& payload) override { send(frame(payload, session_->outgoing)); }
   std::string where() const override { return where_; }
 
   void send(std::string bytes) {
@@ -214,7 +235,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
           ::send(socket_.fd(), front.data() + sent_, front.size() - sent_, MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0 && errno == EAGAIN) {
-        service_.loop_.watch(socket_.fd(), EPOLLIN | EPOLLOUT, this);
+        service_.loop_.watch(socket_.fd(), awaited() | EPOLLOUT, this);
         return;
       }
       if (sent >= 0) sent_ += sent;
@@ -223,8 +244,10 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
         sent_ = 0;
       }
     }
-    service_.loop_.watch(socket_.fd(), EPOLLIN, this);
+    service_.loop_.watch(socket_.fd(), awaited(), this);
   }
+
+  uint32_t awaited() const { return state_ == State::kRefused ? 0 : EPOLLIN; }
 
   Service& service_;
   Socket socket_;
@@ -232,6 +255,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
   const std::string challenge_;
   Connections::iterator self_;
   State state_ = State::kUnauthenticated;
+  std::optional<Session> session_;  // since the hello
   EventLoop::TimerId deadline_ = 0;
   WorldTable::Handle world_;
   uint32_t rank_ = 0;

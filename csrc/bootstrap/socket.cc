@@ -50,6 +50,22 @@ void set_option(const Socket& socket, int level, int name, int value) {
   setsockopt(socket.fd(), level, name, &value, sizeof(value));
 }
 
+// The same on both ends of a connection.
+std::string name_of(const sockaddr_storage& address, socklen_t size) {
+  char host[NI_MAXHOST];
+  char port[NI_MAXSERV];
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof(host), port,
+                  sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "?";
+  }
+  std::string_view name = host;
+  // An IPv4 peer of a socket that accepts both.
+  if (name.starts_with("::ffff:")) name.remove_prefix(7);
+  name = name.substr(0, name.find('%'));  // each host has its own name for an interface
+  return (name.find(':') == name.npos ? std::string(name) : "[" + std::string(name) + "]") + ":" +
+         port;
+}
+
 // Returns 0, or an errno.
 int try_listen(const addrinfo& address, Socket& out) {
   Socket socket = open_for(address);
@@ -148,18 +164,15 @@ uint16_t Socket::local_port() const {
 std::string Socket::peer_name() const {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  char host[NI_MAXHOST];
-  char port[NI_MAXSERV];
-  if (getpeername(fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), port,
-                  sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "?";
-  }
-  std::string_view name = host;
-  // An IPv4 peer of a socket that accepts both.
-  if (name.starts_with("::ffff:")) name.remove_prefix(7);
-  return (name.find(':') == name.npos ? std::string(name) : "[" + std::string(name) + "]") + ":" +
-         port;
+  const int failed = getpeername(fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  return failed != 0 ? "?" : name_of(address, size);
+}
+
+std::string Socket::local_name() const {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  const int failed = getsockname(fd(), reinterpret_cast<sockaddr*>(&address), &size);
+  return failed != 0 ? "?" : name_of(address, size);
 }
 
 Status Socket::wait_for(short poll_events, Clock::time_point deadline) {

@@ -42,8 +42,9 @@ class Socket {
   int fd() const { return fd_.get(); }
   explicit operator bool() const { return static_cast<bool>(fd_); }
   uint16_t local_port() const;
-  // "10.0.0.1:4711", or "?" if the connection is gone.
+  // "10.0.0.1:4711", or "?" if the connection is gone. The peer's, and this end's.
   std::string peer_name() const;
+  std::string local_name() const;
 
   // These wait until the deadline, then return kTimedOut. kAborted if the other end has closed or
   // reset the connection.

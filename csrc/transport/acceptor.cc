@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "observe/log.h"
 
@@ -18,6 +19,8 @@ constexpr auto kPatienceWhenFull = std::chrono::milliseconds(100);
 constexpr size_t kMaxPending = 4096;
 constexpr auto kPauseWhenFull = std::chrono::milliseconds(10);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
+// So that a stranger cannot fill the log.
+constexpr int kMostWarnings = 8;
 
 // Leaves most descriptors to the script.
 size_t max_pending() {
@@ -71,45 +74,60 @@ class Acceptor::PendingConnection final : public FdHandler {
 
   Clock::time_point accepted_at() const { return accepted_at_; }
 
+  void begin() {
+    greeting_.nonce = random_nonce();
+    if (!send_message(fd_.get(), greeting_)) acceptor_.forget(this);
+  }
+
   void on_ready(uint32_t) override {
-    if (!has_hello_) {
-      const auto outcome = reader_.read(fd_.get(), hello_);
-      if (outcome == MessageReader::Outcome::kPartial) return;
-      if (outcome == MessageReader::Outcome::kClosed || !challenge()) {
-        acceptor_.forget(this);
-        return;
-      }
-      has_hello_ = true;
-    }
-    const auto outcome = reader_.read(fd_.get(), proof_);
+    if (!session_ && !has_introduced_itself()) return;
+    const auto outcome = reader_.read(fd_.get(), confirmation_);
     if (outcome == MessageReader::Outcome::kPartial) return;
-    if (outcome == MessageReader::Outcome::kComplete) decide();
+    if (outcome == MessageReader::Outcome::kComplete) hand_over();
     acceptor_.forget(this);
   }
 
  private:
-  bool challenge() {
-    const Credentials& mine = acceptor_.credentials_;
-    if (hello_.magic != Hello::kMagic || hello_.job != mine.job || hello_.to != mine.rank) {
-      return false;
-    }
-    challenge_.nonce = random_nonce();
-    challenge_.mac = prove(mine.secret, Role::kAcceptor, hello_, challenge_.nonce);
-    return send_message(fd_.get(), challenge_);
+  // Returns whether the caller has proved itself and been welcomed. This may have been destroyed
+  // otherwise.
+  bool has_introduced_itself() {
+    const auto outcome = reader_.read(fd_.get(), introduction_);
+    if (outcome == MessageReader::Outcome::kPartial) return false;
+    if (outcome == MessageReader::Outcome::kComplete && welcome()) return true;
+    acceptor_.forget(this);
+    return false;
   }
 
-  void decide() {
-    if (!is_proof(proof_.mac, acceptor_.credentials_.secret, Role::kInitiator, hello_,
-                  challenge_.nonce)) {
-      PERSEUS_LOG(kWarning, "refused a connection that claims to be rank "
-                                << hello_.from << " but does not know the job's secret");
-      return;
+  bool welcome() {
+    const Credentials& mine = acceptor_.credentials_;
+    const Hello& hello = introduction_.hello;
+    // It may belong to another job, which had this address before.
+    if (hello.job != mine.job || hello.to != mine.rank) return false;
+    if (!is_proven(mine.secret, greeting_, introduction_)) {
+      acceptor_.warn_of_stranger(hello);
+      return false;
     }
-    const bool welcome = acceptor_.owner_.may_connect(hello_);
-    if (!send_message(fd_.get(), Welcome{welcome ? Welcome::kWelcome : Welcome::kNotNow})) return;
-    if (!welcome) return;
+    session_.emplace(make_session(mine.secret, greeting_, introduction_, Role::kAcceptor));
+    Welcome welcome{verdict(), {}};
+    welcome.tag = session_->outgoing.next({bytes_of(welcome.verdict)});
+    return send_message(fd_.get(), welcome) && welcome.verdict == Welcome::kWelcome;
+  }
+
+  Welcome::Verdict verdict() {
+    Endpoint here;
+    here.length = sizeof here.address;
+    const bool is_known =
+        getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&here.address), &here.length) == 0;
+    if (!is_known || digest_of(here) != introduction_.hello.called) return Welcome::kNotCalledHere;
+    return acceptor_.owner_.may_connect(introduction_.hello) ? Welcome::kWelcome : Welcome::kNotNow;
+  }
+
+  void hand_over() {
+    if (!session_->incoming.is_next(view(confirmation_.tag), {})) return;
+    // It may have connected in another way meanwhile.
+    if (!acceptor_.owner_.may_connect(introduction_.hello)) return;
     acceptor_.loop_.unwatch(fd_.get());
-    acceptor_.owner_.on_connected(hello_, std::move(fd_));
+    acceptor_.owner_.on_connected(introduction_.hello, {std::move(fd_), std::move(*session_)});
   }
 
   Acceptor& acceptor_;
@@ -117,10 +135,10 @@ class Acceptor::PendingConnection final : public FdHandler {
   const Clock::time_point accepted_at_ = Clock::now();
   EventLoop::TimerId timer_ = 0;
   MessageReader reader_;
-  bool has_hello_ = false;
-  Hello hello_;
-  Challenge challenge_;
-  Proof proof_;
+  Greeting greeting_;
+  Introduction introduction_;
+  std::optional<Session> session_;  // once the caller has proved itself
+  Confirmation confirmation_;
 };
 
 Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& exhaustion,
@@ -160,6 +178,7 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
     if (fd) {
       exhaustion_.succeeded();
       pending_.push_back(std::make_unique<PendingConnection>(*this, std::move(fd)));
+      pending_.back()->begin();
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -187,6 +206,13 @@ bool Acceptor::drop_oldest() {
 void Acceptor::forget(PendingConnection* connection) {
   pending_.remove_if(
       [&](const std::unique_ptr<PendingConnection>& g) { return g.get() == connection; });
+}
+
+void Acceptor::warn_of_stranger(const Hello& hello) {
+  if (++warnings_ > kMostWarnings) return;
+  PERSEUS_LOG(kWarning, "refused a connection that claims to be rank "
+                            << hello.from << " but does not know the job's secret"
+                            << (warnings_ == kMostWarnings ? "; more will not be reported" : ""));
 }
 
 }  // namespace perseus

@@ -29,7 +29,7 @@ class AcceptorOwner {
   // Returns whether the authenticated rank may have what it asks for. The acceptor then tells it.
   virtual bool may_connect(const Hello& hello) = 0;
   // The rank has been told that it may; the owner now has the connection.
-  virtual void on_connected(const Hello& hello, FileDescriptor fd) = 0;
+  virtual void on_connected(const Hello& hello, ProvenConnection connection) = 0;
 
  protected:
   ~AcceptorOwner() = default;
@@ -55,6 +55,7 @@ class Acceptor {
   // Drops the oldest pending connection, if a rank of the job would have proved itself by now.
   bool drop_oldest();
   void forget(PendingConnection* connection);
+  void warn_of_stranger(const Hello& hello);
 
   EventLoop& loop_;
   const Credentials& credentials_;
@@ -62,6 +63,7 @@ class Acceptor {
   AcceptorOwner& owner_;
   std::vector<std::unique_ptr<ListeningSocket>> sockets_;
   const size_t max_pending_;
+  int warnings_ = 0;
   std::list<std::unique_ptr<PendingConnection>> pending_;  // oldest first
 };
 

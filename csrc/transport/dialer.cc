@@ -50,7 +50,7 @@ void Dialer::close_connection() {
   step_ = Step::kIdle;
 }
 
-void Dialer::finish(Result<FileDescriptor> result) {
+void Dialer::finish(Result<ProvenConnection> result) {
   close_connection();
   Done done = std::move(done_);
   done(std::move(result));
@@ -106,13 +106,8 @@ void Dialer::connected() {
     const int on = 1;
     setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
-  hello_.nonce = random_nonce();
   reader_ = MessageReader();
-  if (!send_message(fd_.get(), hello_)) {
-    next_endpoint("closed during the handshake", true);
-    return;
-  }
-  step_ = Step::kChallenged;
+  step_ = Step::kAwaitingGreeting;
   set_step_deadline(Clock::now() + kAnswerTimeout);
   loop_.watch(fd_.get(), EPOLLIN, this);
 }
@@ -122,37 +117,58 @@ void Dialer::on_ready(uint32_t) {
     connected();
     return;
   }
-  const auto outcome = step_ == Step::kChallenged ? reader_.read(fd_.get(), challenge_)
-                                                  : reader_.read(fd_.get(), welcome_);
+  const auto outcome = step_ == Step::kAwaitingGreeting ? reader_.read(fd_.get(), greeting_)
+                                                        : reader_.read(fd_.get(), welcome_);
   if (outcome == MessageReader::Outcome::kPartial) return;
   if (outcome == MessageReader::Outcome::kClosed) {
     next_endpoint(
         "closed during the handshake: it belongs to another job or rank, or has another "
         "secret",
         true);
+  } else if (step_ == Step::kAwaitingGreeting) {
+    introduce();
+  } else {
+    welcomed();
+  }
+}
+
+void Dialer::introduce() {
+  if (greeting_.magic != Greeting::kMagic) {
+    next_endpoint("another service answers there", false);
     return;
   }
-  if (step_ == Step::kChallenged) {
-    if (!is_proof(challenge_.mac, credentials_.secret, Role::kAcceptor, hello_, challenge_.nonce)) {
-      // It is the right rank, since it answered for this job and rank. No other address will help.
-      finish(Status::unreachable(endpoints_[current_].to_string() +
-                                 ": it does not know the job's secret"));
-      return;
-    }
-    const Proof proof{prove(credentials_.secret, Role::kInitiator, hello_, challenge_.nonce)};
-    step_ = Step::kWaitingForWelcome;
-    // Once it has the proof, the peer may adopt the connection at any moment. Trying another
-    // endpoint then would break its link.
-    set_step_deadline(deadline_);
-    if (!send_message(fd_.get(), proof)) next_endpoint("closed during the handshake", true);
+  hello_.nonce = random_nonce();
+  hello_.called = digest_of(endpoints_[current_]);
+  introduction_ = {hello_, prove(credentials_.secret, greeting_, hello_)};
+  if (!send_message(fd_.get(), introduction_)) {
+    next_endpoint("closed during the handshake", true);
+    return;
+  }
+  step_ = Step::kAwaitingWelcome;
+  // The peer adopts the connection after the confirmation only, so another one may be made instead.
+  set_step_deadline(Clock::now() + kAnswerTimeout);
+}
+
+void Dialer::welcomed() {
+  Session session = make_session(credentials_.secret, greeting_, introduction_, Role::kInitiator);
+  if (!session.incoming.is_next(view(welcome_.tag), {bytes_of(welcome_.verdict)})) {
+    next_endpoint("it does not know the job's secret", false);
+    return;
+  }
+  if (welcome_.verdict == Welcome::kNotCalledHere) {
+    next_endpoint("a program there passes on to the rank what it is sent", false);
     return;
   }
   if (welcome_.verdict != Welcome::kWelcome) {
     finish(Status::aborted("it has given up its link to this rank"));
     return;
   }
+  if (!send_message(fd_.get(), Confirmation{session.outgoing.next({})})) {
+    next_endpoint("closed during the handshake", true);
+    return;
+  }
   loop_.unwatch(fd_.get());
-  finish(std::exchange(fd_, FileDescriptor()));
+  finish(ProvenConnection{std::exchange(fd_, FileDescriptor()), std::move(session)});
 }
 
 void Dialer::next_endpoint(const std::string& why, bool refused) {

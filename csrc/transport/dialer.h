@@ -18,7 +18,7 @@ namespace perseus {
 class Dialer final : public FdHandler {
  public:
   // Called once, with the connection or an error. It may destroy the dialer.
-  using Done = std::function<void(Result<FileDescriptor>)>;
+  using Done = std::function<void(Result<ProvenConnection>)>;
 
   // `endpoints` must not be empty. `sources` are addresses to connect from, one for each endpoint
   // (of length 0: any), or none at all. Fills in the job, nonce and rank of `hello`.
@@ -29,17 +29,19 @@ class Dialer final : public FdHandler {
   void start();
 
  private:
-  enum class Step { kIdle, kConnecting, kChallenged, kWaitingForWelcome };
+  enum class Step { kIdle, kConnecting, kAwaitingGreeting, kAwaitingWelcome };
 
   void on_ready(uint32_t epoll_events) override;
   void try_endpoint();
   // Tries the next endpoint if the current step is not done by then.
   void set_step_deadline(Clock::time_point end);
   void connected();
+  void introduce();
+  void welcomed();
   // This endpoint failed. `refused`: it answered, so that retrying for long is of no use.
   void next_endpoint(const std::string& why, bool refused);
   void close_connection();
-  void finish(Result<FileDescriptor> result);
+  void finish(Result<ProvenConnection> result);
 
   EventLoop& loop_;
   const Credentials& credentials_;
@@ -57,7 +59,8 @@ class Dialer final : public FdHandler {
   int refused_rounds_ = 0;
   std::string errors_;  // of this round, or of the last one if this has just begun
   MessageReader reader_;
-  Challenge challenge_;
+  Greeting greeting_;
+  Introduction introduction_;
   Welcome welcome_;
 };
 

@@ -3,9 +3,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <string_view>
 
-#include "base/hmac.h"
 #include "base/secret.h"
 
 namespace perseus {
@@ -16,20 +14,23 @@ Nonce random_nonce() {
   return nonce;
 }
 
-Mac prove(const std::string& secret, Role role, const Hello& hello, const Nonce& challenge) {
-  std::string text(1, static_cast<char>(role));
-  text.append(reinterpret_cast<const char*>(&hello), sizeof hello);
-  text.append(reinterpret_cast<const char*>(challenge.data()), challenge.size());
-  return hmac_sha256(secret, text);
+Sha256Digest digest_of(const Endpoint& where) { return sha256(where.to_string()); }
+
+Mac prove(std::string_view secret, const Greeting& greeting, const Hello& hello) {
+  return HmacKey(secret).of("perseus link", {bytes_of(greeting), bytes_of(hello)});
 }
 
-bool is_proof(const Mac& mac, const std::string& secret, Role role, const Hello& hello,
-              const Nonce& challenge) {
-  const Mac expected = prove(secret, role, hello, challenge);
-  const auto view = [](const Mac& m) {
-    return std::string_view(reinterpret_cast<const char*>(m.data()), m.size());
-  };
-  return equal_in_constant_time(view(mac), view(expected));
+bool is_proven(std::string_view secret, const Greeting& greeting,
+               const Introduction& introduction) {
+  const Mac expected = prove(secret, greeting, introduction.hello);
+  return equal_in_constant_time(bytes_of(introduction.proof), bytes_of(expected));
+}
+
+Session make_session(std::string_view secret, const Greeting& greeting,
+                     const Introduction& introduction, Role mine) {
+  std::string transcript(bytes_of(greeting));
+  transcript += bytes_of(introduction);
+  return Session(secret, transcript, mine);
 }
 
 MessageReader::Outcome MessageReader::read_bytes(int fd, void* message, size_t size) {

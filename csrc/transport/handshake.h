@@ -1,62 +1,102 @@
-// The first four messages on every connection between ranks, over TCP and Unix sockets alike. Each
-// side proves that it knows the job's secret by an HMAC over both sides' fresh nonces and over the
-// request. Until then the other side acts on nothing else that it sends.
+// The first messages on every connection between ranks, over TCP and Unix sockets alike. The
+// initiator proves first that it knows the job's secret, so an acceptor answers nobody else. Until
+// the other side has proved itself, each acts on nothing that it says.
 //
-//   initiator -> Hello       its rank, the rank it wants, the purpose, its nonce
-//   acceptor  -> Challenge   its nonce and its proof
-//   initiator -> Proof       its proof
-//   acceptor  -> Welcome     accepted or not
+//   acceptor  -> Greeting      its nonce
+//   initiator -> Introduction  its rank, the rank and the address that it has called, its nonce,
+//   and
+//                              its proof: an HMAC over the greeting and all of that
+//   acceptor  -> Welcome       its verdict, and the first tag of the session
+//   initiator -> Confirmation  a tag, too: it has the welcome. The connection now belongs to a
+//   link.
+//
+// The keys of the session come from the secret, the greeting and the introduction. So the tag of
+// the welcome proves that the acceptor knows the secret, and control messages have tags under the
+// same keys (tcp/tcp_channel.h). A program in between that passes the messages on cannot change
+// them, and is noticed by the address.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <type_traits>
+
+#include "base/file_descriptor.h"
+#include "base/hmac.h"
+#include "base/session.h"
+#include "transport/endpoint.h"
 
 namespace perseus {
 
 using Nonce = std::array<uint8_t, 16>;
-using Mac = std::array<uint8_t, 32>;
 
 Nonce random_nonce();
 
+struct Greeting {
+  static constexpr uint64_t kMagic = 0x3273756573726550;  // "Perseus2"
+  uint64_t magic = kMagic;
+  Nonce nonce{};
+};
+static_assert(sizeof(Greeting) == 24 && std::is_trivially_copyable_v<Greeting>);
+
 struct Hello {
-  static constexpr uint64_t kMagic = 0x3173756573726550;  // "Perseus1"
   enum Purpose : uint16_t {
     kTcpChannel = 1,
     kShmChannel = 2,
     kConnectRequest = 3,  // the higher of two ranks asks the lower one to connect
   };
 
-  uint64_t magic = kMagic;
   Nonce job{};  // identifies this world, as opposed to that of another init or job
   Nonce nonce{};
+  Sha256Digest called{};  // the address that was called; see digest_of
   uint32_t from = 0, to = 0;
   uint16_t purpose = 0;
   uint16_t index = 0;  // which of the link's channels
   uint16_t total = 0;  // how many channels the link has
   uint16_t reserved = 0;
 };
-static_assert(sizeof(Hello) == 56 && std::is_trivially_copyable_v<Hello>);
+static_assert(sizeof(Hello) == 80 && std::is_trivially_copyable_v<Hello>);
 
-struct Challenge {
-  Nonce nonce{};
-  Mac mac{};
+struct Introduction {
+  Hello hello;
+  Mac proof{};
 };
-struct Proof {
-  Mac mac{};
-};
+
 struct Welcome {
-  enum Verdict : uint32_t { kWelcome = 1, kNotNow = 2 };  // kNotNow: the link has ended here
+  enum Verdict : uint32_t {
+    kWelcome = 1,
+    kNotNow = 2,        // the link has ended here
+    kNotCalledHere = 3  // the initiator has called another address: somebody passes messages on
+  };
   uint32_t verdict = 0;
+  MessageTag tag{};
 };
 
-enum class Role : char { kInitiator = 'i', kAcceptor = 'a' };
+struct Confirmation {
+  MessageTag tag{};
+};
 
-// The proof that `role` sends.
-Mac prove(const std::string& secret, Role role, const Hello& hello, const Nonce& challenge);
-bool is_proof(const Mac& mac, const std::string& secret, Role role, const Hello& hello,
-              const Nonce& challenge);
+// Of the address and port, or of the name of a Unix socket.
+Sha256Digest digest_of(const Endpoint& where);
+
+Mac prove(std::string_view secret, const Greeting& greeting, const Hello& hello);
+// Returns whether its sender knows the secret and has received this greeting.
+bool is_proven(std::string_view secret, const Greeting& greeting, const Introduction& introduction);
+Session make_session(std::string_view secret, const Greeting& greeting,
+                     const Introduction& introduction, Role mine);
+
+// A connection after the handshake.
+struct ProvenConnection {
+  FileDescriptor fd;
+  Session session;
+};
+
+template <typename T>
+std::string_view bytes_of(const T& message) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return {reinterpret_cast<const char*>(&message), sizeof message};
+}
 
 // Reads one message of fixed size from a non-blocking socket, and not a byte more, since what
 // follows is for other code.
@@ -80,6 +120,7 @@ class MessageReader {
 bool send_bytes(int fd, const void* message, size_t size);
 template <typename T>
 bool send_message(int fd, const T& message) {
+  static_assert(std::is_trivially_copyable_v<T>);
   return send_bytes(fd, &message, sizeof(T));
 }
 

@@ -198,13 +198,13 @@ void MeshImpl::dial_channel(int peer, int index) {
   hello.purpose = routes_.uses_shm(peer) ? Hello::kShmChannel : Hello::kTcpChannel;
   hello.index = static_cast<uint16_t>(index);
   hello.total = static_cast<uint16_t>(routes_.control_channels(peer));
-  dial(peer, hello, [this, peer, index](Result<FileDescriptor> fd) {
+  dial(peer, hello, [this, peer, index](Result<ProvenConnection> connection) {
     FramedLink& link = *peers_[peer].link;
     if (link.is_over()) return;
-    if (fd.is_ok()) {
-      attach(peer, index, std::move(fd).value());
+    if (connection.is_ok()) {
+      attach(peer, index, std::move(connection).value());
     } else {
-      link.fail(Status::unreachable("cannot connect: " + fd.status().message()));
+      link.fail(Status::unreachable("cannot connect: " + connection.status().message()));
     }
   });
 }
@@ -212,10 +212,11 @@ void MeshImpl::dial_channel(int peer, int index) {
 void MeshImpl::ask_to_connect(int peer) {
   Hello hello;
   hello.purpose = Hello::kConnectRequest;
-  dial(peer, hello, [this, peer](Result<FileDescriptor> fd) {
-    // The connection has served its purpose: the lower rank now makes those of the link.
-    if (fd.is_ok() || peers_[peer].link->is_connected()) return;
-    peers_[peer].link->fail(Status::unreachable("cannot connect: " + fd.status().message()));
+  dial(peer, hello, [this, peer](Result<ProvenConnection> connection) {
+    // It has served its purpose: the lower rank now makes the connections of the link.
+    if (connection.is_ok() || peers_[peer].link->is_connected()) return;
+    peers_[peer].link->fail(
+        Status::unreachable("cannot connect: " + connection.status().message()));
   });
 }
 
@@ -235,14 +236,14 @@ void MeshImpl::dial(int peer, const Hello& hello, Dialer::Done done) {
   peers_[peer].dialers.back()->start();
 }
 
-void MeshImpl::attach(int peer, int index, FileDescriptor fd) {
+void MeshImpl::attach(int peer, int index, ProvenConnection connection) {
   FramedLink& link = *peers_[peer].link;
   std::unique_ptr<Channel> channel;
   if (routes_.uses_shm(peer)) {
-    channel = std::make_unique<ShmChannel>(loop_, outbox_, std::move(fd), link.port(index),
-                                           topology_.rank < peer);
+    channel = std::make_unique<ShmChannel>(loop_, outbox_, std::move(connection.fd),
+                                           link.port(index), topology_.rank < peer);
   } else {
-    channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(fd), link.port(index),
+    channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(connection), link.port(index),
                                            peer_timeout_, link.is_express(index));
   }
   link.attach(index, std::move(channel));
@@ -261,7 +262,7 @@ bool MeshImpl::may_connect(const Hello& hello) {
          (link == nullptr || !link->has_channel(hello.index));
 }
 
-void MeshImpl::on_connected(const Hello& hello, FileDescriptor fd) {
+void MeshImpl::on_connected(const Hello& hello, ProvenConnection connection) {
   const int peer = static_cast<int>(hello.from);
   if (hello.purpose == Hello::kConnectRequest) {
     framed_link(peer).request_connection();
@@ -270,7 +271,7 @@ void MeshImpl::on_connected(const Hello& hello, FileDescriptor fd) {
   FramedLink& link = framed_link(peer);
   if (link.is_over()) return;
   if (!link.is_connection_requested()) begin_connecting(peer);
-  if (!link.is_over()) attach(peer, hello.index, std::move(fd));
+  if (!link.is_over()) attach(peer, hello.index, std::move(connection));
 }
 
 bool MeshImpl::is_connected(int peer) const {

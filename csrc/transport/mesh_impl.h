@@ -60,11 +60,11 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   void begin_connecting(int peer);
   void dial_channel(int peer, int index);
   void ask_to_connect(int peer);
-  void dial(int peer, const Hello& hello, std::function<void(Result<FileDescriptor>)> done);
-  void attach(int peer, int index, FileDescriptor fd);
+  void dial(int peer, const Hello& hello, std::function<void(Result<ProvenConnection>)> done);
+  void attach(int peer, int index, ProvenConnection connection);
 
   bool may_connect(const Hello& hello) override;
-  void on_connected(const Hello& hello, FileDescriptor fd) override;
+  void on_connected(const Hello& hello, ProvenConnection connection) override;
 
   void connection_needed(int peer) override;
   void link_control(int peer, std::span<const std::byte> message) override;

@@ -48,7 +48,8 @@ class RemoteShell:
 
     def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
         line = shlex.join(["exec", *command])
-        return [*self.command, *self.options(connect_timeout), host, line]
+        end_of_options = ["--"] if self._is_ssh else []
+        return [*self.command, *self.options(connect_timeout), *end_of_options, host, line]
 
     def options(self, connect_timeout: int) -> list[str]:
         """Returns the options to put between the command and the host."""
@@ -66,7 +67,7 @@ class RemoteShell:
         """Returns the network name of `host`, which may be known to ssh's configuration only."""
         if not self._is_ssh:
             return host
-        query = [*self.command, "-G", *self._address_options(), host]
+        query = [*self.command, "-G", *self._address_options(), "--", host]
         try:
             answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         except OSError:

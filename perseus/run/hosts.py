@@ -122,6 +122,9 @@ def _parse_host(item: str) -> Host:
     match = _HOST.fullmatch(item.strip())
     if not match:
         raise ValueError(f"'{item.strip()}' is not of the form host:slots")
+    if match["name"].startswith("-"):
+        # ssh would take it for an option, such as ProxyCommand.
+        raise ValueError(f"'{match['name']}' is no name of a host; it must not begin with '-'")
     slots = int(match["slots"] or 1)
     if slots < 1:
         raise ValueError(f"'{item.strip()}': a host needs at least one slot")

@@ -42,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   LinkEnvironment environment{loop, buffers, observer, counters, kChunk, kChunk};
   FramedLink link(environment, 1, "rank 1 on host", /*control_channels=*/1,
                   /*has_data_channel=*/false);
-  link.attach(0, std::make_unique<TcpChannel>(loop, buffers, FileDescriptor(ends[0]), link.port(0),
+  ProvenConnection connection{FileDescriptor(ends[0]), Session("", "", Role::kAcceptor)};
+  link.attach(0, std::make_unique<TcpChannel>(loop, buffers, std::move(connection), link.port(0),
                                               std::chrono::seconds(30), /*is_express=*/false));
 
   const Reduction sum{add, sizeof(float), sizeof(float)};

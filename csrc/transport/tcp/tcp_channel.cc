@@ -30,6 +30,14 @@ constexpr std::chrono::milliseconds kRateInterval{10};
 constexpr int kReadsPerTurn = 16;
 constexpr int kWritesPerTurn = 4;
 
+size_t tag_bytes(const FrameHeader& header) {
+  return header.kind() == FrameHeader::kData ? 0 : sizeof(MessageTag);
+}
+
+std::string_view text_of(const std::byte* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
 void set_option(int fd, int level, int name, int value) {
   // Errors are ignored: a connection works without any of these options.
   setsockopt(fd, level, name, &value, sizeof value);
@@ -37,11 +45,12 @@ void set_option(int fd, int level, int name, int value) {
 
 }  // namespace
 
-TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
-                       std::chrono::seconds silence, bool is_express)
+TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, ProvenConnection connection,
+                       FramePort& port, std::chrono::seconds silence, bool is_express)
     : loop_(loop),
       port_(port),
-      fd_(std::move(fd)),
+      fd_(std::move(connection.fd)),
+      session_(std::move(connection.session)),
       is_express_(is_express),
       unsent_limit_(is_express ? kExpressUnsent : kFirstUnsent),
       stage_(buffers.take(kStageBytes)),
@@ -139,13 +148,19 @@ bool TcpChannel::refill() {
   const uint64_t room = std::min(port_.max_length(), unsent_limit_);
   uint64_t bytes = 0;
   while (count_ < kMaxBatch && bytes < kBatchBytes && port_.next(batch_[count_], room)) {
-    bytes += batch_[count_++].header.length;
+    const Frame& frame = batch_[count_];
+    if (tag_bytes(frame.header) != 0) {
+      tags_[count_] = session_.outgoing.next(
+          {bytes_of(frame.header), text_of(frame.data, frame.header.length)});
+    }
+    bytes += frame.header.length;
+    ++count_;
   }
   return count_ != 0;
 }
 
 bool TcpChannel::write_batch() {
-  std::array<iovec, 2 * kMaxBatch> pieces;
+  std::array<iovec, 3 * kMaxBatch> pieces;
   size_t piece_count = 0;
   size_t skip = written_;
   const auto add = [&](const void* data, size_t size) {
@@ -157,6 +172,7 @@ bool TcpChannel::write_batch() {
   for (size_t i = first_; i < count_; ++i) {
     add(&batch_[i].header, sizeof(FrameHeader));
     add(batch_[i].data, batch_[i].header.length);
+    add(tags_[i].data(), tag_bytes(batch_[i].header));
   }
   msghdr message{};
   message.msg_iov = pieces.data();
@@ -185,7 +201,7 @@ void TcpChannel::retire_sent(size_t bytes) {
   written_ += bytes;
   while (open_ && first_ != count_) {
     const Frame& frame = batch_[first_];
-    const size_t whole = sizeof(FrameHeader) + frame.header.length;
+    const size_t whole = sizeof(FrameHeader) + frame.header.length + tag_bytes(frame.header);
     if (written_ < whole) return;
     written_ -= whole;
     ++first_;
@@ -230,20 +246,25 @@ bool TcpChannel::read_some() {
   const size_t into_payload = std::min(got, missing);
   payload_got_ += into_payload;
   stage_end_ += got - into_payload;
-  if (has_header_ && payload_got_ == header_.length && !finish_payload()) return false;
   if (!consume_stage()) return false;
   // A short read has emptied the socket, so another read would only return EAGAIN.
   return got == missing + room;
 }
 
 bool TcpChannel::consume_stage() {
-  while (!has_header_) {
+  for (;;) {
+    if (has_header_) {
+      if (payload_got_ < header_.length || stage_end_ - stage_begin_ < tag_bytes(header_)) {
+        return true;
+      }
+      if (!finish_payload()) return false;
+      continue;
+    }
     if (stage_end_ - stage_begin_ < sizeof(FrameHeader)) return true;
     std::memcpy(&header_, stage_.data() + stage_begin_, sizeof header_);
     stage_begin_ += sizeof header_;
     if (!begin_payload()) return false;
   }
-  return true;
 }
 
 bool TcpChannel::begin_payload() {
@@ -253,11 +274,11 @@ bool TcpChannel::begin_payload() {
   direct_ = payload_ != nullptr;
   if (!direct_) {
     const bool aligned = reinterpret_cast<uintptr_t>(staged) % alignof(uint64_t) == 0;
-    // Malformed headers too: the port rejects them without looking at the bytes.
-    if (header_.length > port_.max_length() || (available >= header_.length && aligned)) {
-      if (!port_.arrived(header_, staged, {})) return false;
+    // The port rejects a malformed header without looking at the bytes.
+    if (header_.length > port_.max_length()) return port_.arrived(header_, staged, {});
+    if (available >= header_.length + tag_bytes(header_) && aligned) {
       stage_begin_ += header_.length;
-      return true;
+      return take_tag(staged) && port_.arrived(header_, staged, {});
     }
     payload_ = scratch_.data();
   }
@@ -266,12 +287,25 @@ bool TcpChannel::begin_payload() {
   stage_begin_ += payload_got_;
   has_header_ = true;
   if (stage_begin_ == stage_end_) stage_begin_ = stage_end_ = 0;
-  return payload_got_ < header_.length || finish_payload();
+  return true;
 }
 
 bool TcpChannel::finish_payload() {
   has_header_ = false;
+  if (!take_tag(payload_)) return false;
   return direct_ ? port_.landed(header_) : port_.arrived(header_, payload_, {});
+}
+
+bool TcpChannel::take_tag(const std::byte* payload) {
+  const size_t size = tag_bytes(header_);
+  if (size == 0) return true;
+  const std::string_view tag = text_of(stage_.data() + stage_begin_, size);
+  stage_begin_ += size;
+  if (session_.incoming.is_next(tag, {bytes_of(header_), text_of(payload, header_.length)})) {
+    return true;
+  }
+  broken("what arrived is not what it sent: something between the hosts has changed it", 0);
+  return false;
 }
 
 }  // namespace perseus

@@ -1,5 +1,7 @@
 // Moves frames over one TCP connection. Small frames are gathered into one system call, and the
-// payload of a large frame is read straight to its target. Loop thread.
+// payload of a large frame is read straight to its target. A frame that carries no data is followed
+// by its tag in the session, so that nobody in between can change what the engines say to each
+// other. Loop thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -13,16 +15,17 @@
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
 #include "base/file_descriptor.h"
+#include "base/session.h"
 #include "transport/channel.h"
+#include "transport/handshake.h"
 
 namespace perseus {
 
 class TcpChannel final : public Channel, private FdHandler {
  public:
-  // `fd` is connected and authenticated. A peer that acknowledges nothing for about twice `silence`
-  // is given up. An express channel keeps as little as possible in the kernel, at the cost of
-  // speed.
-  TcpChannel(EventLoop& loop, BufferPool& buffers, FileDescriptor fd, FramePort& port,
+  // A peer that acknowledges nothing for about twice `silence` is given up. An express channel
+  // keeps as little as possible in the kernel, at the cost of speed.
+  TcpChannel(EventLoop& loop, BufferPool& buffers, ProvenConnection connection, FramePort& port,
              std::chrono::seconds silence, bool is_express = false);
   ~TcpChannel() override;
 
@@ -56,18 +59,23 @@ class TcpChannel final : public Channel, private FdHandler {
   bool consume_stage();
   // Finds the target of header_'s payload, and moves there the bytes that the stage has of it.
   bool begin_payload();
+  // Hands the frame over once its tag has arrived, too.
   bool finish_payload();
+  // Takes the tag out of the stage; reports a wrong one and returns false.
+  bool take_tag(const std::byte* payload);
   void broken(const char* what, int error);
 
   EventLoop& loop_;
   FramePort& port_;
   FileDescriptor fd_;
+  Session session_;
   const bool is_express_;
   bool open_ = true;
   bool wants_write_ = false;
 
   // Sending: frames [first_, count_) of the batch, `written_` bytes of the first one gone.
   std::array<Frame, kMaxBatch> batch_;
+  std::array<MessageTag, kMaxBatch> tags_;
   size_t first_ = 0, count_ = 0;
   size_t written_ = 0;
   uint64_t unsent_limit_;  // bytes that may wait unsent in the kernel; also the largest frame

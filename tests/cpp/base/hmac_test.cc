@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "base/sha256.h"
 
@@ -38,6 +39,24 @@ TEST(Sha256, DoesNotDependOnHowTheBytesWereCut) {
   }
 }
 
+// As both are checked against each other and one of them against the published vectors, both are
+// right.
+TEST(Sha256, IsTheSameWithAndWithoutTheProcessorsInstructions) {
+  const Sha256Blocks by_instructions = sha256_blocks_by_instructions();
+  if (by_instructions == nullptr) GTEST_SKIP() << "this processor has no instructions for SHA-256";
+  std::vector<uint8_t> blocks(64 * 7);
+  uint32_t random = 1;
+  for (uint8_t& byte : blocks)
+    byte = static_cast<uint8_t>((random = random * 1664525 + 1013904223) >> 24);
+  for (size_t count = 0; count <= 7; ++count) {
+    Sha256State one = {1, 2, 3, 4, 5, 6, 7, 0xffffffff};
+    Sha256State other = one;
+    sha256_blocks_portable(one, blocks.data(), count);
+    by_instructions(other, blocks.data(), count);
+    EXPECT_EQ(one, other) << count << " blocks";
+  }
+}
+
 struct Vector {
   std::string key, message, mac;
 };
@@ -63,6 +82,14 @@ TEST(HmacSha256, MatchesRfc4231) {
        "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2"},
   };
   for (const Vector& v : vectors) EXPECT_EQ(hex(hmac_sha256(v.key, v.message)), v.mac);
+}
+
+TEST(HmacKey, IsUsedForManyMessagesInPieces) {
+  const HmacKey key("Jefe");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(key.of("what do ya want ", {"for", "", " nothing?"}),
+              hmac_sha256("Jefe", "what do ya want for nothing?"));
+  }
 }
 
 TEST(EqualInConstantTime, TellsEqualFromDifferent) {

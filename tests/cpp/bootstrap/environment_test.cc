@@ -38,10 +38,12 @@ void expect_complaint(const Variables& variables, const std::string& part) {
   EXPECT_NE(result.status().message().find(part), std::string::npos) << result.status().message();
 }
 
+const char* const kHexSecret = "00ff00ff00ff00ff00ff00ff00ff00ff";
+const std::string kBytesOfSecret("\0\xff\0\xff\0\xff\0\xff\0\xff\0\xff\0\xff\0\xff", 16);
 const Variables kPerseus = {{"PERSEUS_RANK", "1"},
                             {"PERSEUS_SIZE", "4"},
                             {"PERSEUS_RENDEZVOUS", "[::1]:4711"},
-                            {"PERSEUS_SECRET", "00ff"}};
+                            {"PERSEUS_SECRET", kHexSecret}};
 const Variables kTorchrun = {
     {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
 const Variables kSrun = {{"SLURM_PROCID", "3"},
@@ -66,14 +68,15 @@ TEST(LaunchEnvironment, ReadsPerseusrunsVariables) {
   EXPECT_EQ(result.value().size, 4);
   EXPECT_EQ(result.value().rendezvous[0].host, "::1");
   EXPECT_EQ(result.value().rendezvous[0].port, 4711);
-  EXPECT_EQ(result.value().secret, std::string("\0\xff", 2));
+  EXPECT_EQ(result.value().secret, kBytesOfSecret);
   EXPECT_FALSE(result.value().serves);
 }
 
 TEST(LaunchEnvironment, TakesHorovodsRankAndSizeOnlyWithARendezvous) {
   const Variables ranks = {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}};
   EXPECT_EQ(read(ranks).value().kind, Kind::kSingle);
-  const auto result = read(with(ranks, {{"PERSEUS_RENDEZVOUS", "h:1"}, {"PERSEUS_SECRET", "aa"}}));
+  const auto result =
+      read(with(ranks, {{"PERSEUS_RENDEZVOUS", "h:1"}, {"PERSEUS_SECRET", kHexSecret}}));
   ASSERT_TRUE(result.is_ok()) << result.status().message();
   EXPECT_EQ(result.value().rank, 1);
   EXPECT_EQ(result.value().size, 2);
@@ -109,6 +112,16 @@ TEST(LaunchEnvironment, NamesTheMissingVariable) {
   expect_complaint(without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE is not set");
 }
 
+TEST(LaunchEnvironment, AShortSecretIsRefused) {
+  const std::string fifteen_bytes(30, 'a');
+  for (const Variables& launched : {kPerseus, kTorchrun, kSrun}) {
+    expect_complaint(with(launched, {{"PERSEUS_SECRET", fifteen_bytes}}),
+                     "PERSEUS_SECRET has 15 bytes; it must have at least 16 (32 hexadecimal "
+                     "digits)");
+    EXPECT_TRUE(read(with(launched, {{"PERSEUS_SECRET", fifteen_bytes + "aa"}})).is_ok());
+  }
+}
+
 TEST(LaunchEnvironment, TheSecretIsNotRepeatedInErrors) {
   const auto result = read(with(kPerseus, {{"PERSEUS_SECRET", "hunter2"}}));
   EXPECT_EQ(result.status().message().find("hunter2"), std::string::npos);
@@ -138,7 +151,7 @@ TEST(LaunchEnvironment, UnderTorchrunRankZeroServesBesideTorchrunsStore) {
 }
 
 TEST(LaunchEnvironment, JobsOfTorchrunThatWereGivenOneSecretDoNotMeet) {
-  const Variables given = with(kTorchrun, {{"PERSEUS_SECRET", "00ff"}});
+  const Variables given = with(kTorchrun, {{"PERSEUS_SECRET", kHexSecret}});
   EXPECT_EQ(read(given).value().secret, read(with(given, {{"RANK", "1"}})).value().secret);
   EXPECT_NE(read(given).value().secret,
             read(with(given, {{"MASTER_PORT", "29502"}})).value().secret);
@@ -152,8 +165,8 @@ TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
     EXPECT_EQ(result.value().rendezvous[0].host, "127.0.0.1");
     EXPECT_TRUE(result.value().needs_local_secret);
     const auto given =
-        read(with(one_host, {{"PERSEUS_SECRET", "00ff"}, {"PERSEUS_MASTER_PORT", "7"}}));
-    EXPECT_EQ(given.value().secret, std::string("\0\xff", 2));
+        read(with(one_host, {{"PERSEUS_SECRET", kHexSecret}, {"PERSEUS_MASTER_PORT", "7"}}));
+    EXPECT_EQ(given.value().secret, kBytesOfSecret);
     EXPECT_FALSE(given.value().needs_local_secret);
   }
   for (const Variables& hosts : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "1"}}),

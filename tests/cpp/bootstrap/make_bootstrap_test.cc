@@ -14,6 +14,8 @@
 namespace perseus {
 namespace {
 
+const std::string kLaunchSecret = "sixteen bytes or more";
+
 // Sets environment variables during a test, and unsets those of launchers that are not named.
 class ScopedLaunch {
  public:
@@ -51,18 +53,18 @@ TEST(MakeBootstrap, OutsideALaunchRefusesOtherRanks) {
 }
 
 TEST(MakeBootstrap, MeetsAtTheRendezvousAndKeepsARankThatIsLeftOutAlone) {
-  auto server = RendezvousServer::start("127.0.0.1", 0, 2, "\x01\x02");
+  auto server = RendezvousServer::start("127.0.0.1", 0, 2, kLaunchSecret);
   ASSERT_TRUE(server.is_ok());
   ScopedLaunch launch(
       {{"PERSEUS_RANK", "1"},
        {"PERSEUS_SIZE", "2"},
        {"PERSEUS_RENDEZVOUS", "127.0.0.1:" + std::to_string(server.value()->port())},
-       {"PERSEUS_SECRET", "0102"}});
+       {"PERSEUS_SECRET", to_hex(kLaunchSecret)}});
   auto bootstrap = make_bootstrap(Settings(), {}, 0);
   ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   EXPECT_EQ(bootstrap.value()->rank(), 1);
   EXPECT_EQ(bootstrap.value()->size(), 2);
-  EXPECT_EQ(bootstrap.value()->secret(), "\x01\x02");
+  EXPECT_EQ(bootstrap.value()->secret(), kLaunchSecret);
   EXPECT_EQ(make_bootstrap(Settings(), {1}, 1).value()->size(), 1);
   EXPECT_EQ(make_bootstrap(Settings(), {0}, 1).value()->size(), 1);
   EXPECT_EQ(make_bootstrap(Settings(), {2}, 1).status().code(), StatusCode::kInvalidArgument);
@@ -144,14 +146,14 @@ TEST(MakeBootstrap, UnderTorchrunRanksMeetThoughPortsAreTaken) {
 }
 
 TEST(MakeBootstrap, UnderTorchrunTheEndOfRankZeroIsNamed) {
-  auto server = RendezvousServer::start("127.0.0.1", 0, 2, "\x01\x02");
+  auto server = RendezvousServer::start("127.0.0.1", 0, 2, kLaunchSecret);
   ASSERT_TRUE(server.is_ok());
   const std::string port = std::to_string(server.value()->port());
   ScopedLaunch launch({{"RANK", "1"},
                        {"WORLD_SIZE", "2"},
                        {"MASTER_ADDR", "127.0.0.1"},
                        {"PERSEUS_MASTER_PORT", port},
-                       {"PERSEUS_SECRET", "0102"}});
+                       {"PERSEUS_SECRET", to_hex(kLaunchSecret)}});
   auto bootstrap = make_bootstrap(Settings(), {}, 0);
   ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   server.value().reset();

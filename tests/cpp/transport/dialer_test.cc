@@ -37,20 +37,30 @@ class Rank {
   }
   bool is_dialed_again() const { return ::accept4(door_.get(), nullptr, nullptr, 0) >= 0; }
 
-  // Answers up to the proof, each time after this delay.
-  void shake_hands(const FileDescriptor& fd, const Credentials& credentials, milliseconds delay) {
-    Hello hello;
-    EXPECT_TRUE(receive(fd, hello));
+  // Speaks each time after this delay.
+  void shake_hands(const FileDescriptor& fd, const Credentials& credentials, milliseconds delay,
+                   Welcome::Verdict verdict = Welcome::kWelcome) {
     std::this_thread::sleep_for(delay);
-    Challenge challenge;
-    challenge.nonce = random_nonce();
-    challenge.mac = prove(credentials.secret, Role::kAcceptor, hello, challenge.nonce);
-    EXPECT_TRUE(send_message(fd.get(), challenge));
-    Proof proof;
-    EXPECT_TRUE(receive(fd, proof));
-    EXPECT_TRUE(is_proof(proof.mac, credentials.secret, Role::kInitiator, hello, challenge.nonce));
+    Greeting greeting;
+    greeting.nonce = random_nonce();
+    EXPECT_TRUE(send_message(fd.get(), greeting));
+    Introduction introduction;
+    EXPECT_TRUE(receive(fd, introduction));
+    EXPECT_TRUE(is_proven(credentials.secret, greeting, introduction));
+    EXPECT_EQ(introduction.hello.called, digest_of(where_));
     std::this_thread::sleep_for(delay);
-    EXPECT_TRUE(send_message(fd.get(), Welcome{Welcome::kWelcome}));
+    Session session = make_session(credentials.secret, greeting, introduction, Role::kAcceptor);
+    const uint32_t said = verdict;
+    EXPECT_TRUE(send_message(fd.get(), Welcome{said, session.outgoing.next({bytes_of(said)})}));
+    if (verdict != Welcome::kWelcome) return;
+    Confirmation confirmation;
+    EXPECT_TRUE(receive(fd, confirmation));
+    EXPECT_TRUE(session.incoming.is_next(view(confirmation.tag), {}));
+  }
+
+  // Answers with these bytes, whatever comes.
+  void babble(const FileDescriptor& fd, const std::string& bytes) {
+    EXPECT_TRUE(send_bytes(fd.get(), bytes.data(), bytes.size()));
   }
 
  private:
@@ -66,12 +76,12 @@ class Rank {
 class DialerTest : public testing::Test {
  protected:
   // Dials the endpoints on this thread until that ends.
-  Result<FileDescriptor> dial(std::vector<Endpoint> endpoints, seconds patience) {
-    Result<FileDescriptor> outcome = Status::internal("nothing was told");
+  Result<ProvenConnection> dial(std::vector<Endpoint> endpoints, seconds patience) {
+    Result<ProvenConnection> outcome = Status::internal("nothing was told");
     Hello hello;
     hello.purpose = Hello::kTcpChannel;
     Dialer dialer(loop_, credentials_, exhaustion_, std::move(endpoints), {}, hello,
-                  Clock::now() + patience, [&](Result<FileDescriptor> result) {
+                  Clock::now() + patience, [&](Result<ProvenConnection> result) {
                     outcome = std::move(result);
                     loop_.stop();
                   });
@@ -89,14 +99,13 @@ class DialerTest : public testing::Test {
   ResourceExhaustion exhaustion_{seconds(60), [](int) {}};
 };
 
-// The peer may have adopted the connection long before its answer comes.
 TEST_F(DialerTest, ARankThatIsSlowToWelcomeIsNotDialedAgain) {
   Rank rank(name("slow"));
   std::thread answers([&] {
     const FileDescriptor fd = rank.accept();
     rank.shake_hands(fd, credentials_, milliseconds(1800));
   });
-  const Result<FileDescriptor> connection = dial({rank.where()}, seconds(30));
+  const Result<ProvenConnection> connection = dial({rank.where()}, seconds(30));
   answers.join();
   EXPECT_TRUE(connection.is_ok()) << connection.status().message();
   EXPECT_FALSE(rank.is_dialed_again());
@@ -104,7 +113,7 @@ TEST_F(DialerTest, ARankThatIsSlowToWelcomeIsNotDialedAgain) {
 
 TEST_F(DialerTest, WhoKeepsSilentIsNamedInTheTimeGiven) {
   Rank rank(name("silent"));
-  const Result<FileDescriptor> connection = dial({rank.where()}, seconds(1));
+  const Result<ProvenConnection> connection = dial({rank.where()}, seconds(1));
   ASSERT_FALSE(connection.is_ok());
   EXPECT_NE(connection.status().message().find("no answer"), std::string::npos)
       << connection.status().message();
@@ -116,10 +125,50 @@ TEST_F(DialerTest, AfterARefusalTheNextEndpointIsTried) {
     const FileDescriptor fd = rank.accept();
     rank.shake_hands(fd, credentials_, milliseconds(0));
   });
-  const Result<FileDescriptor> connection =
+  const Result<ProvenConnection> connection =
       dial({Endpoint::unix_name(name("nobody")), rank.where()}, seconds(30));
   answers.join();
   EXPECT_TRUE(connection.is_ok()) << connection.status().message();
+}
+
+// What is said at a wrong address ends nothing: the rank may be at the next one.
+TEST_F(DialerTest, AStrangerAtOneEndpointDoesNotEndTheLink) {
+  const std::string greeting(bytes_of(Greeting{}));
+  for (const std::string& bytes :
+       {std::string("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), std::string("no"),
+        greeting + std::string(sizeof(Welcome), 'w'), greeting}) {
+    Rank stranger(name("stranger"));
+    Rank rank(name("behind it"));
+    std::thread babbles([&] { stranger.babble(stranger.accept(), bytes); });
+    std::thread answers([&] { rank.shake_hands(rank.accept(), credentials_, milliseconds(0)); });
+    const Result<ProvenConnection> connection = dial({stranger.where(), rank.where()}, seconds(30));
+    babbles.join();
+    answers.join();
+    EXPECT_TRUE(connection.is_ok()) << connection.status().message();
+  }
+}
+
+TEST_F(DialerTest, WhoPassesMessagesOnIsPassedBy) {
+  Rank relay(name("relay"));
+  Rank rank(name("the rank"));
+  // The rank has seen that another address was called.
+  std::thread relays([&] {
+    relay.shake_hands(relay.accept(), credentials_, milliseconds(0), Welcome::kNotCalledHere);
+  });
+  std::thread answers([&] { rank.shake_hands(rank.accept(), credentials_, milliseconds(0)); });
+  const Result<ProvenConnection> connection = dial({relay.where(), rank.where()}, seconds(30));
+  relays.join();
+  answers.join();
+  EXPECT_TRUE(connection.is_ok()) << connection.status().message();
+}
+
+TEST_F(DialerTest, ARankThatHasGivenUpItsLinkIsBelieved) {
+  Rank rank(name("gone"));
+  std::thread answers(
+      [&] { rank.shake_hands(rank.accept(), credentials_, milliseconds(0), Welcome::kNotNow); });
+  const Result<ProvenConnection> connection = dial({rank.where()}, seconds(30));
+  answers.join();
+  EXPECT_EQ(connection.status().code(), StatusCode::kAborted) << connection.status().message();
 }
 
 }  // namespace

@@ -200,36 +200,56 @@ ssize_t read_to_end(const FileDescriptor& fd) {
   }
 }
 
-void be_a_stranger(const Endpoint& endpoint, const AddressCard& card) {
+constexpr ssize_t kGreeting = sizeof(Greeting);
+
+void be_a_stranger(const Endpoint& endpoint, const AddressCard& card, const std::string& secret) {
   // Noise.
   const FileDescriptor noise = connect_to(endpoint);
   const std::string garbage(500, 'g');
   EXPECT_EQ(write(noise.get(), garbage.data(), garbage.size()), 500);
-  EXPECT_EQ(read_to_end(noise), 0);
+  EXPECT_EQ(read_to_end(noise), kGreeting);
 
-  // The right job, a proof of the wrong secret.
-  const FileDescriptor impostor = connect_to(endpoint);
-  Hello hello;
+  Introduction introduction;
+  Hello& hello = introduction.hello;
   hello.job = card.nonce;
   hello.from = 1;
   hello.to = 0;
   hello.purpose = Hello::kConnectRequest;
-  EXPECT_EQ(write(impostor.get(), &hello, sizeof hello), static_cast<ssize_t>(sizeof hello));
-  Challenge challenge;
-  EXPECT_EQ(recv(impostor.get(), &challenge, sizeof challenge, MSG_WAITALL),
-            static_cast<ssize_t>(sizeof challenge));
-  const Proof proof{prove("guessed", Role::kInitiator, hello, challenge.nonce)};
-  EXPECT_EQ(write(impostor.get(), &proof, sizeof proof), static_cast<ssize_t>(sizeof proof));
+  hello.called = digest_of(endpoint);
+  // The right job, a proof of the wrong secret.
+  const FileDescriptor impostor = connect_to(endpoint);
+  Greeting greeting;
+  EXPECT_EQ(recv(impostor.get(), &greeting, sizeof greeting, MSG_WAITALL), kGreeting);
+  introduction.proof = prove("guessed", greeting, hello);
+  EXPECT_TRUE(send_message(impostor.get(), introduction));
   EXPECT_EQ(read_to_end(impostor), 0);
 
-  // The acceptor's own proof, sent back.
-  const FileDescriptor mirror = connect_to(endpoint);
-  EXPECT_EQ(write(mirror.get(), &hello, sizeof hello), static_cast<ssize_t>(sizeof hello));
-  EXPECT_EQ(recv(mirror.get(), &challenge, sizeof challenge, MSG_WAITALL),
-            static_cast<ssize_t>(sizeof challenge));
-  EXPECT_EQ(write(mirror.get(), &challenge.mac, sizeof challenge.mac),
-            static_cast<ssize_t>(sizeof challenge.mac));
-  EXPECT_EQ(read_to_end(mirror), 0);
+  // The right proof, for the greeting of another connection.
+  const FileDescriptor replayer = connect_to(endpoint);
+  introduction.proof = prove(secret, greeting, hello);
+  EXPECT_TRUE(send_message(replayer.get(), introduction));
+  EXPECT_EQ(read_to_end(replayer), kGreeting);
+}
+
+// A rank of the job called another address, and somebody passes on what it says.
+void be_a_relay(const Endpoint& endpoint, const AddressCard& card, const std::string& secret) {
+  const FileDescriptor relay = connect_to(endpoint);
+  Greeting greeting;
+  EXPECT_EQ(recv(relay.get(), &greeting, sizeof greeting, MSG_WAITALL), kGreeting);
+  Introduction introduction;
+  introduction.hello.job = card.nonce;
+  introduction.hello.from = 1;
+  introduction.hello.purpose = Hello::kConnectRequest;
+  introduction.hello.called = digest_of(Endpoint::unix_name("the relay"));
+  introduction.proof = prove(secret, greeting, introduction.hello);
+  EXPECT_TRUE(send_message(relay.get(), introduction));
+  Welcome welcome;
+  EXPECT_EQ(recv(relay.get(), &welcome, sizeof welcome, MSG_WAITALL),
+            static_cast<ssize_t>(sizeof welcome));
+  Session session = make_session(secret, greeting, introduction, Role::kInitiator);
+  EXPECT_TRUE(session.incoming.is_next(view(welcome.tag), {bytes_of(welcome.verdict)}));
+  EXPECT_EQ(welcome.verdict, Welcome::kNotCalledHere);
+  EXPECT_EQ(read_to_end(relay), 0);
 }
 
 TEST(MeshTest, StrangersAreTurnedAwayAndDisturbNobody) {
@@ -258,7 +278,8 @@ TEST(MeshTest, StrangersAreTurnedAwayAndDisturbNobody) {
     for (const Endpoint& tcp : card.tcp) {
       if (tcp.is_loopback()) endpoint = tcp;
     }
-    be_a_stranger(endpoint, card);
+    be_a_stranger(endpoint, card, rendezvous.secret());
+    be_a_relay(endpoint, card, rendezvous.secret());
     const FileDescriptor silent = connect_to(endpoint);  // sends nothing
     done.count_down();
     for (std::thread& thread : ranks) thread.join();

@@ -60,7 +60,8 @@ def as_torchrun(hosts: Hosts, settings: Mapping[str, str]) -> list[str]:
     variables."""
     program = hosts.folder / "program.py"
     program.write_text(SAYS_WHAT_LISTENS)
-    common = {"WORLD_SIZE": "3", "MASTER_PORT": "29400", "PERSEUS_SECRET": "5ec4e7", **settings}
+    secret = {"PERSEUS_SECRET": "5ec4e7" * 8}
+    common = {"WORLD_SIZE": "3", "MASTER_PORT": "29400", **secret, **settings}
     ranks = [
         subprocess.Popen(
             [str(NETLAB), "at", host, sys.executable, str(program)],

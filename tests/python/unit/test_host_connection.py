@@ -18,7 +18,8 @@ def test_ssh_is_told_port_and_key_and_asks_nobody() -> None:
     command = RemoteShell(2222, "my key").wrap("node1", ["python", "a b.py"], 7)
     assert command[0] == "ssh"
     assert command[-2:] == ["node1", "exec python 'a b.py'"]
-    pairs = list(zip(command[1:-2:2], command[2:-2:2], strict=True))
+    assert command[-3] == "--"  # what follows is no option
+    pairs = list(zip(command[1:-3:2], command[2:-3:2], strict=True))
     assert ("-p", "2222") in pairs
     assert ("-i", "my key") in pairs
     assert ("-o", "BatchMode=yes") in pairs
@@ -30,7 +31,7 @@ def test_options_that_the_user_gives_ssh_come_before_ours(monkeypatch: pytest.Mo
     command = RemoteShell.from_environment(22, None).wrap("node1", ["true"], 30)
     assert command[:3] == ["/opt/bin/ssh", "-o", "StrictHostKeyChecking yes"]
     assert command.index("StrictHostKeyChecking=accept-new") > 3
-    assert command[-4:] == ["-p", "22", "node1", "exec true"]
+    assert command[-5:] == ["-p", "22", "--", "node1", "exec true"]
 
 
 def test_another_remote_shell_is_called_with_host_and_line_alone(

@@ -79,6 +79,12 @@ def test_a_host_partly_used_has_the_local_size_that_is_used() -> None:
     assert [s.local_size for s in slots] == [2, 2, 1]
 
 
+@pytest.mark.parametrize("name", ["-oProxyCommand=true", "-v:2", "good:1,-bad:1"])
+def test_a_name_that_ssh_would_take_for_an_option_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no name of a host; it must not begin with '-'|form host"):
+        parse_hosts(name)
+
+
 def test_too_few_slots_is_an_error_that_names_them() -> None:
     with pytest.raises(ValueError, match=r"5 ranks do not fit on 3 slots \(a:2, b:1\)"):
         assign([Host("a", 2), Host("b", 1)], 5)

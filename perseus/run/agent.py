@@ -1,10 +1,11 @@
 """Runs a job's ranks on one host, for a launcher at the other end of stdin and stdout.
 
 It is run as a program and needs only the standard library, so that it starts quickly and works over
-ssh. The launcher sends one job (a length and JSON), and later possibly KILL with a rank, TERMINATE,
-or KILL_ALL. The agent sends frames: a kind, a rank and a payload. On TERMINATE, and when stdin ends
-because the launcher has finished or died, the agent ends everything that the ranks have started: by
-SIGTERM, and by SIGKILL after the job's grace, which is over once all of that has ended.
+ssh. The launcher sends one job (a length, JSON, and the bytes that each rank is to read from its
+stdin, if any), and later possibly KILL with a rank, TERMINATE, or KILL_ALL. The agent sends frames:
+a kind, a rank and a payload. On TERMINATE, and when stdin ends because the launcher has finished or
+died, the agent ends everything that the ranks have started: by SIGTERM, and by SIGKILL after the
+job's grace, which is over once all of that has ended.
 
 It has one thread. Each rank leads a session of its own. The agent adopts the processes that ranks
 leave behind, so that it can find and end them.
@@ -21,7 +22,6 @@ First each side proves to the other that it knows the key, which is never sent:
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
 import functools
@@ -35,6 +35,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import IO, Any
 
 MAGIC = b"\nperseus-agent-1\n"
@@ -58,6 +59,7 @@ MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RA
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
+_LARGE_PIECE = 1 << 20
 #: The agent ignores these signals. The launcher handles them, and ends the job in an orderly way.
 _IGNORED = (signal.SIGINT, signal.SIGHUP)
 
@@ -75,6 +77,8 @@ class Rank:
 class Agent:
     def __init__(self, job: dict[str, Any]):
         self._job = job
+        payload_bytes = job["payload_bytes"]
+        self._payload = _receive_file(payload_bytes) if payload_bytes else None
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}  # by process id
@@ -119,12 +123,11 @@ class Agent:
         return has_grace and bool(_descendants(os.getpid()))
 
     def _start(self) -> None:
-        payload = base64.b64decode(self._job["stdin"])
         for place in self._job["ranks"]:
             if self._kill_at is not None:
                 return
             try:
-                self._start_rank(place["rank"], place["environment"], payload)
+                self._start_rank(place["rank"], place["environment"])
             except OSError as error:
                 message = f"cannot start '{self._job['command'][0]}': {error.strerror}"
                 if error.filename not in (None, self._job["command"][0]):
@@ -132,19 +135,17 @@ class Agent:
                 _send(ERROR, place["rank"], message.encode())
                 self._terminate()
 
-    def _start_rank(self, number: int, environment: dict[str, str], payload: bytes) -> None:
+    def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         result_read, result_write = os.pipe()
         news_read, news_write = os.pipe()
-        stdin = os.memfd_create("perseus-stdin")
-        os.write(stdin, payload)
-        os.lseek(stdin, 0, os.SEEK_SET)
+        stdin = self._open_stdin()
         whole = {**os.environ, **self._job["environment"], **environment}
         if self._threads and THREADS not in whole:
             whole[THREADS] = str(self._threads)
         whole[NEWS_FD] = str(news_write)
-        if payload:
+        if self._payload is not None:
             whole[RESULT_FD] = str(result_write)
-        kept = [news_write, result_write] if payload else [news_write]
+        kept = [news_write] if self._payload is None else [news_write, result_write]
         if whole.get("PMI_FD", "").isdecimal():
             kept.append(int(whole["PMI_FD"]))  # the connection to MPICH's launcher
         try:
@@ -180,6 +181,11 @@ class Agent:
             self._selector.register(
                 pipe, selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
             )
+
+    def _open_stdin(self) -> int:
+        """Opens what a rank reads. Each rank reads the payload from its start."""
+        path = os.devnull if self._payload is None else f"/proc/self/fd/{self._payload}"
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _in_child(self) -> None:
         """Runs before exec. The rank must not outlive the agent, and must not ignore signals."""
@@ -330,13 +336,36 @@ def _send(kind: int, rank: int, payload: bytes) -> None:
 
 
 def _receive(length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        piece = os.read(sys.stdin.fileno(), length - len(data))
+    return b"".join(_pieces(length))
+
+
+def _receive_file(length: int) -> int:
+    """Receives bytes into a new file that has no name, and returns its descriptor.
+
+    It is in memory; before Linux 3.17, which lacks memfd_create, it is in the folder for temporary
+    files.
+    """
+    try:
+        file = os.memfd_create("perseus-stdin")
+    except OSError:
+        import tempfile
+
+        with tempfile.TemporaryFile() as temporary:
+            file = os.dup(temporary.fileno())
+    for piece in _pieces(length):
+        while piece:
+            piece = piece[os.write(file, piece) :]
+    return file
+
+
+def _pieces(length: int) -> Iterator[bytes]:
+    """Yields what the launcher sends, in all these many bytes."""
+    while length:
+        piece = os.read(sys.stdin.fileno(), min(length, _LARGE_PIECE))
         if not piece:
             sys.exit(0)  # the launcher gave up before it sent a job
-        data += piece
-    return data
+        length -= len(piece)
+        yield piece
 
 
 def proof(key: str, role: bytes, challenge: bytes, hello: bytes) -> bytes:

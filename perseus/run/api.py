@@ -13,6 +13,7 @@ from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.job import Failure
 from perseus.run.raised import Raised
+from perseus.run.received import Received
 from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
@@ -135,17 +136,17 @@ def run(
     return [_result_of(rank, launcher.results[rank]) for rank in range(num_proc)]
 
 
-def _result_of(rank: int, sent: bytes) -> Any:
+def _result_of(rank: int, sent: Received) -> Any:
     if not sent:
         raise RuntimeError(f"rank {rank} exited with code 0 before its function returned")
-    return cloudpickle.loads(sent)
+    return sent.unpickle()
 
 
-def _error_of(failure: Failure, results: Mapping[int, bytes]) -> RuntimeError:
+def _error_of(failure: Failure, results: Mapping[int, Received]) -> RuntimeError:
     """Returns the error for a job that failed, whose cause is the exception of the failed rank."""
-    sent = results[failure.rank] if failure.rank is not None else b""
+    sent = None if failure.rank is None else results[failure.rank]
     try:
-        raised = cloudpickle.loads(sent) if sent else None
+        raised = sent.unpickle() if sent else None
     except Exception:  # a result that cannot be unpickled here, of a rank that failed afterwards
         raised = None
     if not isinstance(raised, Raised):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import selectors
@@ -38,6 +37,7 @@ from perseus.run.host_connection import (
 from perseus.run.hosts import Slot, is_local
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
+from perseus.run.received import Received
 from perseus.run.rendezvous import ServedRendezvous
 
 
@@ -87,7 +87,7 @@ class Launcher:
         self._check_abandoned_at = NEVER
         self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
-        self.results = {slot.rank: b"" for slot in job.slots}
+        self.results = {slot.rank: Received() for slot in job.slots}
 
     def run(self) -> int:
         """Runs the job; returns its exit code.
@@ -118,6 +118,7 @@ class Launcher:
                 [slot.rank for slot in here],
                 self._agent_command(name),
                 self._description(name, here),
+                self._job.stdin,
             )
             self._selector.register(
                 host.stderr, selectors.EVENT_READ, lambda host=host: self._read_stderr(host)
@@ -164,7 +165,6 @@ class Launcher:
             "local_size": len(slots),
             "shares_processors": True,
             "ranks": [{"rank": slot.rank, "environment": rank_environment(slot)} for slot in slots],
-            "stdin": base64.b64encode(self._job.stdin).decode(),
         }
 
     def _watch(self) -> None:
@@ -249,7 +249,7 @@ class Launcher:
             for line in lines:
                 self._take_news(frame.rank, line.split())
         elif frame.kind == agent.RESULT:
-            self.results[frame.rank] += frame.payload
+            self.results[frame.rank].append(frame.payload)
         elif frame.kind == agent.EXIT:
             self._exited(host, frame.rank, int(frame.payload))
         elif frame.kind == agent.ERROR:

@@ -7,7 +7,6 @@ environment in which MPI's launcher has started its agent.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import secrets
@@ -160,9 +159,8 @@ class MpiLauncher(Launcher):
             fd = called.connection.fileno()
             stdin = os.fdopen(os.dup(fd), "wb", buffering=0)
             stdout = os.fdopen(os.dup(fd), "rb", buffering=0)
-        return AgentConnection(
-            called.host, [rank], stdin, stdout, self._description_of(rank, place, local_size)
-        )
+        description = self._description_of(rank, place, local_size)
+        return AgentConnection(called.host, [rank], stdin, stdout, description, self._job.stdin)
 
     def _description_of(
         self, rank: int, place: dict[str, str], local_size: int
@@ -175,7 +173,6 @@ class MpiLauncher(Launcher):
             "local_size": local_size,
             "shares_processors": not self._is_bound,
             "ranks": [{"rank": rank, "environment": place}],
-            "stdin": base64.b64encode(self._job.stdin).decode(),
         }
 
     def _mpirun_ended(self) -> None:

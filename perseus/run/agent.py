@@ -2,8 +2,9 @@
 
 It is run as a program and needs only the standard library, so that it starts quickly and works over
 ssh. The launcher sends one job (a length, JSON, and the bytes that each rank is to read from its
-stdin, if any), and later possibly KILL with a rank, TERMINATE, or KILL_ALL. The agent sends frames:
-a kind, a rank and a payload. On TERMINATE, and when stdin ends because the launcher has finished or
+stdin, if any), and later possibly commands: KILL with a rank; HOLD, and GO_ON, if output comes
+faster than it is read; TERMINATE, or KILL_ALL. The agent sends frames: a kind, a rank and a
+payload. On TERMINATE, and when stdin ends because the launcher has finished or
 died, the agent ends everything that the ranks have started: by SIGTERM, and by SIGKILL after the
 job's grace, which is over once all of that has ended.
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import json
 import os
@@ -41,7 +43,7 @@ from typing import IO, Any
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
 STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS = range(6)
-TERMINATE, KILL, KILL_ALL = b"T", b"K", b"A"
+TERMINATE, KILL, KILL_ALL, HOLD, GO_ON = b"T", b"K", b"A", b"H", b"G"
 RANK = struct.Struct("!I")  # follows KILL
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
@@ -86,6 +88,7 @@ class Agent:
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
         self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
+        self._holds = False  # whether to leave the ranks' output in their pipes
 
     def run(self) -> None:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -178,9 +181,27 @@ class Agent:
         rank = self._ranks[process.pid] = Rank(number, process, pipes)
         for kind, pipe in pipes.items():
             os.set_blocking(pipe.fileno(), False)
-            self._selector.register(
-                pipe, selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
-            )
+            self._watch(rank, kind)
+
+    def _watch(self, rank: Rank, kind: int) -> None:
+        self._selector.register(
+            rank.pipes[kind], selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
+        )
+
+    def _hold(self, holds: bool) -> None:
+        """Leaves the ranks' output in their pipes, so that ranks wait that write more, or goes on.
+
+        All else that ranks say is still passed on.
+        """
+        if holds == self._holds:
+            return
+        self._holds = holds
+        for rank in self._ranks.values():
+            for kind in (STDOUT, STDERR):
+                if kind in rank.pipes and holds:
+                    self._selector.unregister(rank.pipes[kind])
+                elif kind in rank.pipes:
+                    self._watch(rank, kind)
 
     def _open_stdin(self) -> int:
         """Opens what a rank reads. Each rank reads the payload from its start."""
@@ -202,6 +223,9 @@ class Agent:
                     for descendant in [*_descendants(process), process]:
                         _kill(descendant, signal.SIGKILL)
             return
+        if command in (HOLD, GO_ON):
+            self._hold(command == HOLD)
+            return
         if not command:
             self._selector.unregister(sys.stdin.fileno())
         self._terminate()
@@ -220,9 +244,16 @@ class Agent:
         self._close(rank, kind)
         return False
 
+    def _drain(self, rank: Rank, kind: int) -> None:
+        """Sends what a pipe holds, and no more: a child of the rank may write without end."""
+        for _ in range(1 + _capacity(rank.pipes[kind]) // _PIECE):
+            if not self._forward(rank, kind):
+                return
+
     def _close(self, rank: Rank, kind: int) -> None:
         pipe = rank.pipes.pop(kind)
-        self._selector.unregister(pipe)
+        if not (self._holds and kind in (STDOUT, STDERR)):
+            self._selector.unregister(pipe)
         pipe.close()
 
     def _reap(self) -> None:
@@ -243,8 +274,7 @@ class Agent:
             rank.process.returncode = os.waitstatus_to_exitcode(status)
             # A child of the rank may hold its pipes open: take what is in them now, and close them.
             for kind in list(rank.pipes):
-                while self._forward(rank, kind):
-                    pass
+                self._drain(rank, kind)
                 if kind in rank.pipes:
                     self._close(rank, kind)
             _send(EXIT, rank.rank, str(rank.process.returncode).encode())
@@ -292,6 +322,10 @@ def threads_of_a_rank(local_size: int, *, is_shared: bool) -> int | None:
     processors = runpy.run_path(os.path.join(packages, "perseus_core/processors.py"))
     threads: int = processors["share"](local_size, is_shared=is_shared)
     return threads
+
+
+def _capacity(pipe: IO[bytes]) -> int:
+    return fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ)
 
 
 def _children() -> dict[int, list[int]]:

@@ -12,6 +12,7 @@ import cloudpickle
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.job import Failure
+from perseus.run.own_streams import tell
 from perseus.run.raised import Raised
 from perseus.run.received import Received
 from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
@@ -104,9 +105,9 @@ def run(
             "network_interface", network_interface, "network_interfaces", network_interfaces
         )
     if disable_cache:
-        _say(f"disable_cache changes nothing: {NO_CACHE}")
+        tell(f"disable_cache changes nothing: {NO_CACHE}")
     if mpi_args and not use_mpi:
-        _say(f"mpi_args changes nothing: {NOT_FOR_MPIRUN}; pass use_mpi=True")
+        tell(f"mpi_args changes nothing: {NOT_FOR_MPIRUN}; pass use_mpi=True")
     settings = dict(environment or {})
     if network_interfaces:
         settings["PERSEUS_INTERFACES"] = network_interfaces
@@ -169,7 +170,3 @@ def _renamed(old: str, value: T, new: str, other: T | None) -> T:
         raise ValueError(f"{old}={value!r} and {new}={other!r}: both name the same; give {new}")
     warnings.warn(f"{old} is deprecated; it is called {new}", DeprecationWarning, stacklevel=3)
     return value
-
-
-def _say(note: str) -> None:
-    print(f"perseusrun: {note}", file=sys.stderr)

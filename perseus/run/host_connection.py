@@ -158,6 +158,10 @@ class AgentConnection:
         """Tells the agent to kill its ranks and all that they have started, now."""
         self._tell(agent.KILL_ALL)
 
+    def hold(self, holds: bool) -> None:
+        """Tells the agent to leave output in the ranks' pipes, or to send it on."""
+        self._tell(agent.HOLD if holds else agent.GO_ON)
+
     def _tell(self, command: bytes) -> None:
         self._outgoing.append(memoryview(command))
         self.flush()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from perseus.run import agent
+from perseus.run.bounded_writer import PATIENCE_SECONDS
 from perseus.run.ending import (
     AGENT_SECONDS,
     DEFAULT_GRACE_SECONDS,
@@ -85,6 +86,10 @@ class Launcher:
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
         self._check_abandoned_at = NEVER
+        self._holds_back = False  # whether the ranks' output waits for our readers
+        self._signal_fd: int | None = None  # becomes readable with a signal
+        self._is_interrupted = False
+        self.is_stderr_read = True  # whether all that was said there has been written
         self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
         self.results = {slot.rank: Received() for slot in job.slots}
@@ -96,13 +101,16 @@ class Launcher:
         128 + the signal that ended the launcher.
         """
         with self._handling_signals():
+            is_over = False
             try:
                 self._start()
                 self._watch()
+                is_over = True
             finally:
                 self._stop()
                 for slot in self._job.slots:
                     self._output.finish(slot.rank)
+                self._write_out(is_over)
         return self.failure.exit_code if self.failure else 0
 
     def last_lines(self) -> list[bytes]:
@@ -110,6 +118,7 @@ class Launcher:
         return self._output.last_lines()
 
     def _start(self) -> None:
+        self._watch_writers(self._selector)
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
         for name, slots in groupby(by_host, key=lambda slot: slot.host):
             here = list(slots)
@@ -126,10 +135,17 @@ class Launcher:
             self._add(host)
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
+    def _watch_writers(self, selector: selectors.BaseSelector) -> None:
+        writers = self._output.writers
+        if writers.wakeup_fd is not None:
+            selector.register(writers.wakeup_fd, selectors.EVENT_READ, writers.take_wakeups)
+
     def _add(self, host: AgentConnection) -> None:
         self._hosts.append(host)
         self._selector.register(host.stdout, selectors.EVENT_READ, lambda: self._read(host))
         self._flush(host)
+        if self._holds_back:
+            host.hold(True)
 
     def _stop(self) -> None:
         """Closes the connections to all agents.
@@ -173,10 +189,12 @@ class Launcher:
                 key.data()
             while self._signals:
                 self._interrupted(self._signals.pop(0))
+            self._output.take_errors()
             if self._output.reader_is_gone:
                 self._end_without_reader()
             now = time.monotonic()
             self._handle_deadlines(now)
+            self._hold_back(now)
             if now >= self._ending.give_up_at:
                 break
         self._fail_for_victim()
@@ -201,6 +219,61 @@ class Launcher:
             self._ending.terminate()
             self._terminate()
 
+    def _hold_back(self, now: float) -> None:
+        """Holds the ranks' output back while our readers are behind."""
+        ends = self._ending.has_begun
+        holds_back = self._output.writers.must_hold_back(now, ends=ends)
+        if holds_back != self._holds_back:
+            self._holds_back = holds_back
+            for host in self._hosts:
+                host.hold(holds_back)
+
+    def _write_out(self, is_over: bool) -> None:
+        """Waits until our output is written, for as long as docs/launching.md says.
+
+        Args:
+          is_over: the job has ended, and no exception of ours has ended it.
+        """
+        writers = self._output.writers
+        writers.await_all()
+        began = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            self._watch_writers(selector)
+            if self._signal_fd is not None:
+                selector.register(self._signal_fd, selectors.EVENT_READ, self._take_signal_wakeups)
+
+            def wait(until: Callable[[], float], is_written: Callable[[], bool]) -> None:
+                while not is_written() and not self._output.reader_is_gone:
+                    self._take_late_signals()
+                    seconds = until() - time.monotonic()
+                    if seconds <= 0:
+                        return
+                    for key, _ in selector.select(None if seconds == NEVER else seconds):
+                        key.data()
+                    self._output.take_errors()
+
+            def until() -> float:
+                if self._is_interrupted:
+                    return min(writers.last_stall(), began + PATIENCE_SECONDS)
+                return NEVER if is_over and not self.failure else writers.last_stall()
+
+            wait(until, lambda: not writers.waiting)
+            for loss in writers.losses():
+                self._say(loss)
+            soon = time.monotonic() + PATIENCE_SECONDS
+            wait(lambda: soon, lambda: not self._output.is_stuck("stderr"))
+        self.is_stderr_read = not self._output.is_stuck("stderr")
+        self._output.close()
+
+    def _take_late_signals(self) -> None:
+        """Handles signals that come while only the readers of our output are waited for."""
+        while self._signals:
+            number = self._signals.pop(0)
+            self._is_interrupted = True
+            if self.failure is None:
+                message = f"{_signal_name(number)}: the output is not read to its end"
+                self.failure = Failure(None, message, 128 + number)
+
     def _terminate(self) -> None:
         for host in self._hosts:
             if host.ready:
@@ -220,6 +293,7 @@ class Launcher:
             self._ending.give_up_at,
             *self._kill_at.values(),
             self._check_abandoned_at,
+            self._output.writers.next_stall() if self._ending.has_begun else NEVER,
         )
 
     def _check_started(self) -> None:
@@ -384,6 +458,7 @@ class Launcher:
         self._ending.begin_in(REPORT_SECONDS)
 
     def _interrupted(self, number: int) -> None:
+        self._is_interrupted = True
         if self.failure is None:
             message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
             self.failure = Failure(None, message, 128 + number)
@@ -412,7 +487,8 @@ class Launcher:
         read, write = os.pipe()
         for end in (read, write):
             os.set_blocking(end, False)
-        self._selector.register(read, selectors.EVENT_READ, lambda: os.read(read, 4096))
+        self._signal_fd = read
+        self._selector.register(read, selectors.EVENT_READ, self._take_signal_wakeups)
         handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {
             number: signal.signal(number, lambda number, _: self._signals.append(number))
@@ -422,11 +498,16 @@ class Launcher:
         try:
             yield
         finally:
+            self._signal_fd = None
             signal.set_wakeup_fd(wakeup_before)
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.close(read)
             os.close(write)
+
+    def _take_signal_wakeups(self) -> None:
+        assert self._signal_fd is not None
+        os.read(self._signal_fd, 4096)
 
     def _log(self, message: str) -> None:
         if self._job.verbose:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output
+from perseus.run.own_streams import tell
 from perseus.run.program import check_program, note_on_python
 from perseus.run.rendezvous import (
     ALLOCATIONS,
@@ -88,7 +88,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         note_on_threads(slots, environment),
     ):
         if note and not request.quiet:
-            print(f"perseusrun: {note}", file=sys.stderr, flush=True)
+            tell(note)
     job = Job(
         command=request.command,
         directory=directory,
@@ -168,7 +168,7 @@ def _master(
     address = None if here else address_of(first, shell)
     with contextlib.closing(Master(environment, here=here, several_hosts=several)) as master:
         if master.note and not quiet:
-            print(f"perseusrun: {master.note}", file=sys.stderr, flush=True)
+            tell(master.note)
         yield lambda host: master.environment(address or addresses[host])
 
 

@@ -23,7 +23,6 @@ First each side proves to the other that it knows the key, which is never sent:
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import functools
@@ -38,7 +37,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from perseus.run import processes
+    from perseus.run.news_socket import NewsSocket
+else:  # run by its path: what is beside this file needs no package either
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import processes
+    from news_socket import NewsSocket
 
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
@@ -62,6 +69,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
 _LARGE_PIECE = 1 << 20
+_MOST_NEWS = 1000  # messages that are read of a rank that has ended
 #: The agent ignores these signals. The launcher handles them, and ends the job in an orderly way.
 _IGNORED = (signal.SIGINT, signal.SIGHUP)
 
@@ -69,7 +77,12 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP)
 class Rank:
     """A process of the job, and those of its pipes that are still open."""
 
-    def __init__(self, rank: int, process: subprocess.Popen[bytes], pipes: dict[int, IO[bytes]]):
+    def __init__(
+        self,
+        rank: int,
+        process: subprocess.Popen[bytes],
+        pipes: dict[int, IO[bytes] | NewsSocket],
+    ):
         self.rank = rank
         self.process = process
         self.pipes = pipes
@@ -123,7 +136,7 @@ class Agent:
         if any(rank.running for rank in self._ranks.values()):
             return True
         has_grace = self._kill_at is not None and not self._has_killed
-        return has_grace and bool(_descendants(os.getpid()))
+        return has_grace and bool(processes.descendants(os.getpid()))
 
     def _start(self) -> None:
         for place in self._job["ranks"]:
@@ -140,15 +153,16 @@ class Agent:
 
     def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         result_read, result_write = os.pipe()
-        news_read, news_write = os.pipe()
+        news = NewsSocket(number)
         stdin = self._open_stdin()
         whole = {**os.environ, **self._job["environment"], **environment}
         if self._threads and THREADS not in whole:
             whole[THREADS] = str(self._threads)
-        whole[NEWS_FD] = str(news_write)
+        whole[NEWS_FD] = str(news.other_end.fileno())
+        kept = [news.other_end.fileno()]
         if self._payload is not None:
             whole[RESULT_FD] = str(result_write)
-        kept = [news_write] if self._payload is None else [news_write, result_write]
+            kept.append(result_write)
         if whole.get("PMI_FD", "").isdecimal():
             kept.append(int(whole["PMI_FD"]))  # the connection to MPICH's launcher
         try:
@@ -165,18 +179,18 @@ class Agent:
             )
         except OSError:
             os.close(result_read)
-            os.close(news_read)
+            news.close()
             raise
         finally:
             os.close(stdin)
             os.close(result_write)
-            os.close(news_write)
+            news.other_end.close()
         assert process.stdout and process.stderr
-        pipes: dict[int, IO[bytes]] = {
+        pipes: dict[int, IO[bytes] | NewsSocket] = {
             STDOUT: process.stdout,
             STDERR: process.stderr,
             RESULT: os.fdopen(result_read, "rb"),
-            NEWS: os.fdopen(news_read, "rb"),
+            NEWS: news,
         }
         rank = self._ranks[process.pid] = Rank(number, process, pipes)
         for kind, pipe in pipes.items():
@@ -220,8 +234,8 @@ class Agent:
             (number,) = RANK.unpack(_receive(RANK.size))
             for process, rank in self._ranks.items():
                 if rank.rank == number and rank.running:
-                    for descendant in [*_descendants(process), process]:
-                        _kill(descendant, signal.SIGKILL)
+                    for descendant in [*processes.descendants(process), process]:
+                        processes.kill(descendant, signal.SIGKILL)
             return
         if command in (HOLD, GO_ON):
             self._hold(command == HOLD)
@@ -234,19 +248,23 @@ class Agent:
 
     def _forward(self, rank: Rank, kind: int) -> bool:
         """Sends what a pipe holds to the launcher; returns whether there may be more."""
+        pipe = rank.pipes[kind]
         try:
-            data = os.read(rank.pipes[kind].fileno(), _PIECE)
+            data = pipe.read() if isinstance(pipe, NewsSocket) else _read(pipe)
         except BlockingIOError:
+            return False
+        if data is None:
+            self._close(rank, kind)
             return False
         if data:
             _send(kind, rank.rank, data)
-            return True
-        self._close(rank, kind)
-        return False
+        return True
 
     def _drain(self, rank: Rank, kind: int) -> None:
         """Sends what a pipe holds, and no more: a child of the rank may write without end."""
-        for _ in range(1 + _capacity(rank.pipes[kind]) // _PIECE):
+        pipe = rank.pipes[kind]
+        most = _MOST_NEWS if isinstance(pipe, NewsSocket) else 1 + _capacity(pipe) // _PIECE
+        for _ in range(most):
             if not self._forward(rank, kind):
                 return
 
@@ -292,21 +310,21 @@ class Agent:
         raises an exception when one of its workers ends. So they get SIGTERM after their rank has
         ended, when they are our children.
         """
-        for child in _children().get(os.getpid(), ()):
+        for child in processes.children().get(os.getpid(), ()):
             if child not in self._asked_to_end:
                 self._asked_to_end.add(child)
-                _kill(child, signal.SIGTERM)
+                processes.kill(child, signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
-        for child in _descendants(os.getpid()):
-            _kill(child, number)
+        for child in processes.descendants(os.getpid()):
+            processes.kill(child, number)
 
     def _end_orphans(self) -> None:
         """Ends the processes that the ranks have left behind, which are our children now."""
         deadline = time.monotonic() + 1
-        while (orphans := _descendants(os.getpid())) and time.monotonic() < deadline:
+        while (orphans := processes.descendants(os.getpid())) and time.monotonic() < deadline:
             for orphan in orphans:
-                _kill(orphan, signal.SIGKILL)
+                processes.kill(orphan, signal.SIGKILL)
             self._reap()
 
     def _seconds_left(self) -> float | None:
@@ -324,40 +342,12 @@ def threads_of_a_rank(local_size: int, *, is_shared: bool) -> int | None:
     return threads
 
 
+def _read(pipe: IO[bytes]) -> bytes | None:
+    return os.read(pipe.fileno(), _PIECE) or None
+
+
 def _capacity(pipe: IO[bytes]) -> int:
     return fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ)
-
-
-def _children() -> dict[int, list[int]]:
-    """Returns the process ids of the children of each process that has any."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                # The name of the command is in parentheses, and may hold spaces and parentheses.
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            continue  # the process has ended meanwhile
-        children.setdefault(parent, []).append(int(name))
-    return children
-
-
-def _descendants(ancestor: int) -> list[int]:
-    """Returns the process ids of all descendants of a process."""
-    children = _children()
-    found = []
-    level = [ancestor]
-    while level:
-        level = [child for parent in level for child in children.get(parent, [])]
-        found += level
-    return found
-
-
-def _kill(process: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, number)
 
 
 def _send(kind: int, rank: int, payload: bytes) -> None:

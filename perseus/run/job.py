@@ -8,7 +8,6 @@ import selectors
 import signal
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -36,6 +35,7 @@ from perseus.run.host_connection import (
     RemoteShell,
 )
 from perseus.run.hosts import Slot, is_local
+from perseus.run.news import Accusation, Met, parse_news
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.received import Received
@@ -90,7 +90,6 @@ class Launcher:
         self._signal_fd: int | None = None  # becomes readable with a signal
         self._is_interrupted = False
         self.is_stderr_read = True  # whether all that was said there has been written
-        self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
         self.failure: Failure | None = None
         self.results = {slot.rank: Received() for slot in job.slots}
 
@@ -319,9 +318,7 @@ class Launcher:
                 frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
             )
         elif frame.kind == agent.NEWS:
-            *lines, self._news[frame.rank] = (self._news[frame.rank] + frame.payload).split(b"\n")
-            for line in lines:
-                self._take_news(frame.rank, line.split())
+            self._take_news(frame.rank, parse_news(frame.payload, frame.rank, len(self._job.slots)))
         elif frame.kind == agent.RESULT:
             self.results[frame.rank].append(frame.payload)
         elif frame.kind == agent.EXIT:
@@ -332,17 +329,16 @@ class Launcher:
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
 
-    def _take_news(self, rank: int, words: list[bytes]) -> None:
-        """Handles what a rank's engine reports on others: "3 lost", "3 left", or "met 0 1 2"."""
-        if words[0] == b"met":
-            members = [int(word) for word in words[1:]]
-            self._outcomes.met(members)
-            for member in members:
+    def _take_news(self, rank: int, news: Met | Accusation | None) -> None:
+        """Handles what a rank's engine reports on others."""
+        if isinstance(news, Met):
+            self._outcomes.met(news.members)
+            for member in news.members:
                 self._kill_at.pop(member, None)
-            return
-        culprit, lost = int(words[0]), words[1] == b"lost"
-        if self._outcomes.blame(rank, culprit, is_lost=lost, running=self._running):
-            self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
+        elif news and self._outcomes.blame(
+            rank, news.culprit, is_lost=news.is_lost, running=self._running
+        ):
+            self._kill_at.setdefault(news.culprit, time.monotonic() + REPORT_SECONDS)
 
     def _kill(self, rank: int) -> None:
         for host in self._hosts:

@@ -2,14 +2,14 @@
 
 It is run as a program and needs only the standard library, so that it starts quickly and works over
 ssh. The launcher sends one job (a length, JSON, and the bytes that each rank is to read from its
-stdin, if any), and later possibly commands: KILL with a rank; HOLD, and GO_ON, if output comes
-faster than it is read; TERMINATE, or KILL_ALL. The agent sends frames: a kind, a rank and a
-payload. On TERMINATE, and when stdin ends because the launcher has finished or
-died, the agent ends everything that the ranks have started: by SIGTERM, and by SIGKILL after the
-job's grace, which is over once all of that has ended.
+stdin, if any), and later commands: KILL with a rank; HOLD, and GO_ON, if output comes faster than
+it is read; SIGNAL with a signal for all ranks; INPUT with bytes for the stdin of rank 0; TERMINATE,
+or KILL_ALL. The agent sends frames: a kind, a rank and a payload. On TERMINATE, and when stdin ends
+because the launcher has finished or died, the agent ends everything that the ranks have started: by
+SIGTERM, and by SIGKILL after the job's grace, which is over once all of that has ended.
 
-It has one thread. Each rank leads a session of its own. The agent adopts the processes that ranks
-leave behind, so that it can find and end them.
+It has one thread, and a guardian (guardian.py) as its parent. Each rank leads a session of its own.
+The agent adopts the processes that ranks leave behind, so that it can find and end them.
 
 mpirun starts `agent.py --call-back` once for each rank. This agent connects to the launcher whose
 address and key are in PERSEUSRUN_CALL_BACK, and then works in the same way over that connection.
@@ -40,18 +40,23 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__ != "__main__":
-    from perseus.run import processes
+    from perseus.run import guardian, processes
     from perseus.run.news_socket import NewsSocket
+    from perseus.run.rank_input import RankInput
 else:  # run by its path: what is beside this file needs no package either
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import guardian
     import processes
     from news_socket import NewsSocket
+    from rank_input import RankInput
 
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
-STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS = range(6)
-TERMINATE, KILL, KILL_ALL, HOLD, GO_ON = b"T", b"K", b"A", b"H", b"G"
+STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS, INPUT_TAKEN = range(7)
+TERMINATE, KILL, KILL_ALL, HOLD, GO_ON, SIGNAL, INPUT = b"T", b"K", b"A", b"H", b"G", b"S", b"I"
 RANK = struct.Struct("!I")  # follows KILL
+NUMBER = struct.Struct("!B")  # of a signal, follows SIGNAL
+COUNT = struct.Struct("!I")  # of bytes; follows INPUT, before the bytes; and in INPUT_TAKEN
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
@@ -70,8 +75,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
 _LARGE_PIECE = 1 << 20
 _MOST_NEWS = 1000  # messages that are read of a rank that has ended
-#: The agent ignores these signals. The launcher handles them, and ends the job in an orderly way.
-_IGNORED = (signal.SIGINT, signal.SIGHUP)
+#: The agent ignores these signals, which are for the launcher: it ends the job, or has the agents
+#: pass them on to the ranks.
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Rank:
@@ -101,6 +107,7 @@ class Agent:
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
         self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
+        self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
         self._holds = False  # whether to leave the ranks' output in their pipes
 
     def run(self) -> None:
@@ -126,7 +133,7 @@ class Agent:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = time.monotonic() + 0.1
                 self._has_killed = True
-        self._end_orphans()
+        guardian.end_descendants()
 
     def _has_work(self) -> bool:
         """Returns whether a rank runs, or a process that has the grace.
@@ -154,7 +161,7 @@ class Agent:
     def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         result_read, result_write = os.pipe()
         news = NewsSocket(number)
-        stdin = self._open_stdin()
+        stdin = self._open_stdin(number)
         whole = {**os.environ, **self._job["environment"], **environment}
         if self._threads and THREADS not in whole:
             whole[THREADS] = str(self._threads)
@@ -217,8 +224,11 @@ class Agent:
                 elif kind in rank.pipes:
                     self._watch(rank, kind)
 
-    def _open_stdin(self) -> int:
+    def _open_stdin(self, number: int) -> int:
         """Opens what a rank reads. Each rank reads the payload from its start."""
+        if number == 0 and self._job["forwards_stdin"]:
+            self._input = RankInput(self._selector, _send_taken)
+            return self._input.read_end
         path = os.devnull if self._payload is None else f"/proc/self/fd/{self._payload}"
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -236,6 +246,18 @@ class Agent:
                 if rank.rank == number and rank.running:
                     for descendant in [*processes.descendants(process), process]:
                         processes.kill(descendant, signal.SIGKILL)
+            return
+        if command == SIGNAL:
+            (number,) = NUMBER.unpack(_receive(NUMBER.size))
+            for process, rank in self._ranks.items():
+                if rank.running:
+                    processes.kill(process, number)
+            return
+        if command == INPUT:
+            (count,) = COUNT.unpack(_receive(COUNT.size))
+            data = _receive(count)
+            if self._input:
+                self._input.write(data)
             return
         if command in (HOLD, GO_ON):
             self._hold(command == HOLD)
@@ -295,6 +317,8 @@ class Agent:
                 self._drain(rank, kind)
                 if kind in rank.pipes:
                     self._close(rank, kind)
+            if self._input and rank.rank == 0:
+                self._input.close()
             _send(EXIT, rank.rank, str(rank.process.returncode).encode())
 
     def _terminate(self) -> None:
@@ -318,14 +342,6 @@ class Agent:
     def _signal_all(self, number: int) -> None:
         for child in processes.descendants(os.getpid()):
             processes.kill(child, number)
-
-    def _end_orphans(self) -> None:
-        """Ends the processes that the ranks have left behind, which are our children now."""
-        deadline = time.monotonic() + 1
-        while (orphans := processes.descendants(os.getpid())) and time.monotonic() < deadline:
-            for orphan in orphans:
-                processes.kill(orphan, signal.SIGKILL)
-            self._reap()
 
     def _seconds_left(self) -> float | None:
         return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
@@ -359,6 +375,10 @@ def _send(kind: int, rank: int, payload: bytes) -> None:
             return  # the launcher has gone; stdin ends, too
 
 
+def _send_taken(count: int) -> None:
+    _send(INPUT_TAKEN, 0, COUNT.pack(count))
+
+
 def _receive(length: int) -> bytes:
     return b"".join(_pieces(length))
 
@@ -371,7 +391,7 @@ def _receive_file(length: int) -> int:
     """
     try:
         file = os.memfd_create("perseus-stdin")
-    except OSError:
+    except (AttributeError, OSError):
         import tempfile
 
         with tempfile.TemporaryFile() as temporary:
@@ -474,6 +494,7 @@ def _seconds_until(deadline: float) -> float:
 def main() -> None:
     if sys.argv[1:] == ["--call-back"]:
         _call_back()
+    guardian.guard(_IGNORED)
     os.write(sys.stdout.fileno(), MAGIC)
     (length,) = struct.unpack("!I", _receive(4))
     Agent(json.loads(_receive(length))).run()

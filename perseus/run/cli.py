@@ -26,6 +26,10 @@ NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     reserve_standard_descriptors()
+    # The launcher passes these on to the ranks; one that comes before there are any has no effect.
+    with contextlib.suppress(ValueError):  # this is not the main thread
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda *_: None)
     parser = make_parser()
     try:
         options = parser.parse_args(arguments)
@@ -112,6 +116,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         mpi_args=options.mpi_args,
         binding_args=options.binding_args,
         tcp=options.tcp,
+        forwards_stdin=True,
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import signal
 import struct
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -114,7 +116,9 @@ class AgentConnection:
         self.ready = False  # whether the agent has answered
         self.ended = False  # whether the agent has closed its side
         self.stderr_tail = b""  # the end of its output outside the protocol
+        self.blocked: Callable[[], None] = lambda: None  # is called when `flush` must be, later
         self._stdin = stdin
+        self._is_broken = False  # whether the agent reads no more
         text = json.dumps({**job, "payload_bytes": len(payload)}).encode()
         # Views, so that a payload of gigabytes is copied for no agent and for no part of it.
         self._outgoing = deque([memoryview(struct.pack("!I", len(text)) + text)])
@@ -126,7 +130,7 @@ class AgentConnection:
 
     def flush(self) -> bool:
         """Sends what it can; returns whether something is left to send."""
-        if self._stdin.closed:
+        if self._is_broken or self._stdin.closed:
             return False
         try:
             while self._outgoing:
@@ -138,7 +142,7 @@ class AgentConnection:
         except BlockingIOError:
             return True
         except (BrokenPipeError, ConnectionResetError):
-            self._stdin.close()
+            self._is_broken = True
             self._outgoing.clear()
         return False
 
@@ -162,9 +166,18 @@ class AgentConnection:
         """Tells the agent to leave output in the ranks' pipes, or to send it on."""
         self._tell(agent.HOLD if holds else agent.GO_ON)
 
+    def signal(self, number: int) -> None:
+        """Tells the agent to send a signal to each of its ranks."""
+        self._tell(agent.SIGNAL + agent.NUMBER.pack(number))
+
+    def feed(self, data: bytes) -> None:
+        """Gives the agent of rank 0 something for that rank's stdin, which ends with b""."""
+        self._tell(agent.INPUT + agent.COUNT.pack(len(data)) + data)
+
     def _tell(self, command: bytes) -> None:
         self._outgoing.append(memoryview(command))
-        self.flush()
+        if self.flush():
+            self.blocked()
 
     def read(self) -> Iterator[Frame]:
         """Yields the frames that have arrived; sets `ended` at the end of the stream."""
@@ -250,5 +263,7 @@ class HostConnection(AgentConnection):
         try:
             self._process.wait(wait_seconds)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            # The agent and its guardian; the command may be one that runs as another user.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()

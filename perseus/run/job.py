@@ -40,6 +40,11 @@ from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.received import Received
 from perseus.run.rendezvous import ServedRendezvous
+from perseus.run.stdin_feed import StdinFeed
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Batch systems warn with these before they end a job.
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -59,6 +64,7 @@ class Job:
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
     start_timeout: int = DEFAULT_START_TIMEOUT
     stdin: bytes = b""  # the input of every rank
+    stdin_fd: int | None = None  # what rank 0 reads, in place of that
     grace: float = DEFAULT_GRACE_SECONDS  # from SIGTERM to SIGKILL
     verbose: bool = False
     quiet: bool = False  # whether the launcher only speaks of failures
@@ -79,6 +85,7 @@ class Launcher:
         self._output = output
         self._selector = selectors.DefaultSelector()
         self._hosts: list[AgentConnection] = []
+        self._flushed: set[int] = set()  # the connections that wait for room
         self._running = {slot.rank: slot for slot in job.slots}
         self._ending = Ending(job.grace)
         self._signals: list[int] = []
@@ -86,6 +93,7 @@ class Launcher:
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
         self._check_abandoned_at = NEVER
+        self._feed: StdinFeed | None = None
         self._holds_back = False  # whether the ranks' output waits for our readers
         self._signal_fd: int | None = None  # becomes readable with a signal
         self._is_interrupted = False
@@ -142,15 +150,20 @@ class Launcher:
     def _add(self, host: AgentConnection) -> None:
         self._hosts.append(host)
         self._selector.register(host.stdout, selectors.EVENT_READ, lambda: self._read(host))
+        host.blocked = lambda: self._flush(host)
         self._flush(host)
         if self._holds_back:
             host.hold(True)
+        if self._job.stdin_fd is not None and 0 in host.ranks:
+            self._feed = StdinFeed(self._job.stdin_fd, self._selector, host.feed)
 
     def _stop(self) -> None:
         """Closes the connections to all agents.
 
         After an orderly end, the agents get time to end; otherwise they have had that time already.
         """
+        if self._feed:
+            self._feed.stop()
         for host in self._hosts:
             host.close(AGENT_SECONDS if not self._running else 0)
 
@@ -176,6 +189,7 @@ class Launcher:
             "command": list(self._job.command),
             "directory": self._job.directory,
             "environment": environment,
+            "forwards_stdin": self._job.stdin_fd is not None,
             "grace": self._job.grace,
             "local_size": len(slots),
             "shares_processors": True,
@@ -268,6 +282,8 @@ class Launcher:
         """Handles signals that come while only the readers of our output are waited for."""
         while self._signals:
             number = self._signals.pop(0)
+            if number not in _ENDING:
+                continue
             self._is_interrupted = True
             if self.failure is None:
                 message = f"{_signal_name(number)}: the output is not read to its end"
@@ -321,6 +337,8 @@ class Launcher:
             self._take_news(frame.rank, parse_news(frame.payload, frame.rank, len(self._job.slots)))
         elif frame.kind == agent.RESULT:
             self.results[frame.rank].append(frame.payload)
+        elif frame.kind == agent.INPUT_TAKEN and self._feed:
+            self._feed.taken(agent.COUNT.unpack(frame.payload)[0])
         elif frame.kind == agent.EXIT:
             self._exited(host, frame.rank, int(frame.payload))
         elif frame.kind == agent.ERROR:
@@ -383,6 +401,8 @@ class Launcher:
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
+        if self._feed and rank == 0:
+            self._feed.stop()
         self._outcomes.exited(rank, status)
         how, code = how_it_ended(status)
         if status == 0:
@@ -432,15 +452,15 @@ class Launcher:
             self._selector.unregister(host.stderr)
 
     def _flush(self, host: AgentConnection) -> None:
-        if host.flush():
-            self._selector.register(
-                host.writable_fd, selectors.EVENT_WRITE, lambda: self._continue_flush(host)
-            )
-
-    def _continue_flush(self, host: AgentConnection) -> None:
+        """Sends what the host's connection has to send, now and whenever there is room."""
         fd = host.writable_fd
         if not host.flush():
-            self._selector.unregister(fd)
+            if fd in self._flushed:
+                self._flushed.remove(fd)
+                self._selector.unregister(fd)
+        elif fd not in self._flushed:
+            self._flushed.add(fd)
+            self._selector.register(fd, selectors.EVENT_WRITE, lambda: self._flush(host))
 
     def _fail(self, rank: int | None, message: str, exit_code: int) -> None:
         """Ends the job at the first failure; later ones are its consequences."""
@@ -454,6 +474,14 @@ class Launcher:
         self._ending.begin_in(REPORT_SECONDS)
 
     def _interrupted(self, number: int) -> None:
+        if number == signal.SIGCONT:
+            if self._feed:
+                self._feed.update()
+            return
+        if number in _PASSED_ON:
+            for host in self._hosts:
+                host.signal(number)
+            return
         self._is_interrupted = True
         if self.failure is None:
             message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
@@ -485,10 +513,9 @@ class Launcher:
             os.set_blocking(end, False)
         self._signal_fd = read
         self._selector.register(read, selectors.EVENT_READ, self._take_signal_wakeups)
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {
             number: signal.signal(number, lambda number, _: self._signals.append(number))
-            for number in handled
+            for number in (*_ENDING, *_PASSED_ON, signal.SIGCONT)
         }
         wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         try:

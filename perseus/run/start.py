@@ -54,6 +54,7 @@ class Request:
     verbose: bool = False
     quiet: bool = False  # whether the launcher only speaks of failures
     stdin: bytes = b""  # what every rank reads there
+    forwards_stdin: bool = False  # whether rank 0 reads our own stdin instead
     least: int | None = None  # the job goes on as long as so many ranks are left; None: all
     mpi: bool = False
     # With mpi only.
@@ -98,6 +99,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         remote_shell=shell,
         start_timeout=start_timeout(environment),
         stdin=request.stdin,
+        stdin_fd=0 if request.forwards_stdin else None,
         least=request.least,
         grace=request.grace,
         verbose=request.verbose,

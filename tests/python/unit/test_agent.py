@@ -55,6 +55,7 @@ class CalledBack:
             "shares_processors": False,
             "ranks": [{"rank": 1, "environment": {}}],
             "payload_bytes": 0,
+            "forwards_stdin": False,
         }
         text = json.dumps(job).encode()
         with socket.create_server(("127.0.0.1", 0)) as listener:

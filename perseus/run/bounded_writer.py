@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import threading
 import time
 from collections import deque
@@ -124,6 +125,8 @@ class BoundedWriter:
                 self._put(put, data)
             except OSError as error:
                 self._fail(error)
+            except ValueError:
+                return  # the file has been closed meanwhile, and so have we
 
     def _put(self, put: Put, data: bytearray) -> None:
         rest = memoryview(data)
@@ -180,6 +183,11 @@ class Writers:
                 os.set_blocking(end, False)
         self._writers.append(BoundedWriter(name, self._wake_up, failed))
         return self._writers[-1]
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Has a loop of events go on when something has changed that matters to it."""
+        if self.wakeup_fd is not None:
+            selector.register(self.wakeup_fd, selectors.EVENT_READ, self.take_wakeups)
 
     def take_wakeups(self) -> None:
         if self.wakeup_fd is not None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from perseus.run import agent
-from perseus.run.bounded_writer import PATIENCE_SECONDS
 from perseus.run.ending import (
     AGENT_SECONDS,
     DEFAULT_GRACE_SECONDS,
@@ -35,16 +32,14 @@ from perseus.run.host_connection import (
     RemoteShell,
 )
 from perseus.run.hosts import Slot, is_local
+from perseus.run.last_output import LastOutput
 from perseus.run.news import Accusation, Met, parse_news
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.received import Received
 from perseus.run.rendezvous import ServedRendezvous
+from perseus.run.signals import ENDING, PASSED_ON, ReceivedSignals, signal_name
 from perseus.run.stdin_feed import StdinFeed
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: Batch systems warn with these before they end a job.
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
@@ -88,14 +83,13 @@ class Launcher:
         self._flushed: set[int] = set()  # the connections that wait for room
         self._running = {slot.rank: slot for slot in job.slots}
         self._ending = Ending(job.grace)
-        self._signals: list[int] = []
+        self._signals = ReceivedSignals()
         self._outcomes = RankOutcomes(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
         self._check_abandoned_at = NEVER
         self._feed: StdinFeed | None = None
         self._holds_back = False  # whether the ranks' output waits for our readers
-        self._signal_fd: int | None = None  # becomes readable with a signal
         self._is_interrupted = False
         self.is_stderr_read = True  # whether all that was said there has been written
         self.failure: Failure | None = None
@@ -107,7 +101,7 @@ class Launcher:
         That is 0, the exit code of the rank that failed (128 + signal if a signal killed it), or
         128 + the signal that ended the launcher.
         """
-        with self._handling_signals():
+        with self._signals.handling(self._selector):
             is_over = False
             try:
                 self._start()
@@ -125,7 +119,7 @@ class Launcher:
         return self._output.last_lines()
 
     def _start(self) -> None:
-        self._watch_writers(self._selector)
+        self._watch_writers()
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
         for name, slots in groupby(by_host, key=lambda slot: slot.host):
             here = list(slots)
@@ -142,10 +136,8 @@ class Launcher:
             self._add(host)
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
-    def _watch_writers(self, selector: selectors.BaseSelector) -> None:
-        writers = self._output.writers
-        if writers.wakeup_fd is not None:
-            selector.register(writers.wakeup_fd, selectors.EVENT_READ, writers.take_wakeups)
+    def _watch_writers(self) -> None:
+        self._output.writers.register(self._selector)
 
     def _add(self, host: AgentConnection) -> None:
         self._hosts.append(host)
@@ -200,8 +192,8 @@ class Launcher:
         while self._running or self._awaits_agents():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
-            while self._signals:
-                self._interrupted(self._signals.pop(0))
+            for number in self._signals.take():
+                self._handle_signal(number)
             self._output.take_errors()
             if self._output.reader_is_gone:
                 self._end_without_reader()
@@ -247,47 +239,14 @@ class Launcher:
         Args:
           is_over: the job has ended, and no exception of ours has ended it.
         """
-        writers = self._output.writers
-        writers.await_all()
-        began = time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            self._watch_writers(selector)
-            if self._signal_fd is not None:
-                selector.register(self._signal_fd, selectors.EVENT_READ, self._take_signal_wakeups)
-
-            def wait(until: Callable[[], float], is_written: Callable[[], bool]) -> None:
-                while not is_written() and not self._output.reader_is_gone:
-                    self._take_late_signals()
-                    seconds = until() - time.monotonic()
-                    if seconds <= 0:
-                        return
-                    for key, _ in selector.select(None if seconds == NEVER else seconds):
-                        key.data()
-                    self._output.take_errors()
-
-            def until() -> float:
-                if self._is_interrupted:
-                    return min(writers.last_stall(), began + PATIENCE_SECONDS)
-                return NEVER if is_over and not self.failure else writers.last_stall()
-
-            wait(until, lambda: not writers.waiting)
-            for loss in writers.losses():
-                self._say(loss)
-            soon = time.monotonic() + PATIENCE_SECONDS
-            wait(lambda: soon, lambda: not self._output.is_stuck("stderr"))
+        has_failed = not is_over or self.failure is not None
+        last = LastOutput(self._output, self._signals, has_failed=has_failed)
+        number = last.write(is_hurried=self._is_interrupted)
+        if number is not None and self.failure is None:
+            message = f"{signal_name(number)}: the output is not read to its end"
+            self.failure = Failure(None, message, 128 + number)
         self.is_stderr_read = not self._output.is_stuck("stderr")
         self._output.close()
-
-    def _take_late_signals(self) -> None:
-        """Handles signals that come while only the readers of our output are waited for."""
-        while self._signals:
-            number = self._signals.pop(0)
-            if number not in _ENDING:
-                continue
-            self._is_interrupted = True
-            if self.failure is None:
-                message = f"{_signal_name(number)}: the output is not read to its end"
-                self.failure = Failure(None, message, 128 + number)
 
     def _terminate(self) -> None:
         for host in self._hosts:
@@ -473,18 +432,19 @@ class Launcher:
             self._say(f"the last line of rank {rank} on stderr: {line}")
         self._ending.begin_in(REPORT_SECONDS)
 
-    def _interrupted(self, number: int) -> None:
-        if number == signal.SIGCONT:
-            if self._feed:
-                self._feed.update()
-            return
-        if number in _PASSED_ON:
+    def _handle_signal(self, number: int) -> None:
+        if number in PASSED_ON:
             for host in self._hosts:
                 host.signal(number)
-            return
+        elif number in ENDING:
+            self._interrupted(number)
+        elif self._feed:  # SIGCONT: we may be in the foreground of our terminal now, or no more
+            self._feed.update()
+
+    def _interrupted(self, number: int) -> None:
         self._is_interrupted = True
         if self.failure is None:
-            message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
+            message = f"{signal_name(number)}: ending {len(self._running)} ranks"
             self.failure = Failure(None, message, 128 + number)
             self._note(message)
         if number != signal.SIGINT:
@@ -503,35 +463,6 @@ class Launcher:
             self.failure = Failure(None, "nobody reads the output any more", 128 + signal.SIGPIPE)
         self._ending.begin_in(0)
 
-    @contextlib.contextmanager
-    def _handling_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        read, write = os.pipe()
-        for end in (read, write):
-            os.set_blocking(end, False)
-        self._signal_fd = read
-        self._selector.register(read, selectors.EVENT_READ, self._take_signal_wakeups)
-        before = {
-            number: signal.signal(number, lambda number, _: self._signals.append(number))
-            for number in (*_ENDING, *_PASSED_ON, signal.SIGCONT)
-        }
-        wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            self._signal_fd = None
-            signal.set_wakeup_fd(wakeup_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(read)
-            os.close(write)
-
-    def _take_signal_wakeups(self) -> None:
-        assert self._signal_fd is not None
-        os.read(self._signal_fd, 4096)
-
     def _log(self, message: str) -> None:
         if self._job.verbose:
             self._say(message)
@@ -549,16 +480,9 @@ def how_it_ended(status: int) -> tuple[str, int]:
     """Describes how a process ended, given its status in Python; also gives its exit code."""
     if status >= 0:
         return f"exited with code {status}", status
-    return f"was killed by {_signal_name(-status)} ({signal.strsignal(-status)})", 128 - status
+    return f"was killed by {signal_name(-status)} ({signal.strsignal(-status)})", 128 - status
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

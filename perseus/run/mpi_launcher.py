@@ -78,7 +78,7 @@ class MpiLauncher(Launcher):
         self._mpirun_line = b""  # the incomplete last line of its output
 
     def _start(self) -> None:
-        self._watch_writers(self._selector)
+        self._watch_writers()
         self._acceptor = Acceptor(
             self._selector, self._listen_on, self._key, self._awaited, self._entered
         )

@@ -70,8 +70,7 @@ class Output:
         if b"\n" in data:
             *lines, last = bytes(rest).split(b"\n")
             rest[:] = last
-            for line in lines:
-                self._emit(rank, stream, line)
+            self._emit_all(rank, stream, lines)
         if len(rest) > _LONGEST:
             self._emit(rank, stream, bytes(rest))
             rest.clear()
@@ -134,6 +133,23 @@ class Output:
 
     def _shows(self, rank: int) -> bool:
         return self._only_rank in (None, rank)
+
+    def _emit_all(self, rank: int, stream: Stream, lines: list[bytes]) -> None:
+        """Writes lines, given without their newlines; at once if nothing moves the cursor."""
+        writer = self._streams[stream].writer
+        text = b"\n".join(lines)
+        if writer is None or b"\r" in text or b"\x1b" in text:
+            for line in lines:
+                self._emit(rank, stream, line)
+            return
+        if stream == "stderr":
+            self._last_lines[rank] = lines[-1].strip()
+        if not self._shows(rank):
+            return
+        prefix = self._prefix(rank, stream)
+        whole = prefix + text.replace(b"\n", b"\n" + prefix) + b"\n"
+        if not writer.refuses(len(whole)):
+            self._streams[stream].sink.write_line(whole)
 
     def _emit(self, rank: int, stream: Stream, line: bytes) -> None:
         """Writes a line, given without its newline."""

@@ -92,9 +92,12 @@ def discard(stream: TextIO) -> None:
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
-    """Returns the descriptor of a stream after flushing it. A notebook's has none."""
+    """Returns the descriptor of a stream after flushing it; None if it is not just a file.
+
+    What is written to a notebook's stream goes elsewhere than to the descriptor that it names.
+    """
     try:
-        fd = stream.fileno()  # type: ignore[union-attr]
+        fd = stream.buffer.fileno()  # type: ignore[union-attr]
         os.fstat(fd)
     except (AttributeError, OSError, ValueError):
         return None

@@ -23,6 +23,7 @@ First each side proves to the other that it knows the key, which is never sent:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -168,6 +169,7 @@ class Agent:
         whole[NEWS_FD] = str(news.other_end.fileno())
         kept = [news.other_end.fileno()]
         if self._payload is not None:
+            widen(result_write)
             whole[RESULT_FD] = str(result_write)
             kept.append(result_write)
         if whole.get("PMI_FD", "").isdecimal():
@@ -272,7 +274,10 @@ class Agent:
         """Sends what a pipe holds to the launcher; returns whether there may be more."""
         pipe = rank.pipes[kind]
         try:
-            data = pipe.read() if isinstance(pipe, NewsSocket) else _read(pipe)
+            if isinstance(pipe, NewsSocket):
+                data = pipe.read()
+            else:
+                data = _read(pipe, _LARGE_PIECE if kind == RESULT else _PIECE)
         except BlockingIOError:
             return False
         if data is None:
@@ -358,8 +363,14 @@ def threads_of_a_rank(local_size: int, *, is_shared: bool) -> int | None:
     return threads
 
 
-def _read(pipe: IO[bytes]) -> bytes | None:
-    return os.read(pipe.fileno(), _PIECE) or None
+def widen(pipe: int) -> None:
+    """Has a pipe hold much, if the system allows it, so that gigabytes change hands less often."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LARGE_PIECE)
+
+
+def _read(pipe: IO[bytes], most: int) -> bytes | None:
+    return os.read(pipe.fileno(), most) or None
 
 
 def _capacity(pipe: IO[bytes]) -> int:

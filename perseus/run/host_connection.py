@@ -245,6 +245,8 @@ class HostConnection(AgentConnection):
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr
         super().__init__(host, ranks, self._process.stdin, self._process.stdout, job, payload)
+        for end in (self._process.stdin, self._process.stdout):
+            agent.widen(end.fileno())
         self.stderr = self._process.stderr
         os.set_blocking(self.stderr.fileno(), False)
 

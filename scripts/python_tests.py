@@ -47,12 +47,15 @@ WITH_LIMITS = [
     f"test_{name}.py"
     for name in (
         "descriptor_exhaustion",
+        "guardian",
         "host_connection",
         "interrupted_calls",
         "launcher",
         "mpi",
+        "output_readers",
         "perseusrun",
         "process_life",
+        "rank_stdin",
         "silent_ranks",
         "stalls",
         "strangers",

@@ -36,8 +36,8 @@ class Blame {
   bool is_closing_ = false;
 };
 
-// Tells the launcher which ranks make up a world that has met anew. That cancels whatever it was
-// told about these ranks before.
+// Tells the launcher which ranks make up a world that has begun. That cancels whatever it was told
+// about these ranks before, and shows it which process holds this rank.
 void tell_launcher_who_met(const Topology& topology);
 
 }  // namespace perseus

@@ -84,7 +84,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   parts_ = std::make_unique<EngineParts>(
       loop_, *mesh_, names_,
       RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_});
-  if (generation > 0) tell_launcher_who_met(topology());
+  tell_launcher_who_met(topology());
   return {};
 }
 

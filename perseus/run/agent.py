@@ -1,13 +1,15 @@
 """Runs a job's ranks on one host, for a launcher at the other end of stdin and stdout.
 
 It is run as a program and needs only the standard library, so that it starts quickly and works over
-ssh. The launcher sends one job (a length and JSON), and later possibly KILL with a rank, TERMINATE,
+ssh. The launcher sends one job (a length, JSON, and the bytes that each rank is to read from its
+stdin, if any), and later commands: KILL with a rank; HOLD, and GO_ON, if output comes faster than
+it is read; SIGNAL with a signal for all ranks; INPUT with bytes for the stdin of rank 0; TERMINATE,
 or KILL_ALL. The agent sends frames: a kind, a rank and a payload. On TERMINATE, and when stdin ends
 because the launcher has finished or died, the agent ends everything that the ranks have started: by
 SIGTERM, and by SIGKILL after the job's grace, which is over once all of that has ended.
 
-It has one thread. Each rank leads a session of its own. The agent adopts the processes that ranks
-leave behind, so that it can find and end them.
+It has one thread, and a guardian (guardian.py) as its parent. Each rank leads a session of its own.
+The agent adopts the processes that ranks leave behind, so that it can find and end them.
 
 mpirun starts `agent.py --call-back` once for each rank. This agent connects to the launcher whose
 address and key are in PERSEUSRUN_CALL_BACK, and then works in the same way over that connection.
@@ -21,9 +23,9 @@ First each side proves to the other that it knows the key, which is never sent:
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import ctypes
+import fcntl
 import functools
 import json
 import os
@@ -35,13 +37,27 @@ import struct
 import subprocess
 import sys
 import time
-from typing import IO, Any
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from perseus.run import guardian, processes
+    from perseus.run.news_socket import NewsSocket
+    from perseus.run.rank_input import RankInput
+else:  # run by its path: what is beside this file needs no package either
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    import guardian
+    import processes
+    from news_socket import NewsSocket
+    from rank_input import RankInput
 
 MAGIC = b"\nperseus-agent-1\n"
 HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
-STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS = range(6)
-TERMINATE, KILL, KILL_ALL = b"T", b"K", b"A"
+STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS, INPUT_TAKEN = range(7)
+TERMINATE, KILL, KILL_ALL, HOLD, GO_ON, SIGNAL, INPUT = b"T", b"K", b"A", b"H", b"G", b"S", b"I"
 RANK = struct.Struct("!I")  # follows KILL
+NUMBER = struct.Struct("!B")  # of a signal, follows SIGNAL
+COUNT = struct.Struct("!I")  # of bytes; follows INPUT, before the bytes; and in INPUT_TAKEN
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
@@ -58,14 +74,22 @@ MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RA
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
-#: The agent ignores these signals. The launcher handles them, and ends the job in an orderly way.
-_IGNORED = (signal.SIGINT, signal.SIGHUP)
+_LARGE_PIECE = 1 << 20
+_MOST_NEWS = 1000  # messages that are read of a rank that has ended
+#: The agent ignores these signals, which are for the launcher: it ends the job, or has the agents
+#: pass them on to the ranks.
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Rank:
     """A process of the job, and those of its pipes that are still open."""
 
-    def __init__(self, rank: int, process: subprocess.Popen[bytes], pipes: dict[int, IO[bytes]]):
+    def __init__(
+        self,
+        rank: int,
+        process: subprocess.Popen[bytes],
+        pipes: dict[int, IO[bytes] | NewsSocket],
+    ):
         self.rank = rank
         self.process = process
         self.pipes = pipes
@@ -75,6 +99,8 @@ class Rank:
 class Agent:
     def __init__(self, job: dict[str, Any]):
         self._job = job
+        payload_bytes = job["payload_bytes"]
+        self._payload = _receive_file(payload_bytes) if payload_bytes else None
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}  # by process id
@@ -82,6 +108,8 @@ class Agent:
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
         self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
+        self._input: RankInput | None = None  # the stdin of rank 0, if it is one of ours
+        self._holds = False  # whether to leave the ranks' output in their pipes
 
     def run(self) -> None:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -106,7 +134,7 @@ class Agent:
                 self._signal_all(signal.SIGKILL)
                 self._kill_at = time.monotonic() + 0.1
                 self._has_killed = True
-        self._end_orphans()
+        guardian.end_descendants()
 
     def _has_work(self) -> bool:
         """Returns whether a rank runs, or a process that has the grace.
@@ -116,15 +144,14 @@ class Agent:
         if any(rank.running for rank in self._ranks.values()):
             return True
         has_grace = self._kill_at is not None and not self._has_killed
-        return has_grace and bool(_descendants(os.getpid()))
+        return has_grace and bool(processes.descendants(os.getpid()))
 
     def _start(self) -> None:
-        payload = base64.b64decode(self._job["stdin"])
         for place in self._job["ranks"]:
             if self._kill_at is not None:
                 return
             try:
-                self._start_rank(place["rank"], place["environment"], payload)
+                self._start_rank(place["rank"], place["environment"])
             except OSError as error:
                 message = f"cannot start '{self._job['command'][0]}': {error.strerror}"
                 if error.filename not in (None, self._job["command"][0]):
@@ -132,19 +159,19 @@ class Agent:
                 _send(ERROR, place["rank"], message.encode())
                 self._terminate()
 
-    def _start_rank(self, number: int, environment: dict[str, str], payload: bytes) -> None:
+    def _start_rank(self, number: int, environment: dict[str, str]) -> None:
         result_read, result_write = os.pipe()
-        news_read, news_write = os.pipe()
-        stdin = os.memfd_create("perseus-stdin")
-        os.write(stdin, payload)
-        os.lseek(stdin, 0, os.SEEK_SET)
+        news = NewsSocket(number)
+        stdin = self._open_stdin(number)
         whole = {**os.environ, **self._job["environment"], **environment}
         if self._threads and THREADS not in whole:
             whole[THREADS] = str(self._threads)
-        whole[NEWS_FD] = str(news_write)
-        if payload:
+        whole[NEWS_FD] = str(news.other_end.fileno())
+        kept = [news.other_end.fileno()]
+        if self._payload is not None:
+            widen(result_write)
             whole[RESULT_FD] = str(result_write)
-        kept = [news_write, result_write] if payload else [news_write]
+            kept.append(result_write)
         if whole.get("PMI_FD", "").isdecimal():
             kept.append(int(whole["PMI_FD"]))  # the connection to MPICH's launcher
         try:
@@ -161,25 +188,51 @@ class Agent:
             )
         except OSError:
             os.close(result_read)
-            os.close(news_read)
+            news.close()
             raise
         finally:
             os.close(stdin)
             os.close(result_write)
-            os.close(news_write)
+            news.other_end.close()
         assert process.stdout and process.stderr
-        pipes: dict[int, IO[bytes]] = {
+        pipes: dict[int, IO[bytes] | NewsSocket] = {
             STDOUT: process.stdout,
             STDERR: process.stderr,
             RESULT: os.fdopen(result_read, "rb"),
-            NEWS: os.fdopen(news_read, "rb"),
+            NEWS: news,
         }
         rank = self._ranks[process.pid] = Rank(number, process, pipes)
         for kind, pipe in pipes.items():
             os.set_blocking(pipe.fileno(), False)
-            self._selector.register(
-                pipe, selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
-            )
+            self._watch(rank, kind)
+
+    def _watch(self, rank: Rank, kind: int) -> None:
+        self._selector.register(
+            rank.pipes[kind], selectors.EVENT_READ, functools.partial(self._forward, rank, kind)
+        )
+
+    def _hold(self, holds: bool) -> None:
+        """Leaves the ranks' output in their pipes, so that ranks wait that write more, or goes on.
+
+        All else that ranks say is still passed on.
+        """
+        if holds == self._holds:
+            return
+        self._holds = holds
+        for rank in self._ranks.values():
+            for kind in (STDOUT, STDERR):
+                if kind in rank.pipes and holds:
+                    self._selector.unregister(rank.pipes[kind])
+                elif kind in rank.pipes:
+                    self._watch(rank, kind)
+
+    def _open_stdin(self, number: int) -> int:
+        """Opens what a rank reads. Each rank reads the payload from its start."""
+        if number == 0 and self._job["forwards_stdin"]:
+            self._input = RankInput(self._selector, _send_taken)
+            return self._input.read_end
+        path = os.devnull if self._payload is None else f"/proc/self/fd/{self._payload}"
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _in_child(self) -> None:
         """Runs before exec. The rank must not outlive the agent, and must not ignore signals."""
@@ -193,8 +246,23 @@ class Agent:
             (number,) = RANK.unpack(_receive(RANK.size))
             for process, rank in self._ranks.items():
                 if rank.rank == number and rank.running:
-                    for descendant in [*_descendants(process), process]:
-                        _kill(descendant, signal.SIGKILL)
+                    for descendant in [*processes.descendants(process), process]:
+                        processes.kill(descendant, signal.SIGKILL)
+            return
+        if command == SIGNAL:
+            (number,) = NUMBER.unpack(_receive(NUMBER.size))
+            for process, rank in self._ranks.items():
+                if rank.running:
+                    processes.kill(process, number)
+            return
+        if command == INPUT:
+            (count,) = COUNT.unpack(_receive(COUNT.size))
+            data = _receive(count)
+            if self._input:
+                self._input.write(data)
+            return
+        if command in (HOLD, GO_ON):
+            self._hold(command == HOLD)
             return
         if not command:
             self._selector.unregister(sys.stdin.fileno())
@@ -204,19 +272,33 @@ class Agent:
 
     def _forward(self, rank: Rank, kind: int) -> bool:
         """Sends what a pipe holds to the launcher; returns whether there may be more."""
+        pipe = rank.pipes[kind]
         try:
-            data = os.read(rank.pipes[kind].fileno(), _PIECE)
+            if isinstance(pipe, NewsSocket):
+                data = pipe.read()
+            else:
+                data = _read(pipe, _LARGE_PIECE if kind == RESULT else _PIECE)
         except BlockingIOError:
+            return False
+        if data is None:
+            self._close(rank, kind)
             return False
         if data:
             _send(kind, rank.rank, data)
-            return True
-        self._close(rank, kind)
-        return False
+        return True
+
+    def _drain(self, rank: Rank, kind: int) -> None:
+        """Sends what a pipe holds, and no more: a child of the rank may write without end."""
+        pipe = rank.pipes[kind]
+        most = _MOST_NEWS if isinstance(pipe, NewsSocket) else 1 + _capacity(pipe) // _PIECE
+        for _ in range(most):
+            if not self._forward(rank, kind):
+                return
 
     def _close(self, rank: Rank, kind: int) -> None:
         pipe = rank.pipes.pop(kind)
-        self._selector.unregister(pipe)
+        if not (self._holds and kind in (STDOUT, STDERR)):
+            self._selector.unregister(pipe)
         pipe.close()
 
     def _reap(self) -> None:
@@ -237,10 +319,11 @@ class Agent:
             rank.process.returncode = os.waitstatus_to_exitcode(status)
             # A child of the rank may hold its pipes open: take what is in them now, and close them.
             for kind in list(rank.pipes):
-                while self._forward(rank, kind):
-                    pass
+                self._drain(rank, kind)
                 if kind in rank.pipes:
                     self._close(rank, kind)
+            if self._input and rank.rank == 0:
+                self._input.close()
             _send(EXIT, rank.rank, str(rank.process.returncode).encode())
 
     def _terminate(self) -> None:
@@ -256,22 +339,14 @@ class Agent:
         raises an exception when one of its workers ends. So they get SIGTERM after their rank has
         ended, when they are our children.
         """
-        for child in _children().get(os.getpid(), ()):
+        for child in processes.children().get(os.getpid(), ()):
             if child not in self._asked_to_end:
                 self._asked_to_end.add(child)
-                _kill(child, signal.SIGTERM)
+                processes.kill(child, signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
-        for child in _descendants(os.getpid()):
-            _kill(child, number)
-
-    def _end_orphans(self) -> None:
-        """Ends the processes that the ranks have left behind, which are our children now."""
-        deadline = time.monotonic() + 1
-        while (orphans := _descendants(os.getpid())) and time.monotonic() < deadline:
-            for orphan in orphans:
-                _kill(orphan, signal.SIGKILL)
-            self._reap()
+        for child in processes.descendants(os.getpid()):
+            processes.kill(child, number)
 
     def _seconds_left(self) -> float | None:
         return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
@@ -288,36 +363,18 @@ def threads_of_a_rank(local_size: int, *, is_shared: bool) -> int | None:
     return threads
 
 
-def _children() -> dict[int, list[int]]:
-    """Returns the process ids of the children of each process that has any."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
-                # The name of the command is in parentheses, and may hold spaces and parentheses.
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            continue  # the process has ended meanwhile
-        children.setdefault(parent, []).append(int(name))
-    return children
+def widen(pipe: int) -> None:
+    """Has a pipe hold much, if the system allows it, so that gigabytes change hands less often."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _LARGE_PIECE)
 
 
-def _descendants(ancestor: int) -> list[int]:
-    """Returns the process ids of all descendants of a process."""
-    children = _children()
-    found = []
-    level = [ancestor]
-    while level:
-        level = [child for parent in level for child in children.get(parent, [])]
-        found += level
-    return found
+def _read(pipe: IO[bytes], most: int) -> bytes | None:
+    return os.read(pipe.fileno(), most) or None
 
 
-def _kill(process: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, number)
+def _capacity(pipe: IO[bytes]) -> int:
+    return fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ)
 
 
 def _send(kind: int, rank: int, payload: bytes) -> None:
@@ -329,14 +386,41 @@ def _send(kind: int, rank: int, payload: bytes) -> None:
             return  # the launcher has gone; stdin ends, too
 
 
+def _send_taken(count: int) -> None:
+    _send(INPUT_TAKEN, 0, COUNT.pack(count))
+
+
 def _receive(length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        piece = os.read(sys.stdin.fileno(), length - len(data))
+    return b"".join(_pieces(length))
+
+
+def _receive_file(length: int) -> int:
+    """Receives bytes into a new file that has no name, and returns its descriptor.
+
+    It is in memory; before Linux 3.17, which lacks memfd_create, it is in the folder for temporary
+    files.
+    """
+    try:
+        file = os.memfd_create("perseus-stdin")
+    except (AttributeError, OSError):
+        import tempfile
+
+        with tempfile.TemporaryFile() as temporary:
+            file = os.dup(temporary.fileno())
+    for piece in _pieces(length):
+        while piece:
+            piece = piece[os.write(file, piece) :]
+    return file
+
+
+def _pieces(length: int) -> Iterator[bytes]:
+    """Yields what the launcher sends, in all these many bytes."""
+    while length:
+        piece = os.read(sys.stdin.fileno(), min(length, _LARGE_PIECE))
         if not piece:
             sys.exit(0)  # the launcher gave up before it sent a job
-        data += piece
-    return data
+        length -= len(piece)
+        yield piece
 
 
 def proof(key: str, role: bytes, challenge: bytes, hello: bytes) -> bytes:
@@ -421,6 +505,7 @@ def _seconds_until(deadline: float) -> float:
 def main() -> None:
     if sys.argv[1:] == ["--call-back"]:
         _call_back()
+    guardian.guard(_IGNORED)
     os.write(sys.stdout.fileno(), MAGIC)
     (length,) = struct.unpack("!I", _receive(4))
     Agent(json.loads(_receive(length))).run()

@@ -13,7 +13,9 @@ import cloudpickle
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.job import Failure
+from perseus.run.own_streams import tell
 from perseus.run.raised import Raised
+from perseus.run.received import Received
 from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
@@ -105,9 +107,9 @@ def run(
             "network_interface", network_interface, "network_interfaces", network_interfaces
         )
     if disable_cache:
-        _say(f"disable_cache changes nothing: {NO_CACHE}")
+        tell(f"disable_cache changes nothing: {NO_CACHE}")
     if mpi_args and not use_mpi:
-        _say(f"mpi_args changes nothing: {NOT_FOR_MPIRUN}; pass use_mpi=True")
+        tell(f"mpi_args changes nothing: {NOT_FOR_MPIRUN}; pass use_mpi=True")
     settings = dict(environment or {})
     if network_interfaces:
         settings["PERSEUS_INTERFACES"] = network_interfaces
@@ -139,17 +141,17 @@ def run(
     return [_result_of(rank, launcher.results[rank]) for rank in range(num_proc)]
 
 
-def _result_of(rank: int, sent: bytes) -> Any:
+def _result_of(rank: int, sent: Received) -> Any:
     if not sent:
         raise RuntimeError(f"rank {rank} exited with code 0 before its function returned")
-    return cloudpickle.loads(sent)
+    return sent.unpickle()
 
 
-def _error_of(failure: Failure, results: Mapping[int, bytes]) -> RuntimeError:
+def _error_of(failure: Failure, results: Mapping[int, Received]) -> RuntimeError:
     """Returns the error for a job that failed, whose cause is the exception of the failed rank."""
-    sent = results[failure.rank] if failure.rank is not None else b""
+    sent = None if failure.rank is None else results[failure.rank]
     try:
-        raised = cloudpickle.loads(sent) if sent else None
+        raised = sent.unpickle() if sent else None
     except Exception:  # a result that cannot be unpickled here, of a rank that failed afterwards
         raised = None
     if not isinstance(raised, Raised):
@@ -172,7 +174,3 @@ def _renamed(old: str, value: T, new: str, other: T | None) -> T:
         raise ValueError(f"{old}={value!r} and {new}={other!r}: both name the same; give {new}")
     warnings.warn(f"{old} is deprecated; it is called {new}", DeprecationWarning, stacklevel=3)
     return value
-
-
-def _say(note: str) -> None:
-    print(f"perseusrun: {note}", file=sys.stderr)

@@ -15,8 +15,8 @@ from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.options import make_parser
+from perseus.run.own_streams import discard, reserve_standard_descriptors, tell
 from perseus.run.program import command_of_ranks, is_python, note_on_lacking
-from perseus.run.screen import discard
 from perseus.run.setting_options import NOT_FOR_MPIRUN
 from perseus.run.start import Request, start
 
@@ -25,6 +25,11 @@ NO_HOROVOD = b"ModuleNotFoundError: No module named 'horovod'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    reserve_standard_descriptors()
+    # The launcher passes these on to the ranks; one that comes before there are any has no effect.
+    with contextlib.suppress(ValueError):  # this is not the main thread
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda *_: None)
     parser = make_parser()
     try:
         options = parser.parse_args(arguments)
@@ -43,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = make_request(parser, options)
         launcher, status = start(request)
     except ValueError as error:
-        print(f"perseusrun: {error}", file=sys.stderr)
+        tell(str(error))
         return 2
     except BrokenPipeError:
         # The reader of our output, such as head, has closed it, and the ranks have been ended.
@@ -53,8 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before ranks were started; afterwards the launcher handles it
         return 128 + signal.SIGINT
     except OSError as error:  # for want of descriptors or processes, for example
-        print(f"perseusrun: {error.strerror or error}", file=sys.stderr)
+        tell(str(error.strerror or error))
         return 1
+    if not launcher.is_stderr_read:
+        return status
     if status and (note := note_on_lacking(request.command, launcher.last_lines())):
         say(options, note)
     if status and NO_HOROVOD in launcher.last_lines():
@@ -68,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def say(options: argparse.Namespace, note: str) -> None:
     """Says what is good to know, and no error."""
     if not options.quiet:
-        print(f"perseusrun: {note}", file=sys.stderr)
+        tell(note)
 
 
 def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Request:
@@ -109,6 +116,7 @@ def make_request(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         mpi_args=options.mpi_args,
         binding_args=options.binding_args,
         tcp=options.tcp,
+        forwards_stdin=True,
     )
 
 

@@ -30,6 +30,11 @@ class Ending:
         self.give_up_at = NEVER  # when the launcher no longer waits for its agents
         self.has_terminated = False
 
+    @property
+    def has_begun(self) -> bool:
+        """Returns whether the job has to end."""
+        return self.has_terminated or self.terminate_at != NEVER
+
     def begin_in(self, seconds: float) -> None:
         """Plans SIGTERM in these seconds. Later calls cannot prolong the grace."""
         if not self.has_terminated:

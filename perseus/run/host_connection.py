@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -101,32 +104,47 @@ class AgentConnection:
         stdin: IO[bytes],
         stdout: IO[bytes],
         job: JobDescription,
+        payload: bytes = b"",
     ):
-        """`stdin` and `stdout` are those of the agent; `job` is sent to it."""
+        """`stdin` and `stdout` are those of the agent.
+
+        Args:
+          job: is sent to it, and after that `payload`, the input of each of its ranks.
+        """
         self.host = host
         self.ranks = ranks
         self.stdout = stdout
         self.ready = False  # whether the agent has answered
         self.ended = False  # whether the agent has closed its side
         self.stderr_tail = b""  # the end of its output outside the protocol
+        self.blocked: Callable[[], None] = lambda: None  # is called when `flush` must be, later
         self._stdin = stdin
-        text = json.dumps(job).encode()
-        self._outgoing = struct.pack("!I", len(text)) + text
-        self._incoming = b""
+        self._is_broken = False  # whether the agent reads no more
+        text = json.dumps({**job, "payload_bytes": len(payload)}).encode()
+        # Views, so that a payload of gigabytes is copied for no agent and for no part of it.
+        self._outgoing = deque([memoryview(struct.pack("!I", len(text)) + text)])
+        if payload:
+            self._outgoing.append(memoryview(payload))
+        self._incoming = bytearray()
         for end in (stdin, stdout):
             os.set_blocking(end.fileno(), False)
 
     def flush(self) -> bool:
         """Sends what it can; returns whether something is left to send."""
-        if self._stdin.closed:
+        if self._is_broken or self._stdin.closed:
             return False
         try:
             while self._outgoing:
-                self._outgoing = self._outgoing[os.write(self._stdin.fileno(), self._outgoing) :]
+                sent = os.write(self._stdin.fileno(), self._outgoing[0])
+                if sent < len(self._outgoing[0]):
+                    self._outgoing[0] = self._outgoing[0][sent:]
+                else:
+                    self._outgoing.popleft()
         except BlockingIOError:
             return True
         except (BrokenPipeError, ConnectionResetError):
-            self._stdin.close()
+            self._is_broken = True
+            self._outgoing.clear()
         return False
 
     @property
@@ -135,18 +153,32 @@ class AgentConnection:
 
     def terminate(self) -> None:
         """Tells the agent to end its ranks."""
-        self._outgoing += agent.TERMINATE
-        self.flush()
+        self._tell(agent.TERMINATE)
 
     def kill(self, rank: int) -> None:
         """Tells the agent to kill one rank."""
-        self._outgoing += agent.KILL + agent.RANK.pack(rank)
-        self.flush()
+        self._tell(agent.KILL + agent.RANK.pack(rank))
 
     def kill_all(self) -> None:
         """Tells the agent to kill its ranks and all that they have started, now."""
-        self._outgoing += agent.KILL_ALL
-        self.flush()
+        self._tell(agent.KILL_ALL)
+
+    def hold(self, holds: bool) -> None:
+        """Tells the agent to leave output in the ranks' pipes, or to send it on."""
+        self._tell(agent.HOLD if holds else agent.GO_ON)
+
+    def signal(self, number: int) -> None:
+        """Tells the agent to send a signal to each of its ranks."""
+        self._tell(agent.SIGNAL + agent.NUMBER.pack(number))
+
+    def feed(self, data: bytes) -> None:
+        """Gives the agent of rank 0 something for that rank's stdin, which ends with b""."""
+        self._tell(agent.INPUT + agent.COUNT.pack(len(data)) + data)
+
+    def _tell(self, command: bytes) -> None:
+        self._outgoing.append(memoryview(command))
+        if self.flush():
+            self.blocked()
 
     def read(self) -> Iterator[Frame]:
         """Yields the frames that have arrived; sets `ended` at the end of the stream."""
@@ -163,19 +195,25 @@ class AgentConnection:
         self._incoming += data
         if not self.ready:
             # The greeting of a login shell may come first.
-            _, magic, rest = self._incoming.partition(agent.MAGIC)
-            if not magic:
+            end_of_greeting = self._incoming.find(agent.MAGIC)
+            if end_of_greeting < 0:
+                del self._incoming[: 1 - len(agent.MAGIC)]
                 return
             self.ready = True
-            self._incoming = rest
-        while len(self._incoming) >= agent.HEADER.size:
-            kind, rank, length = agent.HEADER.unpack_from(self._incoming)
-            end = agent.HEADER.size + length
+            del self._incoming[: end_of_greeting + len(agent.MAGIC)]
+        yield from self._frames()
+
+    def _frames(self) -> Iterator[Frame]:
+        begin = 0
+        while len(self._incoming) - begin >= agent.HEADER.size:
+            kind, rank, length = agent.HEADER.unpack_from(self._incoming, begin)
+            end = begin + agent.HEADER.size + length
             if len(self._incoming) < end:
-                return
-            payload = self._incoming[agent.HEADER.size : end]
-            self._incoming = self._incoming[end:]
+                break
+            payload = bytes(self._incoming[begin + agent.HEADER.size : end])
+            begin = end
             yield Frame(kind, rank, payload)
+        del self._incoming[:begin]
 
     def read_stderr(self) -> bool:
         """Reads output outside the protocol; returns whether more may come."""
@@ -190,7 +228,14 @@ class AgentConnection:
 class HostConnection(AgentConnection):
     """A connection to the agent of a host, which `command` starts."""
 
-    def __init__(self, host: str, ranks: Sequence[int], command: list[str], job: JobDescription):
+    def __init__(
+        self,
+        host: str,
+        ranks: Sequence[int],
+        command: list[str],
+        job: JobDescription,
+        payload: bytes = b"",
+    ):
         # In a session of its own, so that the terminal's Ctrl-C reaches the launcher only.
         self._process = subprocess.Popen(
             command,
@@ -200,7 +245,9 @@ class HostConnection(AgentConnection):
             start_new_session=True,
         )
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        super().__init__(host, ranks, self._process.stdin, self._process.stdout, job)
+        super().__init__(host, ranks, self._process.stdin, self._process.stdout, job, payload)
+        for end in (self._process.stdin, self._process.stdout):
+            agent.widen(end.fileno())
         self.stderr = self._process.stderr
         os.set_blocking(self.stderr.fileno(), False)
 
@@ -219,5 +266,7 @@ class HostConnection(AgentConnection):
         try:
             self._process.wait(wait_seconds)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            # The agent and its guardian; the command may be one that runs as another user.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import os
 import selectors
 import signal
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -36,9 +32,14 @@ from perseus.run.host_connection import (
     RemoteShell,
 )
 from perseus.run.hosts import Slot, is_local
+from perseus.run.last_output import LastOutput
+from perseus.run.news import Accusation, Met, parse_news
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
+from perseus.run.received import Received
 from perseus.run.rendezvous import ServedRendezvous
+from perseus.run.signals import ENDING, PASSED_ON, ReceivedSignals, signal_name
+from perseus.run.stdin_feed import StdinFeed
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Job:
     remote_shell: RemoteShell = field(default_factory=RemoteShell)
     start_timeout: int = DEFAULT_START_TIMEOUT
     stdin: bytes = b""  # the input of every rank
+    stdin_fd: int | None = None  # what rank 0 reads, in place of that
     grace: float = DEFAULT_GRACE_SECONDS  # from SIGTERM to SIGKILL
     verbose: bool = False
     quiet: bool = False  # whether the launcher only speaks of failures
@@ -78,17 +80,21 @@ class Launcher:
         self._output = output
         self._selector = selectors.DefaultSelector()
         self._hosts: list[AgentConnection] = []
+        self._flushed: set[int] = set()  # the connections that wait for room
         self._running = {slot.rank: slot for slot in job.slots}
         self._ending = Ending(job.grace)
-        self._signals: list[int] = []
+        self._signals = ReceivedSignals()
         self._outcomes = RankOutcomes(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
         self._check_abandoned_at = NEVER
-        self._news: dict[int, bytes] = defaultdict(bytes)  # the incomplete last line of each rank
+        self._feed: StdinFeed | None = None
+        self._holds_back = False  # whether the ranks' output waits for our readers
+        self._is_interrupted = False
+        self.is_stderr_read = True  # whether all that was said there has been written
         self.failure: Failure | None = None
         self.interrupted_by: int | None = None  # the signal, if one has ended the job
-        self.results = {slot.rank: b"" for slot in job.slots}
+        self.results = {slot.rank: Received() for slot in job.slots}
 
     def run(self) -> int:
         """Runs the job; returns its exit code.
@@ -96,14 +102,17 @@ class Launcher:
         That is 0, the exit code of the rank that failed (128 + signal if a signal killed it), or
         128 + the signal that ended the launcher.
         """
-        with self._handling_signals():
+        with self._signals.handling(self._selector):
+            is_over = False
             try:
                 self._start()
                 self._watch()
+                is_over = True
             finally:
                 self._stop()
                 for slot in self._job.slots:
                     self._output.finish(slot.rank)
+                self._write_out(is_over)
         return self.failure.exit_code if self.failure else 0
 
     def last_lines(self) -> list[bytes]:
@@ -111,6 +120,7 @@ class Launcher:
         return self._output.last_lines()
 
     def _start(self) -> None:
+        self._watch_writers()
         by_host = sorted(self._job.slots, key=lambda slot: (slot.host, slot.rank))
         for name, slots in groupby(by_host, key=lambda slot: slot.host):
             here = list(slots)
@@ -119,6 +129,7 @@ class Launcher:
                 [slot.rank for slot in here],
                 self._agent_command(name),
                 self._description(name, here),
+                self._job.stdin,
             )
             self._selector.register(
                 host.stderr, selectors.EVENT_READ, lambda host=host: self._read_stderr(host)
@@ -126,16 +137,26 @@ class Launcher:
             self._add(host)
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
+    def _watch_writers(self) -> None:
+        self._output.writers.register(self._selector)
+
     def _add(self, host: AgentConnection) -> None:
         self._hosts.append(host)
         self._selector.register(host.stdout, selectors.EVENT_READ, lambda: self._read(host))
+        host.blocked = lambda: self._flush(host)
         self._flush(host)
+        if self._holds_back:
+            host.hold(True)
+        if self._job.stdin_fd is not None and 0 in host.ranks:
+            self._feed = StdinFeed(self._job.stdin_fd, self._selector, host.feed)
 
     def _stop(self) -> None:
         """Closes the connections to all agents.
 
         After an orderly end, the agents get time to end; otherwise they have had that time already.
         """
+        if self._feed:
+            self._feed.stop()
         for host in self._hosts:
             host.close(AGENT_SECONDS if not self._running else 0)
 
@@ -161,23 +182,25 @@ class Launcher:
             "command": list(self._job.command),
             "directory": self._job.directory,
             "environment": environment,
+            "forwards_stdin": self._job.stdin_fd is not None,
             "grace": self._job.grace,
             "local_size": len(slots),
             "shares_processors": True,
             "ranks": [{"rank": slot.rank, "environment": rank_environment(slot)} for slot in slots],
-            "stdin": base64.b64encode(self._job.stdin).decode(),
         }
 
     def _watch(self) -> None:
         while self._running or self._awaits_agents():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
-            while self._signals:
-                self._interrupted(self._signals.pop(0))
+            for number in self._signals.take():
+                self._handle_signal(number)
+            self._output.take_errors()
             if self._output.reader_is_gone:
                 self._end_without_reader()
             now = time.monotonic()
             self._handle_deadlines(now)
+            self._hold_back(now)
             if now >= self._ending.give_up_at:
                 break
         self._fail_for_victim()
@@ -202,6 +225,30 @@ class Launcher:
             self._ending.terminate()
             self._terminate()
 
+    def _hold_back(self, now: float) -> None:
+        """Holds the ranks' output back while our readers are behind."""
+        ends = self._ending.has_begun
+        holds_back = self._output.writers.must_hold_back(now, ends=ends)
+        if holds_back != self._holds_back:
+            self._holds_back = holds_back
+            for host in self._hosts:
+                host.hold(holds_back)
+
+    def _write_out(self, is_over: bool) -> None:
+        """Waits until our output is written, for as long as docs/launching.md says.
+
+        Args:
+          is_over: the job has ended, and no exception of ours has ended it.
+        """
+        has_failed = not is_over or self.failure is not None
+        last = LastOutput(self._output, self._signals, has_failed=has_failed)
+        number = last.write(is_hurried=self._is_interrupted)
+        if number is not None and self.failure is None:
+            message = f"{signal_name(number)}: the output is not read to its end"
+            self.failure = Failure(None, message, 128 + number)
+        self.is_stderr_read = not self._output.is_stuck("stderr")
+        self._output.close()
+
     def _terminate(self) -> None:
         for host in self._hosts:
             if host.ready:
@@ -221,6 +268,7 @@ class Launcher:
             self._ending.give_up_at,
             *self._kill_at.values(),
             self._check_abandoned_at,
+            self._output.writers.next_stall() if self._ending.has_begun else NEVER,
         )
 
     def _check_started(self) -> None:
@@ -246,11 +294,11 @@ class Launcher:
                 frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
             )
         elif frame.kind == agent.NEWS:
-            *lines, self._news[frame.rank] = (self._news[frame.rank] + frame.payload).split(b"\n")
-            for line in lines:
-                self._take_news(frame.rank, line.split())
+            self._take_news(frame.rank, parse_news(frame.payload, frame.rank, len(self._job.slots)))
         elif frame.kind == agent.RESULT:
-            self.results[frame.rank] += frame.payload
+            self.results[frame.rank].append(frame.payload)
+        elif frame.kind == agent.INPUT_TAKEN and self._feed:
+            self._feed.taken(agent.COUNT.unpack(frame.payload)[0])
         elif frame.kind == agent.EXIT:
             self._exited(host, frame.rank, int(frame.payload))
         elif frame.kind == agent.ERROR:
@@ -259,17 +307,16 @@ class Launcher:
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
             )
 
-    def _take_news(self, rank: int, words: list[bytes]) -> None:
-        """Handles what a rank's engine reports on others: "3 lost", "3 left", or "met 0 1 2"."""
-        if words[0] == b"met":
-            members = [int(word) for word in words[1:]]
-            self._outcomes.met(members)
-            for member in members:
+    def _take_news(self, rank: int, news: Met | Accusation | None) -> None:
+        """Handles what a rank's engine reports on others."""
+        if isinstance(news, Met):
+            self._outcomes.met(news.members)
+            for member in news.members:
                 self._kill_at.pop(member, None)
-            return
-        culprit, lost = int(words[0]), words[1] == b"lost"
-        if self._outcomes.blame(rank, culprit, is_lost=lost, running=self._running):
-            self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
+        elif news and self._outcomes.blame(
+            rank, news.culprit, is_lost=news.is_lost, running=self._running
+        ):
+            self._kill_at.setdefault(news.culprit, time.monotonic() + REPORT_SECONDS)
 
     def _kill(self, rank: int) -> None:
         for host in self._hosts:
@@ -314,6 +361,8 @@ class Launcher:
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:
         self._output.finish(rank)
         self._running.pop(rank, None)
+        if self._feed and rank == 0:
+            self._feed.stop()
         self._outcomes.exited(rank, status)
         how, code = how_it_ended(status)
         if status == 0:
@@ -365,15 +414,15 @@ class Launcher:
             self._selector.unregister(host.stderr)
 
     def _flush(self, host: AgentConnection) -> None:
-        if host.flush():
-            self._selector.register(
-                host.writable_fd, selectors.EVENT_WRITE, lambda: self._continue_flush(host)
-            )
-
-    def _continue_flush(self, host: AgentConnection) -> None:
+        """Sends what the host's connection has to send, now and whenever there is room."""
         fd = host.writable_fd
         if not host.flush():
-            self._selector.unregister(fd)
+            if fd in self._flushed:
+                self._flushed.remove(fd)
+                self._selector.unregister(fd)
+        elif fd not in self._flushed:
+            self._flushed.add(fd)
+            self._selector.register(fd, selectors.EVENT_WRITE, lambda: self._flush(host))
 
     def _fail(self, rank: int | None, message: str, exit_code: int) -> None:
         """Ends the job at the first failure; later ones are its consequences."""
@@ -386,10 +435,20 @@ class Launcher:
             self._say(f"the last line of rank {rank} on stderr: {line}")
         self._ending.begin_in(REPORT_SECONDS)
 
+    def _handle_signal(self, number: int) -> None:
+        if number in PASSED_ON:
+            for host in self._hosts:
+                host.signal(number)
+        elif number in ENDING:
+            self._interrupted(number)
+        elif self._feed:  # SIGCONT: we may be in the foreground of our terminal now, or no more
+            self._feed.update()
+
     def _interrupted(self, number: int) -> None:
+        self._is_interrupted = True
         if self.failure is None:
             self.interrupted_by = number
-            message = f"{_signal_name(number)}: ending {len(self._running)} ranks"
+            message = f"{signal_name(number)}: ending {len(self._running)} ranks"
             self.failure = Failure(None, message, 128 + number)
             self._note(message)
         if number != signal.SIGINT:
@@ -408,30 +467,6 @@ class Launcher:
             self.failure = Failure(None, "nobody reads the output any more", 128 + signal.SIGPIPE)
         self._ending.begin_in(0)
 
-    @contextlib.contextmanager
-    def _handling_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        read, write = os.pipe()
-        for end in (read, write):
-            os.set_blocking(end, False)
-        self._selector.register(read, selectors.EVENT_READ, lambda: os.read(read, 4096))
-        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {
-            number: signal.signal(number, lambda number, _: self._signals.append(number))
-            for number in handled
-        }
-        wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(wakeup_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(read)
-            os.close(write)
-
     def _log(self, message: str) -> None:
         if self._job.verbose:
             self._say(message)
@@ -449,16 +484,9 @@ def how_it_ended(status: int) -> tuple[str, int]:
     """Describes how a process ended, given its status in Python; also gives its exit code."""
     if status >= 0:
         return f"exited with code {status}", status
-    return f"was killed by {_signal_name(-status)} ({signal.strsignal(-status)})", 128 - status
+    return f"was killed by {signal_name(-status)} ({signal.strsignal(-status)})", 128 - status
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -7,7 +7,6 @@ environment in which MPI's launcher has started its agent.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import secrets
@@ -16,6 +15,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +78,7 @@ class MpiLauncher(Launcher):
         self._mpirun_line = b""  # the incomplete last line of its output
 
     def _start(self) -> None:
+        self._watch_writers()
         self._acceptor = Acceptor(
             self._selector, self._listen_on, self._key, self._awaited, self._entered
         )
@@ -103,8 +104,10 @@ class MpiLauncher(Launcher):
         self._selector.register(
             self._mpirun_output, selectors.EVENT_READ, self._forward_mpirun_output
         )
-        self._mpirun_fd = os.pidfd_open(self._mpirun.pid)
+        # A thread, as pidfd_open came with Linux 5.3 only.
+        self._mpirun_fd, mpirun_runs = os.pipe()
         self._selector.register(self._mpirun_fd, selectors.EVENT_READ, self._mpirun_ended)
+        threading.Thread(target=_close_after, args=(self._mpirun, mpirun_runs), daemon=True).start()
         self._start_deadline = time.monotonic() + self._job.start_timeout
 
     def _forward_mpirun_output(self) -> bool:
@@ -160,9 +163,8 @@ class MpiLauncher(Launcher):
             fd = called.connection.fileno()
             stdin = os.fdopen(os.dup(fd), "wb", buffering=0)
             stdout = os.fdopen(os.dup(fd), "rb", buffering=0)
-        return AgentConnection(
-            called.host, [rank], stdin, stdout, self._description_of(rank, place, local_size)
-        )
+        description = self._description_of(rank, place, local_size)
+        return AgentConnection(called.host, [rank], stdin, stdout, description, self._job.stdin)
 
     def _description_of(
         self, rank: int, place: dict[str, str], local_size: int
@@ -171,11 +173,11 @@ class MpiLauncher(Launcher):
             "command": list(self._job.command),
             "directory": self._job.directory,
             "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
+            "forwards_stdin": self._job.stdin_fd is not None,
             "grace": self._job.grace,
             "local_size": local_size,
             "shares_processors": not self._is_bound,
             "ranks": [{"rank": rank, "environment": place}],
-            "stdin": base64.b64encode(self._job.stdin).decode(),
         }
 
     def _mpirun_ended(self) -> None:
@@ -238,3 +240,9 @@ class MpiLauncher(Launcher):
         while self._forward_mpirun_output():
             pass
         self._mpirun_output.close()
+
+
+def _close_after(process: subprocess.Popen[bytes], fd: int) -> None:
+    """Closes the descriptor when the process has ended."""
+    process.wait()
+    os.close(fd)

@@ -11,16 +11,21 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
 
-from perseus.run.screen import Log, Stream, Write, coloured, own_streams
+from perseus.run.bounded_writer import BoundedWriter, Writers
+from perseus.run.own_streams import OwnStream, own_streams
+from perseus.run.rank_file import RankFile
+from perseus.run.screen import Log, Stream, Write, coloured
 
 # Longer lines are cut, so that memory stays bounded.
 _LONGEST = 1 << 20
 
 
 class Output:
-    """Writes the output of the ranks, and what the launcher has to say. Not thread-safe."""
+    """Writes the output of the ranks, and what the launcher has to say. Not thread-safe.
+
+    No call waits: `writers` write later what the calls are given.
+    """
 
     def __init__(
         self,
@@ -38,43 +43,76 @@ class Output:
           only_rank: shows the output of this rank alone. The folder gets that of all.
           tags: whether lines begin with the rank and the stream.
         """
+        self.writers = Writers()
         if sinks is None:
-            self._sinks, self._coloured = own_streams(os.environ, self._lose_reader)
+            self._streams = own_streams(os.environ, self.writers)
         else:
-            self._sinks = {stream: Log(write) for stream, write in sinks.items()}
-            self._coloured = dict.fromkeys(sinks, False)
+            self._streams = {
+                stream: OwnStream(Log(write), False, None) for stream, write in sinks.items()
+            }
         self.reader_is_gone = False  # whether nobody reads our stdout or stderr any more
         self._timestamps = timestamps
-        self._partial: dict[tuple[int, Stream], bytes] = {}
+        self._partial: dict[tuple[int, Stream], bytearray] = {}
         self._folder = folder
+        self._file_writer: BoundedWriter | None = None
+        if folder is not None:
+            self._file_writer = self.writers.add(f"the output in {folder}")
         self._digits = len(str(size - 1))
         self._only_rank = only_rank
         self._tags = tags
-        self._files: dict[tuple[int, Stream], BinaryIO] = {}
+        self._files: dict[tuple[int, Stream], RankFile] = {}
         self._last_lines: dict[int, bytes] = {}
 
     def write(self, rank: int, stream: Stream, data: bytes) -> None:
-        if self._folder:
-            self._store(rank, stream, data)
-        *lines, rest = (self._partial.pop((rank, stream), b"") + data).split(b"\n")
-        for line in lines:
-            self._emit(rank, stream, line)
+        if self._file_writer:
+            self._store(self._file_writer, rank, stream, data)
+        rest = self._partial.setdefault((rank, stream), bytearray())
+        rest += data
+        if b"\n" in data:
+            *lines, last = bytes(rest).split(b"\n")
+            rest[:] = last
+            self._emit_all(rank, stream, lines)
         if len(rest) > _LONGEST:
-            self._emit(rank, stream, rest)
-        elif rest:
-            self._keep(rank, stream, rest)
+            self._emit(rank, stream, bytes(rest))
+            rest.clear()
+        elif b"\r" in data.rpartition(b"\n")[2] or rest.startswith(b"\r"):
+            rest[:] = self._reduced(rank, stream, bytes(rest))
 
     def finish(self, rank: int) -> None:
         """Writes what a rank has not ended with a newline. The rank writes nothing after that."""
-        for stream in self._sinks:
-            rest = self._partial.pop((rank, stream), b"")
+        for stream in self._streams:
+            rest = bytes(self._partial.pop((rank, stream), b""))
             if last_state(rest):
                 self._emit(rank, stream, rest.rstrip(b"\r"))
             elif rest and self._shows(rank):
-                self._sinks[stream].hide_unfinished((rank, stream))
-            file = self._files.pop((rank, stream), None)
-            if file:
-                file.close()
+                self._streams[stream].sink.hide_unfinished((rank, stream))
+
+    def take_errors(self) -> None:
+        """Says which of the places can no longer be written, as on a full disk.
+
+        The job goes on without them, but ends if nobody reads our stdout or stderr any more.
+        """
+        for writer in self.writers.new_errors():
+            assert writer.error
+            if writer is self._file_writer:
+                self.say(f"perseusrun: {writer.name} ends here: {writer.error.strerror}")
+            elif isinstance(writer.error, BrokenPipeError):
+                self.reader_is_gone = True
+            else:
+                self.say(
+                    f"perseusrun: the ranks' output can no longer be shown: {writer.error.strerror}"
+                )
+
+    def is_stuck(self, stream: Stream) -> bool:
+        """Returns whether the reader of one of our streams has not read all that it was to."""
+        writer = self._streams[stream].writer
+        return writer is not None and writer.waiting > 0
+
+    def close(self) -> None:
+        """Drops what is not written yet."""
+        self.writers.close()
+        for file in self._files.values():
+            file.close()
 
     def say(self, message: str) -> None:
         """Writes a line of the launcher's own to stderr."""
@@ -82,7 +120,9 @@ class Output:
 
     def forward(self, line: bytes) -> None:
         """Writes a line to stderr as it is."""
-        self._sinks["stderr"].write_line(line + b"\n")
+        stream = self._streams["stderr"]
+        if stream.writer is None or not stream.writer.refuses(len(line), is_own=True):
+            stream.sink.write_line(line + b"\n")
 
     def last_lines(self) -> list[bytes]:
         """Returns the last line that each rank wrote to stderr."""
@@ -92,11 +132,25 @@ class Output:
         """Returns the last line on stderr of a rank whose output is not shown, else ""."""
         return "" if self._shows(rank) else self._last_lines.get(rank, b"").decode(errors="replace")
 
-    def _lose_reader(self) -> None:
-        self.reader_is_gone = True
-
     def _shows(self, rank: int) -> bool:
         return self._only_rank in (None, rank)
+
+    def _emit_all(self, rank: int, stream: Stream, lines: list[bytes]) -> None:
+        """Writes lines, given without their newlines; at once if nothing moves the cursor."""
+        writer = self._streams[stream].writer
+        text = b"\n".join(lines)
+        if writer is None or b"\r" in text or b"\x1b" in text:
+            for line in lines:
+                self._emit(rank, stream, line)
+            return
+        if stream == "stderr":
+            self._last_lines[rank] = lines[-1].strip()
+        if not self._shows(rank):
+            return
+        prefix = self._prefix(rank, stream)
+        whole = prefix + text.replace(b"\n", b"\n" + prefix) + b"\n"
+        if not writer.refuses(len(whole)):
+            self._streams[stream].sink.write_line(whole)
 
     def _emit(self, rank: int, stream: Stream, line: bytes) -> None:
         """Writes a line, given without its newline."""
@@ -105,50 +159,43 @@ class Output:
             self._last_lines[rank] = shown.strip()
         if not self._shows(rank):
             return
-        sink = self._sinks[stream]
+        sink, writer = self._streams[stream].sink, self._streams[stream].writer
         if b"\r" in line:
             sink.hide_unfinished((rank, stream))
         end = b"\r\n" if line.endswith(b"\r") else b"\n"
-        sink.write_line(self._prefix(rank, stream) + shown + end)
+        whole = self._prefix(rank, stream) + shown + end
+        if writer is None or not writer.refuses(len(whole)):
+            sink.write_line(whole)
 
-    def _keep(self, rank: int, stream: Stream, rest: bytes) -> None:
-        """Keeps a line that is not finished. One that was written over is reduced to its state."""
-        if b"\r" in rest:
-            state = last_state(rest)
-            # A carriage return at the end may be the first half of "\r\n". That at the beginning
-            # says that this is a line that has been written over.
-            rest = b"\r" + state + (b"\r" if rest.endswith(b"\r") else b"")
-            if self._shows(rank):
-                sink = self._sinks[stream]
-                if state:
-                    sink.show_unfinished((rank, stream), self._prefix(rank, stream) + state)
-                else:
-                    sink.hide_unfinished((rank, stream))
-        self._partial[rank, stream] = rest
+    def _reduced(self, rank: int, stream: Stream, rest: bytes) -> bytes:
+        """Returns the state of an unfinished line that has been written over, and shows it."""
+        state = last_state(rest)
+        if self._shows(rank):
+            sink = self._streams[stream].sink
+            if state:
+                sink.show_unfinished((rank, stream), self._prefix(rank, stream) + state)
+            else:
+                sink.hide_unfinished((rank, stream))
+        # A carriage return at the end may be the first half of "\r\n". That at the beginning says
+        # that this is a line that has been written over.
+        return b"\r" + state + (b"\r" if rest.endswith(b"\r") else b"")
 
     def _prefix(self, rank: int, stream: Stream) -> bytes:
         tag = f"[{rank}]<{stream}>:" if self._tags else ""
         if self._timestamps:
             tag = time.strftime("%Y-%m-%d %H:%M:%S ") + tag
         text = tag.encode()
-        return coloured(text, rank) if self._tags and self._coloured[stream] else text
+        return coloured(text, rank) if self._tags and self._streams[stream].is_coloured else text
 
-    def _store(self, rank: int, stream: Stream, data: bytes) -> None:
-        """Writes to the rank's file. If that fails, as on a full disk, the job goes on without."""
-        try:
-            self._file(rank, stream).write(data)
-        except OSError as error:
-            self.say(f"perseusrun: the output in {self._folder} ends here: {error.strerror}")
-            self._folder = None
-
-    def _file(self, rank: int, stream: Stream) -> BinaryIO:
+    def _store(self, writer: BoundedWriter, rank: int, stream: Stream, data: bytes) -> None:
+        if writer.refuses(len(data)):
+            return
         file = self._files.get((rank, stream))
         if file is None:
             assert self._folder
             path = self._folder / f"rank.{rank:0{self._digits}}" / stream
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._files[rank, stream] = path.open("wb", buffering=0)
-        return file
+            file = self._files[rank, stream] = RankFile(path)
+        writer.write(file.put, data)
 
 
 def remove_older(folder: Path) -> None:

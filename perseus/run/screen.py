@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
 import re
-import stat
-import sys
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol, TextIO
+from typing import Literal, Protocol
 
 Stream = Literal["stdout", "stderr"]
 Write = Callable[[bytes], None]
@@ -152,87 +147,8 @@ def wants_colours(environment: Mapping[str, str], *, is_terminal: bool) -> bool:
         return False
     if force := environment.get("FORCE_COLOR"):
         return force != "0"
-    return is_terminal and _can_move_the_cursor(environment)
+    return is_terminal and can_move_the_cursor(environment)
 
 
-def own_streams(
-    environment: Mapping[str, str], reader_left: Callable[[], None]
-) -> tuple[dict[Stream, Sink], dict[Stream, bool]]:
-    """Returns this process's stdout and stderr, and whether tags are coloured there.
-
-    Args:
-      reader_left: is called when a stream is a pipe that nobody reads any more. What is written to
-        it then goes nowhere.
-    """
-    screens: dict[int, Screen] = {}  # by device: two streams that go to one terminal share it
-    sinks: dict[Stream, Sink] = {}
-    colours: dict[Stream, bool] = {}
-    streams: dict[Stream, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
-    for name, stream in streams.items():
-        fd = _terminal(stream)
-        colours[name] = wants_colours(environment, is_terminal=fd is not None)
-        if fd is None or not _can_move_the_cursor(environment):
-            sinks[name] = Log(_writing_to(stream, reader_left))
-            continue
-        status = os.fstat(fd)
-        device = status.st_rdev if stat.S_ISCHR(status.st_mode) else -1 - fd
-        if device not in screens:
-            write = _writing_to(stream, reader_left)
-            screens[device] = Screen(write, functools.partial(_size, fd))
-        sinks[name] = screens[device]
-    return sinks, colours
-
-
-def _can_move_the_cursor(environment: Mapping[str, str]) -> bool:
+def can_move_the_cursor(environment: Mapping[str, str]) -> bool:
     return environment.get("TERM", "dumb") != "dumb"
-
-
-def _terminal(stream: TextIO) -> int | None:
-    """Returns the descriptor of a stream that is a terminal. A notebook's has none."""
-    try:
-        fd = stream.fileno()
-    except (AttributeError, OSError, ValueError):
-        return None
-    return fd if os.isatty(fd) else None
-
-
-def _size(fd: int) -> tuple[int, int]:
-    columns = lines = 0
-    with contextlib.suppress(OSError):  # it may have been closed
-        columns, lines = os.get_terminal_size(fd)
-    # A terminal that nobody has given a size, such as a serial line, says 0.
-    return columns or 80, lines or 24
-
-
-def _writing_to(stream: TextIO, reader_left: Callable[[], None]) -> Write:
-    """Returns a function that writes to one of our own streams.
-
-    If it cannot write, as on a full disk, the job goes on without that stream.
-    """
-
-    def write(data: bytes) -> None:
-        try:
-            # The stdout of a notebook takes text only.
-            if hasattr(stream, "buffer"):
-                stream.buffer.write(data)
-            else:
-                stream.write(data.decode(errors="replace"))
-            stream.flush()
-        except BrokenPipeError:
-            discard(stream)
-            reader_left()
-        except OSError as error:
-            discard(stream)
-            print(
-                f"perseusrun: the ranks' output can no longer be shown: {error.strerror}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    return write
-
-
-def discard(stream: TextIO) -> None:
-    """Has what is written to a stream from now on go nowhere, and what it still holds."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())

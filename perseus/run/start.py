@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +27,7 @@ from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output, remove_older
+from perseus.run.own_streams import tell
 from perseus.run.program import check_program, note_on_python
 from perseus.run.rendezvous import (
     ALLOCATIONS,
@@ -55,6 +55,7 @@ class Request:
     verbose: bool = False
     quiet: bool = False  # whether the launcher only speaks of failures
     stdin: bytes = b""  # what every rank reads there
+    forwards_stdin: bool = False  # whether rank 0 reads our own stdin instead
     least: int | None = None  # the job goes on as long as so many ranks are left; None: all
     mpi: bool = False
     # With mpi only.
@@ -91,7 +92,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         note_on_threads(slots, environment),
     ):
         if note and not request.quiet:
-            print(f"perseusrun: {note}", file=sys.stderr, flush=True)
+            tell(note)
     job = Job(
         command=request.command,
         directory=directory,
@@ -101,6 +102,7 @@ def start(request: Request) -> tuple[Launcher, int]:
         remote_shell=shell,
         start_timeout=start_timeout(environment),
         stdin=request.stdin,
+        stdin_fd=0 if request.forwards_stdin else None,
         least=request.least,
         grace=request.grace,
         verbose=request.verbose,
@@ -173,7 +175,7 @@ def _master(
     address = None if here else address_of(first, shell)
     with contextlib.closing(Master(environment, here=here, several_hosts=several)) as master:
         if master.note and not quiet:
-            print(f"perseusrun: {master.note}", file=sys.stderr, flush=True)
+            tell(master.note)
         yield lambda host: master.environment(address or addresses[host])
 
 

@@ -15,6 +15,11 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Status no_shared_memory() {
+  if (errno == ENOSYS) {
+    return Status::unsupported(
+        "shared memory is not available: this kernel has no memfd_create, which came with Linux "
+        "3.17; set PERSEUS_TRANSPORT=tcp on all ranks");
+  }
   return Status::out_of_memory(std::string("cannot create or map shared memory: ") +
                                std::strerror(errno));
 }

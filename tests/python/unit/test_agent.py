@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +54,8 @@ class CalledBack:
             "local_size": 1,
             "shares_processors": False,
             "ranks": [{"rank": 1, "environment": {}}],
-            "stdin": "",
+            "payload_bytes": 0,
+            "forwards_stdin": False,
         }
         text = json.dumps(job).encode()
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -115,3 +118,22 @@ def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
         with pytest.raises(SystemExit, match=r"rank 1 is not started: .* timed out"):
             agent.main()
+
+
+def test_without_memfd_create_ranks_read_a_file_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memfd_create(*_: object) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    read, write = os.pipe()
+    os.write(write, b"hello")
+    monkeypatch.setattr(os, "memfd_create", no_memfd_create)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+    file = agent._receive_file(5)
+    assert list(tmp_path.iterdir()) == []
+    with open(f"/proc/self/fd/{file}", "rb") as again:
+        assert again.read() == b"hello"
+    os.close(file)
+    os.close(write)

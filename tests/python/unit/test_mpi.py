@@ -169,6 +169,14 @@ def test_a_function_runs_under_mpirun(with_mpirun: PerseusrunMpi) -> None:
     assert perseus.run.run(rank, num_proc=2, use_mpi=True) == ["0", "1"]
 
 
+def test_an_old_kernel_is_enough(with_mpirun: PerseusrunMpi, tmp_path: Path) -> None:
+    """One without pidfd_open and memfd_create, which is how Python shows that they are missing."""
+    (tmp_path / "sitecustomize.py").write_text("import os; del os.pidfd_open, os.memfd_create")
+    done = run(with_mpirun("-np", "2", "echo", "hello"), PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:hello", "[1]<stdout>:hello"]
+
+
 def test_lines_that_come_in_pieces_are_tagged_once(
     with_mpirun: PerseusrunMpi, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import select
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ class Sinks:
     def output(self, size: int = 2, **options: Any) -> Output:
         sinks: dict[Stream, Any] = {"stdout": self.stdout.append, "stderr": self.stderr.append}
         return Output(size, sinks=sinks, **options)
+
+
+def wait_until_written(output: Output) -> None:
+    writers = output.writers
+    writers.await_all()
+    while writers.waiting:
+        assert select.select([writers.wakeup_fd], [], [], 30)[0]
+        writers.take_wakeups()
+    output.close()
 
 
 def test_each_line_is_tagged_with_rank_and_stream() -> None:
@@ -101,6 +111,7 @@ def test_one_rank_is_shown_and_all_are_kept_in_files(tmp_path: Path) -> None:
         output.write(rank, "stdout", b"hello\n")
         output.write(rank, "stderr", b"\r1%\r2%\nRuntimeError: no\n")
         output.finish(rank)
+    wait_until_written(output)
     assert sinks.stdout == [b"[1]<stdout>:hello\n"]
     assert sinks.stderr == [b"[1]<stderr>:2%\n", b"[1]<stderr>:RuntimeError: no\n"]
     assert (tmp_path / "rank.0/stdout").read_bytes() == b"hello\n"
@@ -151,6 +162,7 @@ def test_files_hold_what_a_rank_wrote_without_tags(tmp_path: Path) -> None:
     output.write(10, "stderr", b"\xff\n")
     output.finish(3)
     output.finish(10)
+    wait_until_written(output)
     assert (tmp_path / "rank.03/stdout").read_bytes() == b"one\ntwo"
     assert (tmp_path / "rank.10/stderr").read_bytes() == b"\xff\n"
 

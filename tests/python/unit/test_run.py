@@ -193,3 +193,13 @@ def test_a_deprecated_name_is_the_new_one(
 def test_wrong_arguments_are_an_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         perseus.run.run(print, **arguments)
+
+
+def test_a_forked_child_that_returns_does_not_speak_for_its_rank() -> None:
+    def fork_and_return() -> str:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        return "child" if child == 0 else "rank"
+
+    assert perseus.run.run(fork_and_return) == ["rank"]

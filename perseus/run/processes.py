@@ -1,0 +1,68 @@
+"""The processes of this host as /proc shows them. An agent imports this; it needs only the standard
+library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def about(process: int) -> list[bytes]:
+    """Returns the fields of /proc/PID/stat from the state on, or [] if there is no such process."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as stat:
+            # The name of the command is in parentheses, and may hold spaces and parentheses.
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def parent_of(process: int) -> int:
+    """Returns 0 if there is no such process."""
+    fields = about(process)
+    return int(fields[1]) if fields else 0
+
+
+def began(process: int) -> int | None:
+    """Returns when a process has begun, in ticks since the start of the system; it tells apart
+    processes that have the same number one after the other. None if it has ended."""
+    fields = about(process)
+    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def children() -> dict[int, list[int]]:
+    """Returns the process ids of the children of each process that has any."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := about(int(name))):
+            found.setdefault(int(fields[1]), []).append(int(name))
+    return found
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Returns the process ids of all descendants of a process."""
+    of = children()
+    found = []
+    level = [ancestor]
+    while level:
+        level = [child for parent in level for child in of.get(parent, [])]
+        found += level
+    return found
+
+
+def is_ancestor(process: int, other: int) -> bool:
+    """Returns whether `process` is the parent of `other`, or the parent of that, and so on."""
+    while other > 1:
+        other = parent_of(other)
+        if other == process:
+            return True
+    return False
+
+
+def kill(process: int, number: int) -> None:
+    """Sends a signal to a process, if it is still there and we may.
+
+    A program that changes its user, such as sudo, cannot be signalled by us.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, number)

@@ -1,0 +1,25 @@
+"""A file that keeps what a rank writes to one of its streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+
+class RankFile:
+    """Is opened when the first bytes are written, in the thread that writes them."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def put(self, data: memoryview) -> int:
+        """Writes some of the bytes; returns how many."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb", buffering=0)
+        return self._file.write(data)
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()

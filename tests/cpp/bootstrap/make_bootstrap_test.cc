@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -33,7 +34,7 @@ class ScopedLaunch {
       "PERSEUS_SECRET",   "PERSEUS_MASTER_PORT",  "RANK",
       "WORLD_SIZE",       "MASTER_ADDR",          "MASTER_PORT",
       "PMI_RANK",         "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
-      "LOCAL_WORLD_SIZE", "PERSEUS_MASTER_ADDR"};
+      "LOCAL_WORLD_SIZE", "PERSEUS_MASTER_ADDR",  "TORCHELASTIC_RUN_ID"};
 };
 
 TEST(MakeBootstrap, OutsideALaunchIsAWorldOfOne) {
@@ -86,6 +87,7 @@ TEST(MakeBootstrap, RanksOfOneHostAgreeOnASecretThatIsNotInTheirEnvironment) {
                          {"LOCAL_WORLD_SIZE", "2"},
                          {"MASTER_ADDR", "a-name-that-is-not-needed.invalid"},
                          {"MASTER_PORT", "1"},
+                         {"TORCHELASTIC_RUN_ID", std::to_string(getpid())},
                          {"PERSEUS_MASTER_PORT", port}});
     const auto get = [](const char* name) -> const char* { return std::getenv(name); };
     const std::string name = read_launch_environment(get, [] { return false; }).value().secret;
@@ -139,7 +141,8 @@ TEST(MakeBootstrap, UnderTorchrunRanksMeetThoughPortsAreTaken) {
                          {"WORLD_SIZE", "2"},
                          {"LOCAL_WORLD_SIZE", "2"},
                          {"MASTER_ADDR", "127.0.0.1"},
-                         {"MASTER_PORT", std::to_string(store)}});
+                         {"MASTER_PORT", std::to_string(store)},
+                         {"TORCHELASTIC_RUN_ID", std::to_string(getpid())}});
     auto bootstrap = make_bootstrap(Settings(), {}, 0);
     EXPECT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   }

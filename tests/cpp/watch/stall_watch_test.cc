@@ -97,7 +97,7 @@ TEST_F(StallWatchTest, TellsTheMissingRankHowLongTheOthersHaveWaited) {
   run_until(loop, [&] { return second->questions == 3; });
   const std::string said = testing::internal::GetCapturedStderr();
   for (const char* waited : {"1 s", "2 s", "3 s"}) {
-    const std::string text = std::string("has waited for ") + waited + " for this rank";
+    const std::string text = std::string("(and perhaps others) has waited for ") + waited + ";";
     EXPECT_NE(said.find(text), std::string::npos) << text << " is not in\n" << said;
   }
 }

@@ -201,7 +201,8 @@ class Output:
 def remove_older(folder: Path) -> None:
     """Removes what an earlier job has left in the folder, which may have had more ranks."""
     for file in folder.glob("rank.*/std*"):
-        if file.parent.name[len("rank.") :].isdigit() and file.name in ("stdout", "stderr"):
+        is_ours = file.parent.name[len("rank.") :].isdigit() and file.name in ("stdout", "stderr")
+        if is_ours and file.is_file() and not file.is_symlink():
             file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # something else is in there
                 file.parent.rmdir()

@@ -33,7 +33,7 @@ void Termination::break_world(const Broken& broken) {
   if (!broken_.is_ok()) return;
   broken_ = Status::aborted(broken.why);
   if (!broken.has_left) PERSEUS_LOG(kError, broken.why);
-  blame_.set_rank(broken.rank, broken.has_left);
+  blame_.set_rank(broken.rank, broken.has_left, broken.others_lost);
   blame_.tell_launcher();
   queue_.close(broken_);
   end_operations(broken);

@@ -259,16 +259,17 @@ class Launcher:
             )
 
     def _take_news(self, rank: int, words: list[bytes]) -> None:
-        """Handles what a rank's engine reports on others: "3 lost", "3 left", or "met 0 1 2"."""
+        """Handles what a rank's engine reports on others: "2 3 lost", "3 left", "met 0 1"."""
         if words[0] == b"met":
             members = [int(word) for word in words[1:]]
             self._outcomes.met(members)
             for member in members:
                 self._kill_at.pop(member, None)
             return
-        culprit, lost = int(words[0]), words[1] == b"lost"
-        if self._outcomes.blame(rank, culprit, is_lost=lost, running=self._running):
-            self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
+        culprits, lost = [int(word) for word in words[:-1]], words[-1] == b"lost"
+        if self._outcomes.blame(rank, culprits, is_lost=lost, running=self._running):
+            for culprit in culprits:
+                self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
 
     def _kill(self, rank: int) -> None:
         for host in self._hosts:

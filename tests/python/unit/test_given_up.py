@@ -176,3 +176,26 @@ def test_ranks_that_have_joined_do_not_wait_for_ever_either(
     assert len(errors) == ranks - 1 and len(set(errors)) == 1, result.stdout + result.stderr
     assert f"lost rank {ranks - 1} on localhost" in errors[0]
     assert "last submitted 'allreduce.alone'" in errors[0]
+
+
+LIMIT = """
+import perseus_core as core
+core.init()
+(limit,) = (row.value for row in core.settings() if "STALL_SHUTDOWN" in row.name)
+print("limit", limit, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("options", "limit"), [((), 0), (("--min-np", "1"), 600)])
+def test_a_job_that_can_go_on_without_a_rank_has_a_limit_by_default(
+    run_ranks: RunRanks, options: tuple[str, ...], limit: int
+) -> None:
+    result = run_ranks(2, LIMIT, options=options)
+    assert result.returncode == 0, result.stderr
+    assert re.findall(r"limit (\d+)", result.stdout) == [str(limit)] * 2
+
+
+def test_the_limit_may_be_turned_off(run_ranks: RunRanks) -> None:
+    options = ("--min-np", "1", "--stall-check-shutdown-time-seconds", "0")
+    result = run_ranks(2, LIMIT, options=options)
+    assert re.findall(r"limit (\d+)", result.stdout) == ["0", "0"], result.stderr

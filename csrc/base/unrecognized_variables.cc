@@ -13,10 +13,10 @@ namespace {
 
 // Variables that launchers set for a rank, and Ali-Perseus's switch for Kubernetes.
 constexpr const char* kEnvironmentNames[] = {
-    "PERSEUS_RANK",        "PERSEUS_SIZE",       "PERSEUS_LOCAL_RANK", "PERSEUS_LOCAL_SIZE",
-    "PERSEUS_CROSS_RANK",  "PERSEUS_CROSS_SIZE", "PERSEUS_HOSTNAME",   "PERSEUS_RENDEZVOUS",
-    "PERSEUS_SECRET",      "PERSEUS_SURVIVORS",  "PERSEUS_NEWS_FD",    "PERSEUS_MASTER_ADDR",
-    "PERSEUS_MASTER_PORT", "PERSEUS_WITH_K8S"};
+    "PERSEUS_RANK",        "PERSEUS_SIZE",         "PERSEUS_LOCAL_RANK", "PERSEUS_LOCAL_SIZE",
+    "PERSEUS_CROSS_RANK",  "PERSEUS_CROSS_SIZE",   "PERSEUS_HOSTNAME",   "PERSEUS_RENDEZVOUS",
+    "PERSEUS_SECRET",      "PERSEUS_SURVIVORS",    "PERSEUS_NEWS_FD",    "PERSEUS_MASTER_ADDR",
+    "PERSEUS_MASTER_PORT", "PERSEUS_RANK_HELD_BY", "PERSEUS_WITH_K8S"};
 
 // The number of insertions, deletions and substitutions between them (Levenshtein 1966).
 size_t edit_distance(std::string_view a, std::string_view b) {

@@ -24,6 +24,7 @@ struct RankHolderTest : testing::Test {
     setenv("PERSEUS_SECRET", "0102", 1);
   }
   ~RankHolderTest() override {
+    give_back_rank();
     for (const char* name : kLaunchVariables) unsetenv(name);
   }
 };
@@ -56,11 +57,11 @@ TEST_F(RankHolderTest, AChildMustNotTakeItsParentsRank) {
       _exit(WEXITSTATUS(status));
     }
   })) << "nor a grandchild";
+  EXPECT_FALSE(child_may([] { unsetenv(kRankHeldBy); }));
   const std::string here = std::to_string(getpid());
   EXPECT_TRUE(child_may([&] {
     const std::string why = take_rank().message();
-    if (why.find("process " + here + ", which is rank 1") == std::string::npos) return;
-    unsetenv(kRankHeldBy);
+    _exit(why.find("process " + here + ", which is rank 1") != std::string::npos ? 0 : 1);
   })) << "the error names the parent";
 }
 
@@ -73,6 +74,41 @@ TEST_F(RankHolderTest, AChildMayTakeARankThatItsParentHasGivenBack) {
   ASSERT_TRUE(take_rank().is_ok());
   give_back_rank();
   EXPECT_TRUE(child_may());
+}
+
+// Such as the process of a pool.
+TEST_F(RankHolderTest, AChildThatWasForkedBeforeMustNotTakeTheRankEither) {
+  int to_child[2], to_parent[2];
+  ASSERT_EQ(pipe(to_child), 0);
+  ASSERT_EQ(pipe(to_parent), 0);
+  const auto meet = [](int in, int out) {
+    char byte = 0;
+    return ::write(out, &byte, 1) == 1 && ::read(in, &byte, 1) == 1;
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    meet(to_child[0], to_parent[1]);  // now the parent has the rank
+    const bool is_refused = take_rank().message().find("beside process") != std::string::npos;
+    meet(to_child[0], to_parent[1]);
+    meet(to_child[0], to_parent[1]);  // now it has given it back
+    _exit(is_refused && take_rank().is_ok() ? 0 : 1);
+  }
+  ASSERT_TRUE(take_rank().is_ok());
+  ASSERT_TRUE(meet(to_parent[0], to_child[1]));
+  ASSERT_TRUE(meet(to_parent[0], to_child[1]));
+  give_back_rank();
+  ASSERT_TRUE(meet(to_parent[0], to_child[1]));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(RankHolderTest, ARankWhoseProcessHasEndedMayBeTakenAgain) {
+  EXPECT_TRUE(child_may([] {
+    if (!take_rank().is_ok()) _exit(3);
+  }));
+  EXPECT_TRUE(child_may());
+  EXPECT_TRUE(take_rank().is_ok());
 }
 
 TEST_F(RankHolderTest, AChildMayBeARankOfAnotherJobOrWorkAlone) {

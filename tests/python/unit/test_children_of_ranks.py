@@ -97,6 +97,39 @@ def test_a_child_may_work_alone(run_ranks: RunRanks, how: str) -> None:
     assert told(result.stdout) == ["world of 1 as 0 sum [100.]"] * 2
 
 
+#: Rank 1 forks a child before it calls init itself, as a pool of processes may be made early.
+FORKS_BEFORE = """
+import os, numpy
+import perseus_core as core
+read, write = os.pipe()
+pid = os.fork() if os.environ["PERSEUS_RANK"] == "1" else None
+if pid == 0:
+    os.close(write)
+    os.read(read, 1)
+    exec(os.environ["CHILD"])
+    os._exit(0)
+core.init()
+if pid is not None:
+    os.write(write, b"1")
+    os.waitpid(pid, 0)
+core.barrier()
+core.shutdown()
+core.init()  # all meet again
+core.barrier()
+print("well", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_child_that_is_forked_before_init_cannot_take_the_rank_afterwards(
+    run_ranks: RunRanks, ranks: int
+) -> None:
+    result = run_ranks(ranks, FORKS_BEFORE, environment={**os.environ, "CHILD": CHILD})
+    all_well(result, ranks)
+    (child,) = told(result.stdout)
+    assert is_refused(child), child
+
+
 #: A thread is in init, waiting for the other ranks, when the process forks.
 FORKS_DURING_INIT = """
 import os, threading, time, numpy

@@ -49,8 +49,9 @@ def init(ranks: Sequence[int] | None = None) -> None:
         gets a world of its own.
 
     A second call without a shutdown in between does nothing, and warns if it asks for another
-    world. Raises ValueError for a malformed setting, UnreachableError or TimedOutError if the
-    other processes cannot be reached.
+    world. Raises ValueError for a malformed setting, and in a process that a rank has started
+    while it was in the job: it would take the rank's place. Raises UnreachableError or
+    TimedOutError if the other processes cannot be reached.
     """
     global _world
     asked = None if ranks is None else [whole_number("a rank of the world", r) for r in ranks]
@@ -63,6 +64,7 @@ def init(ranks: Sequence[int] | None = None) -> None:
             )
         return
     _engine.init(asked)
+    _note_holder()
     _places.clear()
     _world = asked
     names.restart()
@@ -77,6 +79,7 @@ def shutdown() -> None:
     be called again.
     """
     _engine.shutdown()
+    _note_holder()
 
 
 def is_initialized() -> bool:
@@ -209,6 +212,19 @@ def _known(query: Callable[[], int]) -> int:
     if value < 0:
         raise ValueError(NOT_INITIALIZED)
     return value
+
+
+# Says which process is the rank; the library sets it (csrc/bootstrap/rank_holder.h).
+_RANK_HELD_BY = "PERSEUS_RANK_HELD_BY"
+
+
+def _note_holder() -> None:
+    """Makes os.environ say it, too, which programs copy for the processes that they start."""
+    holder = _engine.environment_variable(_RANK_HELD_BY)
+    if holder is None:
+        os.environ.pop(_RANK_HELD_BY, None)
+    elif os.environ.get(_RANK_HELD_BY) != holder:
+        os.environ[_RANK_HELD_BY] = holder
 
 
 # Keeps the ranks for a forked child, such as a data loader's worker, which is in no job itself.

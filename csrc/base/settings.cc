@@ -194,6 +194,14 @@ void set_gpu_fields(Settings& settings) {
   }
 }
 
+// A job that can go on without a rank does not wait for one for ever.
+void set_stall_default(const std::function<const char*(const char*)>& get, Settings& settings) {
+  const char* survivors = get("PERSEUS_SURVIVORS");
+  if (survivors == nullptr || trimmed(survivors) != "1") return;
+  if (settings.is_given("PERSEUS_STALL_SHUTDOWN_TIME_SECONDS")) return;
+  settings.stall_shutdown_time = std::max(kStallShutdownTimeOfSurvivors, settings.stall_check_time);
+}
+
 // A stall must not end a job before the report that says why.
 Status check_stall_times(const std::function<const char*(const char*)>& get,
                          std::vector<std::string>* warnings, Settings& settings) {
@@ -243,6 +251,7 @@ Result<Settings> Settings::from(const std::function<const char*(const char*)>& g
     PERSEUS_RETURN_IF_ERROR(read_row(row, get, warnings, settings));
   }
   set_gpu_fields(settings);
+  set_stall_default(get, settings);
   PERSEUS_RETURN_IF_ERROR(check_stall_times(get, warnings, settings));
   return settings;
 }

@@ -50,6 +50,10 @@ inline constexpr std::string_view kTunedSettings[] = {
     "PERSEUS_ALLREDUCE_SHARD", "PERSEUS_ALLREDUCE_STREAMS", "PERSEUS_ALLREDUCE_FUSION",
     "PERSEUS_CREDIT", "PERSEUS_CHUNK"};
 
+// The default of PERSEUS_STALL_SHUTDOWN_TIME_SECONDS in a job that goes on when ranks fail. It is
+// as long as PyTorch lets a collective of NCCL take.
+inline constexpr int64_t kStallShutdownTimeOfSurvivors = 600;
+
 // A setting that has a different default for tensors on GPUs, and that default.
 struct GpuDefault {
   std::string_view name;

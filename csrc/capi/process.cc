@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "base/settings.h"
+#include "bootstrap/rank_holder.h"
 #include "capi/checked_submission.h"
 #include "codec/codec.h"
 #include "engine/engine_scope.h"
@@ -84,6 +86,8 @@ void Process::after_fork_in_child() {
   new std::shared_ptr<Engine>(std::move(engine_));
   engine_ = nullptr;
   engine_mutex_.unlock();
+  // A thread of the parent may have it, in init or shutdown, which the child does not have.
+  new (&lifecycle_) std::mutex;
 }
 
 std::shared_ptr<Engine> Process::engine() const {
@@ -97,6 +101,14 @@ Status Process::init(const std::vector<int>& ranks) {
   }
   std::lock_guard lifecycle(lifecycle_);
   if (engine() != nullptr) return {};
+  // Before anything that the other ranks could hear of.
+  PERSEUS_RETURN_IF_ERROR(take_rank());
+  const Status joined = join(ranks);
+  if (!joined.is_ok() && engine() == nullptr) give_back_rank();
+  return joined;
+}
+
+Status Process::join(const std::vector<int>& ranks) {
   std::vector<std::string> warnings;
   auto settings = Settings::from_environment(&warnings);
   const int generation = generation_++;
@@ -144,6 +156,7 @@ Status Process::shutdown(const std::string& why) {
   if (leaving == nullptr) return {};
   leaving->shutdown(why);
   timeline.stop();
+  give_back_rank();
   return {};
 }
 

@@ -41,6 +41,9 @@ class Process {
   void after_fork_in_parent();
   void after_fork_in_child();
 
+  // Init, with the rank taken.
+  Status join(const std::vector<int>& ranks);
+
   std::mutex lifecycle_;  // one init or shutdown at a time
   mutable std::mutex engine_mutex_;
   std::shared_ptr<Engine> engine_;

@@ -150,7 +150,7 @@ void Agreements::on_agreement(ProcessSet& set, const Agreement& agreement) {
 
   const std::shared_ptr<Batch> batch = executor.new_batch();
   fill(*batch, set, agreement);
-  wiring_.watches.stalls.note_agreement();
+  wiring_.watches.on_agreement(set);
   const bool is_beyond = agreement.round > set.negotiator->last_round();
   if (!batch->agreed.empty() && !is_beyond) {
     batch->set = set.shared_from_this();

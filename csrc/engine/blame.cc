@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -19,14 +20,19 @@ void send_message(const std::string& message) {
 
 }  // namespace
 
-void Blame::set_rank(int rank, bool has_left) {
+void Blame::set_rank(int rank, bool has_left, std::vector<int> others_lost) {
   rank_ = rank;
   has_left_ = has_left;
+  others_lost_ = std::move(others_lost);
 }
 
 void Blame::tell_launcher() {
-  if (rank_ < 0 || rank_ == topology_.rank || std::exchange(is_told_, true)) return;
-  send_message(std::to_string(topology_.launched[rank_]) + (has_left_ ? " left" : " lost"));
+  const bool is_accused = rank_ == topology_.rank ||
+                          std::ranges::find(others_lost_, topology_.rank) != others_lost_.end();
+  if (rank_ < 0 || is_accused || std::exchange(is_told_, true)) return;
+  std::string line = std::to_string(topology_.launched[rank_]);
+  for (const int rank : others_lost_) line += " " + std::to_string(topology_.launched[rank]);
+  send_message(line + (has_left_ ? " left" : " lost"));
 }
 
 void tell_launcher_who_met(const Topology& topology) {

@@ -17,7 +17,8 @@ class Blame {
   // The rank whose end makes operations fail here; -1 if there is none so far.
   int rank() const { return rank_; }
   // `has_left`: the rank shut down normally or told the others why it ended; otherwise it was lost.
-  void set_rank(int rank, bool has_left);
+  // `others_lost`: more ranks that are given up together with that one.
+  void set_rank(int rank, bool has_left, std::vector<int> others_lost = {});
 
   // Tells the launcher; only the first call has an effect.
   void tell_launcher();
@@ -31,6 +32,7 @@ class Blame {
  private:
   const Topology& topology_;
   int rank_ = -1;
+  std::vector<int> others_lost_;
   bool has_left_ = false;
   bool is_told_ = false;
   bool is_closing_ = false;

@@ -5,6 +5,13 @@
 #include "base/settings.h"
 
 namespace perseus {
+namespace {
+
+std::chrono::seconds stall_limit(const Settings& settings) {
+  return std::chrono::seconds(settings.stall_check_disable ? 0 : settings.stall_shutdown_time);
+}
+
+}  // namespace
 
 EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context)
     : departures(mesh.topology()),
@@ -18,9 +25,13 @@ EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunCon
       queue(loop, names, binding, agreements),
       executor(context, {.operations = tracker, .shards = termination, .launches = agreements},
                mesh.topology().local_size(), static_cast<int>(mesh.topology().host_names.size())),
-      watches{{loop, context.settings, context.rank, context.counters, peers},
-              {loop, std::chrono::seconds(context.settings.peer_timeout), peers},
-              {loop, std::chrono::seconds(context.settings.name_conflict_time), agreements}},
+      watches{
+          {},
+          {loop, context.settings, context.rank, watches.last, context.counters, peers},
+          {loop, stall_limit(context.settings), std::chrono::seconds(context.settings.peer_timeout),
+           context.rank, mesh.topology().size, watches.last, peers},
+          {loop, std::chrono::seconds(context.settings.peer_timeout), peers},
+          {loop, std::chrono::seconds(context.settings.name_conflict_time), agreements}},
       handoff(queue, tracker, executor),
       internal_operations(queue, mesh.topology().rank, mesh.topology().size) {
   if (mesh.needs_one_thread()) binding.bind_all();

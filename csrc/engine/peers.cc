@@ -1,6 +1,7 @@
 #include "engine/peers.h"
 
 #include <string>
+#include <utility>
 
 namespace perseus {
 
@@ -25,6 +26,14 @@ void Peers::on_control(int from, std::span<const std::byte> message) {
     case ControlKind::kStallAnswer:
       if (const auto answer = StallAnswer::read(reader)) {
         return watches_.stalls.on_answer(from, *answer);
+      }
+      break;
+    case ControlKind::kWaitQuery:
+      if (const auto query = WaitQuery::read(reader)) return watches_.judge.answer(from, *query);
+      break;
+    case ControlKind::kWaitAnswer:
+      if (auto answer = WaitAnswer::read(reader)) {
+        return watches_.judge.on_answer(from, std::move(*answer));
       }
       break;
     case ControlKind::kPing: return send_word(from, ControlKind::kPong);
@@ -80,8 +89,13 @@ void Peers::on_silent_peer(int rank, std::chrono::milliseconds silent_for) {
                                       std::to_string(peer_timeout_.count()) + "), " + cause});
 }
 
-void Peers::end_stalled(const Status& why) {
-  termination_.break_world({mesh_.topology().rank, why.message()});
+void Peers::end_stalled(const StallVerdict& verdict) {
+  Broken broken{-1, verdict.why};
+  if (!verdict.given_up.empty()) {
+    broken.rank = verdict.given_up.front();
+    broken.others_lost.assign(verdict.given_up.begin() + 1, verdict.given_up.end());
+  }
+  termination_.break_world(broken);
 }
 
 }  // namespace perseus

@@ -2,8 +2,10 @@
 // Engine thread.
 #pragma once
 
+#include <map>
 #include <set>
 #include <span>
+#include <string>
 
 #include "engine/departures.h"
 #include "engine/process_sets.h"
@@ -13,7 +15,10 @@
 
 namespace perseus {
 
-class Peers final : public MeshListener, public StallWatchHost, public PeerWatchHost {
+class Peers final : public MeshListener,
+                    public StallWatchHost,
+                    public StallJudgeHost,
+                    public PeerWatchHost {
  public:
   Peers(Mesh& mesh, std::chrono::seconds peer_timeout, ProcessSets& sets, Termination& termination,
         Departures& departures, const Blame& blame, Watches& watches)
@@ -29,9 +34,12 @@ class Peers final : public MeshListener, public StallWatchHost, public PeerWatch
   void on_control(int from, std::span<const std::byte> message) override;
   void on_rank_lost(int rank, const Status& why) override;
 
-  // StallWatchHost.
+  // StallWatchHost and StallJudgeHost.
   void send_to(int rank, std::span<const std::byte> message) override;
-  void end_stalled(const Status& why) override;
+  const std::map<int32_t, ProcessSetPtr>& process_sets() const override { return sets_.all(); }
+  bool has_left(int rank) const override { return departures_.contains(rank); }
+  std::string name_of(int rank) const override { return mesh_.topology().name(rank); }
+  void end_stalled(const StallVerdict& verdict) override;
 
   // PeerWatchHost.
   std::set<int> awaited_peers() const override;

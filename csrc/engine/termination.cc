@@ -33,7 +33,7 @@ void Termination::break_world(const Broken& broken) {
   if (!broken_.is_ok()) return;
   broken_ = Status::aborted(broken.why);
   if (!broken.has_left) PERSEUS_LOG(kError, broken.why);
-  blame_.set_rank(broken.rank, broken.has_left);
+  blame_.set_rank(broken.rank, broken.has_left, broken.others_lost);
   blame_.tell_launcher();
   queue_.close(broken_);
   end_operations(broken);
@@ -92,8 +92,13 @@ Status Termination::shard_failed(const Status& status) {
   const int peer = status.peer();
   if (peer >= 0 && mesh_.has_left(peer)) {
     break_world(departures_.news_of(peer));
+  } else if (peer >= 0) {
+    break_world(Broken{peer, status.message()});
   } else {
-    break_world(peer < 0 ? failed_here(status) : Broken{peer, status.message()});
+    Broken news = failed_here(status);
+    // All ranks wait for what does not end, and this one is only the first to say so.
+    if (status.code() == StatusCode::kTimedOut) news.rank = -1;
+    break_world(news);
   }
   return status.code() == StatusCode::kAborted ? broken_ : status;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -129,6 +130,11 @@ void bind_process(py::module_& module) {
         blocking([&] { return perseus_shutdown_because(why.c_str()); });
       },
       py::arg("why") = "");
+  // The C library's environment, which os.environ is a copy of.
+  module.def("environment_variable", [](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  });
   module.def("is_initialized", [] { return perseus_is_initialized() != 0; });
   module.def("prefer_huge_pages", [](uintptr_t memory, size_t bytes) {
     perseus_prefer_huge_pages(reinterpret_cast<void*>(memory), bytes);

@@ -15,6 +15,19 @@ void write_strings(ByteWriter& writer, const std::vector<std::string>& strings) 
   for (const std::string& text : strings) writer.put_string(text);
 }
 
+void write_ranks(ByteWriter& writer, const std::vector<int32_t>& ranks) {
+  writer.put<uint32_t>(static_cast<uint32_t>(ranks.size()));
+  for (const int32_t rank : ranks) writer.put(rank);
+}
+
+bool read_ranks(ByteReader& reader, std::vector<int32_t>& ranks) {
+  const auto count = reader.get<uint32_t>();
+  if (!reader.can_hold(count, sizeof(int32_t))) return false;
+  ranks.reserve(count);
+  for (uint32_t i = 0; i < count; ++i) ranks.push_back(reader.get<int32_t>());
+  return !reader.failed();
+}
+
 bool read_strings(ByteReader& reader, std::vector<std::string>& strings) {
   const auto count = reader.get<uint32_t>();
   if (!reader.can_hold(count, sizeof(uint32_t))) return false;
@@ -97,6 +110,7 @@ std::vector<std::byte> Broken::write() const {
   writer.put(rank);
   writer.put<uint8_t>(has_left);
   writer.put_string(why);
+  write_ranks(writer, others_lost);
   return copy(writer);
 }
 
@@ -105,7 +119,7 @@ std::optional<Broken> Broken::read(ByteReader reader) {
   message.rank = reader.get<int32_t>();
   message.has_left = reader.get<uint8_t>() != 0;
   message.why = reader.get_string();
-  if (reader.failed()) return {};
+  if (!read_ranks(reader, message.others_lost)) return {};
   return message;
 }
 
@@ -151,6 +165,56 @@ std::optional<StallAnswer> StallAnswer::read(ByteReader reader) {
   message.process_set = reader.get<int32_t>();
   if (!read_strings(reader, message.missing)) return {};
   message.last_submitted = reader.get_string();
+  if (reader.failed()) return {};
+  return message;
+}
+
+std::vector<std::byte> WaitQuery::write() const {
+  ByteWriter writer;
+  writer.put(ControlKind::kWaitQuery);
+  writer.put(number);
+  writer.put(limit_ms);
+  writer.put(process_set);
+  writer.put(rounds);
+  writer.put_string(key);
+  return copy(writer);
+}
+
+std::optional<WaitQuery> WaitQuery::read(ByteReader reader) {
+  WaitQuery message;
+  message.number = reader.get<uint32_t>();
+  message.limit_ms = reader.get<uint32_t>();
+  message.process_set = reader.get<int32_t>();
+  message.rounds = reader.get<uint64_t>();
+  message.key = reader.get_string();
+  if (reader.failed()) return {};
+  return message;
+}
+
+std::vector<std::byte> WaitAnswer::write() const {
+  ByteWriter writer;
+  writer.put(ControlKind::kWaitAnswer);
+  writer.put(number);
+  writer.put<uint8_t>(has_it);
+  writer.put<uint8_t>(has_joined);
+  writer.put(waited_ms);
+  writer.put_string(waits_for);
+  write_ranks(writer, ranks);
+  writer.put_string(last_submitted);
+  writer.put(idle_ms);
+  return copy(writer);
+}
+
+std::optional<WaitAnswer> WaitAnswer::read(ByteReader reader) {
+  WaitAnswer message;
+  message.number = reader.get<uint32_t>();
+  message.has_it = reader.get<uint8_t>() != 0;
+  message.has_joined = reader.get<uint8_t>() != 0;
+  message.waited_ms = reader.get<uint64_t>();
+  message.waits_for = reader.get_string();
+  if (!read_ranks(reader, message.ranks)) return {};
+  message.last_submitted = reader.get_string();
+  message.idle_ms = reader.get<uint64_t>();
   if (reader.failed()) return {};
   return message;
 }

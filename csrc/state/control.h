@@ -23,6 +23,8 @@ enum class ControlKind : uint8_t {
   kPong = 7,         // nothing more
   kRoundDemand = 8,  // RoundDemand
   kClosed = 9,       // Closed
+  kWaitQuery = 10,   // WaitQuery
+  kWaitAnswer = 11,  // WaitAnswer
 };
 
 // A rank is shutting down. It still takes part in what was agreed on in these rounds, and in
@@ -61,9 +63,10 @@ struct Closed {
 
 // Operations cannot go on. A rank that hears this for the first time passes it on.
 struct Broken {
-  int32_t rank = -1;  // the rank that has died, failed or left
+  int32_t rank = -1;  // the rank that has died, failed or left; -1: none can be told
   std::string why;
   bool has_left = false;
+  std::vector<int32_t> others_lost = {};  // more ranks that are given up together with that one
 
   std::vector<std::byte> write() const;
   static std::optional<Broken> read(ByteReader reader);
@@ -89,6 +92,33 @@ struct StallAnswer {
 
   std::vector<std::byte> write() const;
   static std::optional<StallAnswer> read(ByteReader reader);
+};
+
+// Asks what the receiver waits for, since something has waited for as long as is allowed.
+struct WaitQuery {
+  uint32_t number = 0;    // of the sender's questions
+  uint32_t limit_ms = 0;  // that much is allowed
+  // The sender's own operation that has waited for longest.
+  int32_t process_set = 0;
+  uint64_t rounds = 0;  // how many the sender has completed in the set
+  std::string key;
+
+  std::vector<std::byte> write() const;
+  static std::optional<WaitQuery> read(ByteReader reader);
+};
+struct WaitAnswer {
+  uint32_t number = 0;  // of the question
+  bool has_it = false;  // the operation that was asked about
+  bool has_joined = false;
+  // How long its own operation that waits for longest has waited. 0: it waits for nothing.
+  uint64_t waited_ms = 0;
+  std::string waits_for;       // that operation, as it is to be shown
+  std::vector<int32_t> ranks;  // that take part in that operation; empty: all
+  std::string last_submitted;  // as it is to be shown; empty: nothing
+  uint64_t idle_ms = 0;        // since then
+
+  std::vector<std::byte> write() const;
+  static std::optional<WaitAnswer> read(ByteReader reader);
 };
 
 }  // namespace perseus

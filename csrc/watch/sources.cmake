@@ -1,2 +1,3 @@
-set(SOURCES name_conflicts.cc peer_watch.cc stall_reporter.cc stall_watch.cc)
+set(SOURCES last_submission.cc name_conflicts.cc peer_watch.cc stall_judge.cc stall_reporter.cc
+  stall_verdict.cc stall_watch.cc)
 set(NEEDS base observe state)

@@ -18,19 +18,6 @@ std::string count_text(size_t tensors) {
   return std::to_string(tensors) + (tensors == 1 ? " tensor" : " tensors");
 }
 
-// "'layer1.weight' (34 s): missing on ranks 1, 3; ready on rank 0"
-std::string tensor_text(StallReporter::TimePoint now, const StallReporter::Waiting& tensor) {
-  const auto ranks = [](const std::vector<int>& list) {
-    return (list.size() == 1 ? "rank " : "ranks ") + rank_list(list);
-  };
-  std::string text = std::string(tensor.name) + " (" + seconds_text(now - tensor.since) + ")";
-  if (!tensor.missing.empty()) text += ": missing on " + ranks(tensor.missing);
-  if (!tensor.ready.empty()) {
-    text += (tensor.missing.empty() ? ": ready on " : "; ready on ") + ranks(tensor.ready);
-  }
-  return text;
-}
-
 std::string warning_text(StallReporter::TimePoint now,
                          std::span<const StallReporter::Waiting* const> stalled) {
   const bool one = stalled.size() == 1;
@@ -38,7 +25,10 @@ std::string warning_text(StallReporter::TimePoint now,
                      " for ranks that have not submitted " + (one ? "it" : "them") + ", for " +
                      seconds_text(now - stalled.front()->since) + " by now:";
   for (size_t i = 0; i < std::min(stalled.size(), kMostNamed); ++i) {
-    text += "\n  " + tensor_text(now, *stalled[i]);
+    const StallReporter::Waiting& tensor = *stalled[i];
+    text +=
+        "\n  " + waiting_text(tensor.name, std::chrono::duration_cast<Seconds>(now - tensor.since),
+                              tensor.missing, tensor.ready);
   }
   if (stalled.size() > kMostNamed) {
     text += "\n  and " + std::to_string(stalled.size() - kMostNamed) + " more";
@@ -66,8 +56,21 @@ std::string rank_list(std::span<const int> ranks) {
   return text;
 }
 
-StallReporter::StallReporter(Seconds warn_after, Seconds shut_down_after)
-    : warn_after_(warn_after), shut_down_after_(shut_down_after) {}
+std::string ranks_text(std::span<const int> ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + rank_list(ranks);
+}
+
+std::string waiting_text(std::string_view name, Seconds waited, std::span<const int> missing,
+                         std::span<const int> ready) {
+  std::string text = std::string(name) + " (" + seconds_text(waited) + ")";
+  if (!missing.empty()) text += ": missing on " + ranks_text(missing);
+  if (!ready.empty()) {
+    text += (missing.empty() ? ": ready on " : "; ready on ") + ranks_text(ready);
+  }
+  return text;
+}
+
+StallReporter::StallReporter(Seconds warn_after) : warn_after_(warn_after) {}
 
 StallReporter::TimePoint StallReporter::next_warning(const Waiting& tensor) const {
   auto found = reported_.find(tensor.name);
@@ -97,14 +100,6 @@ StallReporter::Report StallReporter::check(TimePoint now, std::span<const Waitin
   if (due) {
     report.warning = warning_text(now, told);
     report.tensors = told.size();
-  }
-
-  if (shut_down_after_ > Seconds(0) && !oldest_first.empty() &&
-      now - oldest_first.front()->since >= shut_down_after_) {
-    report.shut_down =
-        Status::timed_out(tensor_text(now, *oldest_first.front()) + "; a tensor that waits " +
-                          std::to_string(shut_down_after_.count()) +
-                          " s for other ranks ends the job (PERSEUS_STALL_SHUTDOWN_TIME_SECONDS)");
   }
   return report;
 }

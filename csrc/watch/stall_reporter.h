@@ -1,5 +1,5 @@
-// Decides when to report tensors that wait for other ranks, and when they end the job, and writes
-// the text. Knows no clock and no engine: times and tensors come in, text comes out.
+// Decides when to report tensors that wait for other ranks, and writes the text. Knows no clock and
+// no engine: times and tensors come in, text comes out.
 #pragma once
 
 #include <chrono>
@@ -10,12 +10,15 @@
 #include <string_view>
 #include <vector>
 
-#include "base/status.h"
-
 namespace perseus {
 
 // Returns "0-2, 5" for {0, 1, 2, 5}. The ranks must be ascending.
 std::string rank_list(std::span<const int> ranks);
+// "rank 1", "ranks 0-2"
+std::string ranks_text(std::span<const int> ranks);
+// "'layer1.weight' (34 s): missing on ranks 1, 3; ready on rank 0"
+std::string waiting_text(std::string_view name, std::chrono::seconds waited,
+                         std::span<const int> missing, std::span<const int> ready);
 
 // One thread at a time.
 class StallReporter {
@@ -30,17 +33,15 @@ class StallReporter {
     std::vector<int> ready;
   };
 
-  // The texts to log and the error to raise. Empty strings and an ok status mean nothing.
+  // The texts to log; empty if there is nothing to log.
   struct Report {
     std::string warning;  // for the log, at level warning
     size_t tensors = 0;   // how many the warning is about
     std::string cleared;  // for the log: tensors reported before that no longer wait
-    Status shut_down;     // if an error: end every operation with it
   };
 
   // warn_after: how long a tensor waits before it is reported, and then between reports.
-  // shut_down_after: how long it waits before it ends the job; 0: never, else at least warn_after.
-  StallReporter(std::chrono::seconds warn_after, std::chrono::seconds shut_down_after);
+  explicit StallReporter(std::chrono::seconds warn_after);
 
   // `waiting` is every tensor that waits at `now`, in any order; names are unique.
   Report check(TimePoint now, std::span<const Waiting> waiting);
@@ -57,7 +58,6 @@ class StallReporter {
   TimePoint next_warning(const Waiting& tensor) const;
 
   const std::chrono::seconds warn_after_;
-  const std::chrono::seconds shut_down_after_;
   std::map<std::string, Reported, std::less<>> reported_;
 };
 

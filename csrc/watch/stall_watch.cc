@@ -11,23 +11,17 @@ namespace {
 // How long to wait for answers: far longer than a busy engine takes to get to a question.
 constexpr std::chrono::milliseconds kAnswerTime{500};
 
-// "'allreduce.x' in process set 3"
-std::string shown(int32_t set, const std::string& key) {
-  const std::string text = "'" + display_name(key) + "'";
-  return set == ProcessSet::kWorld ? text : text + " in process set " + std::to_string(set);
-}
-
 }  // namespace
 
-StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
-                       StallWatchHost& host)
+StallWatch::StallWatch(EventLoop& loop, const Settings& settings, int rank,
+                       const LastSubmission& last, Counters& counters, StallWatchHost& host)
     : report_after_(std::chrono::seconds(settings.stall_check_time)),
       enabled_(!settings.stall_check_disable),
       rank_(rank),
+      last_(last),
       counters_(counters),
       host_(host),
-      reporter_(std::chrono::seconds(settings.stall_check_time),
-                std::chrono::seconds(settings.stall_shutdown_time)),
+      reporter_(std::chrono::seconds(settings.stall_check_time)),
       alarm_(loop) {}
 
 void StallWatch::watch(const ProcessSetPtr& set) {
@@ -111,7 +105,7 @@ void StallWatch::ask(const ProcessSet& set, const std::vector<const Operation*>&
 void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set) {
   StallAnswer answer;
   answer.process_set = query.process_set;
-  answer.last_submitted = last_submitted();
+  answer.last_submitted = last_.text();
   const bool has_everything = set != nullptr && set->negotiator->has_joined();
   std::vector<StallQuery::Late> missing;
   for (const StallQuery::Late& late : query.late) {
@@ -138,13 +132,9 @@ void StallWatch::log_waiting_ranks(int asker, int32_t set,
   if (missing.size() > 1) text += " and " + std::to_string(missing.size() - 1) + " more";
   text += ", for which rank " + std::to_string(asker) + " (and perhaps others) has waited for " +
           std::to_string(missing.front().waited_seconds) + " s";
-  text += last_key_.empty() ? "; it has submitted nothing yet"
-                            : "; its last submission is " + last_submitted();
+  text += last_.is_none() ? "; it has submitted nothing yet"
+                          : "; its last submission is " + last_.text();
   PERSEUS_LOG(kWarning, text);
-}
-
-std::string StallWatch::last_submitted() const {
-  return last_key_.empty() ? "" : shown(last_set_, last_key_);
 }
 
 void StallWatch::on_answer(int from, const StallAnswer& answer) {
@@ -213,7 +203,6 @@ void StallWatch::report() {
   if (!report.cleared.empty()) PERSEUS_LOG(kWarning, report.cleared);
 
   if (has_pending()) arm();
-  if (!report.shut_down.is_ok()) host_.end_stalled(report.shut_down);
 }
 
 }  // namespace perseus

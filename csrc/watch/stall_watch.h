@@ -13,6 +13,7 @@
 #include "observe/counters.h"
 #include "state/control.h"
 #include "state/process_set.h"
+#include "watch/last_submission.h"
 #include "watch/stall_reporter.h"
 
 namespace perseus {
@@ -22,7 +23,6 @@ struct Settings;
 class StallWatchHost {
  public:
   virtual void send_to(int rank, std::span<const std::byte> message) = 0;
-  virtual void end_stalled(const Status& why) = 0;
 
  protected:
   ~StallWatchHost() = default;
@@ -30,8 +30,8 @@ class StallWatchHost {
 
 class StallWatch {
  public:
-  StallWatch(EventLoop& loop, const Settings& settings, int rank, Counters& counters,
-             StallWatchHost& host);
+  StallWatch(EventLoop& loop, const Settings& settings, int rank, const LastSubmission& last,
+             Counters& counters, StallWatchHost& host);
 
   // Call when an operation of the set has become pending. A timer checks later whether it is late.
   void watch(const ProcessSetPtr& set);
@@ -41,12 +41,6 @@ class StallWatch {
   }
   void answer(int from, const StallQuery& query, const ProcessSet* set);
   void on_answer(int from, const StallAnswer& answer);
-  void note_submission(const Operation& operation) {
-    const bool is_users = operation.name_id >= 0;
-    if (!is_users) return;
-    last_set_ = operation.process_set;
-    last_key_ = operation.key;
-  }
 
  private:
   struct Suspect {
@@ -65,11 +59,11 @@ class StallWatch {
   // Returns the suspects. Their names are views of strings in `names`.
   std::vector<StallReporter::Waiting> waiting(std::vector<std::string>& names) const;
   void log_waiting_ranks(int asker, int32_t set, std::span<const StallQuery::Late> missing);
-  std::string last_submitted() const;
 
   const std::chrono::milliseconds report_after_;
   const bool enabled_;
   const int rank_;
+  const LastSubmission& last_;
   Counters& counters_;
   StallWatchHost& host_;
   StallReporter reporter_;
@@ -77,8 +71,6 @@ class StallWatch {
   StallReporter::TimePoint checked_at_;
   std::map<int32_t, std::weak_ptr<ProcessSet>> sets_;
   std::map<std::pair<int32_t, std::string>, Suspect> suspects_;  // by set and key
-  int32_t last_set_ = ProcessSet::kWorld;
-  std::string last_key_;                        // of the user's operation that was submitted last
   StallReporter::TimePoint logged_waiting_at_;  // when it was logged that others wait for this rank
 };
 

@@ -314,9 +314,10 @@ class Launcher:
             for member in news.members:
                 self._kill_at.pop(member, None)
         elif news and self._outcomes.blame(
-            rank, news.culprit, is_lost=news.is_lost, running=self._running
+            rank, news.culprits, is_lost=news.is_lost, running=self._running
         ):
-            self._kill_at.setdefault(news.culprit, time.monotonic() + REPORT_SECONDS)
+            for culprit in news.culprits:
+                self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
 
     def _kill(self, rank: int) -> None:
         for host in self._hosts:

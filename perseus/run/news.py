@@ -1,4 +1,4 @@
-"""What a rank's engine reports on others: "3 lost", "3 left", or "met 0 1 2"."""
+"""What a rank's engine reports on others: "2 3 lost", "3 left", or "met 0 1 2"."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Met:
 
 @dataclass(frozen=True)
 class Accusation:
-    """Operations fail because of this rank, which is lost, or else has left."""
+    """Operations fail because of these ranks, which are lost, or else have left."""
 
-    culprit: int
+    culprits: list[int]
     is_lost: bool
 
 
@@ -33,7 +33,7 @@ def parse_news(message: bytes, speaker: int, size: int) -> Met | Accusation | No
         members = [ranks[word] for word in words[1:] if word in ranks]
         is_whole = len(members) == len(words) - 1 and speaker in members
         return Met(members) if is_whole else None
-    if len(words) != 2 or words[1] not in (b"lost", b"left"):
+    if len(words) < 2 or words[-1] not in (b"lost", b"left"):
         return None
-    culprit = ranks.get(words[0], speaker)
-    return None if culprit == speaker else Accusation(culprit, words[1] == b"lost")
+    culprits = [ranks.get(word, speaker) for word in words[:-1]]
+    return None if speaker in culprits else Accusation(culprits, words[-1] == b"lost")

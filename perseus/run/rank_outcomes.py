@@ -21,7 +21,8 @@ class RankOutcomes:
         self.least = least
         self._size = size
         self._statuses: dict[int, int] = {}  # by rank, for those that have exited
-        self._blames: dict[int, int] = {}  # from a rank to the rank that it blames, the latest one
+        # From a rank to the ranks that it blames, the latest ones.
+        self._blames: dict[int, frozenset[int]] = {}
         self._given_up_by: dict[int, set[int]] = defaultdict(set)
         self._failed: set[int] = set()
 
@@ -33,21 +34,25 @@ class RankOutcomes:
     def exited(self, rank: int, status: int) -> None:
         self._statuses[rank] = status
 
-    def blame(self, rank: int, culprit: int, *, is_lost: bool, running: Collection[int]) -> bool:
-        """Records that `rank` cannot go on because of `culprit`; returns whether to end the latter.
+    def blame(
+        self, rank: int, culprits: Collection[int], *, is_lost: bool, running: Collection[int]
+    ) -> bool:
+        """Records that `rank` cannot go on because of others; returns whether to end those.
 
-        The culprit has left, or if `is_lost` it is dead or has been silent for too long. It is
-        ended if the job goes on without it and all other running ranks blame it, too. If they
-        disagree, hosts may be cut off from each other, and there is no telling which side is right.
-        Then the ranks that do not reach the rendezvous of the survivors are left out there.
+        The culprits have left, or if `is_lost` they are dead, have been silent for too long, or
+        take no part. They are ended if the job goes on without them and all other running ranks
+        blame the same ones, too. If they disagree, hosts may be cut off from each other, and there
+        is no telling which side is right. Then the ranks that do not reach the rendezvous of the
+        survivors are left out there.
         """
-        self._blames[rank] = culprit
+        self._blames[rank] = blamed = frozenset(culprits)
         if not is_lost:
             return False
-        self._given_up_by[culprit].add(rank)
-        others = set(running) - {culprit}
-        agree = all(self._blames.get(other) == culprit for other in others)
-        return self.least is not None and culprit in running and agree
+        for culprit in blamed:
+            self._given_up_by[culprit].add(rank)
+        others = set(running) - blamed
+        agree = all(self._blames.get(other) == blamed for other in others)
+        return self.least is not None and not blamed.isdisjoint(running) and agree
 
     def met(self, ranks: Collection[int]) -> None:
         """Records that these ranks have met in a new world, so none of them is lost."""
@@ -66,10 +71,12 @@ class RankOutcomes:
 
     def why(self, victim: int) -> str:
         """Describes why a rank that blames another has failed."""
-        culprit = self._blames[victim]
+        return "blaming " + " and ".join(map(self._how, sorted(self._blames[victim])))
+
+    def _how(self, culprit: int) -> str:
         status = self._statuses.get(culprit)
         ended = "is still running" if status is None else f"had already exited with code {status}"
-        return f"blaming rank {culprit}, which {ended}"
+        return f"rank {culprit}, which {ended}"
 
     def have_been_given_up(self, ranks: Collection[int], left_out: Collection[int]) -> bool:
         """Returns whether every one of these ranks has been given up on by a rank not among them.

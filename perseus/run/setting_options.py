@@ -133,7 +133,8 @@ SETTING_OPTIONS = (
     SettingOption(
         ("--stall-check-shutdown-time-seconds",),
         "PERSEUS_STALL_SHUTDOWN_TIME_SECONDS",
-        "seconds until a stalled tensor ends the job",
+        "seconds until a stalled tensor ends the job, or with --min-np has the ranks given up that "
+        "take no part; 600 with --min-np",
         check=whole_number(0, 86400),
     ),
     SettingOption(

@@ -29,6 +29,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case ControlKind::kBroken: read_and_write<Broken>(bytes); break;
     case ControlKind::kStallQuery: read_and_write<StallQuery>(bytes); break;
     case ControlKind::kStallAnswer: read_and_write<StallAnswer>(bytes); break;
+    case ControlKind::kWaitQuery: read_and_write<WaitQuery>(bytes); break;
+    case ControlKind::kWaitAnswer: read_and_write<WaitAnswer>(bytes); break;
     default: break;
   }
   return 0;

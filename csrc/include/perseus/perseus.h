@@ -141,7 +141,9 @@ PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
 
 /** Joins the other ranks. Reads the settings from the environment. Blocks until all ranks have
  * joined or the start time-out ends. A second call without a shutdown in between does nothing.
- * options may be NULL. */
+ * Returns PERSEUS_INVALID_ARGUMENT in a process that a rank has started, forked or by exec, between
+ * its own perseus_init and shutdown: that process would take the rank's place. Says so in the
+ * environment, as PERSEUS_RANK_HELD_BY. options may be NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
 /** Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s;
  * other operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init

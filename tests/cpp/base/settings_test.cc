@@ -290,6 +290,21 @@ TEST(SettingsTest, AStallEndsNoJobBeforeItIsReported) {
   EXPECT_EQ(warnings.size(), 1u);
 }
 
+TEST(SettingsTest, AJobThatCanGoOnWithoutARankDoesNotWaitForItForEver) {
+  const auto limit = [](const Variables& variables) {
+    return read(variables).value().stall_shutdown_time;
+  };
+  EXPECT_EQ(limit({}), 0);
+  EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "0"}}), 0);
+  EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}}), 600);
+  EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}, {"PERSEUS_STALL_CHECK_TIME_SECONDS", "900"}}), 900);
+  for (const char* name :
+       {"PERSEUS_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"}) {
+    EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}, {name, "0"}}), 0) << name;
+    EXPECT_EQ(limit({{"PERSEUS_SURVIVORS", "1"}, {name, "45"}}), 45) << name;
+  }
+}
+
 TEST(SettingsTest, ReadsTheProcessEnvironment) {
   ASSERT_EQ(setenv("PERSEUS_SPIN_US", "77", 1), 0);
   Result<Settings> settings = Settings::from_environment();

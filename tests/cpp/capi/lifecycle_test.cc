@@ -182,6 +182,21 @@ TEST(Lifecycle, ADeadRankEndsTheOperationsOfAllOthersLongBeforeAnyTimeOut) {
   }
 }
 
+TEST(Lifecycle, AForkedChildMustNotTakeItsParentsRank) {
+  World(3).run([](int) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      const bool is_refused = perseus_init(nullptr) == PERSEUS_INVALID_ARGUMENT;
+      _exit(is_refused && perseus_is_initialized() == 0 ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+    Submission barrier(PERSEUS_BARRIER, "after");
+    REQUIRE(barrier.run() == PERSEUS_OK);
+  });
+}
+
 TEST(Lifecycle, AForkedChildHasNoEngineAndEndsInPeace) {
   World(2).run([](int rank) {
     const pid_t child = fork();

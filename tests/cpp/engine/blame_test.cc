@@ -53,6 +53,18 @@ TEST_F(BlameTest, ThisRankDoesNotAccuseItself) {
   EXPECT_EQ(heard(), "");
 }
 
+TEST_F(BlameTest, RanksThatAreGivenUpTogetherAreToldInOneLine) {
+  blame.set_rank(1, false, {2});
+  blame.tell_launcher();
+  EXPECT_EQ(heard(), "5 6 lost\n");
+}
+
+TEST_F(BlameTest, ARankThatIsGivenUpWithOthersAccusesNone) {
+  blame.set_rank(1, false, {0});
+  blame.tell_launcher();
+  EXPECT_EQ(heard(), "");
+}
+
 TEST_F(BlameTest, OperationsThatThisRanksShutdownEndsAccuseNobody) {
   blame.set_rank(1, true);
   blame.begin_shutdown();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <string>
 #include <vector>
 
@@ -165,6 +166,28 @@ TEST_P(EnginePartsTest, ABrokenWorldEndsEverythingEverywhere) {
           << status.message();
     }
     EXPECT_EQ(EngineRank::wait(rank.submit("later", 1)).code(), StatusCode::kAborted);
+  });
+}
+
+// A rank's GPU may hang, and each rank finds by itself that a collective does not end.
+TEST_P(EnginePartsTest, TheRankThatReportsATimeOutIsNotToBlameForIt) {
+  if (size() == 1) GTEST_SKIP() << "takes two";
+  ThreadRendezvous submitted(size());
+  run_engine_world(size(), [&](EngineRank& rank) {
+    ASSERT_TRUE(rank.parts().internal_operations.meet(20s).is_ok());
+    const OperationPtr operation = rank.submit("mine " + std::to_string(rank.rank()), 1);
+    ASSERT_TRUE(submitted.all_gather(rank.rank(), "", 60s).is_ok());
+    if (rank.rank() == 1) {
+      rank.loop().post([&] {
+        EXPECT_FALSE(rank.parts().termination.shard_failed(Status::timed_out("slow")).is_ok());
+      });
+    }
+    const Status status = EngineRank::wait(operation);
+    EXPECT_EQ(status.code(), StatusCode::kAborted);
+    EXPECT_NE(status.message().find("cannot go on: slow"), std::string::npos) << status.message();
+    std::promise<int> blamed;
+    rank.loop().post([&] { blamed.set_value(rank.parts().blame.rank()); });
+    EXPECT_EQ(blamed.get_future().get(), -1);
   });
 }
 

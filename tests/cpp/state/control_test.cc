@@ -45,12 +45,13 @@ TEST(Control, RoundDemandAndClosedArriveAsTheyWereSent) {
 }
 
 TEST(Control, BrokenArrivesAsItWasSent) {
-  const auto message = Broken{1, "lost rank 1", true}.write();
+  const auto message = Broken{1, "lost rank 1", true, {3, 4}}.write();
   const auto read = Broken::read(body(message, ControlKind::kBroken));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->rank, 1);
   EXPECT_EQ(read->why, "lost rank 1");
   EXPECT_TRUE(read->has_left);
+  EXPECT_EQ(read->others_lost, (std::vector<int32_t>{3, 4}));
 }
 
 TEST(Control, StallMessagesArriveAsTheyWereSent) {
@@ -79,6 +80,43 @@ TEST(Control, StallMessagesArriveAsTheyWereSent) {
   EXPECT_EQ(heard->last_submitted, answer.last_submitted);
 }
 
+WaitAnswer wait_answer() {
+  WaitAnswer answer;
+  answer.number = 3;
+  answer.has_it = true;
+  answer.has_joined = true;
+  answer.waited_ms = 1ull << 40;
+  answer.waits_for = "'allreduce.a'";
+  answer.ranks = {0, 2};
+  answer.last_submitted = "'allreduce.b'";
+  answer.idle_ms = 5;
+  return answer;
+}
+
+TEST(Control, QuestionsAboutWaitingAndTheirAnswersArriveAsTheyWereSent) {
+  const auto asked = WaitQuery{3, 600'000, 4, 12, "allreduce.a"}.write();
+  const auto query = WaitQuery::read(body(asked, ControlKind::kWaitQuery));
+  ASSERT_TRUE(query);
+  EXPECT_EQ(query->number, 3u);
+  EXPECT_EQ(query->limit_ms, 600'000u);
+  EXPECT_EQ(query->process_set, 4);
+  EXPECT_EQ(query->rounds, 12u);
+  EXPECT_EQ(query->key, "allreduce.a");
+
+  const WaitAnswer sent = wait_answer();
+  const auto answered = sent.write();
+  const auto heard = WaitAnswer::read(body(answered, ControlKind::kWaitAnswer));
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->number, 3u);
+  EXPECT_TRUE(heard->has_it);
+  EXPECT_TRUE(heard->has_joined);
+  EXPECT_EQ(heard->waited_ms, 1ull << 40);
+  EXPECT_EQ(heard->waits_for, sent.waits_for);
+  EXPECT_EQ(heard->ranks, sent.ranks);
+  EXPECT_EQ(heard->last_submitted, sent.last_submitted);
+  EXPECT_EQ(heard->idle_ms, 5u);
+}
+
 // Every message that ends too soon is refused, wherever it ends.
 template <typename Message>
 void expect_refused_when_cut(const Message& message) {
@@ -95,7 +133,9 @@ TEST(Control, WhatIsCutOffIsRefused) {
   leaving.why = "x";
   leaving.rounds = {{0, 1}};
   expect_refused_when_cut(leaving);
-  expect_refused_when_cut(Broken{1, "lost", false});
+  expect_refused_when_cut(Broken{1, "lost", false, {2}});
+  expect_refused_when_cut(WaitQuery{1, 2, 3, 4, "a"});
+  expect_refused_when_cut(wait_answer());
   expect_refused_when_cut(RoundDemand{1, 2});
   expect_refused_when_cut(Closed{1, 2, 3});
   StallQuery query;

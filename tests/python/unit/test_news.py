@@ -151,8 +151,9 @@ def test_descriptors_that_come_along_are_not_kept(news: NewsSocket) -> None:
 @pytest.mark.parametrize(
     ("message", "parsed"),
     [
-        (b"2 lost", Accusation(2, is_lost=True)),
-        (b"0 left\n", Accusation(0, is_lost=False)),
+        (b"2 lost", Accusation([2], is_lost=True)),
+        (b"0 2 lost", Accusation([0, 2], is_lost=True)),
+        (b"0 left\n", Accusation([0], is_lost=False)),
         (b"met 0 1 2", Met([0, 1, 2])),
         (b"met 1", Met([1])),
         *((junk, None) for junk in (b"", b" ", b"met", b"met 0", b"met 1 x", b"met 1 9", b"lost")),

@@ -38,6 +38,21 @@ print(f"attempt {attempt}: {total:g}", flush=True)
 """
 
 
+# Rank 1 forks a child that calls init, as a data loader's worker may that imports the script.
+CHILD = """
+import os, numpy, perseus_core as core
+core.init()
+if core.rank() == 1:
+    if (pid := os.fork()) == 0:
+        try: core.init()
+        except ValueError as error: print("child:", error, flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+total = core.allreduce(numpy.ones(1), core.ReduceOp.SUM, name="total")[0]
+print(f"total: {total:g}", flush=True)
+"""
+
+
 def run(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
     program.write_text(text)
@@ -69,3 +84,11 @@ def test_ranks_that_are_started_again_meet_though_a_child_is_left(tmp_path: Path
     assert result.returncode == 0, result.stderr
     assert "attempt 0" not in result.stdout
     assert result.stdout.count("attempt 1: 2") == 2
+
+
+def test_a_child_of_a_rank_cannot_take_its_place(tmp_path: Path) -> None:
+    result = run(tmp_path, CHILD)
+    assert result.returncode == 0, result.stderr
+    assert "child: this process was started by process" in result.stdout
+    assert "which is rank 1 of the job" in result.stdout
+    assert result.stdout.count("total: 2") == 2

@@ -21,7 +21,7 @@ struct RankHolderTest : testing::Test {
     setenv("PERSEUS_RANK", "1", 1);
     setenv("PERSEUS_SIZE", "3", 1);
     setenv("PERSEUS_RENDEZVOUS", "10.0.0.7:4711", 1);
-    setenv("PERSEUS_SECRET", "0102", 1);
+    setenv("PERSEUS_SECRET", "000102030405060708090a0b0c0d0e0f", 1);
   }
   ~RankHolderTest() override {
     give_back_rank();

@@ -14,6 +14,7 @@ void compress(Sha256State& state, const uint8_t* blocks, size_t count) {
 }  // namespace
 
 void Sha256::update(std::string_view bytes) {
+  if (bytes.empty()) return;  // there may be no address, and memcpy wants one
   total_bytes_ += bytes.size();
   if (pending_bytes_ != 0) {
     const size_t taken = std::min(bytes.size(), kBlockBytes - pending_bytes_);

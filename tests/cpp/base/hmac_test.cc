@@ -87,7 +87,7 @@ TEST(HmacSha256, MatchesRfc4231) {
 TEST(HmacKey, IsUsedForManyMessagesInPieces) {
   const HmacKey key("Jefe");
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(key.of("what do ya want ", {"for", "", " nothing?"}),
+    EXPECT_EQ(key.of("what do ya want ", {"for", std::string_view(), " nothing?"}),
               hmac_sha256("Jefe", "what do ya want for nothing?"));
   }
 }

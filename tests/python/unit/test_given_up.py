@@ -81,7 +81,7 @@ def test_several_that_hang_are_given_up_together(run_ranks: RunRanks) -> None:
 def test_too_few_are_left_without_those_that_hang(run_ranks: RunRanks) -> None:
     result = run(run_ranks, 3, TRAINING, "--min-np", "2", HANGS="0 2")
     assert result.returncode != 0
-    assert "1 ranks are left, but 2 are needed" in result.stderr
+    assert "too few ranks are left: 1 of at least 2" in result.stderr
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -20,8 +20,10 @@ def run(
 
     try:
         return perseus.run.run(function, args=args, num_proc=num_proc, hosts=hosts)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except RuntimeError as error:
-        # "SIGINT: ending 2 ranks"
+        # "SIGTERM: ending 2 ranks"
         name = str(error).partition(":")[0]
         if name not in signal.Signals.__members__:
             raise

@@ -60,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # for want of descriptors or processes, for example
         tell(str(error.strerror or error))
         return 1
-    if not launcher.is_stderr_read:
+    if status == 0 or not launcher.is_stderr_read:
         return status
-    if status and (note := note_on_lacking(request.command, launcher.last_lines())):
+    if note := note_on_lacking(request.command, launcher.last_lines()):
         say(options, note)
-    if status and NO_HOROVOD in launcher.last_lines():
+    if NO_HOROVOD in launcher.last_lines():
         say(
             options,
             "the program is written for Horovod; with --drop-in, `import horovod` gives Perseus",

@@ -87,6 +87,7 @@ class Launcher:
         self._outcomes = RankOutcomes(len(job.slots), job.least)
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
+        self._killed: set[int] = set()
         self._check_abandoned_at = NEVER
         self._feed: StdinFeed | None = None
         self._holds_back = False  # whether the ranks' output waits for our readers
@@ -320,6 +321,9 @@ class Launcher:
                 self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)
 
     def _kill(self, rank: int) -> None:
+        if rank in self._killed:
+            return  # and others have given up on it since
+        self._killed.add(rank)
         for host in self._hosts:
             if rank in self._running and rank in host.ranks:
                 self._note(

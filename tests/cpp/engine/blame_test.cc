@@ -56,7 +56,7 @@ TEST_F(BlameTest, ThisRankDoesNotAccuseItself) {
 TEST_F(BlameTest, RanksThatAreGivenUpTogetherAreToldInOneLine) {
   blame.set_rank(1, false, {2});
   blame.tell_launcher();
-  EXPECT_EQ(heard(), "5 6 lost\n");
+  EXPECT_EQ(heard(), "5 6 lost");
 }
 
 TEST_F(BlameTest, ARankThatIsGivenUpWithOthersAccusesNone) {

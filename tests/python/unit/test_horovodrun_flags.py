@@ -110,7 +110,7 @@ EFFECTS = {
     "--mpi-threads-disable": notes("only the engine's one thread calls MPI"),
     "--no-mpi-threads-disable": notes("only the engine's one thread calls MPI"),
     "--mpi-args": asks("mpi_args", "-q -x A", "-q -x A", note="changes nothing: it is for mpirun"),
-    "--tcp": asks("tcp", True, note="without --mpi, ranks use TCP anyway"),
+    "--tcp": asks("tcp", True, note="without --mpi, hosts reach each other by TCP"),
     "--binding-args": asks("binding_args", "-b c", "-b c", note="it is for mpirun"),
     "--num-nccl-streams": sets("PERSEUS_ALLREDUCE_STREAMS", "2", "2"),
     "--thread-affinity": sets("PERSEUS_THREAD_AFFINITY", "1", "1"),

@@ -1,7 +1,7 @@
-// What is said on a connection once both ends have proved themselves is authentic, too: each
-// message carries a MAC under a key that only this connection has, over a counter and the message.
-// So nobody in between can change, add, leave out, repeat or reorder a message unnoticed. What this
-// does not do is hide anything.
+// After both ends of a connection have proved themselves, their messages are authentic, too: each
+// carries a MAC under a key that only this connection has, over a counter and the message. So
+// nobody in between can change, add, leave out, repeat or reorder a message unnoticed. It hides
+// nothing.
 #pragma once
 
 #include <array>

@@ -171,7 +171,7 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
       }
       if (latest.is_ok()) latest = status;
     }
-    // What has been said there tells more than that nothing is said any more.
+    // An answer of an earlier round tells more than a time-out of this one.
     if (failure.is_ok() || latest.code() != StatusCode::kTimedOut) failure = latest;
     if (Clock::now() + pause >= deadline) {
       if (failure.code() == StatusCode::kInvalidArgument) {

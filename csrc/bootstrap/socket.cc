@@ -50,11 +50,14 @@ void set_option(const Socket& socket, int level, int name, int value) {
   setsockopt(socket.fd(), level, name, &value, sizeof(value));
 }
 
-// The same on both ends of a connection.
-std::string name_of(const sockaddr_storage& address, socklen_t size) {
+// The name of one end of a connection, which `get` finds. It is the same seen from both ends.
+std::string name_of(int fd, int (*get)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
   char host[NI_MAXHOST];
   char port[NI_MAXSERV];
-  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof(host), port,
+  if (get(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host), port,
                   sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "?";
   }
@@ -161,19 +164,9 @@ uint16_t Socket::local_port() const {
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
-std::string Socket::peer_name() const {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  const int failed = getpeername(fd(), reinterpret_cast<sockaddr*>(&address), &size);
-  return failed != 0 ? "?" : name_of(address, size);
-}
+std::string Socket::peer_name() const { return name_of(fd(), getpeername); }
 
-std::string Socket::local_name() const {
-  sockaddr_storage address{};
-  socklen_t size = sizeof(address);
-  const int failed = getsockname(fd(), reinterpret_cast<sockaddr*>(&address), &size);
-  return failed != 0 ? "?" : name_of(address, size);
-}
+std::string Socket::local_name() const { return name_of(fd(), getsockname); }
 
 Status Socket::wait_for(short poll_events, Clock::time_point deadline) {
   while (true) {

@@ -3,12 +3,10 @@
 // the other side has proved itself, each acts on nothing that it says.
 //
 //   acceptor  -> Greeting      its nonce
-//   initiator -> Introduction  its rank, the rank and the address that it has called, its nonce,
-//   and
+//   initiator -> Introduction  its rank, the rank and address that it has called, its nonce, and
 //                              its proof: an HMAC over the greeting and all of that
 //   acceptor  -> Welcome       its verdict, and the first tag of the session
-//   initiator -> Confirmation  a tag, too: it has the welcome. The connection now belongs to a
-//   link.
+//   initiator -> Confirmation  a tag, too: it has the welcome, and a link takes the connection
 //
 // The keys of the session come from the secret, the greeting and the introduction. So the tag of
 // the welcome proves that the acceptor knows the secret, and control messages have tags under the
@@ -77,7 +75,7 @@ struct Confirmation {
   MessageTag tag{};
 };
 
-// Of the address and port, or of the name of a Unix socket.
+// Returns the digest of the address and port, or of the name of a Unix socket.
 Sha256Digest digest_of(const Endpoint& where);
 
 Mac prove(std::string_view secret, const Greeting& greeting, const Hello& hello);

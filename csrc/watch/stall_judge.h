@@ -64,7 +64,7 @@ class StallJudge {
   void check();
   std::optional<Wait> longest_wait() const;
   bool has_joined() const;
-  // What this rank says of itself, but for the operation that it is asked about.
+  // This rank's words on itself, but for the operation that it is asked about.
   WaitAnswer own_answer() const;
   void ask(const Wait& wait, std::chrono::milliseconds limit);
   void conclude();

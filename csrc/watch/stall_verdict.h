@@ -20,14 +20,14 @@
 
 namespace perseus {
 
-// What a rank that asks has learnt.
+// The answers that a rank has to its question.
 struct Stall {
   int rank = 0;  // that asks
   std::chrono::milliseconds limit{0};
   // Its operation that has waited for longest, as it is to be shown, and the ranks that it takes.
   std::string name;
   std::vector<int> ranks;
-  // What each rank of the world says, this one's words included; nothing: it has not answered.
+  // From each rank of the world, also from this one; nothing: it has not answered.
   std::vector<std::optional<WaitAnswer>> answers;
 };
 

@@ -24,7 +24,6 @@ First each side proves to the other that it knows the key, which is never sent:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import functools
 import json
@@ -71,8 +70,6 @@ AS_AGENT, AS_LAUNCHER = b"perseusrun agent", b"perseusrun launcher"
 # The variables by which MPI's launchers tell a rank: Open MPI, MVAPICH, MPICH and its family, PMIx.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _PIECE = 65536
 _LARGE_PIECE = 1 << 20
 _MOST_NEWS = 1000  # messages that are read of a rank that has ended
@@ -101,7 +98,6 @@ class Agent:
         self._job = job
         payload_bytes = job["payload_bytes"]
         self._payload = _receive_file(payload_bytes) if payload_bytes else None
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}  # by process id
         self._threads = threads_of_a_rank(job["local_size"], is_shared=job["shares_processors"])
@@ -112,7 +108,7 @@ class Agent:
         self._holds = False  # whether to leave the ranks' output in their pipes
 
     def run(self) -> None:
-        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        processes.adopt_orphans()
         wakeup_read, wakeup_write = os.pipe()
         for end in (wakeup_read, wakeup_write):
             os.set_blocking(end, False)
@@ -236,7 +232,7 @@ class Agent:
 
     def _in_child(self) -> None:
         """Runs before exec. The rank must not outlive the agent, and must not ignore signals."""
-        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        processes.end_with_parent(signal.SIGKILL)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
 

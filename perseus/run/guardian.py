@@ -5,7 +5,6 @@ An agent imports this; it needs only the standard library.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -18,8 +17,6 @@ if TYPE_CHECKING or __package__:
 else:  # in an agent, which is run by its path
     import processes
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _SECONDS = 1.0  # for processes to be gone that have been killed
 
 
@@ -32,12 +29,11 @@ def guard(ignored: Sequence[signal.Signals]) -> None:
     Args:
       ignored: signals that the parent ignores.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    processes.adopt_orphans()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        processes.end_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             sys.exit(1)  # it was killed before the kernel knew
         return

@@ -4,7 +4,12 @@ library."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def about(process: int) -> list[bytes]:
@@ -57,6 +62,16 @@ def is_ancestor(process: int, other: int) -> bool:
         if other == process:
             return True
     return False
+
+
+def adopt_orphans() -> None:
+    """Has this process become the parent of what its descendants leave behind."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent(number: int) -> None:
+    """Has the kernel send this process the signal when its parent ends, also after an exec."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def kill(process: int, number: int) -> None:

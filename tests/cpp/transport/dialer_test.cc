@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -90,6 +91,18 @@ class DialerTest : public testing::Test {
     return outcome;
   }
 
+  // Dials two endpoints; the first is served by `answer`, and the second by the rank.
+  void expect_rank_is_found_after(const std::function<void(Rank&)>& answer) {
+    Rank stranger(name("stranger"));
+    Rank rank(name("behind it"));
+    std::thread speaks([&] { answer(stranger); });
+    std::thread answers([&] { rank.shake_hands(rank.accept(), credentials_, milliseconds(0)); });
+    const Result<ProvenConnection> connection = dial({stranger.where(), rank.where()}, seconds(30));
+    speaks.join();
+    answers.join();
+    EXPECT_TRUE(connection.is_ok()) << connection.status().message();
+  }
+
   static std::string name(const char* of) {
     return "perseus-dialer-" + std::to_string(getpid()) + "-" + of;
   }
@@ -131,35 +144,21 @@ TEST_F(DialerTest, AfterARefusalTheNextEndpointIsTried) {
   EXPECT_TRUE(connection.is_ok()) << connection.status().message();
 }
 
-// What is said at a wrong address ends nothing: the rank may be at the next one.
+// Words at a wrong address end nothing: the rank may be at the next one.
 TEST_F(DialerTest, AStrangerAtOneEndpointDoesNotEndTheLink) {
   const std::string greeting(bytes_of(Greeting{}));
   for (const std::string& bytes :
        {std::string("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"), std::string("no"),
         greeting + std::string(sizeof(Welcome), 'w'), greeting}) {
-    Rank stranger(name("stranger"));
-    Rank rank(name("behind it"));
-    std::thread babbles([&] { stranger.babble(stranger.accept(), bytes); });
-    std::thread answers([&] { rank.shake_hands(rank.accept(), credentials_, milliseconds(0)); });
-    const Result<ProvenConnection> connection = dial({stranger.where(), rank.where()}, seconds(30));
-    babbles.join();
-    answers.join();
-    EXPECT_TRUE(connection.is_ok()) << connection.status().message();
+    expect_rank_is_found_after([&](Rank& stranger) { stranger.babble(stranger.accept(), bytes); });
   }
 }
 
 TEST_F(DialerTest, WhoPassesMessagesOnIsPassedBy) {
-  Rank relay(name("relay"));
-  Rank rank(name("the rank"));
   // The rank has seen that another address was called.
-  std::thread relays([&] {
+  expect_rank_is_found_after([&](Rank& relay) {
     relay.shake_hands(relay.accept(), credentials_, milliseconds(0), Welcome::kNotCalledHere);
   });
-  std::thread answers([&] { rank.shake_hands(rank.accept(), credentials_, milliseconds(0)); });
-  const Result<ProvenConnection> connection = dial({relay.where(), rank.where()}, seconds(30));
-  relays.join();
-  answers.join();
-  EXPECT_TRUE(connection.is_ok()) << connection.status().message();
 }
 
 TEST_F(DialerTest, ARankThatHasGivenUpItsLinkIsBelieved) {

@@ -1,17 +1,17 @@
 #include "base/world_key.h"
 
+#include <array>
+#include <cassert>
 #include <cstdint>
 #include <cstring>
 
 namespace perseus {
 namespace {
 
-template <typename Number>
-void append(std::string& text, Number number) {
-  char bytes[sizeof number];
-  std::memcpy(bytes, &number, sizeof number);
-  text.append(bytes, sizeof bytes);
-}
+struct Number {
+  uint64_t value;
+  std::string_view view() const { return {reinterpret_cast<const char*>(&value), sizeof value}; }
+};
 
 std::string_view view(const Mac& mac) {
   return {reinterpret_cast<const char*>(mac.data()), mac.size()};
@@ -21,9 +21,7 @@ std::string_view view(const Mac& mac) {
 Mac key_of(std::string_view secret, std::span<const std::string> introductions) {
   Sha256 transcript;
   for (const std::string& introduction : introductions) {
-    std::string length;
-    append(length, uint64_t{introduction.size()});
-    transcript.update(length);
+    transcript.update(Number{introduction.size()}.view());
     transcript.update(introduction);
   }
   const Mac extracted = HmacKey("perseus world").of(secret);
@@ -31,15 +29,30 @@ Mac key_of(std::string_view secret, std::span<const std::string> introductions) 
       .of("perseus tags of a world ", {view(transcript.finish()), {"\x01", 1}});
 }
 
-// All that says where one field ends and the next begins, so that no two lists of fields are
-// tagged as the same bytes.
-std::string frame_of(std::string_view purpose, std::initializer_list<std::string_view> fields) {
-  std::string frame(purpose);
-  frame += '\0';
-  append(frame, uint64_t{fields.size()});
-  for (const std::string_view field : fields) append(frame, uint64_t{field.size()});
-  return frame;
-}
+// The purpose, and where one field ends and the next begins: so no two lists of fields are tagged
+// as the same bytes. Allocates nothing, since an operation's tags are made on the steady path.
+class Frame {
+ public:
+  Frame(std::string_view purpose, std::initializer_list<std::string_view> fields) {
+    assert(purpose.size() < kMostPurpose && fields.size() <= kMostFields &&
+           "make the frame larger");
+    append(purpose);
+    append({"\0", 1});
+    for (const std::string_view field : fields) append(Number{field.size()}.view());
+  }
+  std::string_view view() const { return {bytes_.data(), size_}; }
+
+ private:
+  static constexpr size_t kMostPurpose = 32, kMostFields = 8;
+
+  void append(std::string_view bytes) {
+    bytes.copy(bytes_.data() + size_, bytes.size());
+    size_ += bytes.size();
+  }
+
+  std::array<char, kMostPurpose + kMostFields * sizeof(uint64_t)> bytes_;
+  size_t size_ = 0;
+};
 
 }  // namespace
 
@@ -48,15 +61,10 @@ WorldKey::WorldKey(std::string_view secret, std::span<const std::string> introdu
 
 MessageTag WorldKey::tag(std::string_view purpose,
                          std::initializer_list<std::string_view> fields) const {
-  const Mac mac = key_.of(frame_of(purpose, fields), fields);
+  const Mac mac = key_.of(Frame(purpose, fields).view(), fields);
   MessageTag tag;
   std::memcpy(tag.data(), mac.data(), tag.size());
   return tag;
-}
-
-bool WorldKey::is_tag(std::string_view tag, std::string_view purpose,
-                      std::initializer_list<std::string_view> fields) const {
-  return equal_in_constant_time(tag, perseus::view(this->tag(purpose, fields)));
 }
 
 }  // namespace perseus

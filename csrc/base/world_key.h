@@ -25,12 +25,9 @@ class WorldKey {
   // two worlds of one job, which has one secret, have different keys.
   WorldKey(std::string_view secret, std::span<const std::string> introductions);
 
-  // The tag of these fields. `purpose` keeps tags for different uses apart; it holds no zero byte.
+  // The tag of these fields, of which there are eight at most. `purpose` keeps tags for different
+  // uses apart; it is short and holds no zero byte. Compare tags by equal_in_constant_time.
   MessageTag tag(std::string_view purpose, std::initializer_list<std::string_view> fields) const;
-  // Returns whether `tag` is that of these fields. Its time does not depend on where the tag
-  // differs.
-  bool is_tag(std::string_view tag, std::string_view purpose,
-              std::initializer_list<std::string_view> fields) const;
 
  private:
   HmacKey key_;

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/part_digests.h"
 #include "base/world_key.h"
 #include "capi/c_status.h"
 #include "capi/process.h"
@@ -17,6 +18,9 @@ using perseus::to_c;
 static_assert(PERSEUS_PROOF_BYTES == sizeof(MessageTag));
 
 namespace {
+
+// From here on it is faster to digest a message by parts.
+constexpr size_t kLargeBytes = 4 * perseus::kDigestedPartBytes;
 
 Status check(const Engine* engine, const perseus_message_t* message, const void* proof) {
   if (message == nullptr || message->struct_size < sizeof *message) {
@@ -42,12 +46,16 @@ std::string_view bytes_of(const T& value) {
 }
 
 MessageTag tag_of(const Engine& engine, const perseus_message_t& message) {
-  return engine.world_key().tag("message",
-                                {bytes_of(message.process_set),
-                                 bytes_of(message.sender),
-                                 message.what,
-                                 bytes_of(message.sequence),
-                                 {static_cast<const char*>(message.data), message.bytes}});
+  std::string_view data(static_cast<const char*>(message.data), message.bytes);
+  const uint64_t bytes = data.size();
+  std::string digests;
+  if (bytes >= kLargeBytes) {
+    digests = perseus::digests_of_parts(data, engine.topology().processor_share);
+    data = digests;
+  }
+  return engine.world_key().tag(
+      "message", {bytes_of(message.process_set), bytes_of(message.sender), message.what,
+                  bytes_of(message.sequence), bytes_of(bytes), data});
 }
 
 }  // namespace

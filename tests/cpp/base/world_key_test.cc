@@ -16,7 +16,7 @@ const Introductions kRanks = {"of rank 0", "of rank 1"};
 TEST(WorldKeyTest, RanksOfAWorldHaveTheSameKey) {
   const WorldKey one("secret", kRanks);
   const WorldKey other("secret", kRanks);
-  EXPECT_TRUE(other.is_tag(view(one.tag("use", {"bytes"})), "use", {"bytes"}));
+  EXPECT_EQ(one.tag("use", {"bytes"}), other.tag("use", {"bytes"}));
 }
 
 TEST(WorldKeyTest, OtherSecretsAndOtherWorldsHaveOtherKeys) {
@@ -33,8 +33,8 @@ TEST(WorldKeyTest, OtherSecretsAndOtherWorldsHaveOtherKeys) {
 
 TEST(WorldKeyTest, TagsForDifferentUsesDiffer) {
   const WorldKey key("secret", kRanks);
-  EXPECT_FALSE(key.is_tag(view(key.tag("use", {"bytes"})), "another", {"bytes"}));
-  EXPECT_FALSE(key.is_tag(view(key.tag("use", {"bytes"})), "us", {"e", "bytes"}));
+  EXPECT_NE(key.tag("use", {"bytes"}), key.tag("another", {"bytes"}));
+  EXPECT_NE(key.tag("use", {"bytes"}), key.tag("us", {"e", "bytes"}));
 }
 
 TEST(WorldKeyTest, AFieldEndsWhereItEnds) {
@@ -51,19 +51,13 @@ TEST(WorldKeyTest, AFieldEndsWhereItEnds) {
 TEST(WorldKeyTest, EveryBitCounts) {
   const WorldKey key("secret", kRanks);
   const std::string bytes(200, 'x');
-  MessageTag tag = key.tag("use", {bytes});
+  std::set<MessageTag> tags = {key.tag("use", {bytes})};
   for (size_t i = 0; i < bytes.size(); ++i) {
     std::string altered = bytes;
     altered[i] ^= 1;
-    EXPECT_FALSE(key.is_tag(view(tag), "use", {altered})) << i;
+    tags.insert(key.tag("use", {altered}));
   }
-  for (char& byte : tag) {
-    byte ^= 1;
-    EXPECT_FALSE(key.is_tag(view(tag), "use", {bytes}));
-    byte ^= 1;
-  }
-  EXPECT_TRUE(key.is_tag(view(tag), "use", {bytes}));
-  EXPECT_FALSE(key.is_tag(view(tag).substr(1), "use", {bytes}));
+  EXPECT_EQ(tags.size(), bytes.size() + 1);
 }
 
 TEST(WorldKeyTest, ItIsNotTheKeyOfAConnection) {

@@ -6,11 +6,12 @@ import re
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 
 import cloudpickle
 import pytest
 from netlab import Hosts
-from wiretap import Change, on_the_wire_of
+from wiretap import Change, on_the_wire_of, whole_packets
 
 ADAPTERS = ("torch", "tensorflow")
 PLACES = {2: "0:1,1:1", 3: "0:2,1:1", 4: "0:2,1:2"}
@@ -45,11 +46,17 @@ ALLGATHER = """
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def packets(lab: None) -> Iterator[None]:
+    with whole_packets(4):
+        yield
+
+
 def run(hosts: Hosts, ranks: int, adapter: str, calls: str, change: Change) -> str:
     """Returns what the ranks printed; the program on host 1's wire makes this change."""
     program = hosts.folder / "program.py"
     program.write_text(PROGRAM.format(adapter=adapter, calls=calls.strip()))
-    with on_the_wire_of(1, 4, change):
+    with on_the_wire_of(1, change):
         result = hosts.run(
             PLACES[ranks], sys.executable, str(program), timeout=120, CUDA_VISIBLE_DEVICES=""
         )

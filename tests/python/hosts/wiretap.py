@@ -22,24 +22,39 @@ _TAP, _NEAR = f"{_LAB}-tap", f"{_LAB}-near"
 _EVERY_PROTOCOL = 3  # ETH_P_ALL
 _ETHERNET, _IPV4, _TCP = 14, 0x0800, 6
 
-# Has a host compute checksums and cut its data into packets itself, in place of a network card
-# that does not exist here: SIOCETHTOOL with ETHTOOL_STXCSUM, ETHTOOL_STSO and ETHTOOL_SGSO.
-_WITHOUT_OFFLOADS = """
-import array, fcntl, socket, struct
+# SIOCETHTOOL with ETHTOOL_STXCSUM, ETHTOOL_STSO and ETHTOOL_SGSO.
+_SETS_OFFLOADS = """
+import array, fcntl, socket, struct, sys
 with socket.socket() as any_socket:
     for command in (0x17, 0x1f, 0x24):
-        value = array.array("B", struct.pack("II", command, 0))
+        value = array.array("B", struct.pack("II", command, int(sys.argv[1])))
         request = struct.pack("16sP16x", b"eth0", value.buffer_info()[0])
         fcntl.ioctl(any_socket, 0x8946, request)
 """
 
 
 @contextlib.contextmanager
-def on_the_wire_of(host: int, hosts: int, change: Change) -> Iterator[None]:
-    """Puts `change` between a host of the lab, which has this many, and all the others."""
-    for one in range(hosts):
-        at = [str(NETLAB), "at", str(one), sys.executable, "-c", _WITHOUT_OFFLOADS]
-        subprocess.run(at, check=True)
+def whole_packets(hosts: int) -> Iterator[None]:
+    """The lab's hosts compute checksums and cut their data into packets themselves.
+
+    Otherwise they leave both to a network card, which does not exist here.
+    """
+    _set_offloads(hosts, False)
+    try:
+        yield
+    finally:
+        _set_offloads(hosts, True)
+
+
+def _set_offloads(hosts: int, on: bool) -> None:
+    for host in range(hosts):
+        at = [str(NETLAB), "at", str(host), sys.executable, "-c", _SETS_OFFLOADS]
+        subprocess.run([*at, str(int(on))], check=True)
+
+
+@contextlib.contextmanager
+def on_the_wire_of(host: int, change: Change) -> Iterator[None]:
+    """Puts `change` between a host of the lab and all the others, within `whole_packets`."""
     wire = f"{_LAB}-v{host}"
     _ip("link", "add", _TAP, "type", "veth", "peer", "name", _NEAR)
     try:

@@ -146,6 +146,30 @@ def test_what_came_in_an_earlier_call_is_refused(run_ranks: RunRanks, act: str) 
     run_altered(run_ranks, 2, twice, 4, "array[:] = seen[1].reshape(-1)")
 
 
+def test_an_older_length_is_an_error_on_all_ranks(run_ranks: RunRanks) -> None:
+    """It takes no more memory than that call took. The engine sees that the shapes differ."""
+    script = """
+broadcast(b"bytes")
+try:
+    broadcast(b"more bytes")
+    print("not noticed", flush=True)
+except core.MismatchError as error:
+    assert "rank 1 submitted uint8[21], rank 0 uint8[26]" in str(error), error
+assert broadcast(b"others") == b"others"
+print("well", flush=True)
+"""
+    altered = ALTER.format(operation=3, change="array[:] = seen[0]")
+    result = run_ranks(2, BEGIN + altered + script)
+    all_well(result, 2)
+    assert "not noticed" not in result.stdout
+    twice = """
+def act():
+    allgather(b"bytes")
+    allgather(b"more bytes")
+"""
+    run_altered(run_ranks, 2, twice, 3, "array[:32] = seen[0].reshape(-1)[:32]")
+
+
 def test_bytes_for_one_use_are_not_taken_for_another(run_ranks: RunRanks) -> None:
     for act in ("broadcast", "allgather"):
         script = f"""
@@ -175,6 +199,39 @@ print("well", flush=True)
     result = run_ranks(3, BEGIN + script)
     all_well(result, 3)
     assert "done outside" not in result.stdout
+
+
+def test_elastic_training_goes_on_in_a_new_world(run_ranks: RunRanks) -> None:
+    """Whoever has changed the object may be gone by then; if not, the next one is refused, too."""
+    script = """
+import perseus.torch.horovod as hvd
+import torch
+from perseus_core import proven
+
+real, altered = proven.Call._broadcast, []
+
+def broadcast_altered(call, array, root, name):
+    sequence = real(call, array, root, name)
+    if hvd.rank() == 1 and not altered:
+        altered.append(array)
+        array[0] ^= 1
+    return sequence
+
+@hvd.elastic.run
+def train(state):
+    for state.epoch in range(state.epoch, 3):
+        hvd.allreduce(torch.ones(1), name="gradient")
+        state.commit()
+
+proven.Call._broadcast = broadcast_altered
+hvd.init()
+train(hvd.elastic.TorchState(epoch=0))
+assert len(altered) == (hvd.rank() == 1)
+print("well", flush=True)
+"""
+    result = run_ranks(3, script)
+    all_well(result, 3)
+    assert "rank 1 on localhost cannot go on: the length of broadcast_object" in result.stderr
 
 
 def test_before_init_it_is_an_error() -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 
 #include "base/world_key.h"
 #include "collectives/scratch_array.h"

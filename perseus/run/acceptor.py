@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from perseus.run import agent
+from perseus.run import call_back
 
 PROOF_SECONDS = 5.0
 # An agent of the job has proved itself by then. When there are too many callers, others must go.
@@ -33,7 +33,7 @@ class _Caller:
     connection: socket.socket
     address: str
     came: float = field(default_factory=time.monotonic)
-    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(agent.CHALLENGE_BYTES))
+    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(call_back.CHALLENGE_BYTES))
     answer: bytes = b""
 
 
@@ -121,7 +121,7 @@ class Acceptor:
         connection.setblocking(False)
         caller = _Caller(connection, str(address[0]))
         try:
-            agent.keep_alive(connection)
+            call_back.keep_alive(connection)
             connection.send(caller.challenge)
         except OSError:
             connection.close()
@@ -148,7 +148,7 @@ class Acceptor:
         """Reads a caller's answer and nothing after it, which belongs to the agent's protocol."""
         if caller not in self._callers:
             return  # dropped since the selector reported it
-        length = agent.HELLO.size + agent.PROOF_BYTES
+        length = call_back.HELLO.size + call_back.PROOF_BYTES
         try:
             data = caller.connection.recv(length - len(caller.answer))
         except BlockingIOError:
@@ -162,12 +162,12 @@ class Acceptor:
             self._verify(caller)
 
     def _verify(self, caller: _Caller) -> None:
-        hello, proof = caller.answer[: agent.HELLO.size], caller.answer[agent.HELLO.size :]
-        rank, _, name = agent.HELLO.unpack(hello)
-        expected = agent.proof(self._key, agent.AS_AGENT, caller.challenge, hello)
+        hello, proof = caller.answer[: call_back.HELLO.size], caller.answer[call_back.HELLO.size :]
+        rank, _, name = call_back.HELLO.unpack(hello)
+        expected = call_back.proof(self._key, call_back.AS_AGENT, caller.challenge, hello)
         if not hmac.compare_digest(proof, expected) or rank not in self._awaited:
             return self._forget(caller)
-        welcome = agent.proof(self._key, agent.AS_LAUNCHER, caller.challenge, hello)
+        welcome = call_back.proof(self._key, call_back.AS_LAUNCHER, caller.challenge, hello)
         try:
             caller.connection.send(welcome)
         except OSError:

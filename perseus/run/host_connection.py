@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from perseus.run import agent
+from perseus.run import agent_protocol as protocol
 from perseus.run.flag_values import words
+from perseus.run.rank_process import widen
 
 JobDescription = dict[str, Any]  # sent to an agent as JSON
 
@@ -153,27 +155,27 @@ class AgentConnection:
 
     def terminate(self) -> None:
         """Tells the agent to end its ranks."""
-        self._tell(agent.TERMINATE)
+        self._tell(protocol.TERMINATE)
 
     def kill(self, rank: int) -> None:
         """Tells the agent to kill one rank."""
-        self._tell(agent.KILL + agent.RANK.pack(rank))
+        self._tell(protocol.KILL + protocol.RANK.pack(rank))
 
     def kill_all(self) -> None:
         """Tells the agent to kill its ranks and all that they have started, now."""
-        self._tell(agent.KILL_ALL)
+        self._tell(protocol.KILL_ALL)
 
     def hold(self, holds: bool) -> None:
         """Tells the agent to leave output in the ranks' pipes, or to send it on."""
-        self._tell(agent.HOLD if holds else agent.GO_ON)
+        self._tell(protocol.HOLD if holds else protocol.GO_ON)
 
     def signal(self, number: int) -> None:
         """Tells the agent to send a signal to each of its ranks."""
-        self._tell(agent.SIGNAL + agent.NUMBER.pack(number))
+        self._tell(protocol.SIGNAL + protocol.NUMBER.pack(number))
 
     def feed(self, data: bytes) -> None:
         """Gives the agent of rank 0 something for that rank's stdin, which ends with b""."""
-        self._tell(agent.INPUT + agent.COUNT.pack(len(data)) + data)
+        self._tell(protocol.INPUT + protocol.COUNT.pack(len(data)) + data)
 
     def _tell(self, command: bytes) -> None:
         self._outgoing.append(memoryview(command))
@@ -195,22 +197,22 @@ class AgentConnection:
         self._incoming += data
         if not self.ready:
             # The greeting of a login shell may come first.
-            end_of_greeting = self._incoming.find(agent.MAGIC)
+            end_of_greeting = self._incoming.find(protocol.MAGIC)
             if end_of_greeting < 0:
-                del self._incoming[: 1 - len(agent.MAGIC)]
+                del self._incoming[: 1 - len(protocol.MAGIC)]
                 return
             self.ready = True
-            del self._incoming[: end_of_greeting + len(agent.MAGIC)]
+            del self._incoming[: end_of_greeting + len(protocol.MAGIC)]
         yield from self._frames()
 
     def _frames(self) -> Iterator[Frame]:
         begin = 0
-        while len(self._incoming) - begin >= agent.HEADER.size:
-            kind, rank, length = agent.HEADER.unpack_from(self._incoming, begin)
-            end = begin + agent.HEADER.size + length
+        while len(self._incoming) - begin >= protocol.HEADER.size:
+            kind, rank, length = protocol.HEADER.unpack_from(self._incoming, begin)
+            end = begin + protocol.HEADER.size + length
             if len(self._incoming) < end:
                 break
-            payload = bytes(self._incoming[begin + agent.HEADER.size : end])
+            payload = bytes(self._incoming[begin + protocol.HEADER.size : end])
             begin = end
             yield Frame(kind, rank, payload)
         del self._incoming[:begin]
@@ -247,7 +249,7 @@ class HostConnection(AgentConnection):
         assert self._process.stdin and self._process.stdout and self._process.stderr
         super().__init__(host, ranks, self._process.stdin, self._process.stdout, job, payload)
         for end in (self._process.stdin, self._process.stdout):
-            agent.widen(end.fileno())
+            widen(end.fileno())
         self.stderr = self._process.stderr
         os.set_blocking(self.stderr.fileno(), False)
 

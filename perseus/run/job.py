@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from perseus.run import agent
+from perseus.run import agent_protocol as protocol
 from perseus.run.ending import (
     AGENT_SECONDS,
     DEFAULT_GRACE_SECONDS,
@@ -290,19 +290,19 @@ class Launcher:
             self._lost(host)
 
     def _handle(self, host: AgentConnection, frame: Frame) -> None:
-        if frame.kind in (agent.STDOUT, agent.STDERR):
+        if frame.kind in (protocol.STDOUT, protocol.STDERR):
             self._output.write(
-                frame.rank, "stdout" if frame.kind == agent.STDOUT else "stderr", frame.payload
+                frame.rank, "stdout" if frame.kind == protocol.STDOUT else "stderr", frame.payload
             )
-        elif frame.kind == agent.NEWS:
+        elif frame.kind == protocol.NEWS:
             self._take_news(frame.rank, parse_news(frame.payload, frame.rank, len(self._job.slots)))
-        elif frame.kind == agent.RESULT:
+        elif frame.kind == protocol.RESULT:
             self.results[frame.rank].append(frame.payload)
-        elif frame.kind == agent.INPUT_TAKEN and self._feed:
-            self._feed.taken(agent.COUNT.unpack(frame.payload)[0])
-        elif frame.kind == agent.EXIT:
+        elif frame.kind == protocol.INPUT_TAKEN and self._feed:
+            self._feed.taken(protocol.COUNT.unpack(frame.payload)[0])
+        elif frame.kind == protocol.EXIT:
             self._exited(host, frame.rank, int(frame.payload))
-        elif frame.kind == agent.ERROR:
+        elif frame.kind == protocol.ERROR:
             self._running.pop(frame.rank, None)
             self._fail(
                 frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127

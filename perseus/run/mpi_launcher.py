@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perseus.run import agent
 from perseus.run.acceptor import Acceptor
+from perseus.run.call_back import CALL_BACK
 from perseus.run.ending import AGENT_SECONDS
 from perseus.run.environment import torch_environment
 from perseus.run.host_connection import AGENT, AgentConnection
@@ -85,7 +85,7 @@ class MpiLauncher(Launcher):
         command = list(self._mpirun_command([*AGENT, "--call-back"]))
         self._log(shlex.join(command))
         environment = {**os.environ, **self._job.environment}
-        environment[agent.CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
+        environment[CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
         for name, value in self._mpirun_environment.items():
             environment.pop(name, None)  # so that the variable comes last
             environment[name] = value

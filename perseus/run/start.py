@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perseus.run.agent import CALL_BACK, THREADS
+from perseus.run.agent_protocol import THREADS
+from perseus.run.call_back import CALL_BACK
 from perseus.run.checks import (
     check_files_of_rank_0,
     check_interfaces,

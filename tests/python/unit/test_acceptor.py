@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from perseus.run import acceptor, agent
+from perseus.run import acceptor, call_back
 from perseus.run.acceptor import Acceptor
 
 KEY = "ab" * 32
@@ -48,7 +48,7 @@ class House:
 
     def challenge(self, caller: socket.socket) -> bytes:
         self.attend(lambda: is_greeted(caller))
-        return caller.recv(agent.CHALLENGE_BYTES)
+        return caller.recv(call_back.CHALLENGE_BYTES)
 
     def close(self) -> None:
         self.acceptor.close()
@@ -76,10 +76,10 @@ def descriptors(limit: int) -> Iterator[None]:
 
 def answer(challenge: bytes, claimed: int = 0, proved: int = 0, key: str = KEY) -> bytes:
     """Returns the answer of a caller that claims a rank; the proof may be for another, or wrong."""
-    own = bytes(agent.CHALLENGE_BYTES)
-    hello = agent.HELLO.pack(proved, own, b"h1")
-    proof = agent.proof(key, agent.AS_AGENT, challenge, hello)
-    return agent.HELLO.pack(claimed, own, b"h1") + proof
+    own = bytes(call_back.CHALLENGE_BYTES)
+    hello = call_back.HELLO.pack(proved, own, b"h1")
+    proof = call_back.proof(key, call_back.AS_AGENT, challenge, hello)
+    return call_back.HELLO.pack(claimed, own, b"h1") + proof
 
 
 def is_greeted(caller: socket.socket) -> bool:
@@ -104,7 +104,7 @@ def test_an_agent_enters_and_is_answered(house: House) -> None:
         caller.send(piece)
     house.attend(lambda: bool(house.entered))
     assert house.entered == [(0, "h1")]
-    expected = agent.proof(KEY, agent.AS_LAUNCHER, challenge, said[: agent.HELLO.size])
+    expected = call_back.proof(KEY, call_back.AS_LAUNCHER, challenge, said[: call_back.HELLO.size])
     assert caller.recv(4096) == expected
     house.acceptor.handle_deadlines(time.monotonic() + 100)
     assert not is_sent_away(caller)
@@ -200,7 +200,7 @@ def test_without_descriptors_it_rests_and_then_goes_on(house: House) -> None:
         assert before + 0.1 <= house.acceptor.next_deadline() <= time.monotonic() + 0.1
         assert not house.selector.select(0)
     house.acceptor.handle_deadlines(house.acceptor.next_deadline())
-    assert len(house.challenge(caller)) == agent.CHALLENGE_BYTES
+    assert len(house.challenge(caller)) == call_back.CHALLENGE_BYTES
 
 
 def test_when_it_closes_those_who_are_left_are_sent_away(house: House) -> None:

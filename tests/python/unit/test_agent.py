@@ -15,24 +15,26 @@ from pathlib import Path
 
 import pytest
 
-from perseus.run import agent
+from perseus.run import agent, call_back, launcher_stream
 from perseus.run.host_connection import AGENT
 
 KEY = "ab" * 32
-CHALLENGE = b"c" * agent.CHALLENGE_BYTES
+CHALLENGE = b"c" * call_back.CHALLENGE_BYTES
 Prove = Callable[[bytes, bytes], bytes]
 
 
 def as_launcher(key: str, rank: int = 1) -> Prove:
     def prove(hello: bytes, _: bytes) -> bytes:
-        _, *others = agent.HELLO.unpack(hello)
-        return agent.proof(key, agent.AS_LAUNCHER, CHALLENGE, agent.HELLO.pack(rank, *others))
+        _, *others = call_back.HELLO.unpack(hello)
+        return call_back.proof(
+            key, call_back.AS_LAUNCHER, CHALLENGE, call_back.HELLO.pack(rank, *others)
+        )
 
     return prove
 
 
 def with_another_challenge(hello: bytes, _: bytes) -> bytes:
-    return agent.proof(KEY, agent.AS_LAUNCHER, bytes(agent.CHALLENGE_BYTES), hello)
+    return call_back.proof(KEY, call_back.AS_LAUNCHER, bytes(call_back.CHALLENGE_BYTES), hello)
 
 
 def what_the_agent_said(_: bytes, proof: bytes) -> bytes:
@@ -59,10 +61,10 @@ class CalledBack:
         }
         text = json.dumps(job).encode()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            call_back = f"127.0.0.1 {listener.getsockname()[1]} {KEY}"
+            where = f"127.0.0.1 {listener.getsockname()[1]} {KEY}"
             called = subprocess.Popen(
                 [*AGENT, "--call-back"],
-                env={**os.environ, agent.CALL_BACK: call_back, "OMPI_COMM_WORLD_RANK": "1"},
+                env={**os.environ, call_back.CALL_BACK: where, "OMPI_COMM_WORLD_RANK": "1"},
                 stderr=subprocess.PIPE,
                 text=True,
             )
@@ -71,8 +73,8 @@ class CalledBack:
             connection, _ = listener.accept()
         with connection, connection.makefile("rb") as said:
             connection.sendall(CHALLENGE)
-            hello, proof = said.read(agent.HELLO.size), said.read(agent.PROOF_BYTES)
-            assert proof == agent.proof(KEY, agent.AS_AGENT, CHALLENGE, hello)
+            hello, proof = said.read(call_back.HELLO.size), said.read(call_back.PROOF_BYTES)
+            assert proof == call_back.proof(KEY, call_back.AS_AGENT, CHALLENGE, hello)
             connection.sendall(prove(hello, proof) + struct.pack("!I", len(text)) + text)
             _, self.errors = called.communicate(timeout=30)
         self.status = called.returncode
@@ -92,7 +94,7 @@ def test_it_calls_again_when_it_is_sent_away_in_a_crowd(tmp_path: Path) -> None:
 def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        monkeypatch.setenv(agent.CALL_BACK, f"127.0.0.1 {closed.getsockname()[1]} {KEY}")
+        monkeypatch.setenv(call_back.CALL_BACK, f"127.0.0.1 {closed.getsockname()[1]} {KEY}")
     monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
     with pytest.raises(SystemExit, match=r"rank 1 is not started: .*: Connection refused"):
         agent.main()
@@ -111,10 +113,10 @@ def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
 
 
 def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "CALL_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(call_back, "CALL_BACK_SECONDS", 0.2)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv(agent.CALL_BACK, f"127.0.0.1 {silent.getsockname()[1]} {KEY}")
+        monkeypatch.setenv(call_back.CALL_BACK, f"127.0.0.1 {silent.getsockname()[1]} {KEY}")
         monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
         with pytest.raises(SystemExit, match=r"rank 1 is not started: .* timed out"):
             agent.main()
@@ -131,7 +133,7 @@ def test_without_memfd_create_ranks_read_a_file_without_a_name(
     monkeypatch.setattr(os, "memfd_create", no_memfd_create)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "stdin", os.fdopen(read))
-    file = agent._receive_file(5)
+    file = launcher_stream.receive_file(5)
     assert list(tmp_path.iterdir()) == []
     with open(f"/proc/self/fd/{file}", "rb") as again:
         assert again.read() == b"hello"

@@ -24,9 +24,11 @@ from perseus.run.acceptor import Acceptor
 from perseus.run.call_back import CALL_BACK
 from perseus.run.ending import AGENT_SECONDS
 from perseus.run.environment import torch_environment
+from perseus.run.failures import how_it_ended, name_ranks
 from perseus.run.host_connection import AGENT, AgentConnection
 from perseus.run.hosts import is_local
-from perseus.run.job import Job, Launcher, how_it_ended, name_ranks
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.master import Master
 from perseus.run.output import Output
 
@@ -83,7 +85,7 @@ class MpiLauncher(Launcher):
             self._selector, self._listen_on, self._key, self._awaited, self._entered
         )
         command = list(self._mpirun_command([*AGENT, "--call-back"]))
-        self._log(shlex.join(command))
+        self._messages.log(shlex.join(command))
         environment = {**os.environ, **self._job.environment}
         environment[CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
         for name, value in self._mpirun_environment.items():
@@ -133,7 +135,7 @@ class MpiLauncher(Launcher):
 
     def _entered(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
         self._awaited.remove(rank)
-        self._log(f"rank {rank} is on host {host}")
+        self._messages.log(f"rank {rank} is on host {host}")
         self._called[rank] = _Agent(connection, address, host)
         if not self._awaited:
             self._acceptor.close()
@@ -206,7 +208,7 @@ class MpiLauncher(Launcher):
             return
         ranks = name_ranks(sorted(self._awaited))
         self._expect_no_more()
-        self._fail(None, f"{what} {ranks}", exit_code)
+        self._failures.fail(None, f"{what} {ranks}", exit_code)
 
     def _expect_no_more(self) -> None:
         for rank in [*self._awaited, *self._called]:

@@ -23,7 +23,8 @@ from perseus.run.environment import exported, first_set, start_timeout
 from perseus.run.flag_values import words
 from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, Slot, assign, is_local
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher

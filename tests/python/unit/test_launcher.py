@@ -15,7 +15,8 @@ import pytest
 
 from perseus.run.environment import exported
 from perseus.run.hosts import Host, assign
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.output import Output, Stream
 from perseus.run.rendezvous import ServedRendezvous
 
@@ -29,7 +30,8 @@ child.wait()
 LAUNCH_ENDLESS = f"""
 import sys
 from perseus.run.hosts import Host, assign
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.output import Output
 job = Job([sys.executable, "-c", {ENDLESS!r}], assign([Host("localhost", 3)], 3), "00")
 sys.exit(Launcher(job, Output(3)).run())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from perseus.run import call_back
+from perseus.run.message_tags import Session
 
 PROOF_SECONDS = 5.0
 # An agent of the job has proved itself by then. When there are too many callers, others must go.
@@ -22,8 +23,19 @@ PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
 MOST_CALLERS = 256
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
-# Called with the connection of an agent, its rank, and the address and name of its host.
-Entered = Callable[[socket.socket, int, str, str], None]
+
+@dataclass(frozen=True)
+class CalledAgent:
+    """An agent that has proved itself: its connection, and the address and name of its host."""
+
+    connection: socket.socket
+    session: Session
+    address: str
+    host: str
+
+
+# Called with the rank of an agent that has proved itself.
+Entered = Callable[[int, CalledAgent], None]
 
 
 @dataclass(eq=False)
@@ -163,15 +175,22 @@ class Acceptor:
 
     def _verify(self, caller: _Caller) -> None:
         hello, proof = caller.answer[: call_back.HELLO.size], caller.answer[call_back.HELLO.size :]
-        rank, _, name = call_back.HELLO.unpack(hello)
-        expected = call_back.proof(self._key, call_back.AS_AGENT, caller.challenge, hello)
+        rank, _, called, name = call_back.HELLO.unpack(hello)
+        expected = call_back.proof(self._key, caller.challenge, hello)
         if not hmac.compare_digest(proof, expected) or rank not in self._awaited:
             return self._forget(caller)
-        welcome = call_back.proof(self._key, call_back.AS_LAUNCHER, caller.challenge, hello)
+        session = call_back.session(
+            self._key, caller.challenge, caller.answer, call_back.AS_LAUNCHER
+        )
         try:
-            caller.connection.send(welcome)
+            # Somebody passes a connection on that has come to another address than was called.
+            is_direct = called == call_back.pack_address(caller.connection.getsockname()[:2])
+            verdict = call_back.WELCOME if is_direct else call_back.NOT_CALLED_HERE
+            caller.connection.send(session.sealer.seal(verdict))
         except OSError:
             return self._forget(caller)  # it has gone already
+        if not is_direct:
+            return self._forget(caller)
         self._let_go(caller)
         host = name.rstrip(b"\0").decode(errors="replace")
-        self._entered(caller.connection, rank, caller.address, host)
+        self._entered(rank, CalledAgent(caller.connection, session, caller.address, host))

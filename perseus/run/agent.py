@@ -28,7 +28,7 @@ if TYPE_CHECKING or __name__ != "__main__":
     from perseus.run import agent_protocol as protocol
     from perseus.run import guardian, processes
     from perseus.run.call_back import call_back
-    from perseus.run.launcher_stream import receive, receive_file, send, send_taken
+    from perseus.run.launcher_stream import END, LauncherStream
     from perseus.run.rank_input import RankInput
     from perseus.run.rank_process import IGNORED, Rank, threads_of_a_rank
 else:  # run by its path: what is beside this file needs no package either
@@ -37,19 +37,23 @@ else:  # run by its path: what is beside this file needs no package either
     import guardian
     import processes
     from call_back import call_back
-    from launcher_stream import receive, receive_file, send, send_taken
+    from launcher_stream import END, LauncherStream
     from rank_input import RankInput
     from rank_process import IGNORED, Rank, threads_of_a_rank
 
 
 class Agent:
-    def __init__(self, job: dict[str, Any]):
-        self._job = job
-        payload_bytes = job["payload_bytes"]
-        self._payload = receive_file(payload_bytes) if payload_bytes else None
+    def __init__(self, stream: LauncherStream):
+        self._stream = stream
+        (length,) = struct.unpack("!I", stream.receive(4))
+        self._job: dict[str, Any] = json.loads(stream.receive(length))
+        payload_bytes = self._job["payload_bytes"]
+        self._payload = stream.receive_file(payload_bytes) if payload_bytes else None
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, Rank] = {}  # by process id
-        self._threads = threads_of_a_rank(job["local_size"], is_shared=job["shares_processors"])
+        self._threads = threads_of_a_rank(
+            self._job["local_size"], is_shared=self._job["shares_processors"]
+        )
         self._kill_at: float | None = None  # when the grace ends; None before it has begun
         self._asked_to_end: set[int] = set()  # the children that have got SIGTERM
         self._has_killed = False
@@ -66,11 +70,13 @@ class Agent:
         signal.signal(signal.SIGTERM, lambda *_: self._terminate())
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
-        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_command)
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
         self._selector.register(
             wakeup_read, selectors.EVENT_READ, lambda: os.read(wakeup_read, 4096)
         )
         self._start()
+        for command, argument in self._stream.waiting_commands():
+            self._obey(command, argument)
         while self._has_work():
             for key, _ in self._selector.select(self._seconds_left()):
                 key.data()
@@ -101,7 +107,7 @@ class Agent:
                 message = f"cannot start '{self._job['command'][0]}': {error.strerror}"
                 if error.filename not in (None, self._job["command"][0]):
                     message += f": {error.filename}"
-                send(protocol.ERROR, place["rank"], message.encode())
+                self._stream.send(protocol.ERROR, place["rank"], message.encode())
                 self._terminate()
 
     def _start_rank(self, number: int, environment: dict[str, str]) -> None:
@@ -143,40 +149,45 @@ class Agent:
     def _open_stdin(self, number: int) -> int:
         """Opens what a rank reads. Each rank reads the payload from its start."""
         if number == 0 and self._job["forwards_stdin"]:
-            self._input = RankInput(self._selector, send_taken)
+            self._input = RankInput(self._selector, self._stream.send_taken)
             return self._input.read_end
         path = os.devnull if self._payload is None else f"/proc/self/fd/{self._payload}"
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _read_command(self) -> None:
-        command = os.read(sys.stdin.fileno(), 1)
+    def _read_commands(self) -> None:
+        try:
+            for command, argument in self._stream.commands():
+                self._obey(command, argument)
+        except protocol.NotAuthenticError:
+            self._selector.unregister(sys.stdin.fileno())
+            self._stream.say_not_authentic(self._job["ranks"][0]["rank"])
+            self._terminate()
+
+    def _obey(self, command: bytes, argument: bytes) -> None:
         if command == protocol.KILL:
-            (number,) = protocol.RANK.unpack(receive(protocol.RANK.size))
+            (number,) = protocol.RANK.unpack(argument)
             for process, rank in self._ranks.items():
                 if rank.rank == number and rank.running:
                     for descendant in [*processes.descendants(process), process]:
                         processes.kill(descendant, signal.SIGKILL)
-            return
-        if command == protocol.SIGNAL:
-            (number,) = protocol.NUMBER.unpack(receive(protocol.NUMBER.size))
+        elif command == protocol.SIGNAL:
+            (number,) = protocol.NUMBER.unpack(argument)
             for process, rank in self._ranks.items():
                 if rank.running:
                     processes.kill(process, number)
-            return
-        if command == protocol.INPUT:
-            (count,) = protocol.COUNT.unpack(receive(protocol.COUNT.size))
-            data = receive(count)
+        elif command == protocol.INPUT:
             if self._input:
-                self._input.write(data)
-            return
-        if command in (protocol.HOLD, protocol.GO_ON):
+                self._input.write(argument)
+        elif command in (protocol.HOLD, protocol.GO_ON):
             self._hold(command == protocol.HOLD)
-            return
-        if not command:
-            self._selector.unregister(sys.stdin.fileno())
-        self._terminate()
-        if command == protocol.KILL_ALL:
-            self._kill_at = time.monotonic()
+        elif command == protocol.ASK:
+            self._stream.send(protocol.HERE, self._job["ranks"][0]["rank"], b"")
+        else:
+            if command == END:
+                self._selector.unregister(sys.stdin.fileno())
+            self._terminate()
+            if command == protocol.KILL_ALL:
+                self._kill_at = time.monotonic()
 
     def _forward(self, rank: Rank, kind: int) -> bool:
         """Sends what a pipe holds to the launcher; returns whether there may be more."""
@@ -188,7 +199,7 @@ class Agent:
             self._close(rank, kind)
             return False
         if data:
-            send(kind, rank.rank, data)
+            self._stream.send(kind, rank.rank, data)
         return True
 
     def _drain(self, rank: Rank, kind: int) -> None:
@@ -226,7 +237,7 @@ class Agent:
                     self._close(rank, kind)
             if self._input and rank.rank == 0:
                 self._input.close()
-            send(protocol.EXIT, rank.rank, str(rank.process.returncode).encode())
+            self._stream.send(protocol.EXIT, rank.rank, str(rank.process.returncode).encode())
 
     def _terminate(self) -> None:
         if self._kill_at is None:
@@ -255,12 +266,16 @@ class Agent:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--call-back"]:
-        call_back()
+    session, rank = call_back() if sys.argv[1:] == ["--call-back"] else (None, 0)
+    stream = LauncherStream(session)
     guardian.guard(IGNORED)
-    os.write(sys.stdout.fileno(), protocol.MAGIC)
-    (length,) = struct.unpack("!I", receive(4))
-    Agent(json.loads(receive(length))).run()
+    stream.write(protocol.MAGIC)
+    try:
+        agent = Agent(stream)
+    except protocol.NotAuthenticError:
+        stream.say_not_authentic(rank)
+        sys.exit(1)
+    agent.run()
 
 
 if __name__ == "__main__":

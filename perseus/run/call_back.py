@@ -1,12 +1,16 @@
-"""How an agent that mpirun has started calls its launcher.
+"""How an agent that mpirun has started calls its launcher, and both prove what they are.
 
-The launcher's address and key are in PERSEUSRUN_CALL_BACK. First each side proves to the other that
-it knows the key, which is never sent:
+The launcher's address and key are in PERSEUSRUN_CALL_BACK. The key is never sent here:
 
     launcher  Greeting  a random challenge
-    agent     Hello     its rank, a challenge of its own and its host's name; and its proof, which
-                        is the HMAC over its role, the launcher's challenge and the hello
-    launcher  Welcome   its proof, over its own role, the same challenge and the hello
+    agent     Hello     its rank, a challenge of its own, the address that it has called and its
+                        host's name; and its proof, which is the HMAC over its role, the launcher's
+                        challenge and the hello
+    launcher  Welcome   WELCOME, or NOT_CALLED_HERE, in the first record of the session
+
+The keys of the session come from the key and from all of that (message_tags.py), so the welcome
+proves that the launcher knows the key. A program in between that passes all on is noticed by the
+address, and can change nothing.
 
 An agent imports this; it needs only the standard library.
 """
@@ -18,27 +22,66 @@ import socket
 import struct
 import sys
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or __package__:
+    from perseus.run.agent_protocol import NotAuthenticError
+else:  # in an agent, which is run by its path
+    from agent_protocol import NotAuthenticError
+if TYPE_CHECKING:
+    from perseus.run.message_tags import Session
 
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
 CALL_BACK_SECONDS = 30.0  # the launcher must prove itself within these
 PAUSE_BETWEEN_CALLS_SECONDS = 0.1
 CHALLENGE_BYTES = 16
-HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, name of the host
+ADDRESS_BYTES = 18
+# rank, challenge, address, name of the host
+HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s{ADDRESS_BYTES}s64s")
 PROOF_BYTES = 32
 AS_AGENT, AS_LAUNCHER = b"perseusrun agent", b"perseusrun launcher"
+WELCOME, NOT_CALLED_HERE = b"W", b"N"
 # The variables by which MPI's launchers tell a rank: Open MPI, MVAPICH, MPICH and its family, PMIx.
 MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
-def proof(key: str, role: bytes, challenge: bytes, hello: bytes) -> bytes:
-    """Returns the proof that only a process of the job can make, for this challenge and hello.
+class _NotCalledHereError(OSError):
+    pass
 
-    `role` is AS_AGENT or AS_LAUNCHER.
-    """
-    import hashlib
+
+def proof(key: str, challenge: bytes, hello: bytes) -> bytes:
+    """Returns the proof that only an agent of the job can make, for this challenge and hello."""
     import hmac
 
-    return hmac.new(bytes.fromhex(key), role + challenge + hello, hashlib.sha256).digest()
+    return hmac.digest(bytes.fromhex(key), AS_AGENT + challenge + hello, "sha256")
+
+
+def session(key: str, challenge: bytes, answer: bytes, mine: bytes) -> Session:
+    """Returns an end of the connection on which this was said. `answer`: the hello and its proof.
+
+    `mine` is AS_AGENT or AS_LAUNCHER.
+    """
+    if TYPE_CHECKING or __package__:
+        from perseus.run.message_tags import Session
+    else:
+        from message_tags import Session
+
+    other = AS_LAUNCHER if mine == AS_AGENT else AS_AGENT
+    return Session(bytes.fromhex(key), challenge + answer, mine, other)
+
+
+def secret_of_ranks(key: str) -> str:
+    """Returns a secret for the ranks, in hexadecimal digits: each agent derives the same."""
+    import hmac
+
+    return hmac.digest(bytes.fromhex(key), b"perseusrun secret of the ranks", "sha256").hex()
+
+
+def pack_address(where: tuple[str, int]) -> bytes:
+    """Packs what getsockname or getpeername returns."""
+    host = where[0].partition("%")[0]  # the scope is a number of this host alone
+    whole = host if ":" in host else f"::ffff:{host}"
+    return socket.inet_pton(socket.AF_INET6, whole) + struct.pack("!H", where[1])
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -48,47 +91,71 @@ def keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def call_back() -> None:
+def call_back() -> tuple[Session, int]:
     """Connects to the launcher and makes the connection our stdin and stdout.
 
-    The launcher must prove itself first.
+    The launcher must prove itself first. Sets PERSEUS_SECRET for the ranks, if it is not set.
+    Returns the session and our rank.
     """
     host, port, key = os.environ.pop(CALL_BACK).split()
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
     deadline = time.monotonic() + CALL_BACK_SECONDS
+    launcher = f"perseusrun at {host} port {port}"
     try:
-        while not _is_let_in((host, int(port)), key, rank, deadline):
+        while (agreed := _enter((host, int(port)), key, rank, deadline)) is None:
             time.sleep(PAUSE_BETWEEN_CALLS_SECONDS)
+    except _NotCalledHereError:
+        sys.exit(
+            f"rank {rank} on host {socket.gethostname()} is not started: it called {launcher}, but "
+            "its call came to another address: a program there passes it on, a port is forwarded, "
+            "or addresses are translated; use addresses at which hosts reach each other directly"
+        )
     except OSError as error:
-        launcher = f"perseusrun at {host} port {port}"
         reason = error.strerror or error
         sys.exit(f"rank {rank} is not started: {launcher} cannot be reached: {reason}")
+    if not os.environ.get("PERSEUS_SECRET"):
+        os.environ["PERSEUS_SECRET"] = secret_of_ranks(key)
+    return agreed, rank
 
 
-def _is_let_in(address: tuple[str, int], key: str, rank: int, deadline: float) -> bool:
-    """Returns False if the launcher dropped the connection, as it does when many callers wait."""
+def _enter(address: tuple[str, int], key: str, rank: int, deadline: float) -> Session | None:
+    """Returns None if the launcher dropped the connection, as it does when many callers wait."""
     try:
         with socket.create_connection(address, _seconds_until(deadline)) as connection:
-            if not _is_launcher(connection, key, rank, deadline):
-                raise PermissionError("the process that answers there does not know the job's key")
+            agreed = _shake_hands(connection, key, rank, deadline)
             connection.settimeout(None)
             keep_alive(connection)
             for standard in (sys.stdin, sys.stdout):
                 os.dup2(connection.fileno(), standard.fileno())
+            return agreed
     except (BrokenPipeError, ConnectionResetError):
-        return False
-    return True
+        return None
 
 
-def _is_launcher(connection: socket.socket, key: str, rank: int, deadline: float) -> bool:
-    """Proves that we know the key; returns whether the other side does."""
-    import hmac
+def _shake_hands(connection: socket.socket, key: str, rank: int, deadline: float) -> Session:
+    """Proves that we know the key. Raises OSError if the other side does not, or sends us away."""
+    if TYPE_CHECKING or __package__:
+        from perseus.run.message_tags import record_bytes
+    else:
+        from message_tags import record_bytes
 
     challenge = _take(connection, CHALLENGE_BYTES, deadline)
-    hello = HELLO.pack(rank, os.urandom(CHALLENGE_BYTES), socket.gethostname().encode())
-    connection.sendall(hello + proof(key, AS_AGENT, challenge, hello))
-    expected = proof(key, AS_LAUNCHER, challenge, hello)
-    return hmac.compare_digest(_take(connection, PROOF_BYTES, deadline), expected)
+    called = pack_address(connection.getpeername()[:2])
+    name = socket.gethostname().encode()
+    hello = HELLO.pack(rank, os.urandom(CHALLENGE_BYTES), called, name)
+    answer = hello + proof(key, challenge, hello)
+    connection.sendall(answer)
+    agreed = session(key, challenge, answer, AS_AGENT)
+    try:
+        verdict = b"".join(
+            agreed.opener.open(_take(connection, record_bytes(len(WELCOME)), deadline))
+        )
+    except NotAuthenticError:
+        reason = "the process that answers there does not know the job's key"
+        raise PermissionError(reason) from None
+    if verdict == NOT_CALLED_HERE:
+        raise _NotCalledHereError
+    return agreed
 
 
 def _take(connection: socket.socket, length: int, deadline: float) -> bytes:

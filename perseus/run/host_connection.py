@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import IO, Any
 from perseus.run import agent
 from perseus.run import agent_protocol as protocol
 from perseus.run.flag_values import words
+from perseus.run.message_tags import Session
 from perseus.run.rank_process import widen
 
 JobDescription = dict[str, Any]  # sent to an agent as JSON
@@ -107,11 +109,13 @@ class AgentConnection:
         stdout: IO[bytes],
         job: JobDescription,
         payload: bytes = b"",
+        session: Session | None = None,
     ):
         """`stdin` and `stdout` are those of the agent.
 
         Args:
           job: is sent to it, and after that `payload`, the input of each of its ranks.
+          session: if nobody else, such as ssh, sees to it that what arrives is what was sent.
         """
         self.host = host
         self.ranks = ranks
@@ -119,6 +123,7 @@ class AgentConnection:
         self.ready = False  # whether the agent has answered
         self.ended = False  # whether the agent has closed its side
         self.stderr_tail = b""  # the end of its output outside the protocol
+        self.given_up_because = ""
         self.blocked: Callable[[], None] = lambda: None  # is called when `flush` must be, later
         self._stdin = stdin
         self._is_broken = False  # whether the agent reads no more
@@ -127,6 +132,9 @@ class AgentConnection:
         self._outgoing = deque([memoryview(struct.pack("!I", len(text)) + text)])
         if payload:
             self._outgoing.append(memoryview(payload))
+        self._session = session
+        self.received = 0  # how often something has come that is believed
+        self._unsent = memoryview(b"")  # the rest of the piece that is being sent
         self._incoming = bytearray()
         for end in (stdin, stdout):
             os.set_blocking(end.fileno(), False)
@@ -136,22 +144,43 @@ class AgentConnection:
         if self._is_broken or self._stdin.closed:
             return False
         try:
-            while self._outgoing:
-                sent = os.write(self._stdin.fileno(), self._outgoing[0])
-                if sent < len(self._outgoing[0]):
-                    self._outgoing[0] = self._outgoing[0][sent:]
-                else:
-                    self._outgoing.popleft()
+            while self._unsent or self._outgoing:
+                if not self._unsent:
+                    self._unsent = self._next_piece()
+                self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
         except BlockingIOError:
             return True
         except (BrokenPipeError, ConnectionResetError):
-            self._is_broken = True
-            self._outgoing.clear()
+            self._send_no_more()
         return False
+
+    def _next_piece(self) -> memoryview:
+        """Takes what is to be sent next, as it is to be sent."""
+        if self._session is None:
+            return self._outgoing.popleft()
+        piece = self._outgoing[0][: protocol.LARGE_PIECE]
+        self._outgoing[0] = self._outgoing[0][len(piece) :]
+        if not self._outgoing[0]:
+            self._outgoing.popleft()
+        return memoryview(self._session.sealer.seal(piece))
+
+    def _send_no_more(self) -> None:
+        self._is_broken = True
+        self._outgoing.clear()
+        self._unsent = memoryview(b"")
 
     @property
     def writable_fd(self) -> int:
         return self._stdin.fileno()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Returns how much the agent has not taken of what it is to be sent."""
+        return len(self._unsent) + sum(map(len, self._outgoing))
+
+    def ask(self) -> None:
+        """Has the agent say something."""
+        self._tell(protocol.ASK)
 
     def terminate(self) -> None:
         """Tells the agent to end its ranks."""
@@ -194,7 +223,17 @@ class AgentConnection:
             self.ended = True
             self.read_stderr()  # its last output came before it closed its side
             return
-        self._incoming += data
+        try:
+            for piece in self._session.opener.open(data) if self._session else (data,):
+                self.received += 1
+                self._incoming += piece
+                yield from self._take_incoming()
+                if self.ended:
+                    return
+        except protocol.NotAuthenticError:
+            self.give_up(f"what its agent said {protocol.NOT_AUTHENTIC}")
+
+    def _take_incoming(self) -> Iterator[Frame]:
         if not self.ready:
             # The greeting of a login shell may come first.
             end_of_greeting = self._incoming.find(protocol.MAGIC)
@@ -209,6 +248,9 @@ class AgentConnection:
         begin = 0
         while len(self._incoming) - begin >= protocol.HEADER.size:
             kind, rank, length = protocol.HEADER.unpack_from(self._incoming, begin)
+            if length > protocol.MOST_PAYLOAD_BYTES:
+                self.give_up(f"its agent announced {length} bytes at once")
+                return
             end = begin + protocol.HEADER.size + length
             if len(self._incoming) < end:
                 break
@@ -216,6 +258,16 @@ class AgentConnection:
             begin = end
             yield Frame(kind, rank, payload)
         del self._incoming[:begin]
+
+    def give_up(self, why: str) -> None:
+        """Reads no more. An agent that has called is hung up on, and then ends its ranks."""
+        self.given_up_because = why
+        self.ended = True
+        if self._session:
+            self._send_no_more()
+            with socket.socket(fileno=os.dup(self.stdout.fileno())) as connection:
+                with contextlib.suppress(OSError):  # the other end has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def read_stderr(self) -> bool:
         """Reads output outside the protocol; returns whether more may come."""

@@ -210,8 +210,11 @@ class Launcher:
         for frame in host.read():
             self._handle(host, frame)
         if host.ended:
-            self._selector.unregister(host.stdout)
-            self._lost(host)
+            self._leave(host)
+
+    def _leave(self, host: AgentConnection) -> None:
+        self._selector.unregister(host.stdout)
+        self._lost(host)
 
     def _handle(self, host: AgentConnection, frame: Frame) -> None:
         if frame.kind in (protocol.STDOUT, protocol.STDERR):
@@ -255,7 +258,8 @@ class Launcher:
             return
         for rank in lost:
             del self._running[rank]
-        words = host.stderr_tail.decode(errors="replace").strip() or "it gave no reason"
+        said = host.stderr_tail.decode(errors="replace").strip()
+        words = host.given_up_because or said or "it gave no reason"
         where = f"host {host.host} ({name_ranks(lost)})"
         if not host.ready:
             return self._failures.fail(None, f"no rank could be started on {where}: {words}", 1)

@@ -15,30 +15,36 @@ from pathlib import Path
 
 import pytest
 
-from perseus.run import agent, call_back, launcher_stream
+from perseus.run import agent, call_back
 from perseus.run.host_connection import AGENT
+from perseus.run.launcher_stream import LauncherStream
+from perseus.run.message_tags import Sealer
 
 KEY = "ab" * 32
 CHALLENGE = b"c" * call_back.CHALLENGE_BYTES
-Prove = Callable[[bytes, bytes], bytes]
+Prove = Callable[[bytes, bytes], tuple[bytes, Sealer]]
 
 
-def as_launcher(key: str, rank: int = 1) -> Prove:
-    def prove(hello: bytes, _: bytes) -> bytes:
+def as_launcher(
+    key: str = KEY,
+    *,
+    rank: int = 1,
+    challenge: bytes = CHALLENGE,
+    role: bytes = call_back.AS_LAUNCHER,
+    verdict: bytes = call_back.WELCOME,
+) -> Prove:
+    """Gives the verdict in a session of the launcher, or of one that knows or has heard otherwise.
+
+    Returns that, and what seals the next words of the session.
+    """
+
+    def prove(hello: bytes, proof: bytes) -> tuple[bytes, Sealer]:
         _, *others = call_back.HELLO.unpack(hello)
-        return call_back.proof(
-            key, call_back.AS_LAUNCHER, CHALLENGE, call_back.HELLO.pack(rank, *others)
-        )
+        answer = call_back.HELLO.pack(rank, *others) + proof
+        sealer = call_back.session(key, challenge, answer, role).sealer
+        return sealer.seal(verdict), sealer
 
     return prove
-
-
-def with_another_challenge(hello: bytes, _: bytes) -> bytes:
-    return call_back.proof(KEY, call_back.AS_LAUNCHER, bytes(call_back.CHALLENGE_BYTES), hello)
-
-
-def what_the_agent_said(_: bytes, proof: bytes) -> bytes:
-    return proof
 
 
 class CalledBack:
@@ -74,21 +80,40 @@ class CalledBack:
         with connection, connection.makefile("rb") as said:
             connection.sendall(CHALLENGE)
             hello, proof = said.read(call_back.HELLO.size), said.read(call_back.PROOF_BYTES)
-            assert proof == call_back.proof(KEY, call_back.AS_AGENT, CHALLENGE, hello)
-            connection.sendall(prove(hello, proof) + struct.pack("!I", len(text)) + text)
+            assert proof == call_back.proof(KEY, CHALLENGE, hello)
+            _, _, where_called, _ = call_back.HELLO.unpack(hello)
+            assert where_called == call_back.pack_address(connection.getsockname())
+            welcome, sealer = prove(hello, proof)
+            connection.sendall(welcome + sealer.seal(struct.pack("!I", len(text)) + text))
             _, self.errors = called.communicate(timeout=30)
         self.status = called.returncode
         self.ran = (folder / "made").exists()
 
 
 def test_it_does_what_the_launcher_says(tmp_path: Path) -> None:
-    call = CalledBack(tmp_path, as_launcher(KEY))
+    call = CalledBack(tmp_path, as_launcher())
     assert (call.status, call.ran, call.errors) == (0, True, "")
 
 
 def test_it_calls_again_when_it_is_sent_away_in_a_crowd(tmp_path: Path) -> None:
-    call = CalledBack(tmp_path, as_launcher(KEY), sent_away=2)
+    call = CalledBack(tmp_path, as_launcher(), sent_away=2)
     assert (call.status, call.ran, call.errors) == (0, True, "")
+
+
+def test_it_starts_nothing_when_its_call_came_to_another_address(tmp_path: Path) -> None:
+    call = CalledBack(tmp_path, as_launcher(verdict=call_back.NOT_CALLED_HERE))
+    assert (call.status, call.ran) == (1, False)
+    assert call.errors.startswith(f"rank 1 on host {socket.gethostname()} is not started: it call")
+    assert " but its call came to another address: " in call.errors
+
+
+def test_it_starts_nothing_when_the_job_is_not_the_launchers(tmp_path: Path) -> None:
+    def of_another_session(hello: bytes, proof: bytes) -> tuple[bytes, Sealer]:
+        welcome, _ = as_launcher()(hello, proof)
+        return welcome, as_launcher("00" * 32)(hello, proof)[1]
+
+    call = CalledBack(tmp_path, of_another_session)
+    assert (call.status, call.ran, call.errors) == (1, False, "")
 
 
 def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +127,13 @@ def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "prove",
-    [as_launcher("00" * 32), as_launcher(KEY, rank=0), with_another_challenge, what_the_agent_said],
-    ids=["another key", "another rank", "another challenge", "its own proof"],
+    [
+        as_launcher("00" * 32),
+        as_launcher(rank=0),
+        as_launcher(challenge=bytes(call_back.CHALLENGE_BYTES)),
+        as_launcher(role=call_back.AS_AGENT),
+    ],
+    ids=["another key", "another rank", "another challenge", "its own keys"],
 )
 def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
     call = CalledBack(tmp_path, prove)
@@ -133,7 +163,7 @@ def test_without_memfd_create_ranks_read_a_file_without_a_name(
     monkeypatch.setattr(os, "memfd_create", no_memfd_create)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "stdin", os.fdopen(read))
-    file = launcher_stream.receive_file(5)
+    file = LauncherStream().receive_file(5)
     assert list(tmp_path.iterdir()) == []
     with open(f"/proc/self/fd/{file}", "rb") as again:
         assert again.read() == b"hello"

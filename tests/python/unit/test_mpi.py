@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from standin_mpirun import OPEN_MPI, write_mpirun
 
 import perseus.run
 from perseus.run.mpi import (
@@ -20,23 +21,7 @@ from perseus.run.mpi import (
     mpirun_environment,
 )
 
-OPEN_MPI = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://example.org\n"
 MPICH = "HYDRA build details:\n    Version:                                 5.0.2\n"
-
-
-# Stands in for mpirun: starts as many of the command as it is told, and waits for them.
-MPIRUN = f"""#!{sys.executable}
-import os, subprocess, sys
-if sys.argv[1:] == ["--version"]:
-    print({OPEN_MPI!r})
-    sys.exit()
-command = sys.argv[sys.argv.index({sys.executable!r}):]
-size = int(sys.argv[sys.argv.index("-np") + 1])
-environments = [{{**os.environ, "OMPI_COMM_WORLD_RANK": str(rank)}} for rank in range(size)]
-BODY
-ranks = [subprocess.Popen(command, env=environment) for environment in environments]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
 
 PerseusrunMpi = Callable[..., list[str]]
 
@@ -46,9 +31,7 @@ def with_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerseusrunMp
     """Gives the command line of `perseusrun --mpi ...` under an mpirun that does `body` first."""
 
     def make(*arguments: str, body: str = "") -> list[str]:
-        mpirun = tmp_path / "mpirun"
-        mpirun.write_text(MPIRUN.replace("BODY", body))
-        mpirun.chmod(0o755)
+        write_mpirun(tmp_path, body)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         return [sys.executable, "-m", "perseus.run", "--mpi", *arguments]
 

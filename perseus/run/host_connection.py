@@ -213,6 +213,8 @@ class AgentConnection:
 
     def read(self) -> Iterator[Frame]:
         """Yields the frames that have arrived; sets `ended` at the end of the stream."""
+        if self.ended:
+            return
         try:
             data = os.read(self.stdout.fileno(), 1 << 20)
         except BlockingIOError:
@@ -254,7 +256,8 @@ class AgentConnection:
             end = begin + protocol.HEADER.size + length
             if len(self._incoming) < end:
                 break
-            payload = bytes(self._incoming[begin + protocol.HEADER.size : end])
+            with memoryview(self._incoming) as incoming:
+                payload = bytes(incoming[begin + protocol.HEADER.size : end])
             begin = end
             yield Frame(kind, rank, payload)
         del self._incoming[:begin]

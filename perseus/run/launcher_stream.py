@@ -42,10 +42,10 @@ class LauncherStream:
         self._received = bytearray()
 
     def send(self, kind: int, rank: int, payload: bytes) -> None:
-        self.write(protocol.HEADER.pack(kind, rank, len(payload)) + payload)
+        self.write(protocol.HEADER.pack(kind, rank, len(payload)), payload)
 
-    def write(self, data: bytes) -> None:
-        rest = memoryview(self._session.sealer.seal(data) if self._session else data)
+    def write(self, *pieces: bytes) -> None:
+        rest = memoryview(self._session.sealer.seal(*pieces) if self._session else b"".join(pieces))
         while rest:
             try:
                 rest = rest[os.write(sys.stdout.fileno(), rest) :]

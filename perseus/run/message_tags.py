@@ -36,10 +36,12 @@ class _Tags:
         self._key = hmac.new(key, digestmod=hashlib.sha256)
         self._counter = 0
 
-    def next(self, part: bytes | memoryview) -> bytes:
+    def next(self, *pieces: bytes | memoryview) -> bytes:
+        """Returns the tag of the next part, which consists of these pieces."""
         mac = self._key.copy()
         mac.update(_COUNTER.pack(self._counter))
-        mac.update(part)
+        for piece in pieces:
+            mac.update(piece)
         self._counter += 1
         return mac.digest()[:TAG_BYTES]
 
@@ -50,10 +52,10 @@ class Sealer:
     def __init__(self, key: bytes):
         self._tags = _Tags(key)
 
-    def seal(self, data: bytes | memoryview) -> bytes:
-        """Returns the next record. `data` has MOST_RECORD_BYTES at most, and is not empty."""
-        length = _LENGTH.pack(len(data))
-        return b"".join((length, self._tags.next(length), data, self._tags.next(data)))
+    def seal(self, *pieces: bytes | memoryview) -> bytes:
+        """Returns the next record. The pieces have MOST_RECORD_BYTES at most."""
+        length = _LENGTH.pack(sum(map(len, pieces)))
+        return b"".join((length, self._tags.next(length), *pieces, self._tags.next(*pieces)))
 
 
 class Opener:

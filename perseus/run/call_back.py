@@ -70,13 +70,6 @@ def session(key: str, challenge: bytes, answer: bytes, mine: bytes) -> Session:
     return Session(bytes.fromhex(key), challenge + answer, mine, other)
 
 
-def secret_of_ranks(key: str) -> str:
-    """Returns a secret for the ranks, in hexadecimal digits: each agent derives the same."""
-    import hmac
-
-    return hmac.digest(bytes.fromhex(key), b"perseusrun secret of the ranks", "sha256").hex()
-
-
 def pack_address(where: tuple[str, int]) -> bytes:
     """Packs what getsockname or getpeername returns."""
     host = where[0].partition("%")[0]  # the scope is a number of this host alone
@@ -94,8 +87,7 @@ def keep_alive(connection: socket.socket) -> None:
 def call_back() -> tuple[Session, int]:
     """Connects to the launcher and makes the connection our stdin and stdout.
 
-    The launcher must prove itself first. Sets PERSEUS_SECRET for the ranks, if it is not set.
-    Returns the session and our rank.
+    The launcher must prove itself first. Returns the session and our rank.
     """
     host, port, key = os.environ.pop(CALL_BACK).split()
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
@@ -113,8 +105,6 @@ def call_back() -> tuple[Session, int]:
     except OSError as error:
         reason = error.strerror or error
         sys.exit(f"rank {rank} is not started: {launcher} cannot be reached: {reason}")
-    if not os.environ.get("PERSEUS_SECRET"):
-        os.environ["PERSEUS_SECRET"] = secret_of_ranks(key)
     return agreed, rank
 
 

@@ -167,7 +167,7 @@ class MpiLauncher(Launcher):
         self, rank: int, place: dict[str, str], local_size: int
     ) -> dict[str, object]:
         settings = dict(self._job.environment)
-        # Others can read what is sent here. mpirun carries it, or the agent derives one.
+        # Others may read what is sent here, and mpirun carries it, too.
         settings.pop("PERSEUS_SECRET", None)
         return {
             "command": list(self._job.command),

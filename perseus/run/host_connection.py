@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import shlex
 import signal
 import socket
 import struct
@@ -14,81 +12,18 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from perseus.run import agent
 from perseus.run import agent_protocol as protocol
-from perseus.run.flag_values import words
 from perseus.run.message_tags import Session
 from perseus.run.rank_process import widen
 
 JobDescription = dict[str, Any]  # sent to an agent as JSON
 
-# Names a command that runs another on a host, as `ssh host command` does, to use instead of ssh.
-REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
-
 # -I and -S: the agent needs only the standard library, and so starts twice as fast.
 AGENT = [sys.executable, "-I", "-S", os.path.abspath(agent.__file__)]
-
-
-@dataclass(frozen=True)
-class RemoteShell:
-    """Runs a command on another host: by ssh, or by another command in its place."""
-
-    port: int | None = None
-    identity_file: str | None = None
-    command: list[str] = field(default_factory=lambda: ["ssh"])
-
-    def __post_init__(self) -> None:
-        if not self._is_ssh and (self.port or self.identity_file):
-            raise ValueError(
-                f"a port and an identity file are for ssh; '{self.command[0]}' must know by "
-                "itself how to reach a host"
-            )
-
-    @classmethod
-    def from_environment(cls, port: int | None, identity_file: str | None) -> RemoteShell:
-        """Returns the one that PERSEUSRUN_RSH names, or ssh. ValueError for options it lacks."""
-        command = words(os.environ.get(REMOTE_SHELL_VARIABLE, ""), REMOTE_SHELL_VARIABLE)
-        return cls(port, identity_file, command or ["ssh"])
-
-    def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
-        line = shlex.join(["exec", *command])
-        end_of_options = ["--"] if self._is_ssh else []
-        return [*self.command, *self.options(connect_timeout), *end_of_options, host, line]
-
-    def options(self, connect_timeout: int) -> list[str]:
-        """Returns the options to put between the command and the host."""
-        if not self._is_ssh:
-            return []
-        # Nobody can type a password. A host's key is accepted at first sight, and a changed one
-        # refused. ssh uses the first of two equal options, so those in the command itself win.
-        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
-        options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
-        # Without it, a greeting of the host would hide the reason why it cannot be used.
-        options += ["-o", "LogLevel=ERROR"]
-        return [*options, *self._address_options()]
-
-    def name_on_network(self, host: str) -> str:
-        """Returns the network name of `host`, which may be known to ssh's configuration only."""
-        if not self._is_ssh:
-            return host
-        query = [*self.command, "-G", *self._address_options(), "--", host]
-        try:
-            answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        except OSError:
-            return host  # there is no ssh: starting the agent will fail with that message
-        match = re.search(r"^hostname (\S+)$", answer.stdout, re.MULTILINE)
-        return match[1] if match else host
-
-    @property
-    def _is_ssh(self) -> bool:
-        return os.path.basename(self.command[0]) == "ssh"
-
-    def _address_options(self) -> list[str]:
-        options = ["-p", str(self.port)] if self.port else []
-        return options + (["-i", self.identity_file] if self.identity_file else [])
 
 
 @dataclass(frozen=True)

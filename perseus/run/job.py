@@ -13,8 +13,9 @@ from perseus.run.environment import (
     job_environment,
     rank_environment,
 )
-from perseus.run.host_connection import JobDescription, RemoteShell
+from perseus.run.host_connection import JobDescription
 from perseus.run.hosts import Slot, is_local
+from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import ServedRendezvous
 
 

@@ -21,7 +21,6 @@ from perseus.run.checks import (
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.environment import exported, first_set, start_timeout
 from perseus.run.flag_values import words
-from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, Slot, assign, is_local
 from perseus.run.job import Job
 from perseus.run.launcher import Launcher
@@ -31,6 +30,7 @@ from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output, remove_older
 from perseus.run.own_streams import tell
 from perseus.run.program import check_program, note_on_python
+from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import (
     ALLOCATIONS,
     call_back_address,

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import mpirun_with_eavesdropper
 import pytest
 from standin_mpirun import write_mpirun
 
 import perseus.run
 
-BETWEEN = Path(__file__).with_name("mpirun_with_eavesdropper.py")
 REASON = (
     "arrived otherwise than it was sent: somebody in between has changed, left out, repeated or "
     "added something"
@@ -40,17 +39,13 @@ Between = Callable[..., None]
 @pytest.fixture
 def between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Between:
     """Puts a program in between that makes a change at the record `at`."""
-    unshare = shutil.which("unshare")
-    if unshare is None or subprocess.run([unshare, "-n", "true"]).returncode:
+    if not mpirun_with_eavesdropper.can_eavesdrop():
         pytest.skip("networks cannot be made here")
 
     def put(said_by: str, rank: int, change: str, at: int = 3) -> None:
         (tmp_path / "real").mkdir()
         real = write_mpirun(tmp_path / "real")
-        script = tmp_path / "mpirun"
-        words = [sys.executable, str(BETWEEN), str(real), said_by, str(rank), change, str(at)]
-        script.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
-        script.chmod(0o755)
+        mpirun_with_eavesdropper.write_mpirun(tmp_path, real, said_by, rank, change, at)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     return put

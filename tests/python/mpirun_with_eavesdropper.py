@@ -16,11 +16,15 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import shlex
+import shutil
 import socket
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from perseus.run.call_back import CALL_BACK, CHALLENGE_BYTES, HELLO, PROOF_BYTES
 from perseus.run.message_tags import TAG_BYTES
@@ -29,6 +33,22 @@ CLONE_NEWNET = 0x40000000
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 1
 Records = Iterator[bytes]
+
+
+def write_mpirun(
+    folder: Path, real: str | Path, said_by: str, rank: int = 0, change: str = "none", at: int = 3
+) -> None:
+    """Writes an mpirun that does so."""
+    script = folder / "mpirun"
+    command = [sys.executable, __file__, str(real), said_by, str(rank), change, str(at)]
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    script.chmod(0o755)
+
+
+def can_eavesdrop() -> bool:
+    """Returns whether networks can be made here."""
+    unshare = shutil.which("unshare")
+    return unshare is not None and subprocess.run([unshare, "-n", "true"]).returncode == 0
 
 
 def flip(record: bytes, _: Records) -> bytes:

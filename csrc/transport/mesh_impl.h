@@ -20,6 +20,7 @@
 #include "transport/peer_routes.h"
 #include "transport/resource_exhaustion.h"
 #include "transport/shm/outbox.h"
+#include "transport/tcp/frame_guard.h"
 #include "transport/tcp/local_addresses.h"
 
 namespace perseus {
@@ -52,6 +53,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   };
 
   Status listen(const Settings& settings, AddressCard& card);
+  // Returns an error if the ranks cannot protect what goes between hosts.
+  Status check_protection(const Bootstrap& bootstrap) const;
   void close_to_other_hosts(const AddressCard& own);
   Status adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap);
 
@@ -81,6 +84,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   MeshListener* listener_ = nullptr;  // set by listen(), before the loop runs
   const PeerRoutes::Options options_;
   const std::chrono::seconds start_timeout_, peer_timeout_;
+  WireProtection protection_;
 
   Credentials credentials_;
   Topology topology_;

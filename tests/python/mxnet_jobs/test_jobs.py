@@ -158,6 +158,27 @@ print("well")
     all_well(run_ranks(2, script), 2)
 
 
+def test_a_fork_waits_for_threads_on_their_way_back(run_ranks: RunRanks) -> None:
+    """Those that have just submitted what has ended since."""
+    script = """
+import os
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+a = mx.nd.ones((4,))
+for _ in range(300):
+    results = [hvd.allreduce(a) for i in range(4)]
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert results[-1].asnumpy().tolist() == [1.0] * 4
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
+
+
 def test_threads_that_use_one_name_and_one_array(run_ranks: RunRanks) -> None:
     script = """
 import sys

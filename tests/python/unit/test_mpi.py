@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from standin_mpirun import OPEN_MPI, write_mpirun
 
 import perseus.run
+from perseus.run import mpi_launcher
+from perseus.run.host_connection import AgentConnection
 from perseus.run.mpi import (
     Mpirun,
     MpirunOptions,
@@ -263,3 +266,25 @@ def test_silent_strangers_keep_no_job_from_starting(with_mpirun: PerseusrunMpi) 
     result = run(["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command])
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:well", "[1]<stdout>:well"]
+
+
+def test_a_secret_of_the_user_reaches_the_ranks_and_is_not_sent_to_agents(
+    with_mpirun: PerseusrunMpi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_mpirun()  # from now on the mpirun on the path
+    sent = []
+
+    def connect(*arguments: object) -> AgentConnection:
+        sent.append(json.dumps(arguments[4]))
+        return AgentConnection(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(mpi_launcher, "AgentConnection", connect)
+
+    def secret() -> str:
+        return os.environ["PERSEUS_SECRET"]
+
+    value = "0123456789abcdef" * 4
+    environment = {"PERSEUS_SECRET": value}
+    assert perseus.run.run(secret, num_proc=2, use_mpi=True, environment=environment) == [value] * 2
+    assert len(sent) == 2
+    assert not [text for text in sent if value in text]

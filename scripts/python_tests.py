@@ -51,7 +51,6 @@ WITH_LIMITS = [
         "interrupted_calls",
         "launcher",
         "mpi",
-        "mpi_tampering",
         "output_readers",
         "perseusrun",
         "process_life",

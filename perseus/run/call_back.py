@@ -93,18 +93,19 @@ def call_back() -> tuple[Session, int]:
     rank = next(int(os.environ[name]) for name in MPI_RANKS if name in os.environ)
     deadline = time.monotonic() + CALL_BACK_SECONDS
     launcher = f"perseusrun at {host} port {port}"
+    mine = f"rank {rank} on host {socket.gethostname()}"
     try:
         while (agreed := _enter((host, int(port)), key, rank, deadline)) is None:
             time.sleep(PAUSE_BETWEEN_CALLS_SECONDS)
     except _NotCalledHereError:
         sys.exit(
-            f"rank {rank} on host {socket.gethostname()} is not started: it called {launcher}, but "
-            "its call came to another address: a program there passes it on, a port is forwarded, "
-            "or addresses are translated; use addresses at which hosts reach each other directly"
+            f"{mine} is not started: it called {launcher}, but its call came to another address: a "
+            "program there passes it on, a port is forwarded, or addresses are translated; use "
+            "addresses at which hosts reach each other directly"
         )
     except OSError as error:
         reason = error.strerror or error
-        sys.exit(f"rank {rank} is not started: {launcher} cannot be reached: {reason}")
+        sys.exit(f"{mine} is not started: {launcher} cannot be reached: {reason}")
     return agreed, rank
 
 
@@ -143,7 +144,7 @@ def _shake_hands(connection: socket.socket, key: str, rank: int, deadline: float
     except NotAuthenticError:
         reason = "the process that answers there does not know the job's key"
         raise PermissionError(reason) from None
-    if verdict == NOT_CALLED_HERE:
+    if verdict != WELCOME:
         raise _NotCalledHereError
     return agreed
 

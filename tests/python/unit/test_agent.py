@@ -121,7 +121,9 @@ def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) 
     with socket.create_server(("127.0.0.1", 0)) as closed:
         monkeypatch.setenv(call_back.CALL_BACK, f"127.0.0.1 {closed.getsockname()[1]} {KEY}")
     monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
-    with pytest.raises(SystemExit, match=r"rank 1 is not started: .*: Connection refused"):
+    with pytest.raises(
+        SystemExit, match=r"rank 1 on host \S+ is not started: .*: Connection refused"
+    ):
         agent.main()
 
 
@@ -138,7 +140,8 @@ def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) 
 def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
     call = CalledBack(tmp_path, prove)
     assert (call.status, call.ran) == (1, False)
-    assert call.errors.startswith("rank 1 is not started: perseusrun at 127.0.0.1 port ")
+    name = f"rank 1 on host {socket.gethostname()}"
+    assert call.errors.startswith(f"{name} is not started: perseusrun at 127.0.0.1 port ")
     assert call.errors.endswith(" the process that answers there does not know the job's key\n")
 
 
@@ -148,7 +151,7 @@ def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPa
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv(call_back.CALL_BACK, f"127.0.0.1 {silent.getsockname()[1]} {KEY}")
         monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
-        with pytest.raises(SystemExit, match=r"rank 1 is not started: .* timed out"):
+        with pytest.raises(SystemExit, match=r"rank 1 on host \S+ is not started: .* timed out"):
             agent.main()
 
 

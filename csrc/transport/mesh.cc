@@ -136,6 +136,7 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   Result<std::vector<AddressCard>> cards = unpack_cards(gathered);
   if (!cards.is_ok()) return cards.status();
   credentials_.job = cards.value()[0].nonce;
+  world_key_.emplace(credentials_.secret, gathered);
   topology_ = make_topology(bootstrap.rank(), cards.value());
   for (int rank = 0; rank < topology_.size; ++rank) {
     topology_.launched.push_back(bootstrap.launched_rank(rank));
@@ -159,6 +160,12 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   if (!several_hosts) close_to_other_hosts(cards.value()[topology_.rank]);
   routes_ = PeerRoutes(options_, topology_, std::move(cards).value(), std::move(addresses_));
   return Status::ok();
+}
+
+bool MeshImpl::shares_all_memory() const {
+  const bool is_shared =
+      options_.transport == TransportChoice::kAuto || options_.transport == TransportChoice::kShm;
+  return is_shared && topology_.host_names.size() == 1;
 }
 
 // Stops listening at addresses that only other hosts need. Ranks that share memory connect over a

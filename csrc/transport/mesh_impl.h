@@ -7,10 +7,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/buffer_pool.h"
+#include "base/world_key.h"
 #include "transport/acceptor.h"
 #include "transport/address_card.h"
 #include "transport/data_fabric.h"
@@ -34,6 +36,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   void listen(MeshListener& listener) override { listener_ = &listener; }
   const Topology& topology() const override { return topology_; }
+  const WorldKey& world_key() const override { return *world_key_; }
+  bool shares_all_memory() const override;
   Link& link(int peer) override { return framed_link(peer); }
   bool needs_one_thread() const override { return fabric_ != nullptr; }
   bool is_connected(int peer) const override;
@@ -87,6 +91,7 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   WireProtection protection_;
 
   Credentials credentials_;
+  std::optional<WorldKey> world_key_;  // once the ranks have met
   Topology topology_;
   std::vector<LocalAddress> addresses_;  // until the routes are known
   PeerRoutes routes_;

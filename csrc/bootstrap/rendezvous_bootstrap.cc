@@ -18,10 +18,13 @@ using Clock = Socket::Clock;
 
 constexpr std::chrono::milliseconds kFirstRetry{20};
 constexpr std::chrono::milliseconds kSlowestRetry{500};
+// The server has closed the connection: in a flood it does so at random (base/caller_pool.h).
+constexpr std::chrono::milliseconds kRetryAfterClose{10};
 // A server that accepts a connection and sends nothing for this long is another service, or the
 // connection was lost.
 constexpr std::chrono::seconds kHandshakeTime{5};
-// For connecting to each of several places where the server may be.
+// For connecting. In a flood the kernel drops requests, and asks for a dropped one again after 1,
+// 2, 4, 8 ... seconds.
 constexpr std::chrono::seconds kConnectTime{5};
 
 std::string describe(const HostPort& server) { return "the rendezvous at " + to_string(server); }
@@ -130,8 +133,7 @@ struct Connection {
 Result<Connection> connect_and_authenticate(const HostPort& server,
                                             const RendezvousBootstrap::Options& options,
                                             Clock::time_point deadline, bool& final) {
-  const auto connected =
-      has_single_server(options) ? deadline : std::min(deadline, Clock::now() + kConnectTime);
+  const auto connected = std::min(deadline, Clock::now() + kConnectTime);
   Result<Socket> socket = Socket::connect(server, connected, &final);
   if (!socket.is_ok()) return socket.status();
   const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
@@ -183,8 +185,9 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
           " s: " + failure.message() +
           "; check that the host is reachable from here and that its rank 0 or launcher runs");
     }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kSlowestRetry);
+    const bool is_closed = latest.code() == StatusCode::kAborted;
+    std::this_thread::sleep_for(is_closed ? kRetryAfterClose : pause);
+    if (!is_closed) pause = std::min(pause * 2, kSlowestRetry);
   }
 }
 

@@ -10,12 +10,14 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <list>
+#include <map>
+#include <memory>
 #include <new>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/caller_pool.h"
 #include "base/event_loop.h"
 #include "base/hmac.h"
 #include "base/secret.h"
@@ -33,7 +35,7 @@ using namespace rendezvous;
 
 // A client that does not prove within this time that it knows the secret is dropped.
 constexpr std::chrono::seconds kAuthenticationTime{5};
-// With this many, the oldest unauthenticated client is dropped for each new one.
+// How many clients that have not proved themselves are held; see base/caller_pool.h.
 constexpr size_t kMaxUnauthenticated = 256;
 // After descriptors have run out, accepting pauses for this long.
 constexpr std::chrono::milliseconds kAcceptPause{100};
@@ -78,13 +80,14 @@ class RendezvousServer::Service final : private FdHandler {
 
  private:
   class Connection;
-  using Connections = std::list<std::unique_ptr<Connection>>;
 
   void on_ready(uint32_t) override;
   void watch_listeners();
   // Returns false if descriptors have run out.
-  bool accept_all(const Socket& listener);
-  void drop(Connections::iterator connection);
+  bool accept_some(const Socket& listener);
+  // The connection has proved itself.
+  void promote(Connection& connection);
+  void drop(Connection& connection);
   void warn(const std::string& text);
 
   const std::vector<Socket> listeners_;
@@ -92,14 +95,16 @@ class RendezvousServer::Service final : private FdHandler {
   const uint32_t size_;
   const std::string secret_;
   EventLoop loop_;
-  Connections unauthenticated_;  // oldest first
-  Connections members_;
+  CallerPool<Connection> unauthenticated_{kMaxUnauthenticated};
+  std::map<const Connection*, std::unique_ptr<Connection>> members_;
   WorldTable worlds_;
   int warnings_ = 0;
   std::thread thread_;
 };
 
-class RendezvousServer::Service::Connection final : public FdHandler, public World::Member {
+class RendezvousServer::Service::Connection final : public FdHandler,
+                                                    public World::Member,
+                                                    public PooledCaller {
  public:
   Connection(Service& service, Socket socket)
       : service_(service),
@@ -107,22 +112,20 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
         where_(socket_.peer_name()),
         challenge_(random_bytes(kChallengeBytes)) {}
 
-  void begin(Connections::iterator self) {
-    self_ = self;
+  ~Connection() {
+    service_.loop_.cancel_timer(deadline_);
+    service_.loop_.unwatch(socket_.fd());
+  }
+
+  void begin() {
     service_.loop_.watch(socket_.fd(), EPOLLIN, this);
     deadline_ = service_.loop_.call_at(Clock::now() + kAuthenticationTime,
-                                       [this] { service_.drop(self_); });
+                                       [this] { service_.drop(*this); });
     send(std::string(kMagic) + challenge_);
   }
 
-  // Leaves the world and the loop; the owner then destroys the connection.
-  void end() {
-    service_.loop_.cancel_timer(deadline_);
-    service_.loop_.unwatch(socket_.fd());
-    if (state_ == State::kMember) service_.worlds_.leave(world_, rank_);
-  }
-
   bool is_member() const { return state_ == State::kMember; }
+  void leave_world() { service_.worlds_.leave(world_, rank_); }
 
   void on_ready(uint32_t events) override {
     bool ended = true;
@@ -133,7 +136,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
       service_.warn("there is no memory for the connection from " + where_);
     }
     const bool refused_and_told = state_ == State::kRefused && outgoing_.empty();
-    if (ended || refused_and_told) service_.drop(self_);  // destroys this
+    if (ended || refused_and_told) service_.drop(*this);  // destroys this
   }
 
  private:
@@ -195,7 +198,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     state_ = State::kMember;
     rank_ = hello.rank;
     service_.loop_.cancel_timer(deadline_);
-    service_.members_.splice(service_.members_.end(), service_.unauthenticated_, self_);
+    service_.promote(*this);
     tell(encode_welcome());
     return true;
   }
@@ -253,7 +256,6 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
   Socket socket_;
   const std::string where_;
   const std::string challenge_;
-  Connections::iterator self_;
   State state_ = State::kUnauthenticated;
   std::optional<Session> session_;  // since the hello
   EventLoop::TimerId deadline_ = 0;
@@ -269,17 +271,18 @@ void RendezvousServer::Service::watch_listeners() {
 }
 
 void RendezvousServer::Service::on_ready(uint32_t) {
-  if (std::ranges::all_of(listeners_, [this](const Socket& one) { return accept_all(one); })) {
+  if (std::ranges::all_of(listeners_, [this](const Socket& one) { return accept_some(one); })) {
     return;
   }
   for (const Socket& listener : listeners_) loop_.unwatch(listener.fd());
   loop_.call_at(Clock::now() + kAcceptPause, [this] { watch_listeners(); });
 }
 
-bool RendezvousServer::Service::accept_all(const Socket& listener) {
-  while (true) {
+bool RendezvousServer::Service::accept_some(const Socket& listener) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
     Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
+      if (unauthenticated_.evict_one()) continue;
       warn(std::string("the rendezvous cannot accept connections: ") + std::strerror(errno));
       return false;
     }
@@ -287,19 +290,26 @@ bool RendezvousServer::Service::accept_all(const Socket& listener) {
       if (errno == EAGAIN) return true;
       continue;  // this connection failed before it was accepted
     }
+    if (!socket.is_open()) continue;  // as of a port scanner
     const int on = 1;
     setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    if (unauthenticated_.size() >= kMaxUnauthenticated) drop(unauthenticated_.begin());
-    unauthenticated_.push_back(std::make_unique<Connection>(*this, std::move(socket)));
-    unauthenticated_.back()->begin(std::prev(unauthenticated_.end()));
+    unauthenticated_.add(std::make_unique<Connection>(*this, std::move(socket))).begin();
   }
+  return true;
 }
 
-void RendezvousServer::Service::drop(Connections::iterator connection) {
-  Connections& list = (*connection)->is_member() ? members_ : unauthenticated_;
-  (*connection)->end();
-  list.erase(connection);
+void RendezvousServer::Service::promote(Connection& connection) {
+  members_.emplace(&connection, unauthenticated_.take(connection));
+}
+
+void RendezvousServer::Service::drop(Connection& connection) {
+  if (connection.is_member()) {
+    connection.leave_world();
+    members_.erase(&connection);
+  } else {
+    unauthenticated_.take(connection);
+  }
 }
 
 void RendezvousServer::Service::warn(const std::string& text) {

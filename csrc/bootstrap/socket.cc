@@ -164,6 +164,12 @@ uint16_t Socket::local_port() const {
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
+bool Socket::is_open() const {
+  char byte;
+  const ssize_t count = recv(fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count > 0 || (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+}
+
 std::string Socket::peer_name() const { return name_of(fd(), getpeername); }
 
 std::string Socket::local_name() const { return name_of(fd(), getsockname); }

@@ -62,7 +62,10 @@ NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
 THREADS = "OMP_NUM_THREADS"
 CALL_BACK_SECONDS = 30.0  # the launcher must prove itself within these
-PAUSE_BETWEEN_CALLS_SECONDS = 0.1
+# In a flood of strangers the launcher drops callers at random, and the kernel requests to connect,
+# which it sends again after 1, 2, 4 ... seconds.
+PAUSE_BETWEEN_CALLS_SECONDS = 0.02
+CONNECT_SECONDS = 5.0
 CHALLENGE_BYTES = 16
 HELLO = struct.Struct(f"!I{CHALLENGE_BYTES}s64s")  # rank, challenge, name of the host
 PROOF_BYTES = 32
@@ -457,7 +460,14 @@ def _call_back() -> None:
 def _is_let_in(address: tuple[str, int], key: str, rank: int, deadline: float) -> bool:
     """Returns False if the launcher dropped the connection, as it does when many callers wait."""
     try:
-        with socket.create_connection(address, _seconds_until(deadline)) as connection:
+        connecting = socket.create_connection(
+            address, min(CONNECT_SECONDS, _seconds_until(deadline))
+        )
+    except TimeoutError:
+        _seconds_until(deadline)  # raises it once more if that was all
+        return False
+    try:
+        with connecting as connection:
             if not _is_launcher(connection, key, rank, deadline):
                 raise PermissionError("the process that answers there does not know the job's key")
             connection.settimeout(None)

@@ -42,6 +42,19 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 // Bounds the warnings about clients, so that a port scanner cannot fill the log.
 constexpr int kMaxWarnings = 8;
 
+// At one port; 0: any free one.
+Result<std::vector<Socket>> listen_at_all(const std::vector<std::string>& addresses,
+                                          uint16_t port) {
+  std::vector<Socket> listeners;
+  for (const std::string& address : addresses) {
+    Result<Socket> listener = Socket::listen(address, port);
+    if (!listener.is_ok()) return listener.status();
+    port = listener.value().local_port();
+    listeners.push_back(std::move(listener).value());
+  }
+  return listeners;
+}
+
 }  // namespace
 
 // Runs on a thread of its own, except for the functions that are said to be for any thread.
@@ -70,7 +83,16 @@ class RendezvousServer::Service final : private FdHandler {
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as is note_ended.
+  // Any thread, as are the next two.
+  void add(Socket listener) {
+    // A function that is posted must be copyable.
+    auto shared = std::make_shared<Socket>(std::move(listener));
+    loop_.post([this, shared] {
+      loop_.watch(shared->fd(), EPOLLIN, this);
+      listeners_.push_back(std::move(*shared));
+    });
+  }
+
   std::vector<int> left_out() const { return worlds_.left_out(); }
 
   void note_ended(uint32_t rank, std::string how) {
@@ -90,7 +112,7 @@ class RendezvousServer::Service final : private FdHandler {
   void drop(Connection& connection);
   void warn(const std::string& text);
 
-  const std::vector<Socket> listeners_;
+  std::vector<Socket> listeners_;
   const uint16_t port_;
   const uint32_t size_;
   const std::string secret_;
@@ -333,15 +355,11 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
                                     " ranks was given " + std::to_string(hosts.size()) + " hosts");
   }
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
-  std::vector<Socket> listeners;
-  for (const std::string& address : addresses) {
-    Result<Socket> listener = Socket::listen(address, port);
-    if (!listener.is_ok()) return listener.status();
-    port = listener.value().local_port();
-    listeners.push_back(std::move(listener).value());
-  }
+  Result<std::vector<Socket>> listeners = listen_at_all(addresses, port);
+  if (!listeners.is_ok()) return listeners.status();
   LaunchedRanks launched{static_cast<uint32_t>(least), std::move(hosts), {}};
-  auto service = std::make_unique<Service>(std::move(listeners), size, secret, std::move(launched));
+  auto service =
+      std::make_unique<Service>(std::move(listeners).value(), size, secret, std::move(launched));
   PERSEUS_RETURN_IF_ERROR(service->start());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(service)));
 }
@@ -352,6 +370,13 @@ RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
 RendezvousServer::~RendezvousServer() = default;
 
 uint16_t RendezvousServer::port() const { return service_->port(); }
+
+Status RendezvousServer::also_listen(const std::vector<std::string>& addresses, uint16_t port) {
+  Result<std::vector<Socket>> listeners = listen_at_all(addresses, port);
+  if (!listeners.is_ok()) return listeners.status();
+  for (Socket& listener : listeners.value()) service_->add(std::move(listener));
+  return Status::ok();
+}
 
 std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
 

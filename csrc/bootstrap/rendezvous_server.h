@@ -36,6 +36,8 @@ class RendezvousServer {
   ~RendezvousServer();
 
   uint16_t port() const;
+  // Serves at another port, too.
+  Status also_listen(const std::vector<std::string>& addresses, uint16_t port);
 
   // The process of this launched rank has ended, so no world waits for it any more. `how` goes into
   // errors: "exited with code 1".

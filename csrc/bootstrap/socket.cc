@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "base/interruption.h"
+#include "bootstrap/port_holder.h"
 
 namespace perseus {
 namespace {
@@ -123,9 +124,10 @@ Result<Socket> Socket::listen(const std::string& address, uint16_t port) {
     }
     if (error == EADDRINUSE) break;
   }
+  const std::string holder = error == EADDRINUSE ? holder_of_port(port) : "";
   return Status::unreachable("cannot listen on " +
                              to_string(HostPort{address.empty() ? "*" : address, port}) + ": " +
-                             error_text(error));
+                             error_text(error) + (holder.empty() ? "" : ", by " + holder));
 }
 
 Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline, bool* final) {

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from perseus.run import agent
+
 #: Opens as many connections as it can, and keeps the last 2,000 open, without a word.
 FLOODER = """
 import collections, resource, socket, struct, sys
@@ -151,3 +153,38 @@ def test_ranks_connect_and_work_in_a_flood(port: int) -> None:
             ranks.expect("connected")
     finally:
         ranks.end()
+
+
+#: The launcher's side of `perseusrun --mpi`, until the agent of rank 1 has come in.
+LAUNCHER = """
+import selectors, sys, time
+from perseus.run.acceptor import Acceptor
+selector, entered = selectors.DefaultSelector(), []
+acceptor = Acceptor(selector, "127.0.0.1", sys.argv[1], [1], lambda *came: entered.append(came))
+print(acceptor.port, flush=True)
+end = time.monotonic() + 40
+while not entered and time.monotonic() < end:
+    for key, _ in selector.select(0.1): key.data()
+print("entered", [rank for _, rank, *_ in entered], flush=True)
+"""
+
+
+def test_an_agent_calls_the_launcher_back_in_a_flood() -> None:
+    key = "ab" * 32
+    with ExitStack() as stack:
+        launcher = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", LAUNCHER, key], stdout=subprocess.PIPE)
+        )
+        stack.callback(launcher.kill)
+        assert launcher.stdout
+        port = int(launcher.stdout.readline())
+        stack.enter_context(flood([port]))
+        called = {agent.CALL_BACK: f"127.0.0.1 {port} {key}", "PMI_RANK": "1"}
+        caller = subprocess.Popen(
+            [sys.executable, agent.__file__, "--call-back"],
+            env={**os.environ, **called},
+            stderr=subprocess.PIPE,
+        )
+        stack.callback(caller.communicate)
+        stack.callback(caller.kill)
+        assert launcher.stdout.readline() == b"entered [1]\n", caller.communicate()[1]

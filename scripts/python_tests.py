@@ -47,10 +47,12 @@ WITH_LIMITS = [
     f"test_{name}.py"
     for name in (
         "descriptor_exhaustion",
+        "floods",
         "guardian",
         "host_connection",
         "interrupted_calls",
         "launcher",
+        "meeting",
         "mpi",
         "output_readers",
         "perseusrun",

@@ -104,6 +104,14 @@ std::string is_taken(const LocalSocketName& address, const LocalPeer& holder) {
   return "the name " + address.to_string() + " of a Unix socket is held by " + holder.to_string();
 }
 
+void add(const std::string& failure, std::string& why) {
+  why += (why.empty() ? "" : "; ") + failure;
+}
+
+void append(const std::vector<LocalSocketName>& more, std::vector<LocalSocketName>& places) {
+  places.insert(places.end(), more.begin(), more.end());
+}
+
 Status nowhere_to_meet(const std::string& why) {
   return Status::unreachable(
       "the ranks of this host cannot meet: " + why +
@@ -134,18 +142,20 @@ Result<LocalMeeting> hear(Socket& rank_0, Clock::time_point deadline) {
 
 Result<LocalMeetingPlace> LocalMeetingPlace::take(const std::string& name) {
   std::string why;
-  for (const LocalSocketName& address : local_socket_names(name)) {
+  std::vector<LocalSocketName> places = {abstract_socket_name(name)};
+  for (size_t i = 0; i < places.size(); ++i) {
     Socket listener;
-    const int error = try_listen(address, listener);
+    const int error = try_listen(places[i], listener);
     if (error == 0) return LocalMeetingPlace(std::move(listener));
-    std::string failure = address.to_string() + ": " + std::strerror(error);
+    std::string failure = places[i].to_string() + ": " + std::strerror(error);
     if (error == EADDRINUSE) {
-      const LocalPeer holder = listening_at(address).value_or(LocalPeer());
-      failure = is_taken(address, holder);
+      const LocalPeer holder = listening_at(places[i]).value_or(LocalPeer());
+      failure = is_taken(places[i], holder);
       // The other ranks would ask that process.
       if (holder.is_ours()) return nowhere_to_meet(failure);
     }
-    why += (why.empty() ? "" : "; ") + failure;
+    add(failure, why);
+    if (i == 0) append(private_socket_names(name, true), places);
   }
   return nowhere_to_meet(why);
 }
@@ -178,16 +188,17 @@ void LocalMeetingPlace::decline(const Status& why, int others) && {
 Result<LocalMeeting> find_local_meeting(const std::string& name, Clock::time_point deadline) {
   milliseconds pause{5};
   while (true) {
-    const std::vector<LocalSocketName> addresses = local_socket_names(name);
     std::string why;
-    for (const LocalSocketName& address : addresses) {
+    std::vector<LocalSocketName> places = {abstract_socket_name(name)};
+    for (size_t i = 0; i < places.size(); ++i) {
       Socket socket = open_socket();
       std::string failure;
-      if (!socket || connect(socket.fd(), address.get(), address.size) != 0) {
-        failure = address.to_string() + ": " + std::strerror(errno);
+      bool is_held_by_others = false;
+      if (!socket || connect(socket.fd(), places[i].get(), places[i].size) != 0) {
+        failure = places[i].to_string() + ": " + std::strerror(errno);
       } else if (const LocalPeer holder = peer_of(socket.fd()); !holder.is_ours()) {
-        failure = is_taken(address, holder);
-        if (addresses.size() == 1) return nowhere_to_meet(failure);  // rank 0 has no other place
+        failure = is_taken(places[i], holder);
+        is_held_by_others = true;
       } else {
         const auto until = std::min(deadline, Clock::now() + kAnswerTime);
         Result<LocalMeeting> meeting = hear(socket, until);
@@ -195,7 +206,12 @@ Result<LocalMeeting> find_local_meeting(const std::string& name, Clock::time_poi
         if (code != StatusCode::kAborted && code != StatusCode::kTimedOut) return meeting;
         failure = meeting.status().message();
       }
-      why += (why.empty() ? "" : "; ") + failure;
+      if (i == 0) {
+        append(private_socket_names(name, is_held_by_others), places);
+        // Rank 0 has no other place either.
+        if (is_held_by_others && places.size() == 1) return nowhere_to_meet(failure);
+      }
+      if (i == 0 || is_held_by_others) add(failure, why);
     }
     if (Clock::now() + pause >= deadline) {
       return Status::unreachable("rank 0, on this host, did not tell in time where to meet: " +

@@ -6,12 +6,13 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
 
 #include "base/user_name.h"
 
 namespace perseus {
 namespace {
+
+constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 LocalSocketName address_of(const std::string& path) {
   LocalSocketName address;
@@ -29,14 +30,14 @@ bool is_private(const std::string& folder) {
          found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-std::vector<std::string> private_folders() {
+std::vector<std::string> private_folders(bool makes_folder) {
   std::vector<std::string> folders;
   const auto add = [&](const std::string& folder) {
     if (is_private(folder)) folders.push_back(folder);
   };
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR")) add(runtime);
   const std::string own = "/tmp/perseus-" + std::to_string(geteuid());
-  mkdir(own.c_str(), S_IRWXU);  // it may be there
+  if (makes_folder) mkdir(own.c_str(), S_IRWXU);  // it may be there
   add(own);
   if (const char* home = std::getenv("HOME")) add(home);
   return folders;
@@ -49,15 +50,17 @@ std::string LocalSocketName::to_string() const {
   return "@" + std::string(un.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
 }
 
-std::vector<LocalSocketName> local_socket_names(const std::string& name) {
-  constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
-  std::vector<LocalSocketName> addresses = {
-      address_of('\0' + ("perseus-" + name).substr(0, kMostBytes))};
-  for (const std::string& folder : private_folders()) {
+LocalSocketName abstract_socket_name(const std::string& name) {
+  return address_of('\0' + ("perseus-" + name).substr(0, kMostBytes));
+}
+
+std::vector<LocalSocketName> private_socket_names(const std::string& name, bool makes_folder) {
+  std::vector<LocalSocketName> names;
+  for (const std::string& folder : private_folders(makes_folder)) {
     const std::string path = folder + "/perseus-" + name.substr(0, 32);
-    if (path.size() <= kMostBytes) addresses.push_back(address_of(path));
+    if (path.size() <= kMostBytes) names.push_back(address_of(path));
   }
-  return addresses;
+  return names;
 }
 
 bool LocalPeer::is_ours() const { return process != 0 && user == geteuid(); }

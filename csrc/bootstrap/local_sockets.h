@@ -18,9 +18,11 @@ struct LocalSocketName {
   std::string to_string() const;
 };
 
-// The abstract name, then a file in each folder that only this user can write to. The same on all
-// ranks.
-std::vector<LocalSocketName> local_socket_names(const std::string& name);
+// The abstract name.
+LocalSocketName abstract_socket_name(const std::string& name);
+// A file in each folder that only this user can write to. The same on all ranks, once one of them
+// has made the folder in /tmp.
+std::vector<LocalSocketName> private_socket_names(const std::string& name, bool makes_folder);
 
 // The process at the other end of a Unix socket, or that listens there.
 struct LocalPeer {

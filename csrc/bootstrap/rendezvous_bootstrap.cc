@@ -19,7 +19,7 @@ using Clock = Socket::Clock;
 constexpr std::chrono::milliseconds kFirstRetry{20};
 constexpr std::chrono::milliseconds kSlowestRetry{500};
 // The server has closed the connection: in a flood it does so at random (base/caller_pool.h).
-constexpr std::chrono::milliseconds kRetryAfterClose{10};
+constexpr std::chrono::milliseconds kSlowestRetryAfterClose{50};
 // A server that accepts a connection and sends nothing for this long is another service, or the
 // connection was lost.
 constexpr std::chrono::seconds kHandshakeTime{5};
@@ -209,8 +209,8 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
           "; check that the host is reachable from here and that its rank 0 or launcher runs");
     }
     const bool is_closed = latest.code() == StatusCode::kAborted;
-    std::this_thread::sleep_for(is_closed ? kRetryAfterClose : pause);
-    if (!is_closed) pause = std::min(pause * 2, kSlowestRetry);
+    std::this_thread::sleep_for(is_closed ? std::min(pause, kSlowestRetryAfterClose) : pause);
+    pause = std::min(pause * 2, kSlowestRetry);
   }
 }
 

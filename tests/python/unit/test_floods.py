@@ -39,6 +39,9 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RL
 import perseus_core as core
 print("ready", flush=True)
 sys.stdin.readline()
+for _ in range(5):
+    core.init()
+    core.shutdown()
 core.init()
 print("met", flush=True)
 sys.stdin.readline()

@@ -179,14 +179,14 @@ def torchrun(master_port: int, *arguments: str, nodes: int, restarts: int = 0) -
         )
         for node in range(nodes)
     ]
-    said = [agent.communicate(timeout=200)[0] for agent in agents]
+    said = [agent.communicate(timeout=100)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0] * nodes, "\n".join(said)
     return said
 
 
 #: Writes a wrong port wherever rank 0 may have left the right one, again and again.
 LIAR = """
-import datetime, sys
+import datetime, sys, time
 import torch.distributed as dist
 master, wrong = sys.argv[1:]
 store = dist.TCPStore("127.0.0.1", int(master), is_master=False, wait_for_workers=False,
@@ -194,6 +194,7 @@ store = dist.TCPStore("127.0.0.1", int(master), is_master=False, wait_for_worker
 while True:
     for generation in range(2):
         store.set(f"perseus/meeting/none/0/{generation}", wrong)
+    time.sleep(0.01)
 """
 
 

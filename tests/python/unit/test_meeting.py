@@ -179,7 +179,17 @@ def torchrun(master_port: int, *arguments: str, nodes: int, restarts: int = 0) -
         )
         for node in range(nodes)
     ]
-    said = [agent.communicate(timeout=100)[0] for agent in agents]
+    try:
+        # If one fails early, the others would wait for it for minutes.
+        end = time.monotonic() + 100
+        while any(agent.poll() is None for agent in agents):
+            if any(agent.poll() for agent in agents) or time.monotonic() > end:
+                break
+            time.sleep(0.05)
+    finally:
+        for agent in agents:
+            agent.terminate()  # it ends its rank, too
+    said = [agent.communicate(timeout=60)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0] * nodes, "\n".join(said)
     return said
 

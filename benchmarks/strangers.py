@@ -1,6 +1,6 @@
-"""The cost to a running job of strangers that scan, babble, lie, and hold silent connections.
+"""The cost to a job of strangers that scan, babble, lie, hold silent connections, and flood it.
 
-python benchmarks/strangers.py [--ranks 2] [--rounds 8] [--json FILE]
+python benchmarks/strangers.py [--ranks 2] [--rounds 8] [--flood-rate 7000] [--json FILE]
 
 A job over TCP trains; its ranks and its launcher listen. In turns, nobody disturbs it, strangers
 connect to all of its ports, or the same strangers connect to a program that drops every connection,
@@ -11,7 +11,8 @@ which shows their cost to the machine itself. Every second, all at once:
     liar         50 that send a hello with a proof made with another secret
     silent       1,000 connections that are opened and send nothing
 
-It reports milliseconds of a training step, the slowest rank's.
+It reports milliseconds of a training step, the slowest rank's. Then jobs start, connect and train
+in a flood of connections that are kept open without a word; see contest/flood.py.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
-from contest import ending, report
+from contest import ending, flood, report
 from contest.arguments import at_least
 from contest.conductor import Times
 
@@ -162,7 +162,7 @@ class TrainingJob:
         pids: list[int] = []
         while len(pids) < ranks:
             pids += [said["pid"] for said in self.listen(1.0) if "pid" in said]
-        self.ports = listening([self._process.pid, *pids])
+        self.ports = flood.listening([self._process.pid, *pids])
 
     def listen(self, seconds: float) -> list[dict]:
         """Returns what the ranks report in that time."""
@@ -180,22 +180,6 @@ class TrainingJob:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()
-
-
-def listening(pids: list[int]) -> list[int]:
-    """Returns the TCP ports on which these processes listen."""
-    inodes = set()
-    for pid in pids:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                inodes.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
-    ports = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in inodes:
-                ports.add(int(words[1].rpartition(":")[2], 16))
-    return sorted(ports)
 
 
 def measure(ranks: int, rounds: int) -> tuple[dict[str, Times], int]:
@@ -231,6 +215,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=at_least(2), default=2)
     parser.add_argument("--rounds", type=at_least(1), default=8)
+    parser.add_argument(
+        "--flood-rate", type=at_least(1), default=7000, help="connections a second (default: 7000)"
+    )
     report.add_arguments(parser, plot=False)
     args = parser.parse_args()
     found = report.Report("strangers", file=args.json)
@@ -238,8 +225,14 @@ def main() -> None:
     case = {"work": f"a training step, {ports} ports", "ranks": args.ranks}
     found.add(case, times)
     found.print_case(case)
-    median = {label: of.median or 0.0 for label, of in times.items()}
-    print(f"at the job against elsewhere: {median[AGAINST_JOB] / median[AGAINST_OTHERS]:.3f}x")
+    print(f"at the job against elsewhere: {flood.ratio(times, AGAINST_JOB, AGAINST_OTHERS):.3f}x")
+    floods = flood.measure(args.ranks, 2 if args.quick else args.rounds, args.flood_rate)
+    for work, of_work in floods.items():
+        case = {"work": f"{work}, {args.flood_rate} connections a second", "ranks": args.ranks}
+        found.add(case, of_work)
+        found.print_case(case)
+        ratio = flood.ratio(of_work, flood.AT_JOB, flood.ELSEWHERE)
+        print(f"at the job against elsewhere: {ratio:.3f}x")
     found.save(finished=True)
 
 

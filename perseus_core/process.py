@@ -34,8 +34,18 @@ __all__ = [
     "size",
 ]
 
+# Called with the generation of an init, and on rank 0 with the port where it listens. On others
+# the port is 0, and it returns the port that rank 0 has left, or 0.
+MeetingBoard = Callable[[int, int], int]
+
 # Scripts written for Horovod search for this text.
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+# Opens the place where ranks on several hosts leave word of where they meet, for one init; see
+# perseus_set_meeting_board in perseus.h. An adapter whose framework has such a place sets it.
+open_meeting_board: Callable[[], contextlib.AbstractContextManager[MeetingBoard | None]] = (
+    contextlib.nullcontext
+)
 
 # The ranks that init was given, to notice a later call with others.
 _world: list[int] | None = None
@@ -63,7 +73,8 @@ def init(ranks: Sequence[int] | None = None) -> None:
                 stacklevel=2,
             )
         return
-    _engine.init(asked)
+    with open_meeting_board() as board:
+        _engine.init(asked, board)
     _note_holder()
     _places.clear()
     _world = asked

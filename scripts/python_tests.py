@@ -47,9 +47,11 @@ WITH_LIMITS = [
     f"test_{name}.py"
     for name in (
         "descriptor_exhaustion",
+        "floods",
         "guardian",
         "interrupted_calls",
         "launcher",
+        "meeting",
         "mpi",
         "output_readers",
         "perseusrun",

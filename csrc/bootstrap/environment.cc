@@ -144,15 +144,19 @@ Result<LaunchEnvironment> read_perseus(const Get& get) {
 }
 
 // Where rank 0 serves the rendezvous: at `host` and `ports`, unless the environment says otherwise.
-Status read_master(const Get& get, std::string host, std::vector<int> ports,
-                   std::vector<HostPort>& out) {
+Status read_master(const Get& get, std::string host, std::vector<int> ports, bool one_host,
+                   LaunchEnvironment& out) {
   if (is_set(get, "PERSEUS_MASTER_ADDR")) host = get("PERSEUS_MASTER_ADDR");
   if (is_set(get, "PERSEUS_MASTER_PORT")) {
     Result<int> chosen = read_int(get, "PERSEUS_MASTER_PORT", 1, 65535);
     if (!chosen.is_ok()) return chosen.status();
     ports = {chosen.value()};
   }
-  for (const int port : ports) out.push_back(HostPort{host, static_cast<uint16_t>(port)});
+  for (const int port : ports) {
+    out.rendezvous.push_back(HostPort{host, static_cast<uint16_t>(port)});
+  }
+  out.any_port = !is_set(get, "PERSEUS_MASTER_PORT");
+  out.meets_locally = one_host && (out.any_port || !is_set(get, "PERSEUS_SECRET"));
   return Status::ok();
 }
 
@@ -181,7 +185,7 @@ Result<LaunchEnvironment> read_torchrun(const Get& get) {
   const bool one_host = is_set(get, "LOCAL_WORLD_SIZE") &&
                         get("LOCAL_WORLD_SIZE") == std::string_view(get("WORLD_SIZE"));
   PERSEUS_RETURN_IF_ERROR(
-      read_master(get, one_host ? kThisHost : get("MASTER_ADDR"), ports, out.rendezvous));
+      read_master(get, one_host ? kThisHost : get("MASTER_ADDR"), ports, one_host, out));
   // With the restart count, ranks left over from a failed attempt cannot join the next one.
   PERSEUS_RETURN_IF_ERROR(
       read_or_derive_secret(get,
@@ -224,7 +228,7 @@ Result<LaunchEnvironment> read_srun(const Get& get) {
   const Sha256Digest hash = sha256(std::string(get("SLURM_JOB_ID")) + "." + step);
   const int port = kFirstPort + (hash[0] << 8 | hash[1]) % kPorts;
   PERSEUS_RETURN_IF_ERROR(
-      read_master(get, one_host ? kThisHost : host.value(), {port}, out.rendezvous));
+      read_master(get, one_host ? kThisHost : host.value(), {port}, one_host, out));
   return out;
 }
 

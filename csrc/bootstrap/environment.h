@@ -29,9 +29,13 @@ struct LaunchEnvironment {
   std::string secret;  // bytes; for kMpi it is empty unless the user has set it
   // The secret is derived from ids that others may see, and there is no better one.
   bool has_guessable_secret = false;
-  // `secret` could be guessed. The ranks, all on this host, use it only as the name under which
-  // they agree on a better one: see local_secret.h.
+  // The ranks are all on this host, and learn from rank 0 what the launcher does not tell: see
+  // local_meeting.h.
+  bool meets_locally = false;
+  // `secret` could be guessed. The ranks use it only as the name under which they meet locally.
   bool needs_local_secret = false;
+  // Nobody has said at which port rank 0 serves, so it may take any that it can tell the others.
+  bool any_port = false;
   // The launcher lets the other ranks go on when a process fails; they then meet without it.
   bool survivors = false;
   // Rank 0 serves the rendezvous, not the launcher.

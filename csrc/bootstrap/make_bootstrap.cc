@@ -3,12 +3,14 @@
 #include <mutex>
 #include <utility>
 
+#include "base/hmac.h"
 #include "base/secret.h"
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/listen_addresses.h"
-#include "bootstrap/local_secret.h"
+#include "bootstrap/local_meeting.h"
+#include "bootstrap/meeting_board.h"
 #include "bootstrap/mpi_bootstrap.h"
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_server.h"
@@ -28,23 +30,14 @@ Result<std::unique_ptr<Bootstrap>> single(const Mpi* mpi = nullptr) {
   return std::unique_ptr<Bootstrap>(std::make_unique<SingleBootstrap>(mpi));
 }
 
-// Serves the rendezvous from this process until it exits, since ranks that call init again return
-// to it.
-Status ensure_rendezvous_served(const LaunchEnvironment& launch, const std::string& interfaces) {
-  static std::mutex mutex;
-  // By the first port of `launch`.
-  static auto* servers = new std::map<uint16_t, std::unique_ptr<RendezvousServer>>;
-  std::lock_guard lock(mutex);
-  std::unique_ptr<RendezvousServer>& server = (*servers)[launch.rendezvous[0].port];
-  if (server != nullptr) return Status::ok();
+// Starts a server at the first of the job's places that is free.
+Result<std::unique_ptr<RendezvousServer>> start_at_first_free(const LaunchEnvironment& launch,
+                                                              const std::string& interfaces) {
   Status failure;  // at the first place
   for (const HostPort& where : launch.rendezvous) {
     Result<std::unique_ptr<RendezvousServer>> started = RendezvousServer::start(
         listen_addresses(where.host, interfaces), where.port, launch.size, launch.secret);
-    if (started.is_ok()) {
-      server = std::move(started).value();
-      return Status::ok();
-    }
+    if (started.is_ok()) return started;
     if (failure.is_ok()) failure = started.status();
   }
   const size_t others = launch.rendezvous.size() - 1;
@@ -55,17 +48,91 @@ Status ensure_rendezvous_served(const LaunchEnvironment& launch, const std::stri
                                     "ranks");
 }
 
-// The secret that the ranks of this host share under the name `launch.secret`.
-Result<std::string> local_secret(const LaunchEnvironment& launch, Clock::time_point deadline) {
+// Starts a server at any free port, which the other ranks learn. A board may be silent or lie, so
+// they look at the job's places, too.
+Result<std::unique_ptr<RendezvousServer>> start_anywhere(const LaunchEnvironment& launch,
+                                                         const std::string& interfaces) {
+  const auto addresses = listen_addresses(launch.rendezvous[0].host, interfaces);
+  Result<std::unique_ptr<RendezvousServer>> started =
+      RendezvousServer::start(addresses, 0, launch.size, launch.secret);
+  if (!started.is_ok() || launch.meets_locally) return started;
+  for (const HostPort& where : launch.rendezvous) {
+    if (started.value()->also_listen(addresses, where.port).is_ok()) break;
+  }
+  return started;
+}
+
+// Serves the rendezvous from this process until it exits, since ranks that call init again return
+// to it. Returns the port.
+Result<uint16_t> ensure_rendezvous_served(const LaunchEnvironment& launch,
+                                          const std::string& interfaces) {
   static std::mutex mutex;
-  static auto* known = new std::map<std::string, std::string>;
+  // By the first of the job's ports, and its secret.
+  using Job = std::pair<uint16_t, std::string>;
+  static auto* servers = new std::map<Job, std::unique_ptr<RendezvousServer>>;
   std::lock_guard lock(mutex);
-  const std::string name = to_hex(launch.secret);
+  std::unique_ptr<RendezvousServer>& server =
+      (*servers)[{launch.rendezvous[0].port, launch.secret}];
+  if (server == nullptr) {
+    const bool anywhere = launch.any_port && (launch.meets_locally || has_meeting_board());
+    Result<std::unique_ptr<RendezvousServer>> started =
+        anywhere ? start_anywhere(launch, interfaces) : start_at_first_free(launch, interfaces);
+    if (!started.is_ok()) return started.status();
+    server = std::move(started).value();
+  }
+  return server->port();
+}
+
+// Rank 0's side of the meeting of this host's ranks under `name`.
+Result<LocalMeeting> hold_local_meeting(const std::string& name, LaunchEnvironment launch,
+                                        const std::string& interfaces) {
+  Result<LocalMeetingPlace> place = LocalMeetingPlace::take(name);
+  if (!place.is_ok()) return place.status();
+  LocalMeeting meeting{random_bytes(kSecretBytes), 0};
+  if (launch.needs_local_secret) launch.secret = meeting.secret;
+  const Result<uint16_t> port = ensure_rendezvous_served(launch, interfaces);
+  if (!port.is_ok()) {
+    std::move(place).value().decline(port.status(), launch.size - 1);
+    return port.status();
+  }
+  meeting.port = port.value();
+  PERSEUS_RETURN_IF_ERROR(std::move(place).value().tell(meeting));
+  return meeting;
+}
+
+// Where the ranks of this host meet, all of which call it.
+Result<LocalMeeting> local_meeting(const LaunchEnvironment& launch, const std::string& interfaces,
+                                   Clock::time_point deadline) {
+  static std::mutex mutex;
+  static auto* known = new std::map<std::string, LocalMeeting>;
+  std::lock_guard lock(mutex);
+  const Sha256Digest digest = hmac_sha256(launch.secret, "local meeting");
+  const std::string name = to_hex(std::string(digest.begin(), digest.end()));
   if (const auto found = known->find(name); found != known->end()) return found->second;
-  Result<std::string> secret =
-      launch.serves ? serve_local_secret(name) : fetch_local_secret(name, deadline);
-  if (secret.is_ok()) known->emplace(name, secret.value());
-  return secret;
+  Result<LocalMeeting> meeting = launch.serves ? hold_local_meeting(name, launch, interfaces)
+                                               : find_local_meeting(name, deadline);
+  if (meeting.is_ok()) known->emplace(name, meeting.value());
+  return meeting;
+}
+
+// Makes `launch` say where the server is, and lets rank 0 serve.
+Status prepare_to_meet(LaunchEnvironment& launch, const Settings& settings, int generation,
+                       Clock::time_point deadline) {
+  if (launch.meets_locally) {
+    Result<LocalMeeting> meeting = local_meeting(launch, settings.interfaces, deadline);
+    if (!meeting.is_ok()) return meeting.status();
+    if (launch.needs_local_secret) launch.secret = meeting.value().secret;
+    launch.rendezvous = {{launch.rendezvous[0].host, meeting.value().port}};
+    return Status::ok();
+  }
+  if (!launch.serves) return Status::ok();
+  const Result<uint16_t> port = ensure_rendezvous_served(launch, settings.interfaces);
+  if (!port.is_ok()) return port.status();
+  if (launch.any_port && has_meeting_board()) {
+    launch.rendezvous = {{launch.rendezvous[0].host, port.value()}};
+    leave_meeting_port(generation, port.value());
+  }
+  return Status::ok();
 }
 
 Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment launch,
@@ -74,23 +141,15 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment lau
                                                            int generation) {
   const milliseconds time_out = seconds(settings.start_timeout);
   const Clock::time_point deadline = Clock::now() + time_out;
-  if (launch.needs_local_secret) {
-    Result<std::string> secret = local_secret(launch, deadline);
-    if (!secret.is_ok()) {
-      return Status(secret.status().code(), secret.status().message() +
-                                                "; the ranks were to meet at " +
-                                                to_string(launch.rendezvous[0]));
-    }
-    launch.secret = std::move(secret).value();
-  }
-  if (launch.serves) {
-    PERSEUS_RETURN_IF_ERROR(ensure_rendezvous_served(launch, settings.interfaces));
-  }
+  PERSEUS_RETURN_IF_ERROR(prepare_to_meet(launch, settings, generation, deadline));
   Result<int> place = place_in_world(ranks, launch.rank, launch.size);
   if (!place.is_ok()) return place.status();
   if (place.value() < 0) return single();
   RendezvousBootstrap::Options options;
   options.servers = launch.rendezvous;
+  if (launch.any_port && !launch.meets_locally && !launch.serves && has_meeting_board()) {
+    options.left_port = [generation] { return left_meeting_port(generation); };
+  }
   options.secret = launch.secret;
   options.has_guessable_secret = launch.has_guessable_secret;
   options.rank = place.value();

@@ -18,11 +18,17 @@ using Clock = Socket::Clock;
 
 constexpr std::chrono::milliseconds kFirstRetry{20};
 constexpr std::chrono::milliseconds kSlowestRetry{500};
+// The server has closed the connection: in a flood it does so at random (base/caller_pool.h).
+constexpr std::chrono::milliseconds kSlowestRetryAfterClose{50};
 // A server that accepts a connection and sends nothing for this long is another service, or the
 // connection was lost.
 constexpr std::chrono::seconds kHandshakeTime{5};
-// For connecting to each of several places where the server may be.
+// For connecting. In a flood the kernel drops requests, and asks for a dropped one again after 1,
+// 2, 4, 8 ... seconds.
 constexpr std::chrono::seconds kConnectTime{5};
+
+// So long the word of rank 0 is awaited before it is looked for elsewhere.
+constexpr std::chrono::seconds kWordTime{3};
 
 std::string describe(const HostPort& server) { return "the rendezvous at " + to_string(server); }
 
@@ -130,8 +136,7 @@ struct Connection {
 Result<Connection> connect_and_authenticate(const HostPort& server,
                                             const RendezvousBootstrap::Options& options,
                                             Clock::time_point deadline, bool& final) {
-  const auto connected =
-      has_single_server(options) ? deadline : std::min(deadline, Clock::now() + kConnectTime);
+  const auto connected = std::min(deadline, Clock::now() + kConnectTime);
   Result<Socket> socket = Socket::connect(server, connected, &final);
   if (!socket.is_ok()) return socket.status();
   const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
@@ -140,14 +145,34 @@ Result<Connection> connect_and_authenticate(const HostPort& server,
   return Connection{std::move(socket).value(), std::move(session).value()};
 }
 
+// Returns the places at which to look for the server now.
+std::vector<HostPort> places_to_try(const std::vector<HostPort>& known, uint16_t left_port) {
+  std::vector<HostPort> places = known;
+  if (left_port == 0) return places;
+  std::erase_if(places, [&](const HostPort& place) { return place.port == left_port; });
+  places.insert(places.begin(), HostPort{known[0].host, left_port});
+  return places;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) {
-  const Clock::time_point deadline = Clock::now() + options.time_out;
+  const Clock::time_point began = Clock::now();
+  const Clock::time_point deadline = began + options.time_out;
+  const std::vector<HostPort> known = options.servers;
   auto pause = kFirstRetry;
   bool has_warned = false;
   Status failure;  // at the first place, where the server should be
   while (true) {
+    if (options.left_port) {
+      const uint16_t left_port = options.left_port();
+      if (left_port == 0 && Clock::now() < std::min(deadline - kSlowestRetry, began + kWordTime)) {
+        if (is_interrupted()) return interrupted_status();
+        std::this_thread::sleep_for(kFirstRetry);
+        continue;
+      }
+      options.servers = places_to_try(known, left_port);
+    }
     Status latest;
     for (const HostPort& server : options.servers) {
       bool final = false;
@@ -183,7 +208,8 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
           " s: " + failure.message() +
           "; check that the host is reachable from here and that its rank 0 or launcher runs");
     }
-    std::this_thread::sleep_for(pause);
+    const bool is_closed = latest.code() == StatusCode::kAborted;
+    std::this_thread::sleep_for(is_closed ? std::min(pause, kSlowestRetryAfterClose) : pause);
     pause = std::min(pause * 2, kSlowestRetry);
   }
 }

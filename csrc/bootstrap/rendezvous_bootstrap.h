@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ class RendezvousBootstrap : public Bootstrap {
   struct Options {
     // At least one; the job's own server is at one of them.
     std::vector<HostPort> servers;
+    // If not null: returns the port that rank 0 has left word of, or 0. It is tried first. Anybody
+    // may have written it.
+    std::function<uint16_t()> left_port;
     std::string secret;  // bytes
     bool has_guessable_secret = false;
     int rank = 0;  // in the world

@@ -10,12 +10,14 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <list>
+#include <map>
+#include <memory>
 #include <new>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/caller_pool.h"
 #include "base/event_loop.h"
 #include "base/hmac.h"
 #include "base/secret.h"
@@ -33,12 +35,25 @@ using namespace rendezvous;
 
 // A client that does not prove within this time that it knows the secret is dropped.
 constexpr std::chrono::seconds kAuthenticationTime{5};
-// With this many, the oldest unauthenticated client is dropped for each new one.
+// How many clients that have not proved themselves are held; see base/caller_pool.h.
 constexpr size_t kMaxUnauthenticated = 256;
 // After descriptors have run out, accepting pauses for this long.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 // Bounds the warnings about clients, so that a port scanner cannot fill the log.
 constexpr int kMaxWarnings = 8;
+
+// At one port; 0: any free one.
+Result<std::vector<Socket>> listen_at_all(const std::vector<std::string>& addresses,
+                                          uint16_t port) {
+  std::vector<Socket> listeners;
+  for (const std::string& address : addresses) {
+    Result<Socket> listener = Socket::listen(address, port);
+    if (!listener.is_ok()) return listener.status();
+    port = listener.value().local_port();
+    listeners.push_back(std::move(listener).value());
+  }
+  return listeners;
+}
 
 }  // namespace
 
@@ -68,7 +83,16 @@ class RendezvousServer::Service final : private FdHandler {
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as is note_ended.
+  // Any thread, as are the next two.
+  void add(Socket listener) {
+    // A function that is posted must be copyable.
+    auto shared = std::make_shared<Socket>(std::move(listener));
+    loop_.post([this, shared] {
+      loop_.watch(shared->fd(), EPOLLIN, this);
+      listeners_.push_back(std::move(*shared));
+    });
+  }
+
   std::vector<int> left_out() const { return worlds_.left_out(); }
 
   void note_ended(uint32_t rank, std::string how) {
@@ -78,28 +102,31 @@ class RendezvousServer::Service final : private FdHandler {
 
  private:
   class Connection;
-  using Connections = std::list<std::unique_ptr<Connection>>;
 
   void on_ready(uint32_t) override;
   void watch_listeners();
   // Returns false if descriptors have run out.
-  bool accept_all(const Socket& listener);
-  void drop(Connections::iterator connection);
+  bool accept_some(const Socket& listener);
+  // The connection has proved itself.
+  void promote(Connection& connection);
+  void drop(Connection& connection);
   void warn(const std::string& text);
 
-  const std::vector<Socket> listeners_;
+  std::vector<Socket> listeners_;
   const uint16_t port_;
   const uint32_t size_;
   const std::string secret_;
   EventLoop loop_;
-  Connections unauthenticated_;  // oldest first
-  Connections members_;
+  CallerPool<Connection> unauthenticated_{kMaxUnauthenticated};
+  std::map<const Connection*, std::unique_ptr<Connection>> members_;
   WorldTable worlds_;
   int warnings_ = 0;
   std::thread thread_;
 };
 
-class RendezvousServer::Service::Connection final : public FdHandler, public World::Member {
+class RendezvousServer::Service::Connection final : public FdHandler,
+                                                    public World::Member,
+                                                    public PooledCaller {
  public:
   Connection(Service& service, Socket socket)
       : service_(service),
@@ -107,22 +134,20 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
         where_(socket_.peer_name()),
         challenge_(random_bytes(kChallengeBytes)) {}
 
-  void begin(Connections::iterator self) {
-    self_ = self;
+  ~Connection() {
+    service_.loop_.cancel_timer(deadline_);
+    service_.loop_.unwatch(socket_.fd());
+  }
+
+  void begin() {
     service_.loop_.watch(socket_.fd(), EPOLLIN, this);
     deadline_ = service_.loop_.call_at(Clock::now() + kAuthenticationTime,
-                                       [this] { service_.drop(self_); });
+                                       [this] { service_.drop(*this); });
     send(std::string(kMagic) + challenge_);
   }
 
-  // Leaves the world and the loop; the owner then destroys the connection.
-  void end() {
-    service_.loop_.cancel_timer(deadline_);
-    service_.loop_.unwatch(socket_.fd());
-    if (state_ == State::kMember) service_.worlds_.leave(world_, rank_);
-  }
-
   bool is_member() const { return state_ == State::kMember; }
+  void leave_world() { service_.worlds_.leave(world_, rank_); }
 
   void on_ready(uint32_t events) override {
     bool ended = true;
@@ -133,7 +158,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
       service_.warn("there is no memory for the connection from " + where_);
     }
     const bool refused_and_told = state_ == State::kRefused && outgoing_.empty();
-    if (ended || refused_and_told) service_.drop(self_);  // destroys this
+    if (ended || refused_and_told) service_.drop(*this);  // destroys this
   }
 
  private:
@@ -195,7 +220,7 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     state_ = State::kMember;
     rank_ = hello.rank;
     service_.loop_.cancel_timer(deadline_);
-    service_.members_.splice(service_.members_.end(), service_.unauthenticated_, self_);
+    service_.promote(*this);
     tell(encode_welcome());
     return true;
   }
@@ -247,13 +272,12 @@ class RendezvousServer::Service::Connection final : public FdHandler, public Wor
     service_.loop_.watch(socket_.fd(), awaited(), this);
   }
 
-  uint32_t awaited() const { return state_ == State::kRefused ? 0 : EPOLLIN; }
+  uint32_t awaited() const { return state_ == State::kRefused ? 0U : uint32_t{EPOLLIN}; }
 
   Service& service_;
   Socket socket_;
   const std::string where_;
   const std::string challenge_;
-  Connections::iterator self_;
   State state_ = State::kUnauthenticated;
   std::optional<Session> session_;  // since the hello
   EventLoop::TimerId deadline_ = 0;
@@ -269,17 +293,18 @@ void RendezvousServer::Service::watch_listeners() {
 }
 
 void RendezvousServer::Service::on_ready(uint32_t) {
-  if (std::ranges::all_of(listeners_, [this](const Socket& one) { return accept_all(one); })) {
+  if (std::ranges::all_of(listeners_, [this](const Socket& one) { return accept_some(one); })) {
     return;
   }
   for (const Socket& listener : listeners_) loop_.unwatch(listener.fd());
   loop_.call_at(Clock::now() + kAcceptPause, [this] { watch_listeners(); });
 }
 
-bool RendezvousServer::Service::accept_all(const Socket& listener) {
-  while (true) {
+bool RendezvousServer::Service::accept_some(const Socket& listener) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
     Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
+      if (unauthenticated_.evict_one()) continue;
       warn(std::string("the rendezvous cannot accept connections: ") + std::strerror(errno));
       return false;
     }
@@ -287,19 +312,26 @@ bool RendezvousServer::Service::accept_all(const Socket& listener) {
       if (errno == EAGAIN) return true;
       continue;  // this connection failed before it was accepted
     }
+    if (!socket.is_open()) continue;  // as of a port scanner
     const int on = 1;
     setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(socket.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    if (unauthenticated_.size() >= kMaxUnauthenticated) drop(unauthenticated_.begin());
-    unauthenticated_.push_back(std::make_unique<Connection>(*this, std::move(socket)));
-    unauthenticated_.back()->begin(std::prev(unauthenticated_.end()));
+    unauthenticated_.add(std::make_unique<Connection>(*this, std::move(socket))).begin();
   }
+  return true;
 }
 
-void RendezvousServer::Service::drop(Connections::iterator connection) {
-  Connections& list = (*connection)->is_member() ? members_ : unauthenticated_;
-  (*connection)->end();
-  list.erase(connection);
+void RendezvousServer::Service::promote(Connection& connection) {
+  members_.emplace(&connection, unauthenticated_.take(connection));
+}
+
+void RendezvousServer::Service::drop(Connection& connection) {
+  if (connection.is_member()) {
+    connection.leave_world();
+    members_.erase(&connection);
+  } else {
+    unauthenticated_.take(connection);
+  }
 }
 
 void RendezvousServer::Service::warn(const std::string& text) {
@@ -323,15 +355,11 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
                                     " ranks was given " + std::to_string(hosts.size()) + " hosts");
   }
   if (secret.empty()) return Status::invalid_argument("a rendezvous needs a secret");
-  std::vector<Socket> listeners;
-  for (const std::string& address : addresses) {
-    Result<Socket> listener = Socket::listen(address, port);
-    if (!listener.is_ok()) return listener.status();
-    port = listener.value().local_port();
-    listeners.push_back(std::move(listener).value());
-  }
+  Result<std::vector<Socket>> listeners = listen_at_all(addresses, port);
+  if (!listeners.is_ok()) return listeners.status();
   LaunchedRanks launched{static_cast<uint32_t>(least), std::move(hosts), {}};
-  auto service = std::make_unique<Service>(std::move(listeners), size, secret, std::move(launched));
+  auto service =
+      std::make_unique<Service>(std::move(listeners).value(), size, secret, std::move(launched));
   PERSEUS_RETURN_IF_ERROR(service->start());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(service)));
 }
@@ -342,6 +370,13 @@ RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
 RendezvousServer::~RendezvousServer() = default;
 
 uint16_t RendezvousServer::port() const { return service_->port(); }
+
+Status RendezvousServer::also_listen(const std::vector<std::string>& addresses, uint16_t port) {
+  Result<std::vector<Socket>> listeners = listen_at_all(addresses, port);
+  if (!listeners.is_ok()) return listeners.status();
+  for (Socket& listener : listeners.value()) service_->add(std::move(listener));
+  return Status::ok();
+}
 
 std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
 

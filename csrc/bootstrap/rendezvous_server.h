@@ -1,8 +1,9 @@
 // The server through which the ranks of a job meet: serves their all-gathers, for any number of
 // worlds and generations, on a thread of its own that sleeps while no client sends. It acts only on
-// clients that prove that they know the job's secret; others cost a bounded number of descriptors
-// for a bounded time. (The secret keeps other programs out. It does not protect against an attacker
-// who can modify the traffic.)
+// clients that prove that they know the job's secret; others cost at most 256 descriptors, each for
+// five seconds at most; see base/caller_pool.h for how ranks get through a flood of them. (The
+// secret keeps other programs out. It does not protect against an attacker who can modify the
+// traffic.)
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,8 @@ class RendezvousServer {
   ~RendezvousServer();
 
   uint16_t port() const;
+  // Serves at another port, too.
+  Status also_listen(const std::vector<std::string>& addresses, uint16_t port);
 
   // The process of this launched rank has ended, so no world waits for it any more. `how` goes into
   // errors: "exited with code 1".

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "base/interruption.h"
+#include "bootstrap/port_holder.h"
 
 namespace perseus {
 namespace {
@@ -123,9 +124,10 @@ Result<Socket> Socket::listen(const std::string& address, uint16_t port) {
     }
     if (error == EADDRINUSE) break;
   }
+  const std::string holder = error == EADDRINUSE ? holder_of_port(port) : "";
   return Status::unreachable("cannot listen on " +
                              to_string(HostPort{address.empty() ? "*" : address, port}) + ": " +
-                             error_text(error));
+                             error_text(error) + (holder.empty() ? "" : ", by " + holder));
 }
 
 Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline, bool* final) {
@@ -162,6 +164,12 @@ uint16_t Socket::local_port() const {
   if (getsockname(fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+bool Socket::is_open() const {
+  char byte;
+  const ssize_t count = recv(fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count > 0 || (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
 }
 
 std::string Socket::peer_name() const { return name_of(fd(), getpeername); }

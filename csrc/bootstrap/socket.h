@@ -42,6 +42,8 @@ class Socket {
   int fd() const { return fd_.get(); }
   explicit operator bool() const { return static_cast<bool>(fd_); }
   uint16_t local_port() const;
+  // Returns whether the other end has not closed the connection. Does not wait.
+  bool is_open() const;
   // "10.0.0.1:4711", or "?" if the connection is gone. The peer's, and this end's.
   std::string peer_name() const;
   std::string local_name() const;

@@ -5,6 +5,7 @@
 
 #include "base/interruption.h"
 #include "base/large_memory.h"
+#include "bootstrap/meeting_board.h"
 #include "capi/c_status.h"
 #include "capi/process.h"
 #include "perseus/perseus.h"
@@ -32,6 +33,11 @@ int32_t perseus_version(void) {
 
 void perseus_set_interruption_check(int (*check)(void* user), void* user) {
   perseus::set_interruption_check(check, user);
+}
+
+void perseus_set_meeting_board(int32_t (*board)(void* user, int32_t generation, int32_t port),
+                               void* user) {
+  perseus::set_meeting_board(board, user);
 }
 
 void perseus_prefer_huge_pages(void* memory, size_t bytes) {

@@ -25,21 +25,42 @@ int has_signal_raised(void* unlocked) {
   return static_cast<Unlocked*>(unlocked)->with_lock([] { return PyErr_CheckSignals() != 0; });
 }
 
-// Makes a call that may block, without the GIL. Its message is fetched afterwards on this thread.
+// Makes a call that may block, without the GIL, and hands it what it can get the GIL by. Its
+// message is fetched afterwards on this thread.
 template <class Call>
 void blocking(const Call& call) {
   perseus_status_t status;
   {
     Unlocked unlocked;
     perseus_set_interruption_check(has_signal_raised, &unlocked);
-    status = call();
+    status = call(unlocked);
     perseus_set_interruption_check(nullptr, nullptr);
   }
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   check(status);
 }
 
-void init(const std::optional<std::vector<int32_t>>& ranks) {
+// The function that init was given, and the thread's state while it does not have the GIL.
+struct Board {
+  const py::object* function;
+  Unlocked* unlocked;
+};
+
+// An error of the function's is none of init's: the ranks then meet without it.
+int32_t call_board(void* user, int32_t generation, int32_t port) {
+  const Board& board = *static_cast<Board*>(user);
+  return board.unlocked->with_lock([&]() -> int32_t {
+    try {
+      return (*board.function)(generation, port).cast<int32_t>();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable(*board.function);
+    } catch (const py::cast_error&) {
+    }
+    return 0;
+  });
+}
+
+void init(const std::optional<std::vector<int32_t>>& ranks, const py::object& board) {
   perseus_init_options_t options{};
   options.struct_size = sizeof options;
   if (ranks) {
@@ -47,12 +68,19 @@ void init(const std::optional<std::vector<int32_t>>& ranks) {
     options.rank_count = static_cast<int32_t>(ranks->size());
   }
   KeptObjects::instance().drop_complete();
-  blocking([&] { return perseus_init(&options); });
+  if (board.is_none()) return blocking([&](Unlocked&) { return perseus_init(&options); });
+  blocking([&](Unlocked& unlocked) {
+    Board with{&board, &unlocked};
+    perseus_set_meeting_board(call_board, &with);
+    const perseus_status_t status = perseus_init(&options);
+    perseus_set_meeting_board(nullptr, nullptr);
+    return status;
+  });
 }
 
 perseus_process_set_t add_process_set(const std::vector<int32_t>& ranks) {
   perseus_process_set_t set = 0;
-  blocking([&] {
+  blocking([&](Unlocked&) {
     return perseus_add_process_set(ranks.data(), static_cast<int32_t>(ranks.size()), &set);
   });
   return set;
@@ -86,7 +114,7 @@ class Rendezvous {
     }
     std::vector<const char*> named;
     for (const std::string& host : hosts) named.push_back(host.c_str());
-    blocking([&] {
+    blocking([&](Unlocked&) {
       return perseus_rendezvous_start(address.c_str(), &port_, size, least, secret.c_str(),
                                       named.empty() ? nullptr : named.data(), &rendezvous_);
     });
@@ -123,11 +151,11 @@ class Rendezvous {
 
 void bind_process(py::module_& module) {
   module.def("version", &perseus_version);
-  module.def("init", &init, py::arg("ranks") = py::none());
+  module.def("init", &init, py::arg("ranks") = py::none(), py::arg("meeting_board") = py::none());
   module.def(
       "shutdown",
       [](const std::string& why) {
-        blocking([&] { return perseus_shutdown_because(why.c_str()); });
+        blocking([&](Unlocked&) { return perseus_shutdown_because(why.c_str()); });
       },
       py::arg("why") = "");
   // The C library's environment, which os.environ is a copy of.
@@ -152,19 +180,23 @@ void bind_process(py::module_& module) {
   module.def("add_process_set", &add_process_set, py::arg("ranks"));
   module.def(
       "remove_process_set",
-      [](perseus_process_set_t set) { blocking([&] { return perseus_remove_process_set(set); }); },
+      [](perseus_process_set_t set) {
+        blocking([&](Unlocked&) { return perseus_remove_process_set(set); });
+      },
       py::arg("process_set"));
   module.def(
       "open_process_set",
       [](perseus_process_set_t set, const std::vector<int32_t>& ranks) {
-        blocking([&] {
+        blocking([&](Unlocked&) {
           return perseus_open_process_set(set, ranks.data(), static_cast<int32_t>(ranks.size()));
         });
       },
       py::arg("process_set"), py::arg("ranks"));
   module.def(
       "close_process_set",
-      [](perseus_process_set_t set) { blocking([&] { return perseus_close_process_set(set); }); },
+      [](perseus_process_set_t set) {
+        blocking([&](Unlocked&) { return perseus_close_process_set(set); });
+      },
       py::arg("process_set"));
   module.attr("FIRST_OPENED_SET") = PERSEUS_FIRST_OPENED_SET;
   module.def("process_set_rank", &perseus_process_set_rank, py::arg("process_set"));

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,11 +14,7 @@ namespace perseus {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
-// A rank of the job has proved itself by then. When there are too many pending connections, those
-// that are older are dropped.
-constexpr auto kPatienceWhenFull = std::chrono::milliseconds(100);
 constexpr size_t kMaxPending = 4096;
-constexpr auto kPauseWhenFull = std::chrono::milliseconds(10);
 constexpr auto kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 // So that a stranger cannot fill the log.
 constexpr int kMostWarnings = 8;
@@ -27,6 +24,13 @@ size_t max_pending() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   return std::clamp<size_t>(limit.rlim_cur / 8, 16, kMaxPending);
+}
+
+// Returns whether the caller has not closed the connection already, as port scanners do.
+bool is_open(const FileDescriptor& fd) {
+  char byte;
+  const ssize_t count = recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count > 0 || (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
 }
 
 }  // namespace
@@ -43,8 +47,8 @@ class Acceptor::ListeningSocket final : public FdHandler {
   void open() { acceptor_.loop_.watch(fd_.get(), EPOLLIN, this); }
   void on_ready(uint32_t) override { acceptor_.accept_connections(*this); }
 
-  // While there is no descriptor or place for a connection the socket stays readable, so watching
-  // it would make the loop spin.
+  // While there is no descriptor for a connection the socket stays readable, so watching it would
+  // make the loop spin.
   void pause(Clock::duration pause) {
     acceptor_.loop_.unwatch(fd_.get());
     pause_ = acceptor_.loop_.call_at(Clock::now() + pause, [this] { open(); });
@@ -60,23 +64,21 @@ class Acceptor::ListeningSocket final : public FdHandler {
 };
 
 // A connection that has not proved itself yet.
-class Acceptor::PendingConnection final : public FdHandler {
+class Acceptor::PendingConnection final : public FdHandler, public PooledCaller {
  public:
   PendingConnection(Acceptor& acceptor, FileDescriptor fd)
       : acceptor_(acceptor), fd_(std::move(fd)) {
     acceptor_.loop_.watch(fd_.get(), EPOLLIN, this);
-    timer_ = acceptor_.loop_.call_at(accepted_at_ + kPatience, [this] { acceptor_.forget(this); });
+    timer_ = acceptor_.loop_.call_at(Clock::now() + kPatience, [this] { acceptor_.forget(*this); });
   }
   ~PendingConnection() {
     acceptor_.loop_.cancel_timer(timer_);
     if (fd_) acceptor_.loop_.unwatch(fd_.get());
   }
 
-  Clock::time_point accepted_at() const { return accepted_at_; }
-
   void begin() {
     greeting_.nonce = random_nonce();
-    if (!send_message(fd_.get(), greeting_)) acceptor_.forget(this);
+    if (!send_message(fd_.get(), greeting_)) acceptor_.forget(*this);
   }
 
   void on_ready(uint32_t) override {
@@ -84,7 +86,7 @@ class Acceptor::PendingConnection final : public FdHandler {
     const auto outcome = reader_.read(fd_.get(), confirmation_);
     if (outcome == MessageReader::Outcome::kPartial) return;
     if (outcome == MessageReader::Outcome::kComplete) hand_over();
-    acceptor_.forget(this);
+    acceptor_.forget(*this);
   }
 
  private:
@@ -94,7 +96,7 @@ class Acceptor::PendingConnection final : public FdHandler {
     const auto outcome = reader_.read(fd_.get(), introduction_);
     if (outcome == MessageReader::Outcome::kPartial) return false;
     if (outcome == MessageReader::Outcome::kComplete && welcome()) return true;
-    acceptor_.forget(this);
+    acceptor_.forget(*this);
     return false;
   }
 
@@ -132,7 +134,6 @@ class Acceptor::PendingConnection final : public FdHandler {
 
   Acceptor& acceptor_;
   FileDescriptor fd_;
-  const Clock::time_point accepted_at_ = Clock::now();
   EventLoop::TimerId timer_ = 0;
   MessageReader reader_;
   Greeting greeting_;
@@ -147,7 +148,7 @@ Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExha
       credentials_(credentials),
       exhaustion_(exhaustion),
       owner_(owner),
-      max_pending_(max_pending()) {}
+      pending_(max_pending()) {}
 
 Acceptor::~Acceptor() { close(); }
 
@@ -172,19 +173,19 @@ void Acceptor::close() {
 }
 
 void Acceptor::accept_connections(ListeningSocket& socket) {
-  for (;;) {
-    if (pending_.size() >= max_pending_ && !drop_oldest()) return socket.pause(kPauseWhenFull);
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
     FileDescriptor fd(accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       exhaustion_.succeeded();
-      pending_.push_back(std::make_unique<PendingConnection>(*this, std::move(fd)));
-      pending_.back()->begin();
+      if (is_open(fd)) {
+        pending_.add(std::make_unique<PendingConnection>(*this, std::move(fd))).begin();
+      }
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     const int error = errno;
     if (!ResourceExhaustion::is_exhaustion(error)) return;
-    if (drop_oldest()) continue;
+    if (pending_.evict_one()) continue;
     if (exhaustion_.failed(error)) {
       PERSEUS_LOG(
           kWarning,
@@ -195,18 +196,7 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
   }
 }
 
-bool Acceptor::drop_oldest() {
-  if (pending_.empty() || Clock::now() - pending_.front()->accepted_at() < kPatienceWhenFull) {
-    return false;
-  }
-  pending_.pop_front();
-  return true;
-}
-
-void Acceptor::forget(PendingConnection* connection) {
-  pending_.remove_if(
-      [&](const std::unique_ptr<PendingConnection>& g) { return g.get() == connection; });
-}
+void Acceptor::forget(PendingConnection& connection) { pending_.take(connection); }
 
 void Acceptor::warn_of_stranger(const Hello& hello) {
   if (++warnings_ > kMostWarnings) return;

@@ -1,14 +1,15 @@
 // Listens on all of this rank's endpoints and admits connections that prove to belong to the job.
-// A connection has five seconds to do so, and the number of those pending is bounded, so that other
-// programs cannot disturb the job. Loop thread.
+// A connection has five seconds to do so. At most an eighth of the process's descriptors, and never
+// more than 4096, are held by those that have not; see base/caller_pool.h for how the job's own get
+// through a flood of others. Loop thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <vector>
 
+#include "base/caller_pool.h"
 #include "base/event_loop.h"
 #include "base/status.h"
 #include "transport/endpoint.h"
@@ -52,9 +53,7 @@ class Acceptor {
   class ListeningSocket;
   class PendingConnection;
   void accept_connections(ListeningSocket& socket);
-  // Drops the oldest pending connection, if a rank of the job would have proved itself by now.
-  bool drop_oldest();
-  void forget(PendingConnection* connection);
+  void forget(PendingConnection& connection);
   void warn_of_stranger(const Hello& hello);
 
   EventLoop& loop_;
@@ -62,9 +61,8 @@ class Acceptor {
   ResourceExhaustion& exhaustion_;
   AcceptorOwner& owner_;
   std::vector<std::unique_ptr<ListeningSocket>> sockets_;
-  const size_t max_pending_;
   int warnings_ = 0;
-  std::list<std::unique_ptr<PendingConnection>> pending_;  // oldest first
+  CallerPool<PendingConnection> pending_;
 };
 
 }  // namespace perseus

@@ -21,6 +21,8 @@ constexpr auto kPause = std::chrono::milliseconds(50);
 // All ranks listened before they gave their addresses, so a rank that refuses this often has shut
 // down.
 constexpr int kMaxRefusedRounds = 5;
+// A flooded rank closes connections at random (base/caller_pool.h), so the next may succeed.
+constexpr int kMaxClosedRounds = 100;
 
 }  // namespace
 
@@ -68,20 +70,21 @@ void Dialer::try_endpoint() {
   if (!fd_) {
     const int error = errno;
     if (ResourceExhaustion::is_exhaustion(error)) exhaustion_.failed(error);
-    next_endpoint(std::strerror(error), false);
+    next_endpoint(std::strerror(error), Failure::kOther);
     return;
   }
   exhaustion_.succeeded();
   if (!sources_.empty() && sources_[current_].length != 0) {
     const Endpoint& from = sources_[current_];
     if (bind(fd_.get(), from.get(), from.length) != 0) {
-      next_endpoint("binding to " + from.to_string() + ": " + std::strerror(errno), false);
+      next_endpoint("binding to " + from.to_string() + ": " + std::strerror(errno),
+                    Failure::kOther);
       return;
     }
   }
   if (connect(fd_.get(), to.get(), to.length) != 0 && errno != EINPROGRESS) {
     const int error = errno;
-    next_endpoint(std::strerror(error), error == ECONNREFUSED);
+    next_endpoint(std::strerror(error), failure_of(error));
     return;
   }
   step_ = Step::kConnecting;
@@ -91,7 +94,8 @@ void Dialer::try_endpoint() {
 
 void Dialer::set_step_deadline(Clock::time_point end) {
   loop_.cancel_timer(timer_);
-  timer_ = loop_.call_at(std::min(end, deadline_), [this] { next_endpoint("no answer", false); });
+  timer_ = loop_.call_at(std::min(end, deadline_),
+                         [this] { next_endpoint("no answer", Failure::kOther); });
 }
 
 void Dialer::connected() {
@@ -99,7 +103,7 @@ void Dialer::connected() {
   socklen_t length = sizeof error;
   getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) {
-    next_endpoint(std::strerror(error), error == ECONNREFUSED);
+    next_endpoint(std::strerror(error), failure_of(error));
     return;
   }
   if (endpoints_[current_].family() != AF_UNIX) {
@@ -123,8 +127,8 @@ void Dialer::on_ready(uint32_t) {
   if (outcome == MessageReader::Outcome::kClosed) {
     next_endpoint(
         "closed during the handshake: it belongs to another job or rank, or has another "
-        "secret",
-        true);
+        "secret, or many strangers call it",
+        Failure::kClosed);
   } else if (step_ == Step::kAwaitingGreeting) {
     introduce();
   } else {
@@ -134,14 +138,14 @@ void Dialer::on_ready(uint32_t) {
 
 void Dialer::introduce() {
   if (greeting_.magic != Greeting::kMagic) {
-    next_endpoint("another service answers there", false);
+    next_endpoint("another service answers there", Failure::kOther);
     return;
   }
   hello_.nonce = random_nonce();
   hello_.called = digest_of(endpoints_[current_]);
   introduction_ = {hello_, prove(credentials_.secret, greeting_, hello_)};
   if (!send_message(fd_.get(), introduction_)) {
-    next_endpoint("closed during the handshake", true);
+    next_endpoint("closed during the handshake", Failure::kClosed);
     return;
   }
   step_ = Step::kAwaitingWelcome;
@@ -152,11 +156,11 @@ void Dialer::introduce() {
 void Dialer::welcomed() {
   Session session = make_session(credentials_.secret, greeting_, introduction_, Role::kInitiator);
   if (!session.incoming.is_next(view(welcome_.tag), {bytes_of(welcome_.verdict)})) {
-    next_endpoint("it does not know the job's secret", false);
+    next_endpoint("it does not know the job's secret", Failure::kOther);
     return;
   }
   if (welcome_.verdict == Welcome::kNotCalledHere) {
-    next_endpoint("a program there passes on to the rank what it is sent", false);
+    next_endpoint("a program there passes on to the rank what it is sent", Failure::kOther);
     return;
   }
   if (welcome_.verdict != Welcome::kWelcome) {
@@ -164,28 +168,39 @@ void Dialer::welcomed() {
     return;
   }
   if (!send_message(fd_.get(), Confirmation{session.outgoing.next({})})) {
-    next_endpoint("closed during the handshake", true);
+    next_endpoint("closed during the handshake", Failure::kClosed);
     return;
   }
   loop_.unwatch(fd_.get());
   finish(ProvenConnection{std::exchange(fd_, FileDescriptor()), std::move(session)});
 }
 
-void Dialer::next_endpoint(const std::string& why, bool refused) {
+Dialer::Failure Dialer::failure_of(int error) {
+  if (error == ECONNREFUSED) return Failure::kRefused;
+  return error == ECONNRESET ? Failure::kClosed : Failure::kOther;
+}
+
+void Dialer::next_endpoint(const std::string& why, Failure failure) {
   if (current_ == 0) errors_.clear();
   errors_ += (errors_.empty() ? "" : "; ") + endpoints_[current_].to_string() + ": " + why;
-  all_refused_ = all_refused_ && refused;
+  all_answered_ = all_answered_ && failure != Failure::kOther;
+  any_closed_ = any_closed_ || failure == Failure::kClosed;
   close_connection();
   if (++current_ < endpoints_.size()) {
     try_endpoint();
     return;
   }
-  if (all_refused_ && ++refused_rounds_ == kMaxRefusedRounds) {
-    finish(Status::unreachable(errors_ + "; it has shut down or died"));
-    return;
+  if (all_answered_) {
+    const bool last =
+        any_closed_ ? ++closed_rounds_ == kMaxClosedRounds : ++refused_rounds_ == kMaxRefusedRounds;
+    if (last) {
+      finish(Status::unreachable(errors_ + "; it has shut down or died"));
+      return;
+    }
   }
   current_ = 0;
-  all_refused_ = true;
+  all_answered_ = true;
+  any_closed_ = false;
   timer_ = loop_.call_at(Clock::now() + kPause, [this] { try_endpoint(); });
 }
 

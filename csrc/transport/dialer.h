@@ -38,8 +38,11 @@ class Dialer final : public FdHandler {
   void connected();
   void introduce();
   void welcomed();
-  // This endpoint failed. `refused`: it answered, so that retrying for long is of no use.
-  void next_endpoint(const std::string& why, bool refused);
+  // How an endpoint failed. kRefused and kClosed are answers, after which retrying for long is of
+  // no use; but a rank that is flooded closes connections of the job, too.
+  enum class Failure { kRefused, kClosed, kOther };
+  static Failure failure_of(int error);
+  void next_endpoint(const std::string& why, Failure failure);
   void close_connection();
   void finish(Result<ProvenConnection> result);
 
@@ -55,8 +58,8 @@ class Dialer final : public FdHandler {
   FileDescriptor fd_;
   EventLoop::TimerId timer_ = 0;
   size_t current_ = 0;
-  bool all_refused_ = true;  // in this round
-  int refused_rounds_ = 0;
+  bool all_answered_ = true, any_closed_ = false;  // in this round
+  int refused_rounds_ = 0, closed_rounds_ = 0;
   std::string errors_;  // of this round, or of the last one if this has just begun
   MessageReader reader_;
   Greeting greeting_;

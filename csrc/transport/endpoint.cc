@@ -11,8 +11,6 @@
 namespace perseus {
 namespace {
 
-constexpr int kBacklog = 1024;
-
 const sockaddr_in& as_v4(const Endpoint& endpoint) {
   return reinterpret_cast<const sockaddr_in&>(endpoint.address);
 }
@@ -100,7 +98,7 @@ Result<FileDescriptor> listen_at(Endpoint& where) {
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   }
   listening = listening && bind(fd.get(), where.get(), where.length) == 0 &&
-              listen(fd.get(), kBacklog) == 0;
+              listen(fd.get(), SOMAXCONN) == 0;
   if (!listening) {
     return Status::unreachable("cannot listen at " + where.to_string() + ": " +
                                std::strerror(errno));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import random
 import resource
 import secrets
 import selectors
@@ -17,10 +18,9 @@ from perseus.run import call_back
 from perseus.run.message_tags import Session
 
 PROOF_SECONDS = 5.0
-# An agent of the job has proved itself by then. When there are too many callers, others must go.
-PROOF_SECONDS_IN_A_CROWD = 0.1
 PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
 MOST_CALLERS = 256
+ACCEPTED_AT_ONCE = 16  # before those that have been accepted are heard
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
@@ -53,7 +53,9 @@ class Acceptor:
     """Accepts the agents of the awaited ranks.
 
     Any other caller is dropped after five seconds, and the number of callers at one time is
-    bounded. Never blocks: the owner calls the data of the keys that its selector reports, and
+    bounded: beyond it, a new one takes the place of one chosen at random. So a flood of strangers
+    cannot aim at the agents, which call again if they are dropped; csrc/base/caller_pool.h has the
+    odds. Never blocks: the owner calls the data of the keys that its selector reports, and
     `handle_deadlines`. Not thread-safe.
     """
 
@@ -82,7 +84,9 @@ class Acceptor:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_callers = max(1, min(MOST_CALLERS, limit // 8))
         family = socket.AF_INET6 if ":" in listen_on else socket.AF_INET
-        self._listener = socket.create_server((listen_on, 0), family=family, backlog=1024)
+        self._listener = socket.create_server(
+            (listen_on, 0), family=family, backlog=socket.SOMAXCONN
+        )
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._listen_at = float("inf")  # when to listen again, if it does not listen now
@@ -118,34 +122,40 @@ class Acceptor:
         self._listen_at = moment
 
     def _accept(self) -> None:
-        now = time.monotonic()
-        if len(self._callers) >= self._most_callers and not self._make_room(now):
-            self._rest_until(self._callers[0].came + PROOF_SECONDS_IN_A_CROWD)
-            return
-        try:
-            connection, address = self._listener.accept()
-        except (
-            OSError
-        ) as error:  # the caller has gone already, or descriptors or memory have run out
-            if error.errno in _EXHAUSTED and not self._make_room(now):
-                self._rest_until(now + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
-            return
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # the caller has gone, or descriptors or memory have run out
+                if error.errno in _EXHAUSTED and not self._drop_one():
+                    self._rest_until(time.monotonic() + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
+                    return
+                continue
+            self._greet(connection, str(address[0]))
+
+    def _greet(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
-        caller = _Caller(connection, str(address[0]))
+        caller = _Caller(connection, address)
         try:
+            if _has_hung_up(connection):
+                connection.close()
+                return
             call_back.keep_alive(connection)
             connection.send(caller.challenge)
         except OSError:
             connection.close()
             return
+        if len(self._callers) >= self._most_callers:
+            self._drop_one()
         self._callers.append(caller)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read_answer(caller))
 
-    def _make_room(self, now: float) -> bool:
-        """Drops the oldest caller, if an agent of the job would have proved itself by now."""
-        if not self._callers or now < self._callers[0].came + PROOF_SECONDS_IN_A_CROWD:
+    def _drop_one(self) -> bool:
+        """Drops a caller chosen at random; returns False if there is none."""
+        if not self._callers:
             return False
-        self._forget(self._callers[0])
+        self._forget(random.choice(self._callers))
         return True
 
     def _forget(self, caller: _Caller) -> None:
@@ -194,3 +204,11 @@ class Acceptor:
         self._let_go(caller)
         host = name.rstrip(b"\0").decode(errors="replace")
         self._entered(rank, CalledAgent(caller.connection, session, caller.address, host))
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    """Returns whether the other end has closed the connection already, as port scanners do."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 CALL_BACK = "PERSEUSRUN_CALL_BACK"  # "host port key"
 CALL_BACK_SECONDS = 30.0  # the launcher must prove itself within these
-PAUSE_BETWEEN_CALLS_SECONDS = 0.1
+# In a flood of strangers the launcher drops callers at random, and the kernel requests to connect,
+# which it sends again after 1, 2, 4 ... seconds.
+PAUSE_BETWEEN_CALLS_SECONDS = 0.02
+CONNECT_SECONDS = 5.0
 CHALLENGE_BYTES = 16
 ADDRESS_BYTES = 18
 # rank, challenge, address, name of the host
@@ -112,7 +115,14 @@ def call_back() -> tuple[Session, int]:
 def _enter(address: tuple[str, int], key: str, rank: int, deadline: float) -> Session | None:
     """Returns None if the launcher dropped the connection, as it does when many callers wait."""
     try:
-        with socket.create_connection(address, _seconds_until(deadline)) as connection:
+        connecting = socket.create_connection(
+            address, min(CONNECT_SECONDS, _seconds_until(deadline))
+        )
+    except TimeoutError:
+        _seconds_until(deadline)  # raises it once more if that was all
+        return None
+    try:
+        with connecting as connection:
             agreed = _shake_hands(connection, key, rank, deadline)
             connection.settimeout(None)
             keep_alive(connection)

@@ -20,6 +20,7 @@ import torch.distributed
 
 if torch.distributed.is_available():
     from perseus.torch import c10d as c10d  # registers the backend "perseus"
+    from perseus.torch import meeting as meeting  # ranks meet through PyTorch's store
 
 from perseus.torch.horovod import *
 from perseus.torch.horovod import __all__ as __all__

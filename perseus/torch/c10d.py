@@ -34,7 +34,7 @@ from torch._C._distributed_c10d import Work
 
 import perseus_core
 from perseus.common.threads import share_processors
-from perseus.torch import c10d_sets
+from perseus.torch import c10d_sets, meeting
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
 from perseus_core import OperationKind, ReduceOp, opened_sets, refusals
@@ -405,7 +405,8 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
             rank, size, c10d_sets.open_set(options, ranks), ranks, options.store, options.timeout
         )
     owns_engine = not perseus_core.is_initialized()
-    perseus_core.init()
+    with meeting.through(options.store):
+        perseus_core.init()
     if (perseus_core.rank(), perseus_core.size()) != (rank, size):
         raise ValueError(
             f"this is rank {rank} of {size} in torch.distributed, and rank "

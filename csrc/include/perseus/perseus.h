@@ -134,6 +134,17 @@ typedef struct {
  * anything but 0. Waits for operations do not call it. A NULL `check` turns this off. */
 PERSEUS_API void perseus_set_interruption_check(int (*check)(void* user), void* user);
 
+/** From now on, perseus_init on this thread calls `board` where ranks on several hosts meet at
+ * rank 0, as under torchrun, to find it at a port that nobody can have taken before. On rank 0,
+ * `port` is where it listens, for `board` to leave word of. On the others it is 0, and `board`
+ * returns the port that rank 0 has left, or 0 as long as there is none; it must not wait.
+ * `generation` counts the calls of perseus_init of each process, from 0. What it returns need not
+ * be true: a rank calls there first, and a port that is wrong costs some seconds. A NULL `board`
+ * turns this off. */
+PERSEUS_API void perseus_set_meeting_board(int32_t (*board)(void* user, int32_t generation,
+                                                            int32_t port),
+                                           void* user);
+
 /** Tells the kernel that this memory, such as a new output, is about to be written as a whole. If
  * it is large, the kernel is asked for huge pages; without them it takes longer to get the memory
  * than to fill it. The library does this itself for the results that it allocates. */

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
-from netlab import Hosts, lines
+from netlab import NETLAB, Hosts, lines
 
 pytest.importorskip("torch")
 
@@ -25,3 +30,50 @@ def test_torch_distributed_finds_its_ranks(hosts: Hosts, backend: str, places: s
     result = hosts.run_script(places, MEETS.replace("BACKEND", backend), options=options)
     assert result.returncode == 0, result.stderr
     assert lines(result.stdout) == [f"{rank} 3 [6.0, 6.0, 6.0]" for rank in range(3)]
+
+
+#: Listens at the ports at which ranks would look for each other, and answers nobody.
+HOLDS_PORTS = """
+import os, socket, sys
+if os.geteuid() == 0: os.setuid(65534)
+held = [socket.create_server(("0.0.0.0", 29400 + step)) for step in (2, 4, 6, 8)]
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_torchrun_s_ranks_meet_through_its_store(hosts: Hosts) -> None:
+    program = hosts.folder / "program.py"
+    program.write_text(MEETS.replace("BACKEND", "perseus"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    torchrun += ["--nproc-per-node", "2", "--master-addr", "10.86.0.1", "--master-port", "29400"]
+    environment = {**os.environ, "PERSEUS_SECRET": "5ec4e7" * 8}
+    with subprocess.Popen(
+        [str(NETLAB), "at", "0", sys.executable, "-c", HOLDS_PORTS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        agents = [
+            subprocess.Popen(
+                [str(NETLAB), "at", str(host), *torchrun, "--node-rank", str(host), str(program)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            for host in range(2)
+        ]
+        try:
+            said = "".join(agent.communicate(timeout=120)[0] for agent in agents)
+        finally:
+            holder.communicate(b"")
+            for agent in agents:
+                if agent.poll() is None:
+                    os.killpg(agent.pid, signal.SIGKILL)
+                    agent.wait()
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    for rank in range(4):
+        assert f"{rank} 4 [10.0, 10.0, 10.0]" in said

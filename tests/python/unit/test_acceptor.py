@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from perseus.run import acceptor, call_back
+from perseus.run import call_back
 from perseus.run.acceptor import Acceptor, CalledAgent
 
 KEY = "ab" * 32
@@ -183,43 +183,37 @@ def test_who_says_nothing_is_sent_away_after_five_seconds(house: House) -> None:
     assert house.acceptor.next_deadline() == float("inf")
 
 
-def test_a_crowd_gets_an_eighth_of_the_descriptors_until_the_first_make_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 2.0)
+def test_a_crowd_gets_an_eighth_of_the_descriptors() -> None:
     with descriptors(160):
         house = House()
     callers = [house.call() for _ in range(30)]
-
-    def sent_away() -> list[bool]:
-        return [is_sent_away(caller) for caller in callers]
-
-    before = time.monotonic()
-    house.attend(lambda: house.acceptor.next_deadline() < before + 4)  # there is no room for more
-    assert [is_greeted(caller) for caller in callers] == [True] * 20 + [False] * 10
-    assert not any(sent_away())
-    monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 0.0)
-    house.acceptor.handle_deadlines(house.acceptor.next_deadline())
-    house.attend(lambda: is_greeted(callers[-1]) and sum(sent_away()) >= 10)
-    assert sent_away() == [True] * 10 + [False] * 20
+    house.attend(lambda: all(is_greeted(caller) for caller in callers))
+    house.attend(lambda: sum(is_sent_away(caller) for caller in callers) == 10)
+    assert len(house.selector.get_map()) == 1 + 20
     house.close()
 
 
-def test_many_descriptors_make_the_crowd_no_larger_than_its_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(acceptor, "PROOF_SECONDS_IN_A_CROWD", 2.0)
+def test_many_descriptors_make_the_crowd_no_larger_than_its_bound() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
         pytest.skip("there are too few descriptors here")
     with descriptors(4096):
         house = House()
         callers = [house.call() for _ in range(300)]
-        before = time.monotonic()
-        house.attend(lambda: house.acceptor.next_deadline() < before + 4)
-        assert len(house.selector.get_map()) == 256
-        assert not is_greeted(callers[-1])
+        house.attend(lambda: all(is_greeted(caller) for caller in callers))
+        assert len(house.selector.get_map()) == 1 + 256
         house.close()
+
+
+def test_an_agent_is_heard_before_the_whole_of_a_crowd_has_come_in() -> None:
+    with descriptors(160):
+        house = House()
+    caller = house.call()
+    caller.send(answer(house.challenge(caller)))
+    crowd = [house.call() for _ in range(100)]
+    house.attend(lambda: bool(house.entered))
+    assert not all(is_greeted(one) for one in crowd)
+    house.close()
 
 
 def test_without_descriptors_it_rests_and_then_goes_on(house: House) -> None:

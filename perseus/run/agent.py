@@ -191,6 +191,7 @@ class Agent:
             os.close(result_write)
             news.other_end.close()
         assert process.stdout and process.stderr
+        news.process = process.pid
         pipes: dict[int, IO[bytes] | NewsSocket] = {
             STDOUT: process.stdout,
             STDERR: process.stderr,

@@ -73,6 +73,8 @@ class Acceptor::PendingConnection final : public FdHandler {
   }
 
   Clock::time_point accepted_at() const { return accepted_at_; }
+  // Returns whether a rank has been welcomed, which takes the connection for made from then on.
+  bool awaits_confirmation() const { return session_.has_value(); }
 
   void begin() {
     greeting_.nonce = random_nonce();
@@ -93,7 +95,11 @@ class Acceptor::PendingConnection final : public FdHandler {
   bool has_introduced_itself() {
     const auto outcome = reader_.read(fd_.get(), introduction_);
     if (outcome == MessageReader::Outcome::kPartial) return false;
-    if (outcome == MessageReader::Outcome::kComplete && welcome()) return true;
+    if (outcome == MessageReader::Outcome::kComplete && welcome()) {
+      // However long the rank may be stopped now, it will take the connection for made.
+      acceptor_.loop_.cancel_timer(timer_);
+      return true;
+    }
     acceptor_.forget(this);
     return false;
   }
@@ -196,11 +202,12 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
 }
 
 bool Acceptor::drop_oldest() {
-  if (pending_.empty() || Clock::now() - pending_.front()->accepted_at() < kPatienceWhenFull) {
-    return false;
-  }
-  pending_.pop_front();
-  return true;
+  const auto oldest = std::ranges::find_if(
+      pending_, [](const auto& pending) { return !pending->awaits_confirmation(); });
+  const bool may_drop =
+      oldest != pending_.end() && Clock::now() - (*oldest)->accepted_at() >= kPatienceWhenFull;
+  if (may_drop) pending_.erase(oldest);
+  return may_drop;
 }
 
 void Acceptor::forget(PendingConnection* connection) {

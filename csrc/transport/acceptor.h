@@ -1,6 +1,7 @@
 // Listens on all of this rank's endpoints and admits connections that prove to belong to the job.
 // A connection has five seconds to do so, and the number of those pending is bounded, so that other
-// programs cannot disturb the job. Loop thread.
+// programs cannot disturb the job. One that has proved itself waits for its confirmation as long as
+// it stays open. Loop thread.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ class Acceptor {
   class ListeningSocket;
   class PendingConnection;
   void accept_connections(ListeningSocket& socket);
-  // Drops the oldest pending connection, if a rank of the job would have proved itself by now.
+  // Drops the oldest connection that has not proved itself, if a rank of the job would have by now.
   bool drop_oldest();
   void forget(PendingConnection* connection);
   void warn_of_stranger(const Hello& hello);

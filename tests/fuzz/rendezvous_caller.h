@@ -36,6 +36,8 @@ class RendezvousCaller {
   bool has_failed() const { return failed_; }
   // The contributions of all ranks to each round.
   const std::vector<std::vector<std::string>>& gathered() const { return gathered_; }
+  // In how many rounds this has taken part.
+  uint32_t rounds() const { return rounds_; }
   // All that was said here.
   const std::string& said() const { return said_; }
 
@@ -116,7 +118,9 @@ class RendezvousCaller {
     rendezvous::Contribution contribution;
     is_broken_ =
         !rendezvous::open_frame(payload, servers_->incoming) || !decode(payload, contribution);
-    if (!is_broken_) contributed_.push_back({hello_, contribution});
+    if (is_broken_) return;
+    contributed_.push_back({hello_, contribution});
+    ++rounds_;
   }
 
   void check(const rendezvous::Decoded& answer) {
@@ -169,6 +173,7 @@ class RendezvousCaller {
   std::optional<Session> mine_, servers_;  // once a hello has been said
   // Whether the hello proves that it comes from the job; whether what follows cannot.
   bool is_proven_ = false, is_broken_ = false;
+  uint32_t rounds_ = 0;
   bool welcome_ = false, refused_ = false, failed_ = false;
   std::vector<std::vector<std::string>> gathered_;
 };

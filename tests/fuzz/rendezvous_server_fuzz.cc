@@ -142,9 +142,8 @@ class Meeting {
     static constexpr std::array<size_t, 4> kSizes = {16384, 100'000, kMaxContributionBytes,
                                                      kMaxContributionBytes + 1};
     static constexpr std::array<uint32_t, 4> kTimeOuts = {0, 1000, 60'000, UINT32_MAX};
-    caller.read();
     const auto which = input_.number<uint8_t>();
-    const auto round = static_cast<uint32_t>(caller.gathered().size()) + (which >= 0xc0 ? 1 : 0);
+    const uint32_t round = caller.rounds() + (which >= 0xc0 ? 1 : 0);
     std::string bytes = "contribution " + std::to_string(contributions_++);
     if (which % 4 == 3) bytes.resize(kSizes[which / 16 % 4], '.');
     if (which % 4 == 2) bytes.clear();

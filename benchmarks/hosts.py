@@ -11,6 +11,7 @@ shape runs all parts:
   allreduce    64 MiB, with the cap on connections and without it, against the limit
   slow         the same over 8 connections that fill the link together, one slowed to a tenth
   codec        the same with the fp16 codec
+  wire         the same with data authenticated, and encrypted
   latency      allreduces of 4 bytes to 64 KiB
   collectives  4 MiB through all collectives
   steps        exposed communication of training steps; by default the accelerator is 10 times
@@ -266,6 +267,27 @@ def codec(hosts: Hosts) -> None:
         print(f"  fp16 is {plain / coded:.2f} times faster")
 
 
+def wire(hosts: Hosts) -> None:
+    contenders = (
+        "perseus",
+        *(
+            variant("perseus", f"perseus, {choice}", PERSEUS_WIRE=choice)
+            for choice in ("authenticated", "encrypted")
+        ),
+    )
+    with hosts.lab(hosts.args.flow) as lab:
+        link = capacity(lab, hosts)
+        with hosts.contest(lab, contenders) as contest:
+            hosts.tune(contest, list(contest.contenders))
+            times = add_large(hosts, lab, contest, "allreduce of 64 MiB, PERSEUS_WIRE", link)
+    plain = times.pop("perseus").median
+    for label, of in times.items():
+        if plain and of.median:
+            print(
+                f"  {label.partition(', ')[2]} takes {of.median / plain - 1:+.1%} of plain's time"
+            )
+
+
 def latency(hosts: Hosts) -> None:
     add_works(hosts, [("allreduce", size) for size in (4, 1 << 10, 64 << 10)])
 
@@ -326,6 +348,7 @@ PARTS = {
     "allreduce": allreduce,
     "slow": slow,
     "codec": codec,
+    "wire": wire,
     "latency": latency,
     "collectives": collectives,
     "steps": steps,

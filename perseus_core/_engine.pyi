@@ -94,6 +94,20 @@ def submit(
 def refuse(id: int, reason: str) -> None:
     """Tells the other ranks that this rank's call of a name failed before it was submitted."""
 
+def sequence(handle: int) -> int:
+    """Returns how many operations its set has agreed on, with this one: the same on all ranks."""
+
+# Proofs
+PROOF_BYTES: int
+
+def prove(process_set: int, sender: int, what: str, sequence: int, data: object) -> bytes:
+    """Returns the proof that this rank, the sender, has sent the bytes; see perseus_core.proven."""
+
+def check_proof(
+    process_set: int, sender: int, what: str, sequence: int, data: object, proof: object
+) -> None:
+    """Raises AbortedError, and ends the work of all ranks, unless the proof is the sender's."""
+
 def array_address(array: NDArray[Any], /) -> int: ...
 def poll(handle: int, /) -> int: ...
 def wait(handle: int, time_out_ms: int = -1, /) -> bool:

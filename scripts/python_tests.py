@@ -48,7 +48,6 @@ WITH_LIMITS = [
     for name in (
         "descriptor_exhaustion",
         "guardian",
-        "host_connection",
         "interrupted_calls",
         "launcher",
         "mpi",
@@ -56,6 +55,7 @@ WITH_LIMITS = [
         "perseusrun",
         "process_life",
         "rank_stdin",
+        "remote_shell",
         "silent_ranks",
         "stalls",
         "strangers",

@@ -35,6 +35,14 @@ bool MessageSequence::is_next(std::string_view tag,
   return equal_in_constant_time(tag, view(next(pieces)));
 }
 
+// The last counter takes the place of a message's, which no message reaches.
+Mac MessageSequence::derive_key(std::string_view purpose) const {
+  constexpr uint64_t kNoMessage = UINT64_MAX;
+  char counter[sizeof kNoMessage];
+  std::memcpy(counter, &kNoMessage, sizeof counter);
+  return key_.of({counter, sizeof counter}, {purpose});
+}
+
 Session::Session(std::string_view secret, std::string_view transcript, Role mine)
     : outgoing(key_of(secret, transcript, mine)),
       incoming(key_of(secret, transcript, other(mine))) {}

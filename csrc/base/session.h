@@ -29,6 +29,8 @@ class MessageSequence {
   MessageTag next(std::initializer_list<std::string_view> pieces);
   // Returns whether `tag` is that of the next message.
   bool is_next(std::string_view tag, std::initializer_list<std::string_view> pieces);
+  // A key of this direction for another way to protect messages.
+  Mac derive_key(std::string_view purpose) const;
 
  private:
   friend class Session;

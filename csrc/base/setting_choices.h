@@ -7,6 +7,7 @@
 namespace perseus {
 
 enum class TransportChoice { kAuto, kShm, kTcp, kMpi };
+enum class WireChoice { kPlain, kAuthenticated, kEncrypted };
 enum class WireDtype { kFp16, kNone, kBf16 };
 enum class NanCheck { kOff, kWarn, kRaise, kZero };
 enum class AllreduceMode { kAuto, kFlat, kHierarchical };

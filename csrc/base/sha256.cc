@@ -42,10 +42,13 @@ Sha256Digest Sha256::finish() {
   char length[8];
   for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(total_bits >> (56 - 8 * i));
   update(std::string_view(length, sizeof(length)));
+  return sha256_digest_of(state_);
+}
 
+Sha256Digest sha256_digest_of(const Sha256State& state) {
   Sha256Digest digest;
   for (size_t i = 0; i < digest.size(); ++i) {
-    digest[i] = static_cast<uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
+    digest[i] = static_cast<uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
   }
   return digest;
 }

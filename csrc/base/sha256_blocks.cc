@@ -63,40 +63,62 @@ void compress(Sha256State& state, const uint8_t* block) {
 // The instructions keep the state as two vectors, of a, b, e, f and of c, d, g, h, the first named
 // in the highest lane. sha256rnds2 does two rounds; msg1 and msg2 make four more words of the
 // message's schedule.
-PERSEUS_SHA void blocks_by_instructions(Sha256State& state, const uint8_t* blocks, size_t count) {
+template <size_t kLanes>
+PERSEUS_SHA void blocks_by_instructions(Sha256State* states, const uint8_t* const* blocks,
+                                        size_t count) {
   const __m128i to_big_endian = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
-  auto* words = reinterpret_cast<__m128i*>(state.data());
-  const __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128(words), 0xb1);
-  const __m128i hgfe = _mm_shuffle_epi32(_mm_loadu_si128(words + 1), 0x1b);
-  __m128i abef = _mm_alignr_epi8(badc, hgfe, 8);
-  __m128i cdgh = _mm_blend_epi16(hgfe, badc, 0xf0);
-  for (; count != 0; --count, blocks += 64) {
-    const __m128i abef_before = abef;
-    const __m128i cdgh_before = cdgh;
-    __m128i w[4];  // the last sixteen words of the schedule
-    for (int four = 0; four < 16; ++four) {
-      __m128i& now = w[four % 4];
-      if (four < 4) {
-        now = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(blocks) + four),
-                               to_big_endian);
-      } else {
-        const __m128i last = w[(four + 3) % 4];
-        const __m128i seven_ago = _mm_alignr_epi8(last, w[(four + 2) % 4], 4);
-        const __m128i with_sigma0 = _mm_sha256msg1_epu32(now, w[(four + 1) % 4]);
-        now = _mm_sha256msg2_epu32(_mm_add_epi32(with_sigma0, seven_ago), last);
-      }
-      const __m128i added = _mm_add_epi32(
-          now, _mm_load_si128(reinterpret_cast<const __m128i*>(kRoundConstants.data()) + four));
-      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, added);
-      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(added, 0x0e));
-    }
-    abef = _mm_add_epi32(abef, abef_before);
-    cdgh = _mm_add_epi32(cdgh, cdgh_before);
+  const auto* constants = reinterpret_cast<const __m128i*>(kRoundConstants.data());
+  __m128i abef[kLanes];
+  __m128i cdgh[kLanes];
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    auto* words = reinterpret_cast<__m128i*>(states[lane].data());
+    const __m128i badc = _mm_shuffle_epi32(_mm_loadu_si128(words), 0xb1);
+    const __m128i hgfe = _mm_shuffle_epi32(_mm_loadu_si128(words + 1), 0x1b);
+    abef[lane] = _mm_alignr_epi8(badc, hgfe, 8);
+    cdgh[lane] = _mm_blend_epi16(hgfe, badc, 0xf0);
   }
-  const __m128i feba = _mm_shuffle_epi32(abef, 0x1b);
-  const __m128i dchg = _mm_shuffle_epi32(cdgh, 0xb1);
-  _mm_storeu_si128(words, _mm_blend_epi16(feba, dchg, 0xf0));
-  _mm_storeu_si128(words + 1, _mm_alignr_epi8(dchg, feba, 8));
+  for (size_t block = 0; block < count; ++block) {
+    __m128i abef_before[kLanes];
+    __m128i cdgh_before[kLanes];
+    __m128i schedule[kLanes][4];  // the last sixteen words of each
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      abef_before[lane] = abef[lane];
+      cdgh_before[lane] = cdgh[lane];
+    }
+    for (size_t four = 0; four < 16; ++four) {
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        __m128i(&w)[4] = schedule[lane];
+        __m128i& now = w[four % 4];
+        if (four < 4) {
+          const auto* message = reinterpret_cast<const __m128i*>(blocks[lane] + 64 * block);
+          now = _mm_shuffle_epi8(_mm_loadu_si128(message + four), to_big_endian);
+        } else {
+          const __m128i last = w[(four + 3) % 4];
+          const __m128i seven_ago = _mm_alignr_epi8(last, w[(four + 2) % 4], 4);
+          const __m128i with_sigma0 = _mm_sha256msg1_epu32(now, w[(four + 1) % 4]);
+          now = _mm_sha256msg2_epu32(_mm_add_epi32(with_sigma0, seven_ago), last);
+        }
+        const __m128i added = _mm_add_epi32(now, _mm_load_si128(constants + four));
+        cdgh[lane] = _mm_sha256rnds2_epu32(cdgh[lane], abef[lane], added);
+        abef[lane] = _mm_sha256rnds2_epu32(abef[lane], cdgh[lane], _mm_shuffle_epi32(added, 0x0e));
+      }
+    }
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      abef[lane] = _mm_add_epi32(abef[lane], abef_before[lane]);
+      cdgh[lane] = _mm_add_epi32(cdgh[lane], cdgh_before[lane]);
+    }
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    auto* words = reinterpret_cast<__m128i*>(states[lane].data());
+    const __m128i feba = _mm_shuffle_epi32(abef[lane], 0x1b);
+    const __m128i dchg = _mm_shuffle_epi32(cdgh[lane], 0xb1);
+    _mm_storeu_si128(words, _mm_blend_epi16(feba, dchg, 0xf0));
+    _mm_storeu_si128(words + 1, _mm_alignr_epi8(dchg, feba, 8));
+  }
+}
+
+void blocks_of_one(Sha256State& state, const uint8_t* blocks, size_t count) {
+  blocks_by_instructions<1>(&state, &blocks, count);
 }
 
 // clang++ 14's __builtin_cpu_supports does not know SHA.
@@ -118,10 +140,22 @@ void sha256_blocks_portable(Sha256State& state, const uint8_t* blocks, size_t co
 Sha256Blocks sha256_blocks_by_instructions() {
 #if defined(__x86_64__)
   static const bool found = has_instructions();
-  return found ? blocks_by_instructions : nullptr;
+  return found ? blocks_of_one : nullptr;
 #else
   return nullptr;
 #endif
+}
+
+void sha256_blocks_of_lanes(std::array<Sha256State, kSha256Lanes>& states,
+                            const std::array<const uint8_t*, kSha256Lanes>& blocks, size_t count) {
+#if defined(__x86_64__)
+  if (sha256_blocks_by_instructions() != nullptr) {
+    return blocks_by_instructions<kSha256Lanes>(states.data(), blocks.data(), count);
+  }
+#endif
+  for (size_t lane = 0; lane < kSha256Lanes; ++lane) {
+    sha256_blocks_portable(states[lane], blocks[lane], count);
+  }
 }
 
 }  // namespace perseus

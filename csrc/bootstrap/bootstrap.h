@@ -23,6 +23,8 @@ class Bootstrap {
   virtual int launched_rank(int rank) const { return rank; }
   // The job's secret, which both ends of every connection between ranks must prove that they know.
   virtual const std::string& secret() const = 0;
+  // How others may come to know the secret: "is derived from ...". Empty: they cannot.
+  virtual std::string secret_weakness() const { return ""; }
   // Returns the `mine` of every rank, in rank order, or an error on every rank that is still there.
   // Never waits longer than `time_out`. An error names the missing ranks.
   virtual Result<std::vector<std::string>> all_gather(const std::string& mine,

@@ -109,6 +109,7 @@ Status read_or_derive_secret(const Get& get, std::initializer_list<const char*> 
   const Sha256Digest digest = hash.finish();
   out.secret.assign(digest.begin(), digest.end());
   out.needs_local_secret = one_host;
+  out.has_guessable_secret = !one_host;
   return Status::ok();
 }
 
@@ -243,6 +244,7 @@ Result<std::optional<LaunchEnvironment>> read_mpi(const Get& get) {
       out.source = variables.rank;
     }
     out.kind = LaunchEnvironment::Kind::kMpi;
+    if (is_set(get, "PERSEUS_SECRET")) PERSEUS_RETURN_IF_ERROR(read_secret(get, out.secret));
     return std::optional(out);
   }
   return std::optional<LaunchEnvironment>();

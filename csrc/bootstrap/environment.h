@@ -26,7 +26,9 @@ struct LaunchEnvironment {
   // Where the rendezvous is served. If rank 0 serves it, there may be several places, of which it
   // takes the first that is free; otherwise there is one.
   std::vector<HostPort> rendezvous;
-  std::string secret;  // bytes
+  std::string secret;  // bytes; for kMpi it is empty unless the user has set it
+  // The secret is derived from ids that others may see, and there is no better one.
+  bool has_guessable_secret = false;
   // `secret` could be guessed. The ranks, all on this host, use it only as the name under which
   // they agree on a better one: see local_secret.h.
   bool needs_local_secret = false;

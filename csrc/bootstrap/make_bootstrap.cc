@@ -92,6 +92,7 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment lau
   RendezvousBootstrap::Options options;
   options.servers = launch.rendezvous;
   options.secret = launch.secret;
+  options.has_guessable_secret = launch.has_guessable_secret;
   options.rank = place.value();
   options.size = ranks.empty() ? launch.size : static_cast<int>(ranks.size());
   options.ranks = ranks;
@@ -138,7 +139,7 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_mpi(const LaunchEnvironment& lau
   Result<int> place = place_in_world(ranks, rank, size);
   if (!place.is_ok()) return place.status();
   if (place.value() < 0) return single(mpi.value());
-  return MpiBootstrap::create(process.value(), ranks, generation, time_out);
+  return MpiBootstrap::create(process.value(), ranks, generation, launch.secret, time_out);
 }
 
 }  // namespace

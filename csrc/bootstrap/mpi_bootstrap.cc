@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/hmac.h"
 #include "base/interruption.h"
 #include "base/rank_names.h"
 #include "base/secret.h"
@@ -34,6 +35,7 @@ MpiBootstrap::MpiBootstrap(const MpiProcess& process, std::vector<int> launched,
 Result<std::unique_ptr<Bootstrap>> MpiBootstrap::create(const MpiProcess& process,
                                                         const std::vector<int>& ranks,
                                                         int generation,
+                                                        const std::string& own_secret,
                                                         std::chrono::milliseconds time_out) {
   std::vector<int> launched = ranks;
   if (launched.empty()) {
@@ -44,11 +46,32 @@ Result<std::unique_ptr<Bootstrap>> MpiBootstrap::create(const MpiProcess& proces
   const int rank = static_cast<int>(place - launched.begin());
   auto bootstrap = std::unique_ptr<MpiBootstrap>(
       new MpiBootstrap(process, std::move(launched), rank, generation));
-  Result<std::vector<std::string>> secrets =
-      bootstrap->all_gather(rank == 0 ? random_bytes(kSecretBytes) : "", time_out);
-  if (!secrets.is_ok()) return secrets.status();
-  bootstrap->secret_ = secrets.value()[0];
+  PERSEUS_RETURN_IF_ERROR(bootstrap->share_secret(own_secret, time_out));
   return std::unique_ptr<Bootstrap>(std::move(bootstrap));
+}
+
+Status MpiBootstrap::share_secret(const std::string& own_secret,
+                                  std::chrono::milliseconds time_out) {
+  // Where two ranks' own secrets differ, so do these.
+  const Mac check = hmac_sha256(own_secret, "perseus check of PERSEUS_SECRET");
+  const std::string text(check.begin(), check.end());
+  Result<std::vector<std::string>> gathered =
+      all_gather(rank_ == 0 ? text + random_bytes(kSecretBytes) : text, time_out);
+  if (!gathered.is_ok()) return gathered.status();
+  const std::string& first = gathered.value()[0];
+  for (size_t rank = 1; rank < launched_.size(); ++rank) {
+    if (first.starts_with(gathered.value()[rank])) continue;
+    return Status::invalid_argument("PERSEUS_SECRET of " + name_ranks({launched_[rank]}) +
+                                    " is not that of " + name_ranks({launched_[0]}) +
+                                    "; it must be the same on all ranks, or not be set on any");
+  }
+  secret_ = first.substr(text.size());
+  has_own_secret_ = !own_secret.empty();
+  if (has_own_secret_) {
+    const Mac both = hmac_sha256(own_secret, secret_);
+    secret_.assign(both.begin(), both.end());
+  }
+  return {};
 }
 
 Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& mine,

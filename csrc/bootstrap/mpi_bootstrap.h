@@ -16,15 +16,19 @@ namespace perseus {
 class MpiBootstrap : public Bootstrap {
  public:
   // `ranks`: the launched ranks that form the world, in rank order; empty: all. This process must
-  // be one of them.
+  // be one of them. `own_secret`: what the user has set, the same on all ranks; empty: nothing.
   static Result<std::unique_ptr<Bootstrap>> create(const MpiProcess& process,
                                                    const std::vector<int>& ranks, int generation,
+                                                   const std::string& own_secret,
                                                    std::chrono::milliseconds time_out);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(launched_.size()); }
   int launched_rank(int rank) const override { return launched_[rank]; }
   const std::string& secret() const override { return secret_; }
+  std::string secret_weakness() const override {
+    return has_own_secret_ ? "" : "is carried by MPI, which encrypts nothing";
+  }
   Result<std::vector<std::string>> all_gather(const std::string& mine,
                                               std::chrono::milliseconds time_out) override;
   const Mpi* mpi() const override { return process_.mpi; }
@@ -40,6 +44,8 @@ class MpiBootstrap : public Bootstrap {
 
   MpiBootstrap(const MpiProcess& process, std::vector<int> launched, int rank, int generation);
 
+  // Makes the world's secret.
+  Status share_secret(const std::string& own_secret, std::chrono::milliseconds time_out);
   Result<std::vector<std::string>> gather(const std::string& mine, Clock::time_point deadline);
   Status answer_all(const std::string& answer, Clock::time_point deadline);
   Result<std::vector<std::string>> contribute(const std::string& mine,
@@ -54,6 +60,7 @@ class MpiBootstrap : public Bootstrap {
   const int generation_;
   const int tag_;
   std::string secret_;
+  bool has_own_secret_ = false;  // and so MPI has carried only a part of secret_
   uint32_t round_ = 0;
   Status failure_;
 };

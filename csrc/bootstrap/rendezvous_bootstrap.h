@@ -19,8 +19,9 @@ class RendezvousBootstrap : public Bootstrap {
     // At least one; the job's own server is at one of them.
     std::vector<HostPort> servers;
     std::string secret;  // bytes
-    int rank = 0;        // in the world
-    int size = 1;        // of the world
+    bool has_guessable_secret = false;
+    int rank = 0;  // in the world
+    int size = 1;  // of the world
     // The launched ranks that form the world, in rank order; empty: all.
     std::vector<int> ranks;
     // The world is of those of all launched ranks that have not ended. `rank` and `size` are then
@@ -40,6 +41,9 @@ class RendezvousBootstrap : public Bootstrap {
     return options_.ranks.empty() ? rank : options_.ranks[rank];
   }
   const std::string& secret() const override { return options_.secret; }
+  std::string secret_weakness() const override {
+    return options_.has_guessable_secret ? "is derived from ids that others can see" : "";
+  }
   Result<std::vector<std::string>> all_gather(const std::string& mine,
                                               std::chrono::milliseconds time_out) override;
 

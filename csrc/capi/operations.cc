@@ -116,6 +116,7 @@ perseus_status_t perseus_result(perseus_handle_t handle, int32_t index, perseus_
   perseus_result_t described{};
   described.struct_size = result->struct_size;
   described.last_rank = operation.last_rank;
+  described.sequence = operation.sequence;
   described.device = static_cast<perseus_device_t>(operation.description.device);
   described.device_index = operation.gpu != nullptr ? operation.gpu->ordinal() : -1;
   if (!is_join) {

@@ -46,6 +46,9 @@ struct HostSplit {
 // on each, more than one.
 bool can_be_hierarchical(const Group& group);
 
+// Returns whether its ranks are on several hosts.
+bool spans_hosts(const Group& group);
+
 Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of);
 
 // How many message numbers one collective may use.

@@ -33,6 +33,11 @@ bool can_be_hierarchical(const Group& group) {
          group.by_host->across.size > 1;
 }
 
+bool spans_hosts(const Group& group) {
+  return std::ranges::any_of(group.host_of,
+                             [&](int host) { return host != group.host_of.front(); });
+}
+
 Group make_group(int index, std::vector<Link*> links, std::vector<int> host_of) {
   Group group;
   group.index = index;

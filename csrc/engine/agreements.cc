@@ -196,8 +196,10 @@ void Agreements::complete_join(ProcessSet& set, int last_joined) {
 }
 
 void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement) {
-  for (const Agreement::Ready& ready : agreement.ready) {
+  for (Agreement::Ready ready : agreement.ready) {
+    ready.sequence = ++set.agreed_operations;
     OperationPtr operation = set.pending.extract(ready.key());
+    if (operation != nullptr) operation->sequence = ready.sequence;
     const OperationKind kind = ready.description().kind;
     Status status = check_agreed(ready, agreement.joined);
     if (status.is_ok() &&
@@ -209,7 +211,7 @@ void Agreements::fill(Batch& batch, ProcessSet& set, const Agreement& agreement)
       continue;
     }
     if (operation != nullptr) trace_agreed(wiring_.timeline, *operation);
-    batch.agreed.push_back(ready);
+    batch.agreed.push_back(std::move(ready));
     batch.operations.push_back(std::move(operation));
   }
 }

@@ -83,7 +83,8 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
   configure_log(settings_->log_level, settings_->log_hide_time, rank);
   parts_ = std::make_unique<EngineParts>(
       loop_, *mesh_, names_,
-      RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_});
+      RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_,
+                 mesh_->shares_all_memory() ? nullptr : &mesh_->world_key()});
   tell_launcher_who_met(topology());
   return {};
 }
@@ -107,6 +108,13 @@ void Engine::shutdown(const std::string& why) {
   // Fails what was submitted while the thread was ending.
   const EngineScope here;
   parts_->queue.poll();
+}
+
+Status Engine::break_world(const std::string& why) {
+  // The parts live as long as the loop: until shutdown has joined its thread.
+  const Broken news = parts_->termination.failed_here(Status::aborted(why));
+  loop_.post([this, news] { parts_->termination.break_world(news); });
+  return Status::aborted(news.why);
 }
 
 void Engine::help(const Event& awaited, Clock::time_point until) {

@@ -58,7 +58,12 @@ class Engine {
   // EventLoop::help.
   void help(const Event& awaited, Clock::time_point until);
 
+  // Ends the work of all ranks, since this one cannot go on. Returns the error that operations get
+  // from now on, on every rank.
+  Status break_world(const std::string& why);
+
   const Topology& topology() const { return mesh_->topology(); }
+  const WorldKey& world_key() const { return mesh_->world_key(); }
   const Settings& settings() const { return *settings_; }
   // The thread level of MPI; nothing where the ranks met without MPI.
   std::optional<MpiThreadLevel> mpi_thread_level() const { return mpi_thread_level_; }

@@ -21,6 +21,7 @@
 namespace perseus {
 
 struct Settings;
+class WorldKey;
 
 // Operations that were agreed on together, and their plan. Kept alive by its shards.
 struct Batch {
@@ -50,6 +51,8 @@ struct RunContext {
   Counters& counters;
   int rank;
   GpuThreads& gpus;
+  // For the tags of row counts. Null on all ranks if nobody else can write to what they share.
+  const WorldKey* world_key = nullptr;
 };
 
 struct ShardRun;

@@ -24,6 +24,9 @@ struct Agreement {
     uint32_t id = 0;
     int32_t priority = 0;  // the description's, copied so that sorting reads no other memory
     std::shared_ptr<const KnownOperation> known;
+    // How many operations its set has agreed on, with this one: the same on all ranks, and never
+    // again in the set. The set's owner counts.
+    uint64_t sequence = 0;
 
     const std::string& key() const { return known->key; }
     const Description& description() const { return known->description; }

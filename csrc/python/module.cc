@@ -8,6 +8,7 @@
 #include "python/observe.h"
 #include "python/operations.h"
 #include "python/process.h"
+#include "python/proofs.h"
 #include "python/steady_calls.h"
 
 PYBIND11_MODULE(_engine, module) {
@@ -18,4 +19,5 @@ PYBIND11_MODULE(_engine, module) {
   perseus::python::bind_arrays(module);
   perseus::python::bind_callbacks(module);
   perseus::python::bind_observe(module);
+  perseus::python::bind_proofs(module);
 }

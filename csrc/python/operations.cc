@@ -76,11 +76,11 @@ perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py
   return send(submission, keep, callback);
 }
 
-int32_t last_rank(perseus_handle_t handle) {
+perseus_result_t result_of(perseus_handle_t handle) {
   perseus_result_t result{};
   result.struct_size = sizeof result;
   check(perseus_result(handle, 0, &result));
-  return result.last_rank;
+  return result;
 }
 
 }  // namespace
@@ -109,7 +109,12 @@ void bind_operations(py::module_& module) {
       "refuse",
       [](int32_t id, const std::string& reason) { check(perseus_refuse(id, reason.c_str())); },
       py::arg("id"), py::arg("reason"));
-  module.def("last_rank", &last_rank, py::arg("handle"));
+  module.def(
+      "last_rank", [](perseus_handle_t handle) { return result_of(handle).last_rank; },
+      py::arg("handle"));
+  module.def(
+      "sequence", [](perseus_handle_t handle) { return result_of(handle).sequence; },
+      py::arg("handle"));
   module.attr("NO_STREAM") = reinterpret_cast<uintptr_t>(PERSEUS_NO_STREAM);
 }
 

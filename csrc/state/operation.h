@@ -97,6 +97,7 @@ class Operation {
   // Results; valid once done.is_set().
   Status status;
   std::vector<int64_t> received_splits;  // alltoall
+  uint64_t sequence = 0;                 // see Agreement::Ready
   int32_t last_rank = -1;                // join
   // add_process_set: the set to open or close here, set at submission.
   int32_t new_set = -1;
@@ -126,6 +127,7 @@ class Operation {
     first_error = status = Status();
     non_finite.reset();
     last_rank = new_set = -1;
+    sequence = 0;
     done.clear();
   }
 };

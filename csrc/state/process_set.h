@@ -30,6 +30,7 @@ struct ProcessSet : std::enable_shared_from_this<ProcessSet> {
   std::unique_ptr<Negotiator> negotiator;  // members only
 
   NameMap<OperationPtr> pending;          // submitted and not yet agreed, by key
+  uint64_t agreed_operations = 0;         // how many there have been
   uint64_t next_series = 0;               // of messages; see ShardRun
   StepCounter steps;                      // counts only where steps are needed
   std::unique_ptr<LaunchOrder> launches;  // once there are tensors on GPUs

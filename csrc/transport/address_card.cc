@@ -56,6 +56,7 @@ std::vector<uint64_t> processors() {
 // first that differs is reported, so a setting that makes others differ comes before them.
 std::vector<std::pair<std::string, std::string>> settings_to_agree_on(const Settings& settings) {
   static constexpr std::string_view kNames[] = {"PERSEUS_TRANSPORT",
+                                                "PERSEUS_WIRE",
                                                 "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
                                                 "PERSEUS_ALLREDUCE_STREAMS",
                                                 "PERSEUS_CHUNK",

@@ -95,6 +95,9 @@ std::string_view bytes_of(const T& message) {
   static_assert(std::is_trivially_copyable_v<T>);
   return {reinterpret_cast<const char*>(&message), sizeof message};
 }
+inline std::string_view bytes_of(const std::byte* data, size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
 
 // Reads one message of fixed size from a non-blocking socket, and not a byte more, since what
 // follows is for other code.

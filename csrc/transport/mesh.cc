@@ -75,7 +75,9 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   acceptor_ = std::make_unique<Acceptor>(loop_, credentials_, exhaustion_, owner);
   if (bootstrap.size() > 1) {
     // An error goes on the card, so that all ranks hear of it instead of waiting.
-    if (Status status = listen(settings, card); !status.is_ok()) card.error = status;
+    Result<WireProtection> protection = wire_protection(settings);
+    if (protection.is_ok()) protection_ = protection.value();
+    card.error = protection.is_ok() ? listen(settings, card) : protection.status();
   }
   Result<std::vector<std::string>> gathered = bootstrap.all_gather(card.pack(), start_timeout_);
   if (!gathered.is_ok()) return gathered.status();
@@ -87,6 +89,22 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   }
   acceptor_->start();
   return Status::ok();
+}
+
+Status MeshImpl::check_protection(const Bootstrap& bootstrap) const {
+  if (protection_.choice == WireChoice::kPlain || topology_.host_names.size() == 1) return {};
+  if (options_.transport == TransportChoice::kMpi) {
+    return Status::invalid_argument(
+        "PERSEUS_WIRE protects TCP, but PERSEUS_TRANSPORT is mpi; use auto or tcp, or plain");
+  }
+  if (const std::string weakness = bootstrap.secret_weakness(); !weakness.empty()) {
+    return Status::invalid_argument(
+        "PERSEUS_WIRE protects nothing from somebody who knows the job's secret, which " +
+        weakness +
+        "; set PERSEUS_SECRET to one of your own, the same on all ranks, such as "
+        "`openssl rand -hex 32` prints");
+  }
+  return {};
 }
 
 Status MeshImpl::listen(const Settings& settings, AddressCard& card) {
@@ -118,6 +136,7 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
   Result<std::vector<AddressCard>> cards = unpack_cards(gathered);
   if (!cards.is_ok()) return cards.status();
   credentials_.job = cards.value()[0].nonce;
+  world_key_.emplace(credentials_.secret, gathered);
   topology_ = make_topology(bootstrap.rank(), cards.value());
   for (int rank = 0; rank < topology_.size; ++rank) {
     topology_.launched.push_back(bootstrap.launched_rank(rank));
@@ -137,9 +156,16 @@ Status MeshImpl::adopt(const std::vector<std::string>& gathered, Bootstrap& boot
                                  " has no network address; see PERSEUS_INTERFACES");
     }
   }
+  PERSEUS_RETURN_IF_ERROR(check_protection(bootstrap));
   if (!several_hosts) close_to_other_hosts(cards.value()[topology_.rank]);
   routes_ = PeerRoutes(options_, topology_, std::move(cards).value(), std::move(addresses_));
   return Status::ok();
+}
+
+bool MeshImpl::shares_all_memory() const {
+  const bool is_shared =
+      options_.transport == TransportChoice::kAuto || options_.transport == TransportChoice::kShm;
+  return is_shared && topology_.host_names.size() == 1;
 }
 
 // Stops listening at addresses that only other hosts need. Ranks that share memory connect over a
@@ -244,7 +270,7 @@ void MeshImpl::attach(int peer, int index, ProvenConnection connection) {
                                            link.port(index), topology_.rank < peer);
   } else {
     channel = std::make_unique<TcpChannel>(loop_, buffers_, std::move(connection), link.port(index),
-                                           peer_timeout_, link.is_express(index));
+                                           peer_timeout_, protection_, link.is_express(index));
   }
   link.attach(index, std::move(channel));
   if (link.is_connected()) loop_.cancel_timer(peers_[peer].connect_timer);

@@ -17,6 +17,7 @@ namespace perseus {
 
 struct Settings;
 class Bootstrap;
+class WorldKey;
 
 // The number of TCP connections that carry data between two ranks: the most that the tuner may use,
 // or none if MPI moves the data. There is one more for control messages and urgent data.
@@ -50,6 +51,11 @@ class Mesh {
   virtual ~Mesh() = default;
 
   virtual const Topology& topology() const = 0;
+  // The key that these ranks have in common, and nobody else. Any thread.
+  virtual const WorldKey& world_key() const = 0;
+  // Returns whether all ranks reach each other through shared memory alone, which nobody else can
+  // write to. All ranks get the same answer.
+  virtual bool shares_all_memory() const = 0;
 
   // The link to `peer`; it connects when it first has something to move. If connecting fails, its
   // transfers end in error and on_rank_lost is called.

@@ -7,10 +7,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/buffer_pool.h"
+#include "base/world_key.h"
 #include "transport/acceptor.h"
 #include "transport/address_card.h"
 #include "transport/data_fabric.h"
@@ -20,6 +22,7 @@
 #include "transport/peer_routes.h"
 #include "transport/resource_exhaustion.h"
 #include "transport/shm/outbox.h"
+#include "transport/tcp/frame_guard.h"
 #include "transport/tcp/local_addresses.h"
 
 namespace perseus {
@@ -33,6 +36,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   void listen(MeshListener& listener) override { listener_ = &listener; }
   const Topology& topology() const override { return topology_; }
+  const WorldKey& world_key() const override { return *world_key_; }
+  bool shares_all_memory() const override;
   Link& link(int peer) override { return framed_link(peer); }
   bool needs_one_thread() const override { return fabric_ != nullptr; }
   bool is_connected(int peer) const override;
@@ -52,6 +57,8 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   };
 
   Status listen(const Settings& settings, AddressCard& card);
+  // Returns an error if the ranks cannot protect what goes between hosts.
+  Status check_protection(const Bootstrap& bootstrap) const;
   void close_to_other_hosts(const AddressCard& own);
   Status adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap);
 
@@ -81,8 +88,10 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   MeshListener* listener_ = nullptr;  // set by listen(), before the loop runs
   const PeerRoutes::Options options_;
   const std::chrono::seconds start_timeout_, peer_timeout_;
+  WireProtection protection_;
 
   Credentials credentials_;
+  std::optional<WorldKey> world_key_;  // once the ranks have met
   Topology topology_;
   std::vector<LocalAddress> addresses_;  // until the routes are known
   PeerRoutes routes_;

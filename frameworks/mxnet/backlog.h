@@ -1,4 +1,5 @@
-// Counts the operations that were given to MXNet's engine and have not ended.
+// Counts what keeps a fork waiting: operations that were given to MXNet's engine and have not
+// ended, and threads of MXNet's that are inside of libperseus.
 #pragma once
 
 #include <chrono>
@@ -32,6 +33,17 @@ class Backlog {
   std::mutex mutex_;
   std::condition_variable has_shrunk_;
   long waiting_ = 0;
+};
+
+// Counts one more for as long as it lives.
+class InBacklog {
+ public:
+  explicit InBacklog(Backlog& backlog) : backlog_(backlog) { backlog_.add(); }
+  InBacklog(const InBacklog&) = delete;
+  ~InBacklog() { backlog_.remove(); }
+
+ private:
+  Backlog& backlog_;
 };
 
 Backlog& backlog();

@@ -125,6 +125,7 @@ EngineOperation::~EngineOperation() {
   if (why_not_.empty()) why_not_ = "an MXNet operation that it depends on has failed";
   refuse(ticket_, what_.id, why_not_);
   if (outcome_ != nullptr) outcome_->fail(PERSEUS_ABORTED, titled(what_.id, why_not_));
+  outcome_.reset();
   backlog().remove();
 }
 
@@ -145,6 +146,8 @@ std::string EngineOperation::push(const perseus_mxnet_call_t& what,
   }
   if (!operation->take_references(what)) return operation->why_not_ = last_mxnet_error();
   const auto run = [](void*, void* on_complete, void* self) {
+    // The operation may end, and be freed, on another thread before this one returns.
+    const InBacklog returning(backlog());
     static_cast<EngineOperation*>(self)->run(*static_cast<const OnComplete*>(on_complete));
   };
   const auto free = [](void* self) { delete static_cast<EngineOperation*>(self); };
@@ -274,10 +277,13 @@ void EngineOperation::complete(perseus_handle_t handle, perseus_status_t status,
   views_.clear();
   copies_.clear();
   turns().end(ticket_);
+  const bool is_asked = outcome_ != nullptr;
+  outcome_.reset();
+  // Nothing that needs libperseus comes after this.
   backlog().remove();
   const OnComplete on_complete = on_complete_;
   // An error that MXNet's engine gets stays with the arrays and reaches whoever waits for a result.
-  if (status == PERSEUS_OK || outcome_ != nullptr) {
+  if (status == PERSEUS_OK || is_asked) {
     on_complete(nullptr);  // frees this object
     return;
   }

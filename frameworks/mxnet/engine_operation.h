@@ -76,7 +76,7 @@ class EngineOperation {
   std::vector<int64_t> splits_;
   std::vector<Array> inputs_;
   std::vector<Array> outputs_;
-  const std::shared_ptr<Outcome> outcome_;
+  std::shared_ptr<Outcome> outcome_;  // null once it has ended
   const Turns::Ticket ticket_;
 
   bool has_run_ = false;

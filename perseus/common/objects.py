@@ -1,7 +1,12 @@
-"""Python objects sent between the ranks, pickled by cloudpickle."""
+"""Python objects sent between the ranks, pickled by cloudpickle.
+
+Whoever can choose what a rank unpickles can have it run anything. So nothing is unpickled before
+`perseus_core.proven` has proven which rank of this world has sent it, in this call.
+"""
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import cloudpickle
@@ -10,7 +15,7 @@ import numpy.typing as npt
 
 import perseus_core
 from perseus.common.process_sets import ProcessSet, set_id
-from perseus_core import OperationKind, refusals
+from perseus_core import OperationKind, proven, refusals
 from perseus_core.arguments import plain_text, whole_number
 
 __all__ = ["allgather_object", "broadcast_object"]
@@ -24,45 +29,42 @@ def broadcast_object(obj: Any, root_rank: int, name: str | None, process_set: Pr
     Args:
       root_rank: a rank of the world.
       name: what ranks match the call by; None for the order of their calls.
+
+    Raises AbortedError, on every rank, if the object that a rank receives is not the root's.
     """
-    size_name, data_name = _names_of_parts(name)
-    number = set_id(process_set)
-    with refusals.refusing(OperationKind.BROADCAST, "broadcast", size_name, number):
-        is_root = perseus_core.rank() == whole_number("root_rank", root_rank)
-        payload = _pickled(obj) if is_root else _room_for(0)
-    length = np.array([payload.size])
-    perseus_core.broadcast(length, root_rank, name=size_name, process_set=number, out=length)
-    with refusals.refusing(OperationKind.BROADCAST, "broadcast", data_name, number):
-        if not is_root:
-            payload = _room_for(int(length[0]))
-    perseus_core.broadcast(payload, root_rank, name=data_name, process_set=number, out=payload)
-    return obj if is_root else cloudpickle.loads(payload)
+    call = _call("broadcast_object", name, process_set)
+    with refusals.refusing(
+        OperationKind.BROADCAST, "broadcast", call.length_name, call.process_set
+    ):
+        root = whole_number("root_rank", root_rank)
+        is_root = perseus_core.rank() == root
+        payload = _pickled(obj) if is_root else None
+    received = call.broadcast(payload, root)
+    return obj if is_root else cloudpickle.loads(received)
 
 
 def allgather_object(obj: Any, name: str | None, process_set: ProcessSet) -> list[Any]:
-    """Returns copies of the ranks' objects, in the order of the ranks."""
-    size_name, data_name = _names_of_parts(name)
-    number = set_id(process_set)
-    with refusals.refusing(OperationKind.ALLGATHER, "allgather", size_name, number):
+    """Returns copies of the ranks' objects, in the order of the ranks.
+
+    Raises AbortedError, on every rank, if the object that a rank receives is not the sender's.
+    """
+    call = _call("allgather_object", name, process_set)
+    with refusals.refusing(
+        OperationKind.ALLGATHER, "allgather", call.length_name, call.process_set
+    ):
         payload = _pickled(obj)
-    length = np.array([payload.size])
-    lengths = perseus_core.allgather(length, name=size_name, process_set=number)
-    gathered = perseus_core.allgather(payload, name=data_name, process_set=number)
-    parts = np.split(gathered, np.cumsum(lengths)[:-1])
-    return [cloudpickle.loads(part) for part in parts]
+    return [cloudpickle.loads(part) for part in call.allgather(payload)]
 
 
-def _names_of_parts(name: str | None) -> tuple[str | None, str | None]:
-    """Returns the names of the two operations that send an object: its size, and its bytes."""
-    if name is None:
-        return None, None
-    plain_text("name", name)
-    return f"{name}.sz", f"{name}.t"
+def _call(function: str, name: str | None, process_set: ProcessSet) -> proven.Call:
+    if name is not None:
+        plain_text("name", name)
+    return proven.Call(function, name, set_id(process_set))
 
 
 def _pickled(obj: Any) -> Bytes:
-    return np.frombuffer(bytearray(cloudpickle.dumps(obj)), dtype=np.uint8)
-
-
-def _room_for(count: int) -> Bytes:
-    return np.empty(count, np.uint8)
+    """Returns the pickle, with room for a proof at its end."""
+    file = io.BytesIO()
+    cloudpickle.dump(obj, file)
+    file.write(bytes(proven.PROOF_BYTES))
+    return np.frombuffer(file.getbuffer(), np.uint8)

@@ -164,7 +164,7 @@ def shadow(arguments: Sequence[str]) -> str:
 
 def _is_later_rank(environment: Mapping[str, str]) -> bool:
     """Returns whether this is a rank other than 0 of a job, under any launcher."""
-    from perseus.run.agent import MPI_RANKS
+    from perseus.run.call_back import MPI_RANKS
 
     names = ("RANK", *MPI_RANKS, "SLURM_PROCID")
     rank = next((environment[name] for name in names if environment.get(name)), "0")

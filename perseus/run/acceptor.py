@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from perseus.run import agent
+from perseus.run import call_back
+from perseus.run.message_tags import Session
 
 PROOF_SECONDS = 5.0
 # An agent of the job has proved itself by then. When there are too many callers, others must go.
@@ -22,8 +23,19 @@ PAUSE_WITHOUT_DESCRIPTORS_SECONDS = 0.1
 MOST_CALLERS = 256
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
-# Called with the connection of an agent, its rank, and the address and name of its host.
-Entered = Callable[[socket.socket, int, str, str], None]
+
+@dataclass(frozen=True)
+class CalledAgent:
+    """An agent that has proved itself: its connection, and the address and name of its host."""
+
+    connection: socket.socket
+    session: Session
+    address: str
+    host: str
+
+
+# Called with the rank of an agent that has proved itself.
+Entered = Callable[[int, CalledAgent], None]
 
 
 @dataclass(eq=False)
@@ -33,7 +45,7 @@ class _Caller:
     connection: socket.socket
     address: str
     came: float = field(default_factory=time.monotonic)
-    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(agent.CHALLENGE_BYTES))
+    challenge: bytes = field(default_factory=lambda: secrets.token_bytes(call_back.CHALLENGE_BYTES))
     answer: bytes = b""
 
 
@@ -121,7 +133,7 @@ class Acceptor:
         connection.setblocking(False)
         caller = _Caller(connection, str(address[0]))
         try:
-            agent.keep_alive(connection)
+            call_back.keep_alive(connection)
             connection.send(caller.challenge)
         except OSError:
             connection.close()
@@ -148,7 +160,7 @@ class Acceptor:
         """Reads a caller's answer and nothing after it, which belongs to the agent's protocol."""
         if caller not in self._callers:
             return  # dropped since the selector reported it
-        length = agent.HELLO.size + agent.PROOF_BYTES
+        length = call_back.HELLO.size + call_back.PROOF_BYTES
         try:
             data = caller.connection.recv(length - len(caller.answer))
         except BlockingIOError:
@@ -162,16 +174,23 @@ class Acceptor:
             self._verify(caller)
 
     def _verify(self, caller: _Caller) -> None:
-        hello, proof = caller.answer[: agent.HELLO.size], caller.answer[agent.HELLO.size :]
-        rank, _, name = agent.HELLO.unpack(hello)
-        expected = agent.proof(self._key, agent.AS_AGENT, caller.challenge, hello)
+        hello, proof = caller.answer[: call_back.HELLO.size], caller.answer[call_back.HELLO.size :]
+        rank, _, called, name = call_back.HELLO.unpack(hello)
+        expected = call_back.proof(self._key, caller.challenge, hello)
         if not hmac.compare_digest(proof, expected) or rank not in self._awaited:
             return self._forget(caller)
-        welcome = agent.proof(self._key, agent.AS_LAUNCHER, caller.challenge, hello)
+        session = call_back.session(
+            self._key, caller.challenge, caller.answer, call_back.AS_LAUNCHER
+        )
         try:
-            caller.connection.send(welcome)
+            # Somebody passes a connection on that has come to another address than was called.
+            is_direct = called == call_back.pack_address(caller.connection.getsockname()[:2])
+            verdict = call_back.WELCOME if is_direct else call_back.NOT_CALLED_HERE
+            caller.connection.send(session.sealer.seal(verdict))
         except OSError:
             return self._forget(caller)  # it has gone already
+        if not is_direct:
+            return self._forget(caller)
         self._let_go(caller)
         host = name.rstrip(b"\0").decode(errors="replace")
-        self._entered(caller.connection, rank, caller.address, host)
+        self._entered(rank, CalledAgent(caller.connection, session, caller.address, host))

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import cloudpickle
 
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
+from perseus.run.failures import Failure
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
-from perseus.run.job import Failure
 from perseus.run.own_streams import tell
 from perseus.run.raised import Raised
 from perseus.run.received import Received

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import is_local
+from perseus.run.remote_shell import RemoteShell
 
 #: Settings, and Horovod's names for them, that name a file which rank 0 writes.
 _FILES_OF_RANK_0 = (

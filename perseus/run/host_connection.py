@@ -5,86 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import shlex
 import signal
+import socket
 import struct
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 from perseus.run import agent
-from perseus.run.flag_values import words
+from perseus.run import agent_protocol as protocol
+from perseus.run.message_tags import Session
+from perseus.run.rank_process import widen
 
 JobDescription = dict[str, Any]  # sent to an agent as JSON
 
-# Names a command that runs another on a host, as `ssh host command` does, to use instead of ssh.
-REMOTE_SHELL_VARIABLE = "PERSEUSRUN_RSH"
-
 # -I and -S: the agent needs only the standard library, and so starts twice as fast.
 AGENT = [sys.executable, "-I", "-S", os.path.abspath(agent.__file__)]
-
-
-@dataclass(frozen=True)
-class RemoteShell:
-    """Runs a command on another host: by ssh, or by another command in its place."""
-
-    port: int | None = None
-    identity_file: str | None = None
-    command: list[str] = field(default_factory=lambda: ["ssh"])
-
-    def __post_init__(self) -> None:
-        if not self._is_ssh and (self.port or self.identity_file):
-            raise ValueError(
-                f"a port and an identity file are for ssh; '{self.command[0]}' must know by "
-                "itself how to reach a host"
-            )
-
-    @classmethod
-    def from_environment(cls, port: int | None, identity_file: str | None) -> RemoteShell:
-        """Returns the one that PERSEUSRUN_RSH names, or ssh. ValueError for options it lacks."""
-        command = words(os.environ.get(REMOTE_SHELL_VARIABLE, ""), REMOTE_SHELL_VARIABLE)
-        return cls(port, identity_file, command or ["ssh"])
-
-    def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
-        line = shlex.join(["exec", *command])
-        end_of_options = ["--"] if self._is_ssh else []
-        return [*self.command, *self.options(connect_timeout), *end_of_options, host, line]
-
-    def options(self, connect_timeout: int) -> list[str]:
-        """Returns the options to put between the command and the host."""
-        if not self._is_ssh:
-            return []
-        # Nobody can type a password. A host's key is accepted at first sight, and a changed one
-        # refused. ssh uses the first of two equal options, so those in the command itself win.
-        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
-        options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
-        # Without it, a greeting of the host would hide the reason why it cannot be used.
-        options += ["-o", "LogLevel=ERROR"]
-        return [*options, *self._address_options()]
-
-    def name_on_network(self, host: str) -> str:
-        """Returns the network name of `host`, which may be known to ssh's configuration only."""
-        if not self._is_ssh:
-            return host
-        query = [*self.command, "-G", *self._address_options(), "--", host]
-        try:
-            answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        except OSError:
-            return host  # there is no ssh: starting the agent will fail with that message
-        match = re.search(r"^hostname (\S+)$", answer.stdout, re.MULTILINE)
-        return match[1] if match else host
-
-    @property
-    def _is_ssh(self) -> bool:
-        return os.path.basename(self.command[0]) == "ssh"
-
-    def _address_options(self) -> list[str]:
-        options = ["-p", str(self.port)] if self.port else []
-        return options + (["-i", self.identity_file] if self.identity_file else [])
 
 
 @dataclass(frozen=True)
@@ -105,11 +44,13 @@ class AgentConnection:
         stdout: IO[bytes],
         job: JobDescription,
         payload: bytes = b"",
+        session: Session | None = None,
     ):
         """`stdin` and `stdout` are those of the agent.
 
         Args:
           job: is sent to it, and after that `payload`, the input of each of its ranks.
+          session: if nobody else, such as ssh, sees to it that what arrives is what was sent.
         """
         self.host = host
         self.ranks = ranks
@@ -117,6 +58,7 @@ class AgentConnection:
         self.ready = False  # whether the agent has answered
         self.ended = False  # whether the agent has closed its side
         self.stderr_tail = b""  # the end of its output outside the protocol
+        self.given_up_because = ""
         self.blocked: Callable[[], None] = lambda: None  # is called when `flush` must be, later
         self._stdin = stdin
         self._is_broken = False  # whether the agent reads no more
@@ -125,6 +67,9 @@ class AgentConnection:
         self._outgoing = deque([memoryview(struct.pack("!I", len(text)) + text)])
         if payload:
             self._outgoing.append(memoryview(payload))
+        self._session = session
+        self.received = 0  # how often something has come that is believed
+        self._unsent = memoryview(b"")  # the rest of the piece that is being sent
         self._incoming = bytearray()
         for end in (stdin, stdout):
             os.set_blocking(end.fileno(), False)
@@ -134,46 +79,67 @@ class AgentConnection:
         if self._is_broken or self._stdin.closed:
             return False
         try:
-            while self._outgoing:
-                sent = os.write(self._stdin.fileno(), self._outgoing[0])
-                if sent < len(self._outgoing[0]):
-                    self._outgoing[0] = self._outgoing[0][sent:]
-                else:
-                    self._outgoing.popleft()
+            while self._unsent or self._outgoing:
+                if not self._unsent:
+                    self._unsent = self._next_piece()
+                self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
         except BlockingIOError:
             return True
         except (BrokenPipeError, ConnectionResetError):
-            self._is_broken = True
-            self._outgoing.clear()
+            self._send_no_more()
         return False
+
+    def _next_piece(self) -> memoryview:
+        """Takes what is to be sent next, as it is to be sent."""
+        if self._session is None:
+            return self._outgoing.popleft()
+        piece = self._outgoing[0][: protocol.LARGE_PIECE]
+        self._outgoing[0] = self._outgoing[0][len(piece) :]
+        if not self._outgoing[0]:
+            self._outgoing.popleft()
+        return memoryview(self._session.sealer.seal(piece))
+
+    def _send_no_more(self) -> None:
+        self._is_broken = True
+        self._outgoing.clear()
+        self._unsent = memoryview(b"")
 
     @property
     def writable_fd(self) -> int:
         return self._stdin.fileno()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Returns how much the agent has not taken of what it is to be sent."""
+        return len(self._unsent) + sum(map(len, self._outgoing))
+
+    def ask(self) -> None:
+        """Has the agent say something."""
+        self._tell(protocol.ASK)
+
     def terminate(self) -> None:
         """Tells the agent to end its ranks."""
-        self._tell(agent.TERMINATE)
+        self._tell(protocol.TERMINATE)
 
     def kill(self, rank: int) -> None:
         """Tells the agent to kill one rank."""
-        self._tell(agent.KILL + agent.RANK.pack(rank))
+        self._tell(protocol.KILL + protocol.RANK.pack(rank))
 
     def kill_all(self) -> None:
         """Tells the agent to kill its ranks and all that they have started, now."""
-        self._tell(agent.KILL_ALL)
+        self._tell(protocol.KILL_ALL)
 
     def hold(self, holds: bool) -> None:
         """Tells the agent to leave output in the ranks' pipes, or to send it on."""
-        self._tell(agent.HOLD if holds else agent.GO_ON)
+        self._tell(protocol.HOLD if holds else protocol.GO_ON)
 
     def signal(self, number: int) -> None:
         """Tells the agent to send a signal to each of its ranks."""
-        self._tell(agent.SIGNAL + agent.NUMBER.pack(number))
+        self._tell(protocol.SIGNAL + protocol.NUMBER.pack(number))
 
     def feed(self, data: bytes) -> None:
         """Gives the agent of rank 0 something for that rank's stdin, which ends with b""."""
-        self._tell(agent.INPUT + agent.COUNT.pack(len(data)) + data)
+        self._tell(protocol.INPUT + protocol.COUNT.pack(len(data)) + data)
 
     def _tell(self, command: bytes) -> None:
         self._outgoing.append(memoryview(command))
@@ -182,6 +148,8 @@ class AgentConnection:
 
     def read(self) -> Iterator[Frame]:
         """Yields the frames that have arrived; sets `ended` at the end of the stream."""
+        if self.ended:
+            return
         try:
             data = os.read(self.stdout.fileno(), 1 << 20)
         except BlockingIOError:
@@ -192,28 +160,52 @@ class AgentConnection:
             self.ended = True
             self.read_stderr()  # its last output came before it closed its side
             return
-        self._incoming += data
+        try:
+            for piece in self._session.opener.open(data) if self._session else (data,):
+                self.received += 1
+                self._incoming += piece
+                yield from self._take_incoming()
+                if self.ended:
+                    return
+        except protocol.NotAuthenticError:
+            self.give_up(f"what its agent said {protocol.NOT_AUTHENTIC}")
+
+    def _take_incoming(self) -> Iterator[Frame]:
         if not self.ready:
             # The greeting of a login shell may come first.
-            end_of_greeting = self._incoming.find(agent.MAGIC)
+            end_of_greeting = self._incoming.find(protocol.MAGIC)
             if end_of_greeting < 0:
-                del self._incoming[: 1 - len(agent.MAGIC)]
+                del self._incoming[: 1 - len(protocol.MAGIC)]
                 return
             self.ready = True
-            del self._incoming[: end_of_greeting + len(agent.MAGIC)]
+            del self._incoming[: end_of_greeting + len(protocol.MAGIC)]
         yield from self._frames()
 
     def _frames(self) -> Iterator[Frame]:
         begin = 0
-        while len(self._incoming) - begin >= agent.HEADER.size:
-            kind, rank, length = agent.HEADER.unpack_from(self._incoming, begin)
-            end = begin + agent.HEADER.size + length
+        while len(self._incoming) - begin >= protocol.HEADER.size:
+            kind, rank, length = protocol.HEADER.unpack_from(self._incoming, begin)
+            if length > protocol.MOST_PAYLOAD_BYTES:
+                self.give_up(f"its agent announced {length} bytes at once")
+                return
+            end = begin + protocol.HEADER.size + length
             if len(self._incoming) < end:
                 break
-            payload = bytes(self._incoming[begin + agent.HEADER.size : end])
+            with memoryview(self._incoming) as incoming:
+                payload = bytes(incoming[begin + protocol.HEADER.size : end])
             begin = end
             yield Frame(kind, rank, payload)
         del self._incoming[:begin]
+
+    def give_up(self, why: str) -> None:
+        """Reads no more. An agent that has called is hung up on, and then ends its ranks."""
+        self.given_up_because = why
+        self.ended = True
+        if self._session:
+            self._send_no_more()
+            with socket.socket(fileno=os.dup(self.stdout.fileno())) as connection:
+                with contextlib.suppress(OSError):  # the other end has closed it
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def read_stderr(self) -> bool:
         """Reads output outside the protocol; returns whether more may come."""
@@ -247,7 +239,7 @@ class HostConnection(AgentConnection):
         assert self._process.stdin and self._process.stdout and self._process.stderr
         super().__init__(host, ranks, self._process.stdin, self._process.stdout, job, payload)
         for end in (self._process.stdin, self._process.stdout):
-            agent.widen(end.fileno())
+            widen(end.fileno())
         self.stderr = self._process.stderr
         os.set_blocking(self.stderr.fileno(), False)
 

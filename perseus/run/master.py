@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 
 from perseus.run.checks import note_on_master_port
-from perseus.run.host_connection import RemoteShell
+from perseus.run.remote_shell import RemoteShell
 
 # A free port on another machine is a guess, below the ports that systems assign by themselves.
 _FIRST_PORT = 15000

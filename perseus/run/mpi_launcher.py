@@ -13,34 +13,26 @@ import secrets
 import selectors
 import shlex
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from perseus.run import agent
-from perseus.run.acceptor import Acceptor
+from perseus.run.acceptor import Acceptor, CalledAgent
+from perseus.run.call_back import CALL_BACK
 from perseus.run.ending import AGENT_SECONDS
 from perseus.run.environment import torch_environment
+from perseus.run.failures import how_it_ended, name_ranks
 from perseus.run.host_connection import AGENT, AgentConnection
 from perseus.run.hosts import is_local
-from perseus.run.job import Job, Launcher, how_it_ended, name_ranks
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.master import Master
 from perseus.run.output import Output
+from perseus.run.silence import SILENCE_SECONDS, SilenceWatch
 
 # How long mpirun may take to end once all ranks have.
 MPIRUN_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class _Agent:
-    """An agent that has called: its connection, its address, and its host."""
-
-    connection: socket.socket
-    address: str
-    host: str
 
 
 class MpiLauncher(Launcher):
@@ -73,8 +65,9 @@ class MpiLauncher(Launcher):
         self._is_bound = is_bound
         self._key = secrets.token_hex(32)
         self._awaited = set(self._running)  # ranks whose agents have not called yet
-        self._called: dict[int, _Agent] = {}  # until all have called, and the ranks begin
+        self._called: dict[int, CalledAgent] = {}  # until all have called, and the ranks begin
         self._master: Master | None = None
+        self._silence = SilenceWatch()
         self._mpirun_line = b""  # the incomplete last line of its output
 
     def _start(self) -> None:
@@ -83,9 +76,9 @@ class MpiLauncher(Launcher):
             self._selector, self._listen_on, self._key, self._awaited, self._entered
         )
         command = list(self._mpirun_command([*AGENT, "--call-back"]))
-        self._log(shlex.join(command))
+        self._messages.log(shlex.join(command))
         environment = {**os.environ, **self._job.environment}
-        environment[agent.CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
+        environment[CALL_BACK] = f"{self._address} {self._acceptor.port} {self._key}"
         for name, value in self._mpirun_environment.items():
             environment.pop(name, None)  # so that the variable comes last
             environment[name] = value
@@ -131,10 +124,10 @@ class MpiLauncher(Launcher):
                 self._output.forward(line)
         return bool(words)
 
-    def _entered(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
+    def _entered(self, rank: int, called: CalledAgent) -> None:
         self._awaited.remove(rank)
-        self._log(f"rank {rank} is on host {host}")
-        self._called[rank] = _Agent(connection, address, host)
+        self._messages.log(f"rank {rank} is on host {called.host}")
+        self._called[rank] = called
         if not self._awaited:
             self._acceptor.close()
             self._begin()
@@ -152,11 +145,13 @@ class MpiLauncher(Launcher):
             place = torch_environment(rank, len(places), beside.index(rank), len(beside))
             # If rank 0 is here, it is reached at our address.
             place |= self._master.environment(self._address if here else first.address)
-            self._add(self._connect(rank, called, place, len(beside)))
+            connection = self._connect(rank, called, place, len(beside))
+            self._add(connection)
+            self._silence.add(connection)
         self._called.clear()
 
     def _connect(
-        self, rank: int, called: _Agent, place: dict[str, str], local_size: int
+        self, rank: int, called: CalledAgent, place: dict[str, str], local_size: int
     ) -> AgentConnection:
         # Each end gets a descriptor of its own, so that each can be closed separately.
         with called.connection:
@@ -164,15 +159,20 @@ class MpiLauncher(Launcher):
             stdin = os.fdopen(os.dup(fd), "wb", buffering=0)
             stdout = os.fdopen(os.dup(fd), "rb", buffering=0)
         description = self._description_of(rank, place, local_size)
-        return AgentConnection(called.host, [rank], stdin, stdout, description, self._job.stdin)
+        return AgentConnection(
+            called.host, [rank], stdin, stdout, description, self._job.stdin, called.session
+        )
 
     def _description_of(
         self, rank: int, place: dict[str, str], local_size: int
     ) -> dict[str, object]:
+        settings = dict(self._job.environment)
+        # Others may read what is sent here, and mpirun carries it, too.
+        settings.pop("PERSEUS_SECRET", None)
         return {
             "command": list(self._job.command),
             "directory": self._job.directory,
-            "environment": {**self._job.environment, "PYTHONUNBUFFERED": "1"},
+            "environment": {**settings, "PYTHONUNBUFFERED": "1"},
             "forwards_stdin": self._job.stdin_fd is not None,
             "grace": self._job.grace,
             "local_size": local_size,
@@ -189,12 +189,24 @@ class MpiLauncher(Launcher):
         how, code = how_it_ended(status)
         self._give_up_awaited(f"mpirun {how} before it had started", code or 1)
 
+    def _lost(self, host: AgentConnection) -> None:
+        while self._forward_mpirun_output():
+            pass  # the agent may have said why it ends
+        super()._lost(host)
+
     def _next_deadline(self) -> float:
-        return min(super()._next_deadline(), self._acceptor.next_deadline())
+        return min(
+            super()._next_deadline(),
+            self._acceptor.next_deadline(),
+            self._silence.next_deadline,
+        )
 
     def _handle_deadlines(self, now: float) -> None:
         super()._handle_deadlines(now)
         self._acceptor.handle_deadlines(now)
+        for host in self._silence.find_silent(now):
+            host.give_up(f"its agent has said nothing for {SILENCE_SECONDS:.0f} s")
+            self._leave(host)
 
     def _check_started(self) -> None:
         self._give_up_awaited(
@@ -206,7 +218,7 @@ class MpiLauncher(Launcher):
             return
         ranks = name_ranks(sorted(self._awaited))
         self._expect_no_more()
-        self._fail(None, f"{what} {ranks}", exit_code)
+        self._failures.fail(None, f"{what} {ranks}", exit_code)
 
     def _expect_no_more(self) -> None:
         for rank in [*self._awaited, *self._called]:

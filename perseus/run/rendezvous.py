@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perseus.run.environment import first_set
-from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import is_local
 from perseus.run.network import address_of_interface, address_toward
+from perseus.run.remote_shell import RemoteShell
 
 # Variables that are set if a resource manager has assigned hosts: Slurm, PBS, LSF, Grid Engine.
 ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")

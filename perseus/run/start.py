@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perseus.run.agent import CALL_BACK, THREADS
+from perseus.run.agent_protocol import THREADS
+from perseus.run.call_back import CALL_BACK
 from perseus.run.checks import (
     check_files_of_rank_0,
     check_interfaces,
@@ -20,15 +21,16 @@ from perseus.run.checks import (
 from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.environment import exported, first_set, start_timeout
 from perseus.run.flag_values import words
-from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, Slot, assign, is_local
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.master import Master, address_of
 from perseus.run.mpi import MpirunOptions, find_mpirun, mpirun_command, mpirun_environment
 from perseus.run.mpi_launcher import MpiLauncher
 from perseus.run.output import Output, remove_older
 from perseus.run.own_streams import tell
 from perseus.run.program import check_program, note_on_python
+from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import (
     ALLOCATIONS,
     call_back_address,

@@ -8,7 +8,7 @@ import sys
 
 import cloudpickle
 
-from perseus.run.agent import RESULT_FD
+from perseus.run.agent_protocol import RESULT_FD
 from perseus.run.raised import Raised
 
 

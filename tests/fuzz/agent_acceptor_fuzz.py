@@ -23,11 +23,11 @@ class Clock:
 
 time.monotonic = lambda: Clock.now  # before others take it from there
 with atheris.instrument_imports():
-    from perseus.run import agent
-    from perseus.run.acceptor import Acceptor
+    from perseus.run import call_back
+    from perseus.run.acceptor import Acceptor, CalledAgent
 
 KEY, OTHER_KEY = "ab" * 32, "cd" * 32
-ANSWER_BYTES = agent.HELLO.size + agent.PROOF_BYTES
+ANSWER_BYTES = call_back.HELLO.size + call_back.PROOF_BYTES
 RANKS = 3  # rank 0 follows the protocol
 CALLERS = 4
 MOST_STEPS = 48
@@ -53,7 +53,7 @@ class Caller:
     def __init__(self, port: int):
         self.connection = socket.create_connection(("127.0.0.1", port))
         self.connection.setblocking(False)
-        self.name = self.connection.getsockname()
+        self.name, self.server = self.connection.getsockname(), ("127.0.0.1", port)
         self.challenge = b""
         self.said = b""
         self.heard = b""  # after the challenge
@@ -66,22 +66,36 @@ class Caller:
     def read(self) -> None:
         with contextlib.suppress(OSError):
             self.heard += self.connection.recv(4096)
-        missing = agent.CHALLENGE_BYTES - len(self.challenge)
+        missing = call_back.CHALLENGE_BYTES - len(self.challenge)
         self.challenge += self.heard[:missing]
         self.heard = self.heard[missing:]
         assert not self.heard or self.proven_rank() is not None, "a stranger was answered"
 
-    def answer(self, rank: int, key: str = KEY) -> bytes:
-        hello = agent.HELLO.pack(rank, bytes(agent.CHALLENGE_BYTES), b"host")
-        return hello + agent.proof(key, agent.AS_AGENT, self.challenge, hello)
+    def answer(self, rank: int, key: str = KEY, called: tuple[str, int] | None = None) -> bytes:
+        called = called or self.server
+        hello = call_back.HELLO.pack(
+            rank, bytes(call_back.CHALLENGE_BYTES), call_back.pack_address(called), b"host"
+        )
+        return hello + call_back.proof(key, self.challenge, hello)
 
     def proven_rank(self) -> int | None:
         """Returns the rank that this has proved to be the agent of."""
-        hello, proof = self.said[: agent.HELLO.size], self.said[agent.HELLO.size : ANSWER_BYTES]
-        if len(self.challenge) < agent.CHALLENGE_BYTES or len(hello) < agent.HELLO.size:
+        hello, proof = (
+            self.said[: call_back.HELLO.size],
+            self.said[call_back.HELLO.size : ANSWER_BYTES],
+        )
+        if len(self.challenge) < call_back.CHALLENGE_BYTES or len(hello) < call_back.HELLO.size:
             return None
-        is_proven = proof == agent.proof(KEY, agent.AS_AGENT, self.challenge, hello)
-        return int(agent.HELLO.unpack(hello)[0]) if is_proven else None
+        is_proven = proof == call_back.proof(KEY, self.challenge, hello)
+        return int(call_back.HELLO.unpack(hello)[0]) if is_proven else None
+
+    def said_address(self) -> bytes:
+        return bytes(call_back.HELLO.unpack(self.said[: call_back.HELLO.size])[2])
+
+    def verdict(self) -> bytes:
+        answer = self.said[:ANSWER_BYTES]
+        session = call_back.session(KEY, self.challenge, answer, call_back.AS_AGENT)
+        return b"".join(session.opener.open(self.heard))
 
     def close(self, *, at_once: bool = True) -> None:
         if at_once:  # leaves no port in TIME_WAIT
@@ -103,13 +117,14 @@ class House:
         self.flood: list[Caller] = []
         self.entered: list[socket.socket] = []
 
-    def _enter(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
-        self.entered.append(connection)
+    def _enter(self, rank: int, called: CalledAgent) -> None:
+        self.entered.append(called.connection)
         self.awaited.remove(rank)
-        name = connection.getpeername()
+        name = called.connection.getpeername()
         (caller,) = (c for c in (*self.callers.values(), *self.past) if c.name == name)
         caller.read()
         assert caller.proven_rank() == rank
+        assert caller.said_address() == call_back.pack_address(("127.0.0.1", self.acceptor.port))
 
     def step(self) -> None:
         what, index = self.source.number() % 10, self.source.number() % CALLERS
@@ -150,7 +165,8 @@ class House:
             with contextlib.suppress(OSError):
                 caller.connection.shutdown(socket.SHUT_WR)
         else:
-            caller.say(caller.answer(rank, key))
+            elsewhere = ("127.0.0.1", 1) if 0xE0 <= how < 0xF0 else None
+            caller.say(caller.answer(rank, key, elsewhere))
 
     def drop(self, index: int) -> None:
         if caller := self.callers.pop(index, None):
@@ -170,7 +186,7 @@ class House:
     def has_proper_agent_enter(self) -> None:
         end = Clock.now + SECONDS_TO_ENTER
         proper = self.callers[CALLERS] = Caller(self.acceptor.port)
-        while len(proper.challenge) < agent.CHALLENGE_BYTES:
+        while len(proper.challenge) < call_back.CHALLENGE_BYTES:
             assert Clock.now < end
             Clock.now += 0.05
             self.settle()
@@ -179,8 +195,7 @@ class House:
         self.settle()
         assert 0 not in self.awaited
         proper.read()
-        hello = proper.said[: agent.HELLO.size]
-        assert proper.heard == agent.proof(KEY, agent.AS_LAUNCHER, proper.challenge, hello)
+        assert proper.verdict() == call_back.WELCOME
 
     def close(self) -> None:
         self.acceptor.close()

@@ -6,14 +6,14 @@ import sys
 import atheris
 
 with atheris.instrument_imports():
-    from perseus.run import agent
+    from perseus.run import agent_protocol as protocol
     from perseus.run.host_connection import AgentConnection
 
 
 def one_input(data: bytes) -> None:
     source = atheris.FuzzedDataProvider(data)
     cut, has_magic = source.ConsumeIntInRange(0, 200), source.ConsumeBool()
-    said = (agent.MAGIC if has_magic else b"") + source.ConsumeBytes(len(data))
+    said = (protocol.MAGIC if has_magic else b"") + source.ConsumeBytes(len(data))
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     stdin, stdout = os.fdopen(from_write, "wb", 0), os.fdopen(to_read, "rb", 0)
@@ -25,10 +25,10 @@ def one_input(data: bytes) -> None:
     os.close(to_write)
     list(connection.read())
     assert connection.ended
-    _, magic, rest = said.partition(agent.MAGIC)
+    _, magic, rest = said.partition(protocol.MAGIC)
     assert connection.ready == bool(magic)
     whole = b"".join(
-        agent.HEADER.pack(frame.kind, frame.rank, len(frame.payload)) + frame.payload
+        protocol.HEADER.pack(frame.kind, frame.rank, len(frame.payload)) + frame.payload
         for frame in frames
     )
     assert rest.startswith(whole)

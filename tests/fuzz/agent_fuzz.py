@@ -19,6 +19,7 @@ import atheris
 
 with atheris.instrument_imports():
     from perseus.run import agent, guardian, processes
+    from perseus.run import agent_protocol as protocol
 
 SHELL = shutil.which("bash") or "/bin/sh"  # dash knows no descriptor above 9
 #: What ranks do, and all that they may write to stdout; None: anything.
@@ -45,8 +46,15 @@ PROGRAMS: list[tuple[str, bytes | None]] = [
     ("trap 'echo out' USR1; kill -USR1 $$; printf r >&$PERSEUS_RESULT_FD", b"out\n"),
 ]
 COMMANDS = (
-    *(agent.TERMINATE, agent.KILL_ALL, agent.HOLD, agent.GO_ON, agent.KILL, agent.SIGNAL),
-    *(agent.INPUT, b"?"),
+    *(
+        protocol.TERMINATE,
+        protocol.KILL_ALL,
+        protocol.HOLD,
+        protocol.GO_ON,
+        protocol.KILL,
+        protocol.SIGNAL,
+    ),
+    *(protocol.INPUT, protocol.ASK),
 )
 MOST_STEPS = 12
 MOST_TURNS = 5000
@@ -128,15 +136,15 @@ class Launcher:
         return True
 
     def _command(self, command: bytes) -> bytes:
-        if command == agent.KILL:
-            return command + agent.RANK.pack(self.source.number() % 4)
-        if command == agent.SIGNAL:
-            return command + agent.NUMBER.pack(self.source.number())
-        if command == agent.INPUT:
+        if command == protocol.KILL:
+            return command + protocol.RANK.pack(self.source.number() % 4)
+        if command == protocol.SIGNAL:
+            return command + protocol.NUMBER.pack(self.source.number())
+        if command == protocol.INPUT:
             count = self.source.number()
             data = bytes(100_000) if count == 255 else self.source.bytes(count)
             self.fed += data
-            return command + agent.COUNT.pack(len(data)) + data
+            return command + protocol.COUNT.pack(len(data)) + data
         return command
 
     def close_stdin(self) -> None:
@@ -160,24 +168,31 @@ class Launcher:
 
     def check(self) -> None:
         """Checks what the agent has said."""
-        assert self.said.startswith(agent.MAGIC) or not self.is_stdout_open
-        at = len(agent.MAGIC)
+        assert self.said.startswith(protocol.MAGIC) or not self.is_stdout_open
+        at = len(protocol.MAGIC)
         outputs: dict[int, bytes] = dict.fromkeys(range(len(self.programs)), b"")
         ended: dict[int, bytes] = {}
-        while len(self.said) - at >= agent.HEADER.size:
-            kind, rank, length = agent.HEADER.unpack_from(self.said, at)
-            at += agent.HEADER.size + length
+        while len(self.said) - at >= protocol.HEADER.size:
+            kind, rank, length = protocol.HEADER.unpack_from(self.said, at)
+            at += protocol.HEADER.size + length
             payload = self.said[at - length : at]
             assert rank in outputs
+            if kind == protocol.HERE:
+                continue  # the agent speaks for itself
             assert rank not in ended, f"rank {rank} says {payload!r} after its end"
-            if kind == agent.STDOUT:
+            if kind == protocol.STDOUT:
                 outputs[rank] += payload
-            elif kind == agent.EXIT:
+            elif kind == protocol.EXIT:
                 ended[rank] = payload
-            elif kind == agent.NEWS:
+            elif kind == protocol.NEWS:
                 assert b"stranger" not in payload
             else:
-                assert kind in (agent.STDERR, agent.RESULT, agent.ERROR, agent.INPUT_TAKEN)
+                assert kind in (
+                    protocol.STDERR,
+                    protocol.RESULT,
+                    protocol.ERROR,
+                    protocol.INPUT_TAKEN,
+                )
         for rank, output in outputs.items():
             program, expected = PROGRAMS[self.programs[rank]]
             if expected is not None:

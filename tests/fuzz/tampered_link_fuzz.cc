@@ -53,9 +53,10 @@ class End final : private LinkObserver {
     const std::string nonces = "nonces of channel " + std::to_string(index);
     ProvenConnection connection{std::move(socket), Session("secret", nonces, role)};
     const int channel = static_cast<int>(index);
-    link_.attach(channel, std::make_unique<TcpChannel>(
-                              loop_, buffers_, std::move(connection), link_.port(channel),
-                              std::chrono::seconds(30), link_.is_express(channel)));
+    link_.attach(channel,
+                 std::make_unique<TcpChannel>(loop_, buffers_, std::move(connection),
+                                              link_.port(channel), std::chrono::seconds(30),
+                                              WireProtection(), link_.is_express(channel)));
   }
 
   void say(size_t bytes) {

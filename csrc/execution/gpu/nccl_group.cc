@@ -155,6 +155,9 @@ void NcclGroup::compare(std::span<const Capabilities> all) {
   has_kernels_ =
       std::ranges::all_of(all, [](const Capabilities& rank) { return rank.has_kernels != 0; });
   for (const Capabilities& rank : all) gpus_.push_back(rank.uuid);
+  if (settings_.wire != WireChoice::kPlain && spans_hosts(set_.group)) {
+    staging_reason_ = "NCCL does not protect what goes between hosts, as PERSEUS_WIRE asks";
+  }
   for (size_t i = 0; i < all.size() && staging_reason_.empty(); ++i) {
     if (all[i].version == 0) {
       staging_reason_ = rank_text(i) + " has no NCCL that can be used";

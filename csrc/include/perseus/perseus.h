@@ -350,6 +350,9 @@ typedef struct {
   int32_t last_rank; /**< JOIN: the rank that joined last; else -1 */
   perseus_device_t device;
   int32_t device_index; /**< CUDA: the GPU's number in this process; else -1 */
+  /** How many operations the process set has agreed on, with this one: the same number on all ranks
+   * of the set, and never again in this world. */
+  uint64_t sequence;
 } perseus_result_t;
 
 /** Describes result `index` of a complete operation. The description is valid until
@@ -368,6 +371,38 @@ PERSEUS_API void perseus_free(void* data);
 PERSEUS_API void perseus_free_on_stream(void* data, void* stream);
 /** Forgets the handle. An operation still under way goes on, and its callback still runs. */
 PERSEUS_API void perseus_release(perseus_handle_t handle);
+
+/** @} */
+
+/** @defgroup proofs Proofs
+ * A rank that acts on what another has sent, as on an object that it unpickles, must know that it
+ * comes from that rank. By default anybody between two hosts can change what operations carry. A
+ * proof can be made by the ranks of this world alone.
+ * @{ */
+
+#define PERSEUS_PROOF_BYTES 16
+
+/** What a proof is about. Sender and receivers must fill in the same. */
+typedef struct {
+  size_t struct_size;
+  perseus_process_set_t process_set;
+  int32_t sender;   /**< its rank in the world */
+  const char* what; /**< UTF-8; errors call the message so. Use one title for one use. */
+  /** perseus_result's, of an operation that the sender and all receivers have completed before the
+   * sender made the proof, so that an older message cannot take the place of this one. 0: none. */
+  uint64_t sequence;
+  const void* data;
+  size_t bytes;
+} perseus_message_t;
+
+/** Writes PERSEUS_PROOF_BYTES bytes to `proof`: a MAC under a key of this world. The sender must be
+ * this rank. */
+PERSEUS_API perseus_status_t perseus_prove(const perseus_message_t* message, void* proof);
+/** Returns PERSEUS_OK if `proof` is the sender's for this message. Otherwise returns
+ * PERSEUS_ABORTED: this rank cannot go on, and from now on all operations, on all ranks, fail with
+ * the same message, which names what was changed. */
+PERSEUS_API perseus_status_t perseus_check_proof(const perseus_message_t* message,
+                                                 const void* proof);
 
 /** @} */
 

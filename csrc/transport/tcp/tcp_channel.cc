@@ -30,14 +30,6 @@ constexpr std::chrono::milliseconds kRateInterval{10};
 constexpr int kReadsPerTurn = 16;
 constexpr int kWritesPerTurn = 4;
 
-size_t tag_bytes(const FrameHeader& header) {
-  return header.kind() == FrameHeader::kData ? 0 : sizeof(MessageTag);
-}
-
-std::string_view text_of(const std::byte* data, size_t size) {
-  return {reinterpret_cast<const char*>(data), size};
-}
-
 void set_option(int fd, int level, int name, int value) {
   // Errors are ignored: a connection works without any of these options.
   setsockopt(fd, level, name, &value, sizeof value);
@@ -46,15 +38,17 @@ void set_option(int fd, int level, int name, int value) {
 }  // namespace
 
 TcpChannel::TcpChannel(EventLoop& loop, BufferPool& buffers, ProvenConnection connection,
-                       FramePort& port, std::chrono::seconds silence, bool is_express)
+                       FramePort& port, std::chrono::seconds silence,
+                       const WireProtection& protection, bool is_express)
     : loop_(loop),
       port_(port),
       fd_(std::move(connection.fd)),
-      session_(std::move(connection.session)),
+      guard_(make_frame_guard(protection, std::move(connection.session))),
       is_express_(is_express),
       unsent_limit_(is_express ? kExpressUnsent : kFirstUnsent),
       stage_(buffers.take(kStageBytes)),
       scratch_(buffers.take(port.max_length())) {
+  if (guard_->encrypts()) sealed_ = buffers.take(kBatchBytes + port.max_length());
   set_options(silence);
 }
 
@@ -79,7 +73,7 @@ void TcpChannel::set_options(std::chrono::seconds silence) {
 }
 
 void TcpChannel::start() {
-  if (!stage_ || !scratch_) {
+  if (!stage_ || !scratch_ || (guard_->encrypts() && !sealed_)) {
     port_.failed(Status::out_of_memory("no memory for a connection's buffers"));
     return;
   }
@@ -148,15 +142,26 @@ bool TcpChannel::refill() {
   const uint64_t room = std::min(port_.max_length(), unsent_limit_);
   uint64_t bytes = 0;
   while (count_ < kMaxBatch && bytes < kBatchBytes && port_.next(batch_[count_], room)) {
-    const Frame& frame = batch_[count_];
-    if (tag_bytes(frame.header) != 0) {
-      tags_[count_] = session_.outgoing.next(
-          {bytes_of(frame.header), text_of(frame.data, frame.header.length)});
-    }
-    bytes += frame.header.length;
+    if (!seal(bytes)) return false;
+    bytes += batch_[count_].header.length;
     ++count_;
   }
   return count_ != 0;
+}
+
+bool TcpChannel::seal(size_t offset) {
+  const Frame& frame = batch_[count_];
+  std::byte* sealed = guard_->encrypts() ? sealed_.data() + offset : nullptr;
+  if (!guard_->seal(frame, sealed, tags_[count_])) {
+    port_.failed(Status::out_of_memory("OpenSSL has no memory for a connection's cipher"));
+    return false;
+  }
+  bodies_[count_] = sealed != nullptr ? sealed : frame.data;
+  return true;
+}
+
+size_t TcpChannel::bytes_on_wire(const Frame& frame) const {
+  return sizeof(FrameHeader) + frame.header.length + guard_->tag_bytes(frame.header);
 }
 
 bool TcpChannel::write_batch() {
@@ -171,8 +176,8 @@ bool TcpChannel::write_batch() {
   };
   for (size_t i = first_; i < count_; ++i) {
     add(&batch_[i].header, sizeof(FrameHeader));
-    add(batch_[i].data, batch_[i].header.length);
-    add(tags_[i].data(), tag_bytes(batch_[i].header));
+    add(bodies_[i], batch_[i].header.length);
+    add(tags_[i].data(), guard_->tag_bytes(batch_[i].header));
   }
   msghdr message{};
   message.msg_iov = pieces.data();
@@ -201,7 +206,7 @@ void TcpChannel::retire_sent(size_t bytes) {
   written_ += bytes;
   while (open_ && first_ != count_) {
     const Frame& frame = batch_[first_];
-    const size_t whole = sizeof(FrameHeader) + frame.header.length + tag_bytes(frame.header);
+    const size_t whole = bytes_on_wire(frame);
     if (written_ < whole) return;
     written_ -= whole;
     ++first_;
@@ -254,9 +259,8 @@ bool TcpChannel::read_some() {
 bool TcpChannel::consume_stage() {
   for (;;) {
     if (has_header_) {
-      if (payload_got_ < header_.length || stage_end_ - stage_begin_ < tag_bytes(header_)) {
-        return true;
-      }
+      if (payload_got_ < header_.length) return true;
+      if (stage_end_ - stage_begin_ < guard_->tag_bytes(header_)) return true;
       if (!finish_payload()) return false;
       continue;
     }
@@ -276,7 +280,7 @@ bool TcpChannel::begin_payload() {
     const bool aligned = reinterpret_cast<uintptr_t>(staged) % alignof(uint64_t) == 0;
     // The port rejects a malformed header without looking at the bytes.
     if (header_.length > port_.max_length()) return port_.arrived(header_, staged, {});
-    if (available >= header_.length + tag_bytes(header_) && aligned) {
+    if (available >= header_.length + guard_->tag_bytes(header_) && aligned) {
       stage_begin_ += header_.length;
       return take_tag(staged) && port_.arrived(header_, staged, {});
     }
@@ -296,14 +300,12 @@ bool TcpChannel::finish_payload() {
   return direct_ ? port_.landed(header_) : port_.arrived(header_, payload_, {});
 }
 
-bool TcpChannel::take_tag(const std::byte* payload) {
-  const size_t size = tag_bytes(header_);
+bool TcpChannel::take_tag(std::byte* payload) {
+  const size_t size = guard_->tag_bytes(header_);
   if (size == 0) return true;
-  const std::string_view tag = text_of(stage_.data() + stage_begin_, size);
+  const std::string_view tag = bytes_of(stage_.data() + stage_begin_, size);
   stage_begin_ += size;
-  if (session_.incoming.is_next(tag, {bytes_of(header_), text_of(payload, header_.length)})) {
-    return true;
-  }
+  if (guard_->open(header_, payload, tag)) return true;
   broken("what arrived is not what it sent: something between the hosts has changed it", 0);
   return false;
 }

@@ -1,7 +1,6 @@
 // Moves frames over one TCP connection. Small frames are gathered into one system call, and the
-// payload of a large frame is read straight to its target. A frame that carries no data is followed
-// by its tag in the session, so that nobody in between can change what the engines say to each
-// other. Loop thread.
+// payload of a large frame is read straight to its target. The frame's tag, if it has one, follows
+// it (frame_guard.h). Loop thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -18,6 +17,7 @@
 #include "base/session.h"
 #include "transport/channel.h"
 #include "transport/handshake.h"
+#include "transport/tcp/frame_guard.h"
 
 namespace perseus {
 
@@ -26,7 +26,8 @@ class TcpChannel final : public Channel, private FdHandler {
   // A peer that acknowledges nothing for about twice `silence` is given up. An express channel
   // keeps as little as possible in the kernel, at the cost of speed.
   TcpChannel(EventLoop& loop, BufferPool& buffers, ProvenConnection connection, FramePort& port,
-             std::chrono::seconds silence, bool is_express = false);
+             std::chrono::seconds silence, const WireProtection& protection = {},
+             bool is_express = false);
   ~TcpChannel() override;
 
   Kind kind() const override { return Kind::kTcp; }
@@ -47,6 +48,10 @@ class TcpChannel final : public Channel, private FdHandler {
   // Sends until there is nothing left to send or the socket is full.
   void flush();
   bool refill();
+  // Makes the tag of batch_[count_] and, if that is encrypted, its bytes in sealed_ from `offset`
+  // on. Returns false if the channel is closed.
+  bool seal(size_t offset);
+  size_t bytes_on_wire(const Frame& frame) const;
   // Writes as much of the batch as it can; returns false if the socket is full or the channel
   // closed.
   bool write_batch();
@@ -62,20 +67,22 @@ class TcpChannel final : public Channel, private FdHandler {
   // Hands the frame over once its tag has arrived, too.
   bool finish_payload();
   // Takes the tag out of the stage; reports a wrong one and returns false.
-  bool take_tag(const std::byte* payload);
+  bool take_tag(std::byte* payload);
   void broken(const char* what, int error);
 
   EventLoop& loop_;
   FramePort& port_;
   FileDescriptor fd_;
-  Session session_;
+  const std::unique_ptr<FrameGuard> guard_;
   const bool is_express_;
   bool open_ = true;
   bool wants_write_ = false;
 
   // Sending: frames [first_, count_) of the batch, `written_` bytes of the first one gone.
   std::array<Frame, kMaxBatch> batch_;
+  std::array<const std::byte*, kMaxBatch> bodies_;
   std::array<MessageTag, kMaxBatch> tags_;
+  Buffer sealed_;  // the encrypted bodies of the batch
   size_t first_ = 0, count_ = 0;
   size_t written_ = 0;
   uint64_t unsent_limit_;  // bytes that may wait unsent in the kernel; also the largest frame

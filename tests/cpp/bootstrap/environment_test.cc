@@ -176,6 +176,24 @@ TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
   }
 }
 
+TEST(LaunchEnvironment, OnlyASecretDerivedForSeveralHostsCanBeGuessed) {
+  const Variables secret = {{"PERSEUS_SECRET", kHexSecret}};
+  EXPECT_TRUE(read(kTorchrun).value().has_guessable_secret);
+  EXPECT_TRUE(read(kSrun).value().has_guessable_secret);
+  for (const Variables& launch : {with(kTorchrun, secret), with(kSrun, secret), kPerseus,
+                                  with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
+                                  with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
+    EXPECT_FALSE(read(launch).value().has_guessable_secret);
+  }
+}
+
+TEST(LaunchEnvironment, UnderMpiTheUserMaySetASecret) {
+  EXPECT_EQ(read(kOpenMpi).value().secret, "");
+  EXPECT_EQ(read(with(kOpenMpi, {{"PERSEUS_SECRET", kHexSecret}})).value().secret, kBytesOfSecret);
+  EXPECT_EQ(read(with(kOpenMpi, {{"PERSEUS_SECRET", "77"}})).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST(LaunchEnvironment, TheHostOfRankZeroMayBeNamed) {
   for (const Variables& launch : {kTorchrun, kSrun}) {
     EXPECT_EQ(read(with(launch, {{"PERSEUS_MASTER_ADDR", "10.0.0.7"}})).value().rendezvous[0].host,

@@ -15,7 +15,9 @@ namespace perseus {
 
 // Remembers what the executor tells its owner.
 struct ExecutorRank final : OperationObserver, ShardFailureHandler, GpuLaunchesHost {
-  ExecutorRank(RankContext& context, const Settings& given) : rank(context), settings(given) {
+  // `key`: for the tags of row counts; null: they have none.
+  ExecutorRank(RankContext& context, const Settings& given, const WorldKey* key = nullptr)
+      : rank(context), settings(given), world_key(key) {
     set->ranks.resize(rank.size);
     std::vector<Link*> links;
     for (int r = 0; r < rank.size; ++r) {
@@ -84,16 +86,18 @@ struct ExecutorRank final : OperationObserver, ShardFailureHandler, GpuLaunchesH
 
   RankContext& rank;
   const Settings settings;
+  const WorldKey* const world_key;
   BufferPool buffers;
   Timeline timeline;
   Residuals residuals;
   Counters counters;
   GpuThreads gpus{rank.loop, std::chrono::seconds(1)};
   ProcessSetPtr set = std::make_shared<ProcessSet>();
-  Executor executor{RunContext{settings, buffers, timeline, residuals, counters, rank.rank, gpus},
-                    {.operations = *this, .shards = *this, .launches = *this},
-                    rank.size,
-                    1};
+  Executor executor{
+      RunContext{settings, buffers, timeline, residuals, counters, rank.rank, gpus, world_key},
+      {.operations = *this, .shards = *this, .launches = *this},
+      rank.size,
+      1};
   std::map<std::string, uint32_t> ids;
   uint64_t rounds = 0;
   std::vector<std::string> done;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/settings.h"
+#include "base/world_key.h"
 #include "execution/executor_rank.h"
 
 namespace perseus {
@@ -72,6 +73,51 @@ TEST_P(RunsTest, AnAllgatherHasTheRowsOfAllRanksThoughTheirNumbersDiffer) {
     EXPECT_TRUE(has(*operation, expected, {static_cast<int64_t>(expected.size()) / 2, 2}));
     co_return status;
   });
+}
+
+// Moves a row of each rank to every other. This rank's executor has this key of its world.
+Task move_rows(OperationKind kind, RankContext& rank, const WorldKey& key, Status& ended) {
+  ExecutorRank mine(rank, test_settings({}), &key);
+  const std::vector<float> values(rank.size, 1.0f);
+  const auto operation = mine.operation(kind, "x", values, {rank.size});
+  operation->splits.assign(rank.size, 1);
+  Task task = mine.run({operation});
+  const Status status = co_await std::move(task);
+  ended = operation->status;
+  co_return status;
+}
+
+TEST_P(RunsTest, NumbersOfRowsAreProvenByTheKeyOfTheWorld) {
+  run([](RankContext& rank, ExecutorRank&) -> Task {
+    for (const OperationKind kind : {OperationKind::kAllgather, OperationKind::kAlltoall}) {
+      Status ended;
+      Task task = move_rows(kind, rank, rank.mesh.world_key(), ended);
+      const Status status = co_await std::move(task);
+      EXPECT_TRUE(ended.is_ok()) << ended.message();
+      PERSEUS_CO_RETURN_IF_ERROR(status);
+    }
+    co_return Status::ok();
+  });
+}
+
+TEST_P(RunsTest, NumbersOfRowsOfAnotherWorldAreRefused) {
+  if (GetParam() < 2) GTEST_SKIP() << "one rank has one key";
+  for (const OperationKind kind : {OperationKind::kAllgather, OperationKind::kAlltoall}) {
+    run([kind](RankContext& rank, ExecutorRank&) -> Task {
+      const std::vector<std::string> others = {std::to_string(rank.rank)};
+      const WorldKey key("secret", others);
+      Status ended;
+      Task task = move_rows(kind, rank, key, ended);
+      const Status status = co_await std::move(task);
+      EXPECT_EQ(ended.code(), StatusCode::kAborted);
+      const std::string other = "rank " + std::to_string(rank.rank == 0 ? 1 : 0);
+      EXPECT_NE(ended.message().find(" 'x': the number of rows that has come from " + other +
+                                     " was changed on the way"),
+                std::string::npos)
+          << ended.message();
+      co_return status;
+    });
+  }
 }
 
 TEST_P(RunsTest, AnAlltoallSendsEachRankItsRows) {

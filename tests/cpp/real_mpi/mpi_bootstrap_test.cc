@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "bootstrap/rendezvous_protocol.h"
@@ -41,6 +42,35 @@ TEST(MpiBootstrap, AllRanksHaveTheSameSecret) {
   ASSERT_TRUE(all.is_ok()) << all.status().message();
   EXPECT_EQ(bootstrap->secret().size(), 32u);
   for (const std::string& secret : all.value()) EXPECT_EQ(secret, bootstrap->secret());
+}
+
+// While it lives, this process has PERSEUS_SECRET.
+class OwnSecret {
+ public:
+  explicit OwnSecret(char digit) {
+    setenv("PERSEUS_SECRET", std::string(64, digit).c_str(), /*overwrite=*/1);
+  }
+  ~OwnSecret() { unsetenv("PERSEUS_SECRET"); }
+};
+
+TEST(MpiBootstrap, ASecretOfTheUsersIsPartOfTheWorlds) {
+  EXPECT_EQ(must_bootstrap()->secret_weakness(), "is carried by MPI, which encrypts nothing");
+  OwnSecret secret('7');
+  auto bootstrap = must_bootstrap();
+  EXPECT_EQ(bootstrap->secret_weakness(), "");
+  EXPECT_NE(bootstrap->secret(), std::string(32, '\x77'));  // other worlds have others
+  auto all = bootstrap->all_gather(bootstrap->secret(), seconds(20));
+  ASSERT_TRUE(all.is_ok()) << all.status().message();
+  for (const std::string& of_rank : all.value()) EXPECT_EQ(of_rank, bootstrap->secret());
+}
+
+TEST(MpiBootstrap, SecretsThatDifferAreNamedOnEveryRank) {
+  OwnSecret secret(this_process().rank == 1 ? '6' : '7');
+  auto bootstrap = next_bootstrap();
+  EXPECT_EQ(bootstrap.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(bootstrap.status().message(),
+            "PERSEUS_SECRET of rank 1 is not that of rank 0; it must be the same on all ranks, or "
+            "not be set on any");
 }
 
 TEST(MpiBootstrap, EveryRankGetsEverybodysBytesInRankOrder) {

@@ -16,7 +16,8 @@ class ConformanceTest : public testing::TestWithParam<TransportUnderTest> {
  protected:
   static Settings settings() {
     return test_settings({{"PERSEUS_TRANSPORT", GetParam().transport},
-                          {"PERSEUS_ALLREDUCE_STREAMS", GetParam().streams}});
+                          {"PERSEUS_ALLREDUCE_STREAMS", GetParam().streams},
+                          {"PERSEUS_WIRE", GetParam().wire}});
   }
 };
 

@@ -29,10 +29,12 @@ class ForkBootstrap final : public Bootstrap {
     return memory == MAP_FAILED ? nullptr : new (memory) Shared;
   }
 
-  ForkBootstrap(Shared* shared, int rank) : shared_(shared), rank_(rank) {}
+  ForkBootstrap(Shared* shared, int rank, std::string weakness = "")
+      : shared_(shared), rank_(rank), weakness_(std::move(weakness)) {}
   int rank() const override { return rank_; }
   int size() const override { return 2; }
   const std::string& secret() const override { return secret_; }
+  std::string secret_weakness() const override { return weakness_; }
   Result<std::vector<std::string>> all_gather(const std::string& mine,
                                               std::chrono::milliseconds time_out) override {
     if (mine.size() > sizeof shared_->cards[rank_]) return Status::internal("card too long");
@@ -53,6 +55,7 @@ class ForkBootstrap final : public Bootstrap {
   Shared* const shared_;
   const int rank_;
   const std::string secret_ = "secret";
+  const std::string weakness_;
 };
 
 }  // namespace perseus

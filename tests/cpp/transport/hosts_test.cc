@@ -30,10 +30,11 @@ Task exchange(RankContext& rank) {
   co_return right ? Status::ok() : Status::internal("the ranks are not on two hosts");
 }
 
-Status run_process(ForkBootstrap::Shared* shared, int rank, const Settings& settings) {
+Status run_process(ForkBootstrap::Shared* shared, int rank, const Settings& settings,
+                   const std::string& weakness) {
   EventLoop loop;
   TestListener listener(loop);
-  ForkBootstrap bootstrap(shared, rank);
+  ForkBootstrap bootstrap(shared, rank, weakness);
   auto mesh = Mesh::create(loop, settings, bootstrap);
   if (!mesh.is_ok()) return mesh.status();
   mesh.value()->listen(listener);
@@ -46,15 +47,15 @@ Status run_process(ForkBootstrap::Shared* shared, int rank, const Settings& sett
 }
 
 // Returns the outcome here, and expects that of the child on the other "host" to have the same
-// code.
-Status run_on_two_hosts(const Settings& settings) {
+// code. `weakness`: of the job's secret.
+Status run_on_two_hosts(const Settings& settings, const std::string& weakness = "") {
   auto* shared = ForkBootstrap::make_shared_memory();
   const pid_t child = fork();
   if (child == 0) {
     setenv("PERSEUS_HOSTNAME", "elsewhere", 1);
-    _exit(static_cast<int>(run_process(shared, 1, settings).code()));
+    _exit(static_cast<int>(run_process(shared, 1, settings, weakness).code()));
   }
-  const Status status = run_process(shared, 0, settings);
+  const Status status = run_process(shared, 0, settings, weakness);
   int exit_status = 0;
   waitpid(child, &exit_status, 0);
   EXPECT_TRUE(WIFEXITED(exit_status));
@@ -71,6 +72,33 @@ TEST(HostsTest, ShmRefusesToLeaveTheHost) {
   const Status status = run_on_two_hosts(test_settings({{"PERSEUS_TRANSPORT", "shm"}}));
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("elsewhere"), std::string::npos) << status.message();
+}
+
+TEST(HostsTest, AProtectedWireCarriesData) {
+  for (const char* wire : {"authenticated", "encrypted"}) {
+    const Status status = run_on_two_hosts(test_settings({{"PERSEUS_WIRE", wire}}));
+    EXPECT_TRUE(status.is_ok()) << status.message();
+  }
+}
+
+TEST(HostsTest, AProtectedWireNeedsASecretThatNobodyKnows) {
+  const std::string weakness = "is written on the wall";
+  const Status refused = run_on_two_hosts(test_settings({{"PERSEUS_WIRE", "encrypted"}}), weakness);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("the job's secret, which is written on the wall; set "
+                                   "PERSEUS_SECRET"),
+            std::string::npos)
+      << refused.message();
+  EXPECT_TRUE(run_on_two_hosts(test_settings(), weakness).is_ok());
+}
+
+TEST(HostsTest, ALibraryThatIsMissingIsNamedOnEveryRank) {
+  const Status status = run_on_two_hosts(test_settings(
+      {{"PERSEUS_WIRE", "authenticated"}, {"PERSEUS_OPENSSL_LIBRARY", "/nowhere/libcrypto.so"}}));
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  for (const char* part : {"rank 0", "PERSEUS_WIRE is authenticated", "/nowhere/libcrypto.so"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,18 +15,22 @@ namespace perseus {
 namespace {
 
 constexpr uint64_t kChunk = 4096;
+constexpr WireChoice kWires[] = {WireChoice::kPlain, WireChoice::kAuthenticated,
+                                 WireChoice::kEncrypted};
 
 // The peer of a link over a TcpChannel, and what has become of the link.
 class Peer : private LinkObserver {
  public:
-  Peer() {
+  explicit Peer(WireChoice wire = WireChoice::kPlain)
+      : guard_(make_frame_guard(protection(wire), Session("secret", "nonces", Role::kInitiator))) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     peer_ = FileDescriptor(ends[1]);
     ProvenConnection connection{FileDescriptor(ends[0]),
                                 Session("secret", "nonces", Role::kAcceptor)};
-    link_.attach(0, std::make_unique<TcpChannel>(loop_, buffers_, std::move(connection),
-                                                 link_.port(0), std::chrono::seconds(30)));
+    link_.attach(0,
+                 std::make_unique<TcpChannel>(loop_, buffers_, std::move(connection), link_.port(0),
+                                              std::chrono::seconds(30), protection(wire)));
   }
   ~Peer() { link_.abort(Status::aborted("the end")); }
 
@@ -34,8 +39,15 @@ class Peer : private LinkObserver {
     header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kControl;
     header.length = static_cast<uint32_t>(text.size());
     header.size = text.size();
-    const MessageTag tag = session_.outgoing.next({bytes_of(header), text});
-    return std::string(bytes_of(header)) + text + std::string(view(tag));
+    return frame(header, text);
+  }
+  std::string data(const Tag& tag, const std::string& text) {
+    FrameHeader header;
+    header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kData;
+    header.length = static_cast<uint32_t>(text.size());
+    header.size = text.size();
+    header.tag = tag;
+    return frame(header, text);
   }
 
   void send(const std::string& bytes, size_t piece = SIZE_MAX) {
@@ -53,10 +65,25 @@ class Peer : private LinkObserver {
         << lost.message();
   }
 
+  Link& link() { return link_; }
+
   std::vector<std::string> messages;
   Status lost;
 
  private:
+  static WireProtection protection(WireChoice wire) {
+    if (wire == WireChoice::kPlain) return {};
+    return {wire, load_openssl("").value()};
+  }
+  // The bytes that the frame is on the wire.
+  std::string frame(const FrameHeader& header, std::string text) {
+    Frame frame{header, reinterpret_cast<const std::byte*>(text.data()), nullptr};
+    std::string sealed(text.size(), '\0');
+    MessageTag tag;
+    EXPECT_TRUE(guard_->seal(frame, reinterpret_cast<std::byte*>(sealed.data()), tag));
+    return std::string(bytes_of(header)) + (guard_->encrypts() ? sealed : text) +
+           std::string(view(tag)).substr(0, guard_->tag_bytes(header));
+  }
   void connection_needed(int) override {}
   void link_control(int, std::span<const std::byte> message) override {
     messages.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
@@ -64,7 +91,7 @@ class Peer : private LinkObserver {
   void link_lost(int, const Status& why) override { lost = why; }
   void link_closed(int) override {}
 
-  Session session_{"secret", "nonces", Role::kInitiator};
+  const std::unique_ptr<FrameGuard> guard_;
   EventLoop loop_;
   BufferPool buffers_;
   TrafficCounters counters_;
@@ -76,26 +103,85 @@ class Peer : private LinkObserver {
 
 TEST(TcpChannelTest, ControlMessagesArriveHoweverTheyAreCut) {
   const std::vector<std::string> texts = {"one", "", std::string(kChunk, 'x'), "the last one"};
-  for (const size_t piece : {1, 7, 40, 57, 1000}) {
-    Peer peer;
-    std::string bytes;
-    for (const std::string& text : texts) bytes += peer.control(text);
-    peer.send(bytes, piece);
-    EXPECT_EQ(peer.messages, texts) << "pieces of " << piece;
+  for (const WireChoice wire : kWires) {
+    for (const size_t piece : {1, 7, 40, 57, 1000}) {
+      Peer peer(wire);
+      std::string bytes;
+      for (const std::string& text : texts) bytes += peer.control(text);
+      peer.send(bytes, piece);
+      EXPECT_EQ(peer.messages, texts) << "pieces of " << piece;
+    }
   }
 }
 
 TEST(TcpChannelTest, AChangedByteAnywhereEndsTheLink) {
   const std::string text = "a ballot";
   const size_t end = sizeof(FrameHeader) + text.size() + sizeof(MessageTag);
-  for (const size_t where : {sizeof(FrameHeader) - 1, sizeof(FrameHeader), end - 1}) {
-    Peer peer;
-    std::string changed = peer.control(text);
-    ASSERT_EQ(changed.size(), end);
-    changed[where] ^= 1;
-    peer.send(changed);
-    peer.expect_lost();
+  for (const WireChoice wire : kWires) {
+    for (const size_t where : {sizeof(FrameHeader) - 1, sizeof(FrameHeader), end - 1}) {
+      Peer peer(wire);
+      std::string changed = peer.control(text);
+      ASSERT_EQ(changed.size(), end);
+      changed[where] ^= 1;
+      peer.send(changed);
+      peer.expect_lost();
+    }
   }
+}
+
+// A receive of data, and what becomes of it.
+struct Receive {
+  Receive(Peer& peer, uint64_t operation, size_t size) : target(size, '\0') {
+    peer.link().receive(transfer, Tag{operation, 0, 0}, target.data(), size);
+  }
+  std::string target;
+  Transfer transfer;
+};
+
+TEST(TcpChannelTest, DataArrivesHoweverItIsCutAndWhetherOrNotItIsAwaited) {
+  const std::string early = "early", large(kChunk, 'x');
+  for (const WireChoice wire : kWires) {
+    for (const size_t piece : {1, 7, 40, 57, 1000, 100000}) {
+      Peer peer(wire);
+      Receive awaited(peer, 1, large.size());
+      std::string bytes = peer.data({1, 0, 0}, large);
+      bytes += peer.data({2, 0, 0}, early);
+      bytes += peer.control("end");
+      peer.send(bytes, piece);
+      EXPECT_EQ(peer.messages, std::vector<std::string>{"end"}) << peer.lost.message();
+      Receive late(peer, 2, early.size());
+      EXPECT_TRUE(awaited.transfer.done() && late.transfer.done());
+      EXPECT_EQ(awaited.target, large);
+      EXPECT_EQ(late.target, early);
+    }
+  }
+}
+
+TEST(TcpChannelTest, AChangedByteOfProtectedDataEndsItsReceiveInAnError) {
+  const std::string large(kChunk, 'x');
+  const size_t end = sizeof(FrameHeader) + large.size() + sizeof(MessageTag);
+  for (const WireChoice wire : {WireChoice::kAuthenticated, WireChoice::kEncrypted}) {
+    for (const size_t where :
+         {offsetof(FrameHeader, tag) + 8, sizeof(FrameHeader), end - 17, end - 1}) {
+      Peer peer(wire);
+      Receive receive(peer, 1, large.size());
+      std::string changed = peer.data({1, 0, 0}, large);
+      ASSERT_EQ(changed.size(), end);
+      changed[where] ^= 1;
+      peer.send(changed, 1000);
+      peer.expect_lost();
+      EXPECT_TRUE(receive.transfer.done());
+      EXPECT_FALSE(receive.transfer.await_resume().is_ok());
+    }
+  }
+}
+
+TEST(TcpChannelTest, EncryptedDataCannotBeRead) {
+  const std::string text = "weights of the model";
+  Peer authenticated(WireChoice::kAuthenticated), encrypted(WireChoice::kEncrypted);
+  EXPECT_NE(authenticated.data({1, 0, 0}, text).find(text), std::string::npos);
+  EXPECT_EQ(encrypted.data({1, 0, 0}, text).find(text), std::string::npos);
+  EXPECT_EQ(encrypted.control(text).find(text), std::string::npos);
 }
 
 TEST(TcpChannelTest, ARepeatedMessageEndsTheLink) {

@@ -7,8 +7,9 @@ namespace perseus {
 
 struct TransportUnderTest {
   const char* name;
-  const char* transport;  // PERSEUS_TRANSPORT
-  const char* streams;    // PERSEUS_ALLREDUCE_STREAMS
+  const char* transport;       // PERSEUS_TRANSPORT
+  const char* streams;         // PERSEUS_ALLREDUCE_STREAMS
+  const char* wire = "plain";  // PERSEUS_WIRE
 };
 
 std::vector<TransportUnderTest> transports_under_test();

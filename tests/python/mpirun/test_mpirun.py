@@ -5,11 +5,14 @@ Each test starts it by itself; tests/python/mpi and tests/python/parallel run in
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import mpirun_with_eavesdropper
 import pytest
 from compiling import compiled
 
@@ -168,6 +171,38 @@ def test_torch_distributed_finds_its_ranks(program: Path, backend: str) -> None:
     program.write_text(MEETS)
     said = run(*perseusrun(2), "--mpi", sys.executable, str(program), backend)
     assert said == [f"{rank} of 2: 2.0" for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (
+            ("agent", 1, "flip"),
+            r"the connection to host \S+ \(rank 1\) ended: what its agent said a",
+        ),
+        (
+            ("agent", 1, "drop"),
+            r"the connection to host \S+ \(rank 1\) ended: what its agent said a",
+        ),
+        (("launcher", 1, "flip", 1), r"rank 1 on host \S+: what perseusrun said arrived otherwise"),
+        (
+            ("elsewhere",),
+            r"rank 1 on host \S+ is not started: it called .* came to another address",
+        ),
+    ],
+)
+def test_a_program_in_between_can_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, ...], error: str
+) -> None:
+    if not mpirun_with_eavesdropper.can_eavesdrop():
+        pytest.skip("networks cannot be made here")
+    mpirun_with_eavesdropper.write_mpirun(tmp_path, str(shutil.which("mpirun")), *change)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    script = "import time; print(*range(1 << 18), flush=True); time.sleep(1000)"
+    command = [*perseusrun(2), "--mpi", sys.executable, "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode not in (0, None)
+    assert re.search(error, result.stderr + result.stdout), result.stderr + result.stdout[-2000:]
 
 
 def test_a_function_runs_on_every_rank() -> None:

@@ -158,6 +158,27 @@ print("well")
     all_well(run_ranks(2, script), 2)
 
 
+def test_a_fork_waits_for_threads_on_their_way_back(run_ranks: RunRanks) -> None:
+    """Those that have just submitted what has ended since."""
+    script = """
+import os
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+hvd.init()
+a = mx.nd.ones((4,))
+for _ in range(300):
+    results = [hvd.allreduce(a) for i in range(4)]
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert results[-1].asnumpy().tolist() == [1.0] * 4
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
+
+
 def test_threads_that_use_one_name_and_one_array(run_ranks: RunRanks) -> None:
     script = """
 import sys
@@ -305,3 +326,42 @@ def test_an_example_does_what_it_says(
     result = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     assert prints in result.stdout
+
+
+ALTERED = """
+import perseus.mxnet.horovod as hvd
+from perseus_core import HorovodInternalError, proven
+
+broadcast, allgather = proven.Call._broadcast, proven.Call._allgather
+
+def broadcast_altered(call, array, root, name):
+    sequence = broadcast(call, array, root, name)
+    if name == "b.t" and hvd.rank() == hvd.size() - 1:
+        array[0] ^= 1
+    return sequence
+
+def allgather_altered(call, array, name):
+    gathered, sequence = allgather(call, array, name)
+    if name == "a.t" and hvd.rank() == hvd.size() - 1:
+        gathered[0] ^= 1
+    return gathered, sequence
+
+proven.Call._broadcast, proven.Call._allgather = broadcast_altered, allgather_altered
+hvd.init()
+try:
+    {call}
+    hvd.allgather_object(0)
+except HorovodInternalError as error:
+    assert "what has come from rank 0 on localhost was changed on the way" in str(error), error
+    print("well")
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    "call", ['hvd.broadcast_object("object", 0, name="b")', 'hvd.allgather_object("object", "a")']
+)
+def test_an_altered_object_is_refused_and_all_learn_of_it(
+    run_ranks: RunRanks, call: str, ranks: int
+) -> None:
+    all_well(run_ranks(ranks, ALTERED.format(call=call)), ranks)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from perseus.run import acceptor, agent
-from perseus.run.acceptor import Acceptor
+from perseus.run import acceptor, call_back
+from perseus.run.acceptor import Acceptor, CalledAgent
 
 KEY = "ab" * 32
 
@@ -29,10 +29,10 @@ class House:
         self.acceptor = Acceptor(self.selector, "127.0.0.1", KEY, self.awaited, self._enter)
         self.sockets: list[socket.socket] = []
 
-    def _enter(self, connection: socket.socket, rank: int, address: str, host: str) -> None:
-        self.sockets.append(connection)
+    def _enter(self, rank: int, called: CalledAgent) -> None:
+        self.sockets.append(called.connection)
         self.awaited.remove(rank)
-        self.entered.append((rank, host))
+        self.entered.append((rank, called.host))
 
     def call(self) -> socket.socket:
         caller = socket.create_connection(("127.0.0.1", self.acceptor.port), timeout=10)
@@ -48,7 +48,7 @@ class House:
 
     def challenge(self, caller: socket.socket) -> bytes:
         self.attend(lambda: is_greeted(caller))
-        return caller.recv(agent.CHALLENGE_BYTES)
+        return caller.recv(call_back.CHALLENGE_BYTES)
 
     def close(self) -> None:
         self.acceptor.close()
@@ -74,12 +74,29 @@ def descriptors(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def answer(challenge: bytes, claimed: int = 0, proved: int = 0, key: str = KEY) -> bytes:
-    """Returns the answer of a caller that claims a rank; the proof may be for another, or wrong."""
-    own = bytes(agent.CHALLENGE_BYTES)
-    hello = agent.HELLO.pack(proved, own, b"h1")
-    proof = agent.proof(key, agent.AS_AGENT, challenge, hello)
-    return agent.HELLO.pack(claimed, own, b"h1") + proof
+def answer(
+    caller: socket.socket,
+    challenge: bytes,
+    claimed: int = 0,
+    proved: int = 0,
+    key: str = KEY,
+    called: tuple[str, int] | None = None,
+) -> bytes:
+    """Returns the answer of a caller that claims a rank; the proof may be for another, or wrong.
+
+    `called`: the address that it says it has called, if that is not the acceptor's.
+    """
+    own = bytes(call_back.CHALLENGE_BYTES)
+    address = call_back.pack_address(called or caller.getpeername())
+    hello = call_back.HELLO.pack(proved, own, address, b"h1")
+    proof = call_back.proof(key, challenge, hello)
+    return call_back.HELLO.pack(claimed, own, address, b"h1") + proof
+
+
+def verdict(caller: socket.socket, challenge: bytes, said: bytes) -> bytes:
+    """Returns what the acceptor says, if it knows the key."""
+    session = call_back.session(KEY, challenge, said, call_back.AS_AGENT)
+    return b"".join(session.opener.open(caller.recv(4096)))
 
 
 def is_greeted(caller: socket.socket) -> bool:
@@ -99,13 +116,12 @@ def _has_come(caller: socket.socket, event: int) -> bool:
 def test_an_agent_enters_and_is_answered(house: House) -> None:
     caller = house.call()
     challenge = house.challenge(caller)
-    said = answer(challenge)
+    said = answer(caller, challenge)
     for piece in (said[:10], said[10:]):
         caller.send(piece)
     house.attend(lambda: bool(house.entered))
     assert house.entered == [(0, "h1")]
-    expected = agent.proof(KEY, agent.AS_LAUNCHER, challenge, said[: agent.HELLO.size])
-    assert caller.recv(4096) == expected
+    assert verdict(caller, challenge, said) == call_back.WELCOME
     house.acceptor.handle_deadlines(time.monotonic() + 100)
     assert not is_sent_away(caller)
 
@@ -113,27 +129,43 @@ def test_an_agent_enters_and_is_answered(house: House) -> None:
 @pytest.mark.parametrize(
     "say",
     [
-        lambda challenge: answer(challenge, key="00" * 32),
-        lambda challenge: answer(challenge, claimed=1),
-        lambda challenge: answer(bytes(len(challenge))),
-        lambda challenge: answer(challenge, claimed=2, proved=2),
+        lambda caller, challenge: answer(caller, challenge, key="00" * 32),
+        lambda caller, challenge: answer(caller, challenge, claimed=1),
+        lambda caller, challenge: answer(caller, bytes(len(challenge))),
+        lambda caller, challenge: answer(caller, challenge, claimed=2, proved=2),
     ],
     ids=["another key", "another rank", "another challenge", "a rank that nobody awaits"],
 )
 def test_who_proves_something_else_is_sent_away(
-    house: House, say: Callable[[bytes], bytes]
+    house: House, say: Callable[[socket.socket, bytes], bytes]
 ) -> None:
     caller = house.call()
-    caller.send(say(house.challenge(caller)))
+    caller.send(say(caller, house.challenge(caller)))
     house.attend(lambda: is_sent_away(caller))
     assert house.entered == []
+    assert caller.recv(4096) == b""
+
+
+@pytest.mark.parametrize(
+    "called", [("127.0.0.2", None), ("127.0.0.1", 1)], ids=["another address", "another port"]
+)
+def test_an_agent_that_has_called_elsewhere_is_told_so(
+    house: House, called: tuple[str, int | None]
+) -> None:
+    caller = house.call()
+    challenge = house.challenge(caller)
+    said = answer(caller, challenge, called=(called[0], called[1] or house.acceptor.port))
+    caller.send(said)
+    house.attend(lambda: is_sent_away(caller))
+    assert house.entered == []
+    assert verdict(caller, challenge, said) == call_back.NOT_CALLED_HERE
 
 
 def test_a_rank_enters_once(house: House) -> None:
     first, second = house.call(), house.call()
-    first.send(answer(house.challenge(first)))
+    first.send(answer(first, house.challenge(first)))
     house.attend(lambda: bool(house.entered))
-    second.send(answer(house.challenge(second)))
+    second.send(answer(second, house.challenge(second)))
     house.attend(lambda: is_sent_away(second))
     assert house.entered == [(0, "h1")]
     assert not is_sent_away(first)
@@ -200,7 +232,7 @@ def test_without_descriptors_it_rests_and_then_goes_on(house: House) -> None:
         assert before + 0.1 <= house.acceptor.next_deadline() <= time.monotonic() + 0.1
         assert not house.selector.select(0)
     house.acceptor.handle_deadlines(house.acceptor.next_deadline())
-    assert len(house.challenge(caller)) == agent.CHALLENGE_BYTES
+    assert len(house.challenge(caller)) == call_back.CHALLENGE_BYTES
 
 
 def test_when_it_closes_those_who_are_left_are_sent_away(house: House) -> None:

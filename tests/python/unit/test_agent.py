@@ -15,28 +15,36 @@ from pathlib import Path
 
 import pytest
 
-from perseus.run import agent
+from perseus.run import agent, call_back
 from perseus.run.host_connection import AGENT
+from perseus.run.launcher_stream import LauncherStream
+from perseus.run.message_tags import Sealer
 
 KEY = "ab" * 32
-CHALLENGE = b"c" * agent.CHALLENGE_BYTES
-Prove = Callable[[bytes, bytes], bytes]
+CHALLENGE = b"c" * call_back.CHALLENGE_BYTES
+Prove = Callable[[bytes, bytes], tuple[bytes, Sealer]]
 
 
-def as_launcher(key: str, rank: int = 1) -> Prove:
-    def prove(hello: bytes, _: bytes) -> bytes:
-        _, *others = agent.HELLO.unpack(hello)
-        return agent.proof(key, agent.AS_LAUNCHER, CHALLENGE, agent.HELLO.pack(rank, *others))
+def as_launcher(
+    key: str = KEY,
+    *,
+    rank: int = 1,
+    challenge: bytes = CHALLENGE,
+    role: bytes = call_back.AS_LAUNCHER,
+    verdict: bytes = call_back.WELCOME,
+) -> Prove:
+    """Gives the verdict in a session of the launcher, or of one that knows or has heard otherwise.
+
+    Returns that, and what seals the next words of the session.
+    """
+
+    def prove(hello: bytes, proof: bytes) -> tuple[bytes, Sealer]:
+        _, *others = call_back.HELLO.unpack(hello)
+        answer = call_back.HELLO.pack(rank, *others) + proof
+        sealer = call_back.session(key, challenge, answer, role).sealer
+        return sealer.seal(verdict), sealer
 
     return prove
-
-
-def with_another_challenge(hello: bytes, _: bytes) -> bytes:
-    return agent.proof(KEY, agent.AS_LAUNCHER, bytes(agent.CHALLENGE_BYTES), hello)
-
-
-def what_the_agent_said(_: bytes, proof: bytes) -> bytes:
-    return proof
 
 
 class CalledBack:
@@ -59,10 +67,10 @@ class CalledBack:
         }
         text = json.dumps(job).encode()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            call_back = f"127.0.0.1 {listener.getsockname()[1]} {KEY}"
+            where = f"127.0.0.1 {listener.getsockname()[1]} {KEY}"
             called = subprocess.Popen(
                 [*AGENT, "--call-back"],
-                env={**os.environ, agent.CALL_BACK: call_back, "OMPI_COMM_WORLD_RANK": "1"},
+                env={**os.environ, call_back.CALL_BACK: where, "OMPI_COMM_WORLD_RANK": "1"},
                 stderr=subprocess.PIPE,
                 text=True,
             )
@@ -71,52 +79,79 @@ class CalledBack:
             connection, _ = listener.accept()
         with connection, connection.makefile("rb") as said:
             connection.sendall(CHALLENGE)
-            hello, proof = said.read(agent.HELLO.size), said.read(agent.PROOF_BYTES)
-            assert proof == agent.proof(KEY, agent.AS_AGENT, CHALLENGE, hello)
-            connection.sendall(prove(hello, proof) + struct.pack("!I", len(text)) + text)
+            hello, proof = said.read(call_back.HELLO.size), said.read(call_back.PROOF_BYTES)
+            assert proof == call_back.proof(KEY, CHALLENGE, hello)
+            _, _, where_called, _ = call_back.HELLO.unpack(hello)
+            assert where_called == call_back.pack_address(connection.getsockname())
+            welcome, sealer = prove(hello, proof)
+            connection.sendall(welcome + sealer.seal(struct.pack("!I", len(text)) + text))
             _, self.errors = called.communicate(timeout=30)
         self.status = called.returncode
         self.ran = (folder / "made").exists()
 
 
 def test_it_does_what_the_launcher_says(tmp_path: Path) -> None:
-    call = CalledBack(tmp_path, as_launcher(KEY))
+    call = CalledBack(tmp_path, as_launcher())
     assert (call.status, call.ran, call.errors) == (0, True, "")
 
 
 def test_it_calls_again_when_it_is_sent_away_in_a_crowd(tmp_path: Path) -> None:
-    call = CalledBack(tmp_path, as_launcher(KEY), sent_away=2)
+    call = CalledBack(tmp_path, as_launcher(), sent_away=2)
     assert (call.status, call.ran, call.errors) == (0, True, "")
+
+
+def test_it_starts_nothing_when_its_call_came_to_another_address(tmp_path: Path) -> None:
+    call = CalledBack(tmp_path, as_launcher(verdict=call_back.NOT_CALLED_HERE))
+    assert (call.status, call.ran) == (1, False)
+    assert call.errors.startswith(f"rank 1 on host {socket.gethostname()} is not started: it call")
+    assert " but its call came to another address: " in call.errors
+
+
+def test_it_starts_nothing_when_the_job_is_not_the_launchers(tmp_path: Path) -> None:
+    def of_another_session(hello: bytes, proof: bytes) -> tuple[bytes, Sealer]:
+        welcome, _ = as_launcher()(hello, proof)
+        return welcome, as_launcher("00" * 32)(hello, proof)[1]
+
+    call = CalledBack(tmp_path, of_another_session)
+    assert (call.status, call.ran, call.errors) == (1, False, "")
 
 
 def test_it_gives_up_when_the_launcher_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        monkeypatch.setenv(agent.CALL_BACK, f"127.0.0.1 {closed.getsockname()[1]} {KEY}")
+        monkeypatch.setenv(call_back.CALL_BACK, f"127.0.0.1 {closed.getsockname()[1]} {KEY}")
     monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
-    with pytest.raises(SystemExit, match=r"rank 1 is not started: .*: Connection refused"):
+    with pytest.raises(
+        SystemExit, match=r"rank 1 on host \S+ is not started: .*: Connection refused"
+    ):
         agent.main()
 
 
 @pytest.mark.parametrize(
     "prove",
-    [as_launcher("00" * 32), as_launcher(KEY, rank=0), with_another_challenge, what_the_agent_said],
-    ids=["another key", "another rank", "another challenge", "its own proof"],
+    [
+        as_launcher("00" * 32),
+        as_launcher(rank=0),
+        as_launcher(challenge=bytes(call_back.CHALLENGE_BYTES)),
+        as_launcher(role=call_back.AS_AGENT),
+    ],
+    ids=["another key", "another rank", "another challenge", "its own keys"],
 )
 def test_it_does_nothing_for_a_stranger(tmp_path: Path, prove: Prove) -> None:
     call = CalledBack(tmp_path, prove)
     assert (call.status, call.ran) == (1, False)
-    assert call.errors.startswith("rank 1 is not started: perseusrun at 127.0.0.1 port ")
+    name = f"rank 1 on host {socket.gethostname()}"
+    assert call.errors.startswith(f"{name} is not started: perseusrun at 127.0.0.1 port ")
     assert call.errors.endswith(" the process that answers there does not know the job's key\n")
 
 
 def test_it_waits_for_a_proof_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "CALL_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(call_back, "CALL_BACK_SECONDS", 0.2)
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv(agent.CALL_BACK, f"127.0.0.1 {silent.getsockname()[1]} {KEY}")
+        monkeypatch.setenv(call_back.CALL_BACK, f"127.0.0.1 {silent.getsockname()[1]} {KEY}")
         monkeypatch.setattr(sys, "argv", ["agent.py", "--call-back"])
-        with pytest.raises(SystemExit, match=r"rank 1 is not started: .* timed out"):
+        with pytest.raises(SystemExit, match=r"rank 1 on host \S+ is not started: .* timed out"):
             agent.main()
 
 
@@ -131,7 +166,7 @@ def test_without_memfd_create_ranks_read_a_file_without_a_name(
     monkeypatch.setattr(os, "memfd_create", no_memfd_create)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "stdin", os.fdopen(read))
-    file = agent._receive_file(5)
+    file = LauncherStream().receive_file(5)
     assert list(tmp_path.iterdir()) == []
     with open(f"/proc/self/fd/{file}", "rb") as again:
         assert again.read() == b"hello"

@@ -73,3 +73,36 @@ def test_collectives_on_gpu_arrays(
 ):
     environment = {**standin, "PERSEUS_GPU_OPERATIONS": operations}
     all_well(run_ranks(size, RANKS.read_text(), environment=environment), size)
+
+
+@pytest.mark.parametrize("operations", ["auto", "nccl"])
+def test_nccl_carries_nothing_between_hosts_that_is_to_be_protected(
+    run_ranks: RunRanks, standin: dict[str, str], operations: str
+):
+    script = """
+import os
+os.environ["PERSEUS_HOSTNAME"] = "host" + os.environ["PERSEUS_RANK"]
+import numpy as np
+import perseus_core as core
+from standin_gpu import Gpu, InterfaceArray
+
+gpu = Gpu()
+core.init()
+array = InterfaceArray(gpu, np.ones(1000))
+try:
+    result = core.allreduce(array, core.ReduceOp.SUM)
+    address, _ = result.__cuda_array_interface__["data"]
+    assert gpu.read(address, (1000,), np.dtype("float64")).tolist() == [2.0] * 1000
+    print("staged")
+except core.HorovodInternalError as error:
+    print(error)
+"""
+    environment = {**standin, "PERSEUS_GPU_OPERATIONS": operations, "PERSEUS_WIRE": "encrypted"}
+    result = run_ranks(2, script, environment=environment)
+    assert result.returncode == 0, result.stderr
+    why = "NCCL does not protect what goes between hosts, as PERSEUS_WIRE asks"
+    if operations == "auto":
+        assert result.stdout.count("staged") == 2
+        assert f"tensors on GPUs go by way of the host's memory: {why}" in result.stderr
+    else:
+        assert result.stdout.count(f"PERSEUS_GPU_OPERATIONS is nccl, but {why}") == 2

@@ -13,10 +13,11 @@ import pytest
 from test_launcher import Run, wait_until_gone
 
 from perseus.run.ending import AGENT_SECONDS, Ending
-from perseus.run.host_connection import RemoteShell
 from perseus.run.hosts import Host, assign
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.output import Output
+from perseus.run.remote_shell import RemoteShell
 
 #: Rank 1 fails once rank 0 can save its work, which that does on SIGTERM and takes a while for.
 SAVES = """

@@ -15,7 +15,8 @@ import pytest
 
 from perseus.run.environment import exported
 from perseus.run.hosts import Host, assign
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.output import Output, Stream
 from perseus.run.rendezvous import ServedRendezvous
 
@@ -29,7 +30,8 @@ child.wait()
 LAUNCH_ENDLESS = f"""
 import sys
 from perseus.run.hosts import Host, assign
-from perseus.run.job import Job, Launcher
+from perseus.run.job import Job
+from perseus.run.launcher import Launcher
 from perseus.run.output import Output
 job = Job([sys.executable, "-c", {ENDLESS!r}], assign([Host("localhost", 3)], 3), "00")
 sys.exit(Launcher(job, Output(3)).run())
@@ -185,7 +187,7 @@ def test_a_command_that_does_not_exist_is_named() -> None:
 
 
 def test_a_host_that_cannot_be_reached_is_named_with_the_reason() -> None:
-    from perseus.run.host_connection import RemoteShell
+    from perseus.run.remote_shell import RemoteShell
 
     shell = RemoteShell(command=["sh", "-c", "echo no route to $0 >&2; exit 255"])
     job = Job(["true"], assign([Host("192.0.2.1", 1)], 1), "00", remote_shell=shell)
@@ -198,7 +200,7 @@ def test_a_host_that_cannot_be_reached_is_named_with_the_reason() -> None:
 
 
 def test_a_host_that_does_not_answer_is_given_up() -> None:
-    from perseus.run.host_connection import RemoteShell
+    from perseus.run.remote_shell import RemoteShell
 
     shell = RemoteShell(command=["sh", "-c", "sleep 1000"])
     job = Job(
@@ -213,7 +215,7 @@ def test_a_host_that_does_not_answer_is_given_up() -> None:
 
 
 def test_a_rank_that_waits_for_a_silent_host_is_not_blamed() -> None:
-    from perseus.run.host_connection import RemoteShell
+    from perseus.run.remote_shell import RemoteShell
 
     shell = RemoteShell(command=["sh", "-c", "sleep 1000"])
     slots = assign([Host("localhost", 1), Host("192.0.2.1", 1)], 2)
@@ -226,7 +228,7 @@ def test_a_rank_that_waits_for_a_silent_host_is_not_blamed() -> None:
 
 
 def test_a_remote_host_gets_job_and_secret_over_stdin_after_a_greeting() -> None:
-    from perseus.run.host_connection import RemoteShell
+    from perseus.run.remote_shell import RemoteShell
 
     shell = RemoteShell(command=["sh", "-c", 'echo Welcome to $0; unset SETTING; eval "$1"'])
     lines: list[bytes] = []

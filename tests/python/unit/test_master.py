@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import pytest
 from conftest import RunRanks
 
-from perseus.run.host_connection import RemoteShell
 from perseus.run.master import Master, address_of
+from perseus.run.remote_shell import RemoteShell
 
 PLACE = """
 import os

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from standin_mpirun import OPEN_MPI, write_mpirun
 
 import perseus.run
+from perseus.run import mpi_launcher
+from perseus.run.host_connection import AgentConnection
 from perseus.run.mpi import (
     Mpirun,
     MpirunOptions,
@@ -20,23 +24,7 @@ from perseus.run.mpi import (
     mpirun_environment,
 )
 
-OPEN_MPI = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://example.org\n"
 MPICH = "HYDRA build details:\n    Version:                                 5.0.2\n"
-
-
-# Stands in for mpirun: starts as many of the command as it is told, and waits for them.
-MPIRUN = f"""#!{sys.executable}
-import os, subprocess, sys
-if sys.argv[1:] == ["--version"]:
-    print({OPEN_MPI!r})
-    sys.exit()
-command = sys.argv[sys.argv.index({sys.executable!r}):]
-size = int(sys.argv[sys.argv.index("-np") + 1])
-environments = [{{**os.environ, "OMPI_COMM_WORLD_RANK": str(rank)}} for rank in range(size)]
-BODY
-ranks = [subprocess.Popen(command, env=environment) for environment in environments]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
 
 PerseusrunMpi = Callable[..., list[str]]
 
@@ -46,9 +34,7 @@ def with_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerseusrunMp
     """Gives the command line of `perseusrun --mpi ...` under an mpirun that does `body` first."""
 
     def make(*arguments: str, body: str = "") -> list[str]:
-        mpirun = tmp_path / "mpirun"
-        mpirun.write_text(MPIRUN.replace("BODY", body))
-        mpirun.chmod(0o755)
+        write_mpirun(tmp_path, body)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         return [sys.executable, "-m", "perseus.run", "--mpi", *arguments]
 
@@ -280,3 +266,25 @@ def test_silent_strangers_keep_no_job_from_starting(with_mpirun: PerseusrunMpi) 
     result = run(["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", *command])
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:well", "[1]<stdout>:well"]
+
+
+def test_a_secret_of_the_user_reaches_the_ranks_and_is_not_sent_to_agents(
+    with_mpirun: PerseusrunMpi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_mpirun()  # from now on the mpirun on the path
+    sent = []
+
+    def connect(*arguments: object) -> AgentConnection:
+        sent.append(json.dumps(arguments[4]))
+        return AgentConnection(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(mpi_launcher, "AgentConnection", connect)
+
+    def secret() -> str:
+        return os.environ["PERSEUS_SECRET"]
+
+    value = "0123456789abcdef" * 4
+    environment = {"PERSEUS_SECRET": value}
+    assert perseus.run.run(secret, num_proc=2, use_mpi=True, environment=environment) == [value] * 2
+    assert len(sent) == 2
+    assert not [text for text in sent if value in text]

@@ -17,4 +17,5 @@ def dumps_base64(obj: Any, to_ascii: bool = True) -> str | bytes:
 
 
 def loads_base64(encoded: str | bytes) -> Any:
+    """Decodes an object, and runs what it says: give it only what comes from whom you trust."""
     return cloudpickle.loads(base64.b64decode(encoded))

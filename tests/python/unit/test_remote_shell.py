@@ -8,7 +8,7 @@ import pytest
 
 from perseus.run import rendezvous
 from perseus.run.environment import start_timeout
-from perseus.run.host_connection import RemoteShell
+from perseus.run.remote_shell import RemoteShell
 from perseus.run.rendezvous import call_back_address, own_addresses, serve_rendezvous
 
 RSH = "PERSEUSRUN_RSH"

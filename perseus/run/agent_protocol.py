@@ -1,0 +1,37 @@
+"""The words between a launcher and its agents.
+
+The launcher sends one job (a length, JSON, and the bytes that each rank is to read from its stdin,
+if any), and later commands: KILL with a rank; HOLD, and GO_ON, if output comes faster than it is
+read; SIGNAL with a signal for all ranks; INPUT with bytes for the stdin of rank 0; ASK, which the
+agent answers with HERE; TERMINATE, or KILL_ALL. The agent sends MAGIC, and then frames: a kind, a
+rank and a payload.
+
+An agent imports this; it needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = b"\nperseus-agent-1\n"
+HEADER = struct.Struct("!BII")  # kind, rank, length of the payload
+STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS, INPUT_TAKEN, HERE = range(8)
+TERMINATE, KILL, KILL_ALL, HOLD, GO_ON, SIGNAL, INPUT = b"T", b"K", b"A", b"H", b"G", b"S", b"I"
+ASK = b"?"
+RANK = struct.Struct("!I")  # follows KILL
+NUMBER = struct.Struct("!B")  # of a signal, follows SIGNAL
+COUNT = struct.Struct("!I")  # of bytes; follows INPUT, before the bytes; and in INPUT_TAKEN
+LARGE_PIECE = 1 << 20  # bytes that are read and sent at a time where there may be gigabytes
+MOST_PAYLOAD_BYTES = LARGE_PIECE  # of a frame
+RESULT_FD = "PERSEUS_RESULT_FD"
+NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
+THREADS = "OMP_NUM_THREADS"
+#: What is said of a NotAuthenticError, after whose words they were.
+NOT_AUTHENTIC = (
+    "arrived otherwise than it was sent: somebody in between has changed, left out, repeated or "
+    "added something"
+)
+
+
+class NotAuthenticError(Exception):
+    """Something arrived that the other end has not sent, or not then."""

@@ -115,7 +115,7 @@ wheel-test: env-build env-wheel ## build as `make wheels`; try the wheel with fr
 model: ## check the model of agreement with spin; MODEL=--whole takes ten minutes
 	@python=$$(scripts/find_python.sh) && "$$python" scripts/model_check.py $(MODEL)
 
-fuzz: env-build env-fuzz ## fuzz every parser with libFuzzer, for SECONDS=10 each
+fuzz: env-build env-fuzz ## fuzz parsers and state machines with libFuzzer, for SECONDS=10 each
 	@$(PY) scripts/fuzz.py $(SECONDS)
 
 chaos: build env-test ## inject faults into training jobs, as root also over hosts; RUNS=500 SEED=1

@@ -51,7 +51,7 @@ TEST_GROUPS = ("build", "test", "demo", "docs")
 GROUPS = (*TEST_GROUPS, "lint", "nvcc", "fuzz", "wheel")
 #: Parts that need more groups than tests do.
 CHECKS = {"lint", "fuzz", "wheel"}
-#: How long each parser is fuzzed, which begins with all inputs of the tree's corpus.
+#: How long each parser and state machine is fuzzed, which begins with its corpus in the tree.
 FUZZ_SECONDS = "4"
 #: Numbers of ranks at which parallel tests run.
 RANKS = ("1", "2", "3", "4")

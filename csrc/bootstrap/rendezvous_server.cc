@@ -69,11 +69,15 @@ class RendezvousServer::Service final : private FdHandler {
         loop_(std::chrono::microseconds(0)),
         worlds_(loop_, size_, std::move(launched)) {}
 
-  Status start() {
+  Status listen() {
     PERSEUS_RETURN_IF_ERROR(loop_.status());
     watch_listeners();
-    return start_thread(thread_, "the rendezvous", [this] { loop_.run(); });
+    return Status::ok();
   }
+  Status start_thread() {
+    return perseus::start_thread(thread_, "the rendezvous", [this] { loop_.run(); });
+  }
+  bool run_once() { return loop_.run_once(std::chrono::milliseconds(0)); }
 
   ~Service() {
     if (!thread_.joinable()) return;
@@ -341,6 +345,14 @@ void RendezvousServer::Service::warn(const std::string& text) {
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
     const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
     int least, std::vector<std::string> hosts) {
+  auto server = listen(addresses, port, size, secret, least, std::move(hosts));
+  if (server.is_ok()) PERSEUS_RETURN_IF_ERROR(server.value()->service_->start_thread());
+  return server;
+}
+
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::listen(
+    const std::vector<std::string>& addresses, uint16_t port, int size, const std::string& secret,
+    int least, std::vector<std::string> hosts) {
   if (size < 1) {
     return Status::invalid_argument("a rendezvous needs a job of at least one rank, not " +
                                     std::to_string(size));
@@ -360,7 +372,7 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(
   LaunchedRanks launched{static_cast<uint32_t>(least), std::move(hosts), {}};
   auto service =
       std::make_unique<Service>(std::move(listeners).value(), size, secret, std::move(launched));
-  PERSEUS_RETURN_IF_ERROR(service->start());
+  PERSEUS_RETURN_IF_ERROR(service->listen());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(service)));
 }
 
@@ -368,6 +380,8 @@ RendezvousServer::RendezvousServer(std::unique_ptr<Service> service)
     : service_(std::move(service)) {}
 
 RendezvousServer::~RendezvousServer() = default;
+
+bool RendezvousServer::run_once() { return service_->run_once(); }
 
 uint16_t RendezvousServer::port() const { return service_->port(); }
 

@@ -32,6 +32,13 @@ class RendezvousServer {
                                                          std::vector<std::string> hosts = {}) {
     return start(std::vector{address}, port, size, secret, least, std::move(hosts));
   }
+  // Like start, but without a thread: what has come is served when run_once is called. For tests.
+  static Result<std::unique_ptr<RendezvousServer>> listen(const std::vector<std::string>& addresses,
+                                                          uint16_t port, int size,
+                                                          const std::string& secret, int least = 1,
+                                                          std::vector<std::string> hosts = {});
+  // Returns whether there was anything to do.
+  bool run_once();
   // Stops the server; clients that still wait see their connections close.
   ~RendezvousServer();
 

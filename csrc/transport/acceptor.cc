@@ -63,7 +63,7 @@ class Acceptor::ListeningSocket final : public FdHandler {
   EventLoop::TimerId pause_ = 0;
 };
 
-// A connection that has not proved itself yet.
+// A connection until its caller has confirmed it.
 class Acceptor::PendingConnection final : public FdHandler, public PooledCaller {
  public:
   PendingConnection(Acceptor& acceptor, FileDescriptor fd)
@@ -75,6 +75,9 @@ class Acceptor::PendingConnection final : public FdHandler, public PooledCaller 
     acceptor_.loop_.cancel_timer(timer_);
     if (fd_) acceptor_.loop_.unwatch(fd_.get());
   }
+
+  // Returns whether a rank has been welcomed, which takes the connection for made from then on.
+  bool is_welcomed() const { return is_welcomed_; }
 
   void begin() {
     greeting_.nonce = random_nonce();
@@ -95,7 +98,13 @@ class Acceptor::PendingConnection final : public FdHandler, public PooledCaller 
   bool has_introduced_itself() {
     const auto outcome = reader_.read(fd_.get(), introduction_);
     if (outcome == MessageReader::Outcome::kPartial) return false;
-    if (outcome == MessageReader::Outcome::kComplete && welcome()) return true;
+    if (outcome == MessageReader::Outcome::kComplete && welcome()) {
+      // However long the rank may be stopped now, it will take the connection for made.
+      acceptor_.loop_.cancel_timer(timer_);
+      is_welcomed_ = true;
+      acceptor_.keep(*this);
+      return true;
+    }
     acceptor_.forget(*this);
     return false;
   }
@@ -140,6 +149,7 @@ class Acceptor::PendingConnection final : public FdHandler, public PooledCaller 
   Introduction introduction_;
   std::optional<Session> session_;  // once the caller has proved itself
   Confirmation confirmation_;
+  bool is_welcomed_ = false;
 };
 
 Acceptor::Acceptor(EventLoop& loop, const Credentials& credentials, ResourceExhaustion& exhaustion,
@@ -170,6 +180,7 @@ void Acceptor::start() {
 void Acceptor::close() {
   sockets_.clear();
   pending_.clear();
+  welcomed_.clear();
 }
 
 void Acceptor::accept_connections(ListeningSocket& socket) {
@@ -196,7 +207,17 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
   }
 }
 
-void Acceptor::forget(PendingConnection& connection) { pending_.take(connection); }
+void Acceptor::keep(PendingConnection& connection) {
+  welcomed_.push_back(pending_.take(connection));
+}
+
+void Acceptor::forget(PendingConnection& connection) {
+  if (!connection.is_welcomed()) {
+    pending_.take(connection);
+    return;
+  }
+  std::erase_if(welcomed_, [&](const auto& welcomed) { return welcomed.get() == &connection; });
+}
 
 void Acceptor::warn_of_stranger(const Hello& hello) {
   if (++warnings_ > kMostWarnings) return;

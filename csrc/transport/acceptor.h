@@ -1,7 +1,8 @@
 // Listens on all of this rank's endpoints and admits connections that prove to belong to the job.
 // A connection has five seconds to do so. At most an eighth of the process's descriptors, and never
 // more than 4096, are held by those that have not; see base/caller_pool.h for how the job's own get
-// through a flood of others. Loop thread.
+// through a flood of others. One that has proved itself waits for its confirmation as long as it
+// stays open. Loop thread.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +54,8 @@ class Acceptor {
   class ListeningSocket;
   class PendingConnection;
   void accept_connections(ListeningSocket& socket);
+  // The connection has been welcomed, so strangers no longer push it out.
+  void keep(PendingConnection& connection);
   void forget(PendingConnection& connection);
   void warn_of_stranger(const Hello& hello);
 
@@ -63,6 +66,7 @@ class Acceptor {
   std::vector<std::unique_ptr<ListeningSocket>> sockets_;
   int warnings_ = 0;
   CallerPool<PendingConnection> pending_;
+  std::vector<std::unique_ptr<PendingConnection>> welcomed_;
 };
 
 }  // namespace perseus

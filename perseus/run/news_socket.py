@@ -27,11 +27,14 @@ class NewsSocket:
     that holds the rank count. That need not be the process that the agent has started, as in
     `perseusrun sh -c 'python train.py'`: it is the one that says that it has met the others, which
     an engine says whenever a world begins. It keeps that place until it ends. A process that it has
-    forked cannot take it; one that it descends from can, for then the descendant was no rank.
+    forked cannot take it; one that it descends from can, for then the descendant was no rank. Once
+    the process that the agent has started has ended, which may be before its words are read, no
+    other takes the place: what it leaves behind is no rank.
     """
 
     def __init__(self, rank: int):
         self._rank = rank
+        self.process: int | None = None  # that the agent has started, as soon as it has
         self._socket, self.other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -70,9 +73,14 @@ class NewsSocket:
         words = message.split()
         if words[:1] != [b"met"] or str(self._rank).encode() not in words:
             return False
+        if self._speaker and sender != self.process and self._has_ended():
+            return False
         began = processes.began(self._speaker)  # none has the number 0
         is_held = began is not None and began == self._speaker_began
         if is_held and not processes.is_ancestor(sender, self._speaker):
             return False
         self._speaker, self._speaker_began = sender, processes.began(sender)
         return True
+
+    def _has_ended(self) -> bool:
+        return self.process is not None and processes.began(self.process) is None

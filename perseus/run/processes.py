@@ -75,9 +75,9 @@ def end_with_parent(number: int) -> None:
 
 
 def kill(process: int, number: int) -> None:
-    """Sends a signal to a process, if it is still there and we may.
+    """Sends a signal to a process, if it is still there, we may, and this system has the signal.
 
     A program that changes its user, such as sudo, cannot be signalled by us.
     """
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(OSError):
         os.kill(process, number)

@@ -91,6 +91,7 @@ class Rank:
             os.close(result_write)
             news.other_end.close()
         assert self.process.stdout and self.process.stderr
+        news.process = self.process.pid
         self.pipes: dict[int, IO[bytes] | NewsSocket] = {
             STDOUT: self.process.stdout,
             STDERR: self.process.stderr,

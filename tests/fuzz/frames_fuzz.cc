@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                   /*has_data_channel=*/false);
   ProvenConnection connection{FileDescriptor(ends[0]), Session("", "", Role::kAcceptor)};
   link.attach(0, std::make_unique<TcpChannel>(loop, buffers, std::move(connection), link.port(0),
-                                              std::chrono::seconds(30), /*is_express=*/false));
+                                              std::chrono::seconds(30)));
 
   const Reduction sum{add, sizeof(float), sizeof(float)};
   std::array<Transfer, 4> awaited;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <span>
 #include <string>
@@ -45,9 +46,12 @@ class Input {
 };
 
 // Ends the run as a finding.
-#define MUST(condition)                 \
-  do {                                  \
-    if (!(condition)) __builtin_trap(); \
+#define MUST(condition)                                                             \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      std::fprintf(stderr, "%s:%d: must be: %s\n", __FILE__, __LINE__, #condition); \
+      __builtin_trap();                                                             \
+    }                                                                               \
   } while (0)
 
 }  // namespace perseus::fuzz

@@ -126,6 +126,16 @@ def test_a_child_that_speaks_first_does_not_silence_its_parent(news: NewsSocket)
         os.close(end)
 
 
+def test_what_a_rank_leaves_behind_does_not_take_its_place(news: NewsSocket) -> None:
+    def meet_and_leave_a_child() -> None:
+        news.other_end.send(b"met 0 1")
+        say_in_child(news, b"met 0 1")
+
+    news.process = in_child(meet_and_leave_a_child)
+    os.waitpid(news.process, 0)
+    assert [news.read(), news.read()] == [b"met 0 1", b""]
+
+
 def test_a_world_without_the_rank_is_not_its_own(news: NewsSocket) -> None:
     news.other_end.send(b"met 0 2")
     assert news.read() == b""

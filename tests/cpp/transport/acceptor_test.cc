@@ -1,0 +1,115 @@
+#include "transport/acceptor.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace perseus {
+namespace {
+
+using std::chrono::milliseconds;
+
+// This process may open so few files that an acceptor keeps 16 connections only.
+class FewDescriptors {
+ public:
+  FewDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = 128;
+    setrlimit(RLIMIT_NOFILE, &few);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+class AcceptorTest : public testing::Test, private AcceptorOwner {
+ protected:
+  AcceptorTest() {
+    EXPECT_TRUE(acceptor_.listen(where_).is_ok());
+    acceptor_.start();
+  }
+
+  FileDescriptor call() {
+    FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(fd.get(), where_.get(), where_.length), 0);
+    return fd;
+  }
+
+  // Lets the acceptor read and answer what has come, for this long.
+  void run(milliseconds time = milliseconds(0)) {
+    const Clock::time_point end = Clock::now() + time;
+    while (loop_.run_once(milliseconds(1)) || Clock::now() < end) {
+    }
+  }
+
+  template <typename Message>
+  Message receive(const FileDescriptor& fd) {
+    Message message;
+    EXPECT_EQ(recv(fd.get(), &message, sizeof message, MSG_DONTWAIT),
+              static_cast<ssize_t>(sizeof message));
+    return message;
+  }
+
+  // Connects as a rank of the job up to the welcome.
+  std::pair<FileDescriptor, Session> be_welcomed() {
+    FileDescriptor fd = call();
+    run();
+    const auto greeting = receive<Greeting>(fd);
+    Hello hello;
+    hello.called = digest_of(where_);
+    hello.from = 1;
+    const Introduction introduction{hello, prove(credentials_.secret, greeting, hello)};
+    EXPECT_TRUE(send_message(fd.get(), introduction));
+    run();
+    Session session = make_session(credentials_.secret, greeting, introduction, Role::kInitiator);
+    const auto welcome = receive<Welcome>(fd);
+    EXPECT_TRUE(session.incoming.is_next(view(welcome.tag), {bytes_of(welcome.verdict)}));
+    EXPECT_EQ(welcome.verdict, Welcome::kWelcome);
+    return {std::move(fd), std::move(session)};
+  }
+
+  std::optional<uint32_t> connected_;
+
+ private:
+  bool may_connect(const Hello&) override { return true; }
+  void on_connected(const Hello& hello, ProvenConnection) override { connected_ = hello.from; }
+
+  const FewDescriptors few_;
+  EventLoop loop_{std::chrono::microseconds(0)};
+  const Credentials credentials_{"a secret", {}, 0};
+  ResourceExhaustion exhaustion_{std::chrono::seconds(60), [](int) {}};
+  Endpoint where_ = Endpoint::unix_name("perseus-acceptor-" + std::to_string(getpid()));
+  Acceptor acceptor_{loop_, credentials_, exhaustion_, *this};
+};
+
+TEST_F(AcceptorTest, ARankThatIsSlowToConfirmIsNotDroppedForStrangers) {
+  auto [fd, session] = be_welcomed();
+  run(milliseconds(150));  // by when strangers give way to others
+  std::vector<FileDescriptor> strangers;
+  for (int i = 0; i < 40; ++i) strangers.push_back(call());
+  run(milliseconds(150));
+  EXPECT_TRUE(send_message(fd.get(), Confirmation{session.outgoing.next({})}));
+  run();
+  EXPECT_EQ(connected_, 1u);
+}
+
+TEST_F(AcceptorTest, ARankMayStandStillBeforeItConfirms) {
+  auto [fd, session] = be_welcomed();
+  run(milliseconds(5500));  // others must have proved themselves by then
+  EXPECT_TRUE(send_message(fd.get(), Confirmation{session.outgoing.next({})}));
+  run();
+  EXPECT_EQ(connected_, 1u);
+}
+
+}  // namespace
+}  // namespace perseus

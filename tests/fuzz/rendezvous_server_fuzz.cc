@@ -1,0 +1,277 @@
+// Fuzzes the rendezvous server's states: strangers and ranks, several at once, say right and wrong
+// things in any order, while time passes and processes end. No rank hears what has not proved to
+// come from a rank; ranks that follow the protocol meet all the same; and nothing stays behind.
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bootstrap/rendezvous_server.h"
+#include "fuzz/descriptors.h"
+#include "fuzz/fake_clock.h"
+#include "fuzz/input.h"
+#include "fuzz/rendezvous_caller.h"
+#include "observe/log.h"
+
+using namespace perseus;
+using namespace perseus::rendezvous;
+using fuzz::RendezvousCaller;
+
+namespace {
+
+constexpr uint32_t kSize = 3;
+constexpr size_t kCallers = 6;
+constexpr int kMostSteps = 64;
+// More turns of the loop than any step needs. A server that takes them spins.
+constexpr int kMostTurns = 2000;
+// The world of the ranks that follow the protocol. No other caller asks for one of these members.
+const std::vector<uint32_t> kProperRanks = {2, 1, 0};
+constexpr uint32_t kRoundsOfProperRanks = 2;
+const std::string kSecret(32, 's');
+const std::string kOtherSecret(32, 'o');
+
+class Meeting {
+ public:
+  Meeting(const uint8_t* data, size_t size) : input_(data, size) {
+    const auto options = input_.number<uint8_t>();
+    proper_is_of_survivors_ = (options & 1) != 0;
+    auto server = RendezvousServer::listen({"127.0.0.1"}, 0, kSize, kSecret,
+                                           1 + (options >> 1) % kSize, {"h1", "h2", "h1"});
+    MUST(server.is_ok());
+    server_ = std::move(server).value();
+    where_ = fuzz::loopback(server_->port());
+  }
+
+  void run() {
+    const size_t descriptors = fuzz::open_descriptors();
+    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
+      const auto what = input_.number<uint8_t>();
+      take_step(what & 0x7f);
+      if (what < 0x80) settle();
+    }
+    while (proper_.size() < kSize || !have_met()) advance_proper_ranks();
+    expect_to_be_alone(descriptors);
+  }
+
+ private:
+  void take_step(uint8_t what) {
+    const size_t index = input_.number<uint8_t>() % kCallers;
+    std::unique_ptr<RendezvousCaller>& caller = callers_[index];
+    switch (what % 16) {
+      case 0: caller = call(); return;
+      case 1: return flood(input_.number<uint8_t>());
+      case 2: return call_without_descriptors(caller);
+      case 3: return pass_time();
+      case 4: return end_rank(input_.number<uint8_t>() % kSize);
+      case 5: return advance_proper_ranks();
+      default: break;
+    }
+    if (!caller) caller = call();
+    switch (what % 16) {
+      case 6: caller->read(); break;
+      case 7: caller->caller().close_one_way(); break;
+      case 8: caller.reset(); break;
+      case 9: caller->say(std::string(input_.text())); break;
+      case 10: caller->say(part_of(callers_[input_.number<uint8_t>() % kCallers])); break;
+      case 11: caller->say(broken(hello_of(*caller))); break;
+      case 12: caller->say(broken(contribution_of(*caller))); break;
+      case 13: caller->say(contribution_of(*caller)); break;
+      default: caller->say(hello_of(*caller)); break;
+    }
+  }
+
+  std::unique_ptr<RendezvousCaller> call() {
+    return std::make_unique<RendezvousCaller>(where_, kSecret, kSize, contributed_);
+  }
+
+  // Callers that say nothing, of which the server keeps a bounded number.
+  void flood(uint8_t many) {
+    const int count = many < 0xf0 ? many % 16 : 300;
+    for (int i = 0; i < count && flood_.size() < 600; ++i) flood_.emplace_back(where_);
+  }
+
+  void call_without_descriptors(std::unique_ptr<RendezvousCaller>& caller) {
+    caller.reset();
+    settle();
+    caller = call();
+    const fuzz::Scarcity scarcity;
+    settle();
+  }
+
+  void pass_time() {
+    static constexpr std::array<std::chrono::milliseconds, 6> kTimes = {
+        std::chrono::milliseconds(1), std::chrono::milliseconds(100), std::chrono::seconds(1),
+        std::chrono::seconds(5),      std::chrono::seconds(60),       std::chrono::hours(2)};
+    fuzz::pass(kTimes[input_.number<uint8_t>() % kTimes.size()]);
+  }
+
+  void end_rank(uint8_t rank) {
+    server_->note_ended(rank, "exited with code 1");
+    has_ended_ = true;
+    server_->left_out();
+  }
+
+  // A hello of a rank that knows the secret, of any world but that of the proper ranks.
+  std::string hello_of(RendezvousCaller& caller) {
+    settle();
+    caller.read();
+    Hello hello;
+    hello.challenge = std::string(kChallengeBytes, 'c');
+    hello.called = where_.to_string();
+    const auto world = input_.number<uint8_t>();
+    hello.rank = world % 4;  // one too many
+    hello.size = (world >> 2) % 8 == 7 ? 2 : kSize;
+    hello.generation = world >> 6;
+    const auto members = input_.number<uint8_t>();
+    hello.survivors = !proper_is_of_survivors_ && members % 4 == 1;
+    if (members % 4 == 2) hello.ranks = {members >> 2 & 3u, members >> 4 & 3u, 1};
+    if (hello.survivors && members >= 0x80) hello.ranks = {0, 1, 2};
+    if (hello.ranks == kProperRanks) hello.ranks.pop_back();
+    if (members % 4 == 3) {
+      hello.ranks = {0, 2};
+      hello.size = 2;
+    }
+    if (members >= 0xf8) hello.called = "127.0.0.1:1";
+    return caller.hello(hello, members >= 0xf0 && members < 0xf8 ? kOtherSecret : kSecret);
+  }
+
+  std::string contribution_of(RendezvousCaller& caller) {
+    // At the bounds of a read and of a contribution.
+    static constexpr std::array<size_t, 4> kSizes = {16384, 100'000, kMaxContributionBytes,
+                                                     kMaxContributionBytes + 1};
+    static constexpr std::array<uint32_t, 4> kTimeOuts = {0, 1000, 60'000, UINT32_MAX};
+    const auto which = input_.number<uint8_t>();
+    const uint32_t round = caller.rounds() + (which >= 0xc0 ? 1 : 0);
+    std::string bytes = "contribution " + std::to_string(contributions_++);
+    if (which % 4 == 3) bytes.resize(kSizes[which / 16 % 4], '.');
+    if (which % 4 == 2) bytes.clear();
+    return caller.contribution({round, kTimeOuts[which / 4 % 4], bytes});
+  }
+
+  std::string broken(std::string frame) {
+    const auto how = input_.number<uint8_t>();
+    const size_t at = input_.number<uint16_t>() % frame.size();
+    if (how % 4 == 0) return frame.substr(0, at);
+    if (how % 4 == 1) return frame.substr(at);
+    if (how % 4 == 2) return frame + frame.substr(at);
+    frame[at] = static_cast<char>(frame[at] ^ 1 << (how >> 2) % 8);
+    return frame;
+  }
+
+  // Of what another connection has said, from any point on.
+  std::string part_of(const std::unique_ptr<RendezvousCaller>& other) {
+    if (!other || other->said().empty()) return "";
+    return other->said().substr(input_.number<uint16_t>() % other->said().size(), 1 << 16);
+  }
+
+  // One more of the proper ranks comes, or all of them meet once more.
+  void advance_proper_ranks() {
+    settle();
+    if (proper_.size() < kSize) return add_proper_rank();
+    if (have_met()) return;
+    ++rounds_;
+    std::vector<RendezvousCaller*> taking_part;
+    std::vector<std::string> expected;
+    for (auto& rank : proper_) {
+      if (rank->is_refused() || rank->has_failed()) continue;
+      taking_part.push_back(rank.get());
+      expected.push_back("proper " + std::to_string(taking_part.size()));
+      rank->say(rank->contribution({rounds_ - 1, UINT32_MAX, expected.back()}));
+      settle();
+    }
+    for (RendezvousCaller* rank : taking_part) {
+      rank->read();
+      const bool met = rank->gathered().size() == rounds_;
+      // Survivors do not wait for a rank whose process has ended.
+      MUST(met || (rank->has_failed() && proper_is_of_survivors_ && has_ended_));
+      MUST(!met || has_ended_ || rank->gathered().back() == expected);
+    }
+  }
+
+  bool have_met() const { return rounds_ == kRoundsOfProperRanks; }
+
+  // It calls again if it is not heard, as there may be no descriptor for it at first.
+  void add_proper_rank() {
+    for (int attempt = 0;; ++attempt) {
+      MUST(attempt < 20);
+      auto rank = call();
+      settle();
+      rank->read();
+      if (rank->has_greeting()) {
+        Hello hello;
+        hello.challenge = std::string(kChallengeBytes, 'p');
+        hello.called = where_.to_string();
+        hello.size = kSize;
+        hello.rank = static_cast<uint32_t>(proper_.size());
+        hello.survivors = proper_is_of_survivors_;
+        if (!hello.survivors) hello.ranks = kProperRanks;
+        rank->say(rank->hello(hello, kSecret));
+        settle();
+        rank->read();
+        MUST(rank->is_welcome());
+        proper_.push_back(std::move(rank));
+        return;
+      }
+      fuzz::pass(std::chrono::milliseconds(50));
+    }
+  }
+
+  void settle() {
+    for (int turn = 0; turn < kMostTurns; ++turn) {
+      bool moved = server_->run_once();
+      for (auto& caller : callers_) moved = (caller && caller->caller().flush()) || moved;
+      if (!moved) return;
+    }
+    MUST(false);
+  }
+
+  void expect_to_be_alone(size_t descriptors) {
+    for (auto& caller : callers_) {
+      while (caller && caller->read()) settle();
+      caller.reset();
+    }
+    proper_.clear();
+    flood_.clear();
+    settle();
+    MUST(fuzz::open_descriptors() == descriptors);
+    // No world has kept its members.
+    auto caller = call();
+    settle();
+    caller->read();
+    if (!caller->has_greeting()) return;  // the server still pauses for want of descriptors
+    Hello hello;
+    hello.challenge = std::string(kChallengeBytes, 'c');
+    hello.called = where_.to_string();
+    hello.size = kSize;
+    caller->say(caller->hello(hello, kSecret));
+    settle();
+    caller->read();
+    MUST(caller->is_welcome());
+  }
+
+  fuzz::Input input_;
+  bool proper_is_of_survivors_ = false;
+  std::unique_ptr<RendezvousServer> server_;
+  Endpoint where_;
+  std::vector<fuzz::Contributed> contributed_;
+  std::array<std::unique_ptr<RendezvousCaller>, kCallers> callers_;
+  std::vector<fuzz::Caller> flood_;
+  std::vector<std::unique_ptr<RendezvousCaller>> proper_;
+  uint32_t rounds_ = 0;  // that the proper ranks have done
+  bool has_ended_ = false;
+  int contributions_ = 0;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  configure_log(LogLevel::kError, true, -1);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Meeting(data, size).run();
+  return 0;
+}

@@ -209,7 +209,7 @@ def test_an_agent_is_heard_before_the_whole_of_a_crowd_has_come_in() -> None:
     with descriptors(160):
         house = House()
     caller = house.call()
-    caller.send(answer(house.challenge(caller)))
+    caller.send(answer(caller, house.challenge(caller)))
     crowd = [house.call() for _ in range(100)]
     house.attend(lambda: bool(house.entered))
     assert not all(is_greeted(one) for one in crowd)

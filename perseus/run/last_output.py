@@ -39,6 +39,7 @@ class LastOutput:
             writers.register(selector)
             self._signals.register(selector)
             self._wait(selector, lambda: writers.waiting == 0, self._deadline)
+            self._output.take_errors()  # a writer may have failed since
             for loss in writers.losses():
                 self._output.say(f"perseusrun: {loss}")
             soon = time.monotonic() + PATIENCE_SECONDS

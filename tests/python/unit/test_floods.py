@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from perseus.run import agent
+from perseus.run.call_back import CALL_BACK
 
 #: Opens as many connections as it can, and keeps the last 2,000 open, without a word.
 FLOODER = """
@@ -163,12 +164,12 @@ LAUNCHER = """
 import selectors, sys, time
 from perseus.run.acceptor import Acceptor
 selector, entered = selectors.DefaultSelector(), []
-acceptor = Acceptor(selector, "127.0.0.1", sys.argv[1], [1], lambda *came: entered.append(came))
+acceptor = Acceptor(selector, "127.0.0.1", sys.argv[1], [1], lambda rank, _: entered.append(rank))
 print(acceptor.port, flush=True)
 end = time.monotonic() + 40
 while not entered and time.monotonic() < end:
     for key, _ in selector.select(0.1): key.data()
-print("entered", [rank for _, rank, *_ in entered], flush=True)
+print("entered", entered, flush=True)
 """
 
 
@@ -182,7 +183,7 @@ def test_an_agent_calls_the_launcher_back_in_a_flood() -> None:
         assert launcher.stdout
         port = int(launcher.stdout.readline())
         stack.enter_context(flood([port]))
-        called = {agent.CALL_BACK: f"127.0.0.1 {port} {key}", "PMI_RANK": "1"}
+        called = {CALL_BACK: f"127.0.0.1 {port} {key}", "PMI_RANK": "1"}
         caller = subprocess.Popen(
             [sys.executable, agent.__file__, "--call-back"],
             env={**os.environ, **called},

@@ -27,6 +27,7 @@ from perseus.torch.horovod.tensors import (
     described,
     in_memory,
 )
+from perseus.torch.row_major import is_row_major, row_major
 from perseus_core import HorovodInternalError, OperationKind, engine, settings
 from perseus_core.refusals import refuse
 
@@ -436,7 +437,7 @@ class DenseReduction(Reduction):
     def start(self, grads: list[torch.Tensor]) -> None:
         """Starts to reduce a gradient; the previous reduction must be finished."""
         (grad,) = grads
-        if self._compression is NoneCompressor and grad.is_contiguous():
+        if self._compression is NoneCompressor and is_row_major(grad):
             buffer, self._buffer = grad, None
         else:
             buffer, self._ctx = _compressed(grad, self._compression)
@@ -478,7 +479,7 @@ class GroupReduction(Reduction):
         self._buffers = {
             i: _compressed(grad, self._compression)
             for i, grad in enumerate(grads)
-            if compresses or not grad.is_contiguous()
+            if compresses or not is_row_major(grad)
         }
         reduced = grads
         if self._buffers:
@@ -542,7 +543,7 @@ def _tensor_at(address: int, memory: torch.UntypedStorage, like: torch.Tensor) -
 
 def _compressed(grad: torch.Tensor, compression: type[Compressor]) -> tuple[torch.Tensor, Any]:
     buffer, ctx = compression.compress(grad)
-    return buffer.contiguous(), ctx
+    return row_major(buffer), ctx
 
 
 def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:

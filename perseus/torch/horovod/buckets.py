@@ -60,22 +60,23 @@ class Bucket:
 def make_buckets(
     params: Sequence[torch.Tensor],
     names: Mapping[torch.Tensor, str],
+    positions: Mapping[torch.Tensor, int],
     groups: Sequence[list[torch.Tensor]],
     makes_runs: bool,
 ) -> list[Bucket]:
-    """Returns the buckets of parameters, which must be in the order in which forward needs them.
+    """Returns the buckets of parameters, in the order of priority.
 
     Args:
+      positions: the order in which the forward pass needs parameters.
       groups: parameters that the user wants to be reduced together.
       makes_runs: whether many small gradients may be reduced some at a time, without `groups`.
     """
-    order = {param: i for i, param in enumerate(params)}
     runs = _runs(params, names) if makes_runs and not groups else []
     grouped = {param for group in (*groups, *runs) for param in group}
     members = [*groups, *runs, *([param] for param in params if param not in grouped)]
     buckets = []
     for group in members:
-        first = min(order[param] for param in group)
+        first = min(positions[param] for param in group)
         prefix = "grouped_allreduce" if group[0] in grouped else "allreduce"
         name = f"{prefix}.{names[group[0]]}"
         named = [names[param] for param in group]

@@ -5,22 +5,24 @@ from __future__ import annotations
 import collections
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet
+from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.stacklevel import user_stacklevel
 from perseus.torch.horovod.compression import Compressor
 from perseus.torch.horovod.deferred_updates import Update
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
-from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
-from perseus.torch.horovod.partial_step import options_of, partial_groups
+from perseus.torch.horovod.parameter_groups import Groups
+from perseus.torch.horovod.partial_step import copied_groups, partial_groups
+from perseus.torch.horovod.trained_parameters import TrainedParameters
 from perseus_core import size
 from perseus_core.arguments import whole_number
+from perseus_core.names import next_object
 
 if TYPE_CHECKING:
     # What DistributedOptimizer returns derives from the class of an optimizer, too.
@@ -41,7 +43,7 @@ class Distributed(_Optimizer):
         backward_passes_per_step: int,
         op: int,
         gradient_predivide_factor: float,
-        groups: int | Sequence[Sequence[torch.Tensor]] | None,
+        groups: Groups,
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
@@ -50,28 +52,22 @@ class Distributed(_Optimizer):
         self.gradient_predivide_factor = gradient_predivide_factor
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
-        self._parameter_names = self._names_of(named_parameters)
+        trained = self._trained(named_parameters, process_set)
+        self._parameter_names = trained.names
         self._synchronized = False
         self._should_synchronize = True
         self._gradients: Gradients | None = None
         if not (process_set.included() and size() > 1):
             return
-        params = [
-            param for group in self.param_groups for param in group["params"] if param.requires_grad
-        ]
+        order = None
         if isinstance(groups, int):
             root = process_set.ranks[0] if process_set.ranks else 0
-            mine = [self._parameter_names[param] for param in params]
+            mine = [trained.names[param] for param in trained.params]
             order = broadcast_object(mine, root, process_set=process_set)
-            grouping = int_groups(params, self._parameter_names, order, groups)
-        elif groups is not None:
-            grouping = listed_groups(params, groups)
-        else:
-            grouping = []
         self._gradients = Gradients(
-            params,
-            self._parameter_names,
-            grouping,
+            trained,
+            groups,
+            order,
             compression,
             backward_passes_per_step,
             op,
@@ -85,15 +81,18 @@ class Distributed(_Optimizer):
         """Gives copies the optimizer's own class, because their parameters have no hooks."""
         return _bare, (type(self).__bases__[-1],), self.__getstate__()
 
+    def _trained(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        process_set: ProcessSet,
+    ) -> TrainedParameters:
+        if named_parameters is not None:
+            return TrainedParameters(self, self._names_of(named_parameters))
+        return TrainedParameters(self, None, next_object("optimizer", set_id(process_set)))
+
     def _names_of(
-        self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+        self, named_parameters: Iterable[tuple[str, torch.Tensor]]
     ) -> dict[torch.Tensor, str]:
-        if named_parameters is None:
-            return {
-                param: f"allreduce.noname.{i}.{j}"
-                for i, group in enumerate(self.param_groups)
-                for j, param in enumerate(group["params"])
-            }
         if not isinstance(named_parameters, Iterable):
             raise TypeError(
                 f"named_parameters is {type(named_parameters).__name__}; it takes pairs of a name "
@@ -196,25 +195,14 @@ class Distributed(_Optimizer):
         assert gradients is not None, "a rank that does not reduce gradients defers no step"
         gradients.start()
         reduced = gradients.take()
-        options = options_of(self)
-        owned = set(gradients.params())
-        # For example parameters that did not require gradients when the optimizer was made.
-        local = [
-            param
-            for group in self.param_groups
-            for param in group["params"]
-            if param not in owned and param.grad is not None
-        ]
-        if local:
-            with partial_groups(self, options, local):
-                super().step()
+        groups = copied_groups(self)
 
         def update(params: list[torch.Tensor]) -> None:
             grads = [param.grad for param in params]
             for param in params:
                 param.grad = reduced.get(param)
             try:
-                with partial_groups(self, options, params):
+                with partial_groups(self, groups, params):
                     super(Distributed, self).step()
             finally:
                 for param, grad in zip(params, grads, strict=True):

@@ -7,8 +7,8 @@ there are thousands of small parameters, several of them are reduced as one oper
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -16,10 +16,13 @@ from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average
 from perseus.torch.horovod.buckets import Bucket, make_buckets
 from perseus.torch.horovod.compression import Compressor
+from perseus.torch.horovod.hooks import Hooks
 from perseus.torch.horovod.name_check import NameCheck
+from perseus.torch.horovod.parameter_groups import Groups, groups_among
 from perseus.torch.horovod.reductions import DenseReduction, GroupReduction
 from perseus.torch.horovod.sparse import sparse_allreduce_async
-from perseus_core import OperationKind, engine, settings
+from perseus.torch.horovod.trained_parameters import Parameters
+from perseus_core import MismatchError, OperationKind, engine, settings
 from perseus_core.refusals import refuse
 
 NAN_CHECK = "PERSEUS_ALLREDUCE_NANCHECK"
@@ -39,9 +42,9 @@ class Gradients:
 
     def __init__(
         self,
-        params: Sequence[torch.Tensor],
-        names: Mapping[torch.Tensor, str],
-        groups: Sequence[list[torch.Tensor]],
+        params: Parameters,
+        groups: Groups,
+        order: Sequence[str] | None,
         compression: type[Compressor],
         passes: int,
         op: int,
@@ -50,6 +53,8 @@ class Gradients:
         process_set: ProcessSet,
         by_hooks: bool = True,
     ) -> None:
+        self._params = params
+        self._groups = groups
         self._compression = compression
         self._passes = passes
         self._op = op
@@ -58,21 +63,16 @@ class Gradients:
         self._postscale = predivide if op == Average else 1.0
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
+        # Adasum needs whole gradients.
+        self._makes_runs = op != Adasum and not _checks_for_nan()
         # The sparse dimensions of parameters whose last gradient was sparse. If this rank has no
         # gradient and others have one, it must take part with a sparse one as well.
         self._sparse_dims: dict[torch.Tensor, int] = {}
-        self._registered_for: int | None = None
-        self._names = [names[param] for param in params]
-        self._name_check: NameCheck | None = None
-        # Adasum needs whole gradients.
-        makes_runs = op != Adasum and not _checks_for_nan()
-        self.buckets = make_buckets(params, names, groups, makes_runs)
+        self._names = params.described(params.params)
+        self._hooks = Hooks(self) if by_hooks else None
+        self.buckets: list[Bucket] = []
         self._register()
-        self.restart()
-        for bucket in self.buckets if by_hooks else ():
-            for index, param in enumerate(bucket.params):
-                hook = param.register_post_accumulate_grad_hook(self._make_hook(bucket, index))
-                weakref.finalize(self, hook.remove)
+        self._add(params.params, order)
 
     def set_passes(self, passes: int) -> None:
         """Sets how many backward passes are added up, and restarts the count."""
@@ -96,10 +96,39 @@ class Gradients:
         self.finish(self.buckets)
 
     def start(self) -> None:
+        """Starts the reductions that are not in flight yet, also of parameters that are new.
+
+        If parameters are new, waits for the other ranks, and raises MismatchError if some of them
+        have other ones.
+        """
+        must_wait = self._start_check()
+        self.start_reductions()
+        if must_wait:
+            try:
+                self._agree()
+            except Exception:
+                with contextlib.suppress(Exception):
+                    self.finish(reversed(self.buckets))
+                raise
+            self.start_reductions()
+
+    def agree(self) -> None:
+        """Does what start() does before reductions; then call start_reductions() in this step."""
+        if not self._start_check():
+            return
+        try:
+            self._agree()
+        except MismatchError as error:
+            if not self._check.is_new():
+                for bucket in self.buckets:  # the ranks without new parameters wait for them
+                    refuse(bucket.id, MismatchError(str(error)))
+            raise
+
+    def start_reductions(self) -> None:
         """Starts the reductions that are not in flight yet."""
         for bucket in self.buckets:
             if bucket.finish is None:
-                self._reduce(bucket)
+                self.reduce(bucket)
 
     def take(self) -> dict[torch.Tensor, torch.Tensor]:
         """Returns the gradients that are being reduced, by parameter.
@@ -120,12 +149,16 @@ class Gradients:
     def finish(self, buckets: Iterable[Bucket]) -> None:
         """Waits for all of these buckets, even if one fails, and restarts their counts of passes.
 
-        Raises the first error. If the ranks' parameters have different names, that is an error, and
-        nothing is waited for, because some operations would never end.
+        Raises the first error. If the ranks have never had parameters with the same names, nothing
+        is waited for, because some operations would never end.
         """
-        if self._name_check is not None:
-            self._name_check.check()
         error: Exception | None = None
+        try:
+            self._check.finish()
+        except Exception as failure:
+            if isinstance(failure, MismatchError) and self._check.is_new():
+                raise
+            error = failure
         for bucket in buckets:
             finish, bucket.finish = bucket.finish, None
             bucket.handle = None
@@ -149,55 +182,74 @@ class Gradients:
             # probably done.
             self.finish(reversed(self.buckets))
 
+    def _start_check(self) -> bool:
+        """Starts to compare names, and returns whether to wait for that before reducing more."""
+        if self._hooks is not None:
+            self._hooks.check()
+        if self._registered_for != set_id(self._process_set):
+            self._register()
+        if not (self._params.may_change or self._check.is_new()):
+            return False
+        has_changed = self._params.have_changed()
+        names = self._params.described(self._params.wanted()) if has_changed else self._names
+        self._check.start(names)
+        return has_changed
+
+    def _agree(self) -> None:
+        """Waits until the ranks have agreed on the parameters, and adopts those that are new."""
+        self._check.finish()
+        new = self._params.adopt()
+        self._names = self._params.described(self._params.params)
+        self._drop_all_but(set(self._params.params))
+        self._add(new)
+
+    def _add(self, params: Sequence[torch.Tensor], order: Sequence[str] | None = None) -> None:
+        names = self._params.names
+        groups = groups_among(params, names, self._groups, order)
+        positions = self._params.positions()
+        added = make_buckets(params, names, positions, groups, self._makes_runs)
+        for bucket in added:
+            self._register_bucket(bucket)
+            self._count_anew(bucket)
+            if self._hooks is not None:
+                self._hooks.add(bucket)
+        self.buckets = sorted([*self.buckets, *added], key=lambda bucket: -bucket.priority)
+
+    def _drop_all_but(self, kept: set[torch.Tensor]) -> None:
+        """Drops the buckets without any of these parameters; all ranks do so at the same time."""
+        dropped = [bucket for bucket in self.buckets if kept.isdisjoint(bucket.params)]
+        self.buckets = [bucket for bucket in self.buckets if bucket not in dropped]
+        for bucket in dropped:
+            if self._hooks is not None:
+                self._hooks.remove(bucket)
+            for param in bucket.params:
+                self._sparse_dims.pop(param, None)
+        self.finish(dropped)
+
     def _register(self) -> None:
         self._registered_for = set_id(self._process_set)
-        has_runs = any(bucket.is_run for bucket in self.buckets)
-        self._name_check = NameCheck(self._names, self._process_set) if has_runs else None
+        self._check = NameCheck(self._params.check, self._params.first_check, self._process_set)
         for bucket in self.buckets:
-            bucket.id = engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
-            kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
-            bucket.reduction = kind(
-                bucket.id,
-                bucket.members,
-                bucket.priority,
-                self._op,
-                self._prescale,
-                self._postscale,
-                self._compression,
-            )
+            self._register_bucket(bucket)
+
+    def _register_bucket(self, bucket: Bucket) -> None:
+        number = set_id(self._process_set)
+        bucket.id = engine.register(number, OperationKind.ALLREDUCE, bucket.name)
+        kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
+        bucket.reduction = kind(
+            bucket.id,
+            bucket.members,
+            bucket.priority,
+            self._op,
+            self._prescale,
+            self._postscale,
+            self._compression,
+        )
 
     def _count_anew(self, bucket: Bucket) -> None:
         bucket.passes_left[:] = [self._passes] * len(bucket.params)
 
-    def _make_hook(self, bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
-        # The parameters hold the hook, so the hook must not keep an unused optimizer alive.
-        owner = weakref.ref(self)
-
-        def hook(param: torch.Tensor) -> None:
-            left = bucket.passes_left
-            if bucket.is_deferred:
-                raise RuntimeError(
-                    f"backward reached {bucket.name}, whose last update is deferred: its parameter "
-                    "was used in a way that Python does not see. Call optimizer.apply_updates() "
-                    "before the forward pass, or do not use overlap_forward."
-                )
-            if bucket.finish is not None or left[index] <= 0:
-                raise AssertionError(
-                    "Gradients were computed more than backward_passes_per_step times before "
-                    "call to step(). Increase backward_passes_per_step to accumulate gradients "
-                    "locally."
-                )
-            if param.grad.requires_grad:
-                raise AssertionError("a gradient that is reduced must not itself require one")
-            left[index] -= 1
-            if not any(left):
-                gradients = owner()
-                if gradients is not None:
-                    gradients._reduce(bucket)
-
-        return hook
-
-    def _reduce(self, bucket: Bucket) -> None:
+    def reduce(self, bucket: Bucket) -> None:
         """Starts the reduction of a bucket.
 
         This function raises no error; synchronize raises it instead. Backward must go on and submit
@@ -212,8 +264,6 @@ class Gradients:
     def _start(self, bucket: Bucket) -> None:
         if self._registered_for != self._process_set.process_set_id:
             self._register()
-        if self._name_check is not None:
-            self._name_check.start()
         if bucket.id in deferred:  # by another optimizer, whose parameters have the same names
             deferred[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from perseus.common.process_sets import ProcessSet, set_id
+from perseus.common.reduce_ops import Average, Sum
 from perseus.common.stacklevel import user_stacklevel
+from perseus.torch.horovod.allreduce import allreduce_
 from perseus.torch.horovod.compression import Compressor
 from perseus.torch.horovod.deferred_updates import Update
 from perseus.torch.horovod.eager import eager
@@ -35,6 +37,8 @@ class Distributed(_Optimizer):
     """Reduces gradients while backward runs, and lets the optimizer step with the results."""
 
     _reduces_in_backward = True
+    #: the optimizer that was wrapped, which shares the groups and the state
+    _original: torch.optim.Optimizer
 
     def _distribute(
         self,
@@ -54,6 +58,7 @@ class Distributed(_Optimizer):
         self.process_set = process_set
         trained = self._trained(named_parameters, process_set)
         self._parameter_names = trained.names
+        self._loss_name = f"loss.{trained.check}"
         self._synchronized = False
         self._should_synchronize = True
         self._gradients: Gradients | None = None
@@ -141,6 +146,8 @@ class Distributed(_Optimizer):
             self._gradients.restart()
         self._synchronized = False
         super().load_state_dict(*args, **kwargs)
+        # A scheduler that was made before wrapping sets options there.
+        vars(self._original).update(state=self.state, param_groups=self.param_groups)
 
     @eager
     def synchronize(self) -> None:
@@ -182,7 +189,15 @@ class Distributed(_Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
+        self._note_step()
         return super().step(closure)
+
+    def _note_step(self) -> None:
+        """Tells a scheduler that was made before wrapping that the optimizer has taken a step."""
+        original = vars(self._original)
+        original["_opt_called"] = True
+        if "_step_count" in original:  # until PyTorch 2.3
+            original["_step_count"] += 1
 
     def _step_later(self) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
         """Starts a step whose parameters are updated later.
@@ -193,6 +208,7 @@ class Distributed(_Optimizer):
         """
         gradients = self._gradients
         assert gradients is not None, "a rank that does not reduce gradients defers no step"
+        self._note_step()
         gradients.start()
         reduced = gradients.take()
         groups = copied_groups(self)
@@ -220,9 +236,22 @@ class Distributed(_Optimizer):
         def synchronized() -> Any:
             loss = closure()
             self.synchronize()
-            return loss
+            return self._common(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return synchronized
+
+    def _common(self, loss: Any) -> Any:
+        """Returns the ranks' loss, reduced as the gradients are.
+
+        LBFGS decides by it how far to go and when to stop, which ranks must do alike.
+        """
+        number = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
+        value = torch.tensor([number], dtype=torch.float64, device="cpu")
+        op = Sum if self.op == Sum else Average
+        allreduce_(value, name=self._loss_name, op=op, process_set=self.process_set)
+        if not isinstance(loss, torch.Tensor):
+            return value.item()
+        return value[0].to(loss.device, loss.dtype)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients. Raises AssertionError while they are being reduced."""

@@ -43,6 +43,7 @@ class DistributedDeltas(Distributed):
     ) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
         gradients = self._gradients
         assert gradients is not None, "a rank that does not reduce changes defers no step"
+        self._note_step()
         gradients.agree()
         params = gradients.params()
         before = [param.detach().clone() for param in params]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -84,8 +85,8 @@ class TrainedParameters(Parameters):
         self.names = dict(names or {})
         self._given = set(self.names)
         self.params = []
-        # The ids of all parameters in the groups, to notice changes fast.
-        self._layout: list[tuple[int, ...]] = []
+        # The parameters in each group, to notice changes.
+        self._layout: list[list[torch.Tensor]] = []
         # The parameters in the groups that are not reduced.
         self._others: list[torch.Tensor] = []
         self._look()
@@ -95,9 +96,14 @@ class TrainedParameters(Parameters):
         self.first_check = "names.noname" if names is None else self.check
 
     def have_changed(self) -> bool:
-        if self._present_layout() != self._layout:
+        # This is called in each step, so it avoids function calls for each parameter.
+        layout, groups = self._layout, self._groups()
+        if len(groups) != len(layout) or not all(
+            len(known) == len(group["params"]) and all(map(operator.is_, known, group["params"]))
+            for known, group in zip(layout, groups, strict=True)
+        ):
             self._look()
-        return any(map(_is_trained, self._others))
+        return any(param.requires_grad or param.grad is not None for param in self._others)
 
     def wanted(self) -> list[torch.Tensor]:
         reduced = set(self.params)
@@ -126,7 +132,7 @@ class TrainedParameters(Parameters):
     def _look(self) -> None:
         """Looks at all parameters that the optimizer has, and names the ones without a name."""
         reduced = set(self.params)
-        self._layout = self._present_layout()
+        self._layout = [list(group["params"]) for group in self._groups()]
         self._others = [param for param in self._all() if param not in reduced]
         taken = set(self.names.values())
         for i, group in enumerate(self._groups()):
@@ -138,9 +144,6 @@ class TrainedParameters(Parameters):
                         name += ".again"
                     taken.add(name)
                     self.names[param] = name
-
-    def _present_layout(self) -> list[tuple[int, ...]]:
-        return [tuple(map(id, group["params"])) for group in self._groups()]
 
     def _groups(self) -> list[dict[str, list[torch.Tensor]]]:
         optimizer = self._optimizer()

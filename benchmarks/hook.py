@@ -56,7 +56,7 @@ def measure(parameters: int, rounds: int) -> dict[str, float]:
 
 def in_runs(parameters: int) -> str | None:
     """Returns a line if this many parameters are not handed over one by one; else None."""
-    from perseus.torch.horovod.gradients import MANY, RUN
+    from perseus.torch.horovod.buckets import MANY, RUN
 
     if parameters < MANY:
         return None

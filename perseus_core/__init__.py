@@ -9,7 +9,7 @@
 
 Start it with ``perseusrun -np 4 python program.py``.
 
-Adapters for frameworks use these modules as well: engine, submission, refusals, opened_sets,
+Adapters for frameworks use these modules as well: engine, submission, names, refusals, opened_sets,
 proven, callbacks, arguments, errors, constants, gpu_arrays, observe, process, processors.
 """
 

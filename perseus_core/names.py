@@ -23,9 +23,11 @@ __all__ = [
     "full_name",
     "last_handles",
     "lock",
+    "next_object",
     "next_unnamed",
     "restart",
     "restart_set",
+    "times_restarted",
 ]
 
 #: Unnamed operations of one prefix and set that may be in flight at once without waiting.
@@ -38,13 +40,24 @@ lock = threading.Lock()
 last_handles: dict[tuple[str, int], int] = {}
 # How many unnamed calls there have been, by prefix and process set.
 _counters: dict[tuple[str, int], int] = {}
+# How many objects without a name have been made, by kind and process set.
+_objects: dict[tuple[str, int], int] = {}
+_times_restarted = 0
 
 
 def restart() -> None:
-    """Forgets the counts. init calls it, because all ranks must begin with the same ones."""
+    """Forgets all counts. init calls it, because all ranks must begin with the same ones."""
+    global _times_restarted
     with lock:
         _counters.clear()
+        _objects.clear()
         last_handles.clear()
+        _times_restarted += 1
+
+
+def times_restarted() -> int:
+    """Returns how often init has started an engine in this process."""
+    return _times_restarted
 
 
 def all_have_joined() -> None:
@@ -60,10 +73,24 @@ def all_have_joined() -> None:
 def restart_set(process_set: int) -> None:
     """Forgets the counts of a new set: a call made before the set existed counted on no rank."""
     with lock:
-        for key in [key for key in _counters if key[1] == process_set]:
-            del _counters[key]
+        for counts in (_counters, _objects):
+            for key in [key for key in counts if key[1] == process_set]:
+                del counts[key]
         for key in [key for key in last_handles if key[1] == process_set]:
             del last_handles[key]
+
+
+def next_object(kind: str, process_set: int) -> int:
+    """Returns how many objects of a kind were made before on a set since init, and counts one more.
+
+    Ranks match objects without names by the order in which they are made. Objects that are gone
+    count as well, since Python deletes them at a different time on each rank.
+    """
+    key = kind, process_set
+    with lock:
+        count = _objects.get(key, 0)
+        _objects[key] = count + 1
+    return count
 
 
 def full_name(prefix: str, name: str | None, process_set: int) -> str:

@@ -98,7 +98,8 @@ class ProcessSet:
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = perseus_core.WORLD
 
-_registered: list[ProcessSet] = []
+# By their numbers, without the global one.
+_registered: dict[int, ProcessSet] = {}
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -132,19 +133,32 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
     if process_set.process_set_id in (None, perseus_core.WORLD):
         return False
-    perseus_core.remove_process_set(process_set.process_set_id)
+    number = set_id(process_set)
+    perseus_core.remove_process_set(number)
+    _registered.pop(number).process_set_id = None
     process_set.process_set_id = None
-    _registered.remove(process_set)
     return True
 
 
 def set_id(process_set: ProcessSet) -> int:
     """Returns the engine's number of the set; raises ValueError if it is not registered."""
+    if process_set is global_process_set:
+        return perseus_core.WORLD
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set is {type(process_set).__name__}; it takes a ProcessSet")
-    if process_set.process_set_id is None:
+    number = process_set.process_set_id
+    if number is None:
         raise ValueError(f"{process_set} is not registered; give it to init or add_process_set")
-    return process_set.process_set_id
+    registered = global_process_set if number == perseus_core.WORLD else _registered.get(number)
+    # A copy of a set is as good as the set.
+    if registered is not process_set and (
+        registered is None or registered.ranks != process_set.ranks
+    ):
+        raise ValueError(
+            f"{process_set} is not registered, and its number is that of {registered or 'no set'}; "
+            "give it to init or add_process_set, which set the number"
+        )
+    return number
 
 
 def require_communicator(process_sets: Iterable[ProcessSet], comm: Any) -> None:
@@ -220,15 +234,16 @@ def _take(numbers: Iterator[int], count: int) -> list[int]:
 
 def forget() -> None:
     """Marks all sets as not registered, after the engine has shut down."""
-    for process_set in _registered:
+    for process_set in _registered.values():
         process_set.process_set_id = None
     _registered.clear()
 
 
 def _register(process_set: ProcessSet) -> None:
     # The engine refuses a set that is registered already, on all ranks.
-    process_set.process_set_id = perseus_core.add_process_set(process_set.ranks or [])
-    _registered.append(process_set)
+    number = perseus_core.add_process_set(process_set.ranks or [])
+    process_set.process_set_id = number
+    _registered[number] = process_set
 
 
 def are_dynamic() -> bool:

@@ -37,6 +37,7 @@ from perseus.common.threads import share_processors
 from perseus.torch import c10d_sets, meeting
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
+from perseus.torch.row_major import row_major
 from perseus_core import OperationKind, ReduceOp, opened_sets, refusals
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
@@ -170,7 +171,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         (tensor,) = tensors
         root = self._ranks[opts.rootRank]
         with self._refusing(OperationKind.BROADCAST):
-            buffer = tensor.detach().contiguous()
+            buffer = row_major(tensor)
             call = submit_arguments([(buffer, buffer)], root=root)
         return self._start(
             OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
@@ -271,13 +272,13 @@ class PerseusProcessGroup(dist.ProcessGroup):
         submissions = []
         with self._refusing(OperationKind.ALLREDUCE, min(len(tensors), 1)):
             op = _op_of(opts)
-            buffers = [_real(tensor, op).detach().contiguous() for tensor in tensors]
+            buffers = [row_major(tensor) for tensor in tensors]
             if tensors:
-                pairs = [(buffer, buffer) for buffer in buffers]
+                pairs = [(real, real) for real in (_real(buffer, op) for buffer in buffers)]
                 submissions.append(submit_arguments(pairs, reduce_op=op))
 
         def done(_: list[int]) -> None:
-            _copy_back([_real(tensor, op) for tensor in tensors], buffers)
+            _copy_back(tensors, buffers)
             if finish is not None:
                 finish()
 
@@ -297,15 +298,15 @@ class PerseusProcessGroup(dist.ProcessGroup):
                         f"the input has {input.numel()} elements; it takes the output's "
                         f"{output.numel()} for each of {self.size()} ranks"
                     )
-                source = _real(input, op).detach().contiguous().view(-1)
-                target = _real(output, op).detach().contiguous()
-                submissions.append(submit_arguments([(source, target)], reduce_op=op))
+                source, target = row_major(input), row_major(output)
+                pair = (_real(source, op).view(-1), _real(target, op))
+                submissions.append(submit_arguments([pair], reduce_op=op))
                 sources.append(source)
                 targets.append(target)
 
         def finish(_: list[int]) -> None:
             sources.clear()
-            _copy_back([_real(output, op) for output in outputs], targets)
+            _copy_back(outputs, targets)
 
         return self._start(OperationKind.REDUCESCATTER, submissions, finish, outputs)
 
@@ -455,7 +456,10 @@ def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor as bytes: data that is only moved may have any type."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    flat = row_major(tensor).view(-1)
+    if flat.stride(0) != 1:  # a single element counts as row-major, whatever its stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def _deal(data: torch.Tensor, targets: Tensors) -> None:

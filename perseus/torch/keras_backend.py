@@ -19,7 +19,8 @@ from perseus.common.variable_names import own_name
 from perseus.torch.horovod.compression import checked_compression
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.gradients import Gradients
-from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
+from perseus.torch.horovod.parameter_groups import Groups
+from perseus.torch.horovod.trained_parameters import Parameters
 
 __all__ = [
     "allgather",
@@ -124,16 +125,15 @@ class _Reduction:
             parameter: f"{options.name}.{i}.{own_name(variable.path)}"
             for i, (parameter, variable) in enumerate(zip(parameters, variables, strict=True))
         }
-        groups: list[list[torch.Tensor]] = []
+        groups: Groups = None
         if isinstance(self._groups, int):
-            groups = int_groups(parameters, names, list(names.values()), self._groups)
+            groups = self._groups
         elif self._groups is not None:
-            given = [[_parameter(each) for each in group] for group in self._groups]
-            groups = listed_groups(parameters, given)
+            groups = [[_parameter(each) for each in group] for group in self._groups]
         return Gradients(
-            parameters,
-            names,
+            Parameters(parameters, names),
             groups,
+            list(names.values()),
             options.compression,
             1,
             options.op,

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from perseus.torch.horovod.gradients import Bucket, Gradients, deferred
+from perseus.torch.horovod.buckets import Bucket
+from perseus.torch.horovod.gradients import Gradients, deferred
 from perseus.torch.horovod.watched_tensors import can_watch, unwatch, watch
 
 #: Updates some of the parameters, which is the rest of a step.

@@ -5,22 +5,26 @@ from __future__ import annotations
 import collections
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from perseus.common.process_sets import ProcessSet
+from perseus.common.process_sets import ProcessSet, set_id
+from perseus.common.reduce_ops import Average, Sum
 from perseus.common.stacklevel import user_stacklevel
+from perseus.torch.horovod.allreduce import allreduce_
 from perseus.torch.horovod.compression import Compressor
 from perseus.torch.horovod.deferred_updates import Update
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.functions import broadcast_object
 from perseus.torch.horovod.gradients import Gradients
-from perseus.torch.horovod.parameter_groups import int_groups, listed_groups
-from perseus.torch.horovod.partial_step import options_of, partial_groups
+from perseus.torch.horovod.parameter_groups import Groups
+from perseus.torch.horovod.partial_step import copied_groups, partial_groups
+from perseus.torch.horovod.trained_parameters import TrainedParameters
 from perseus_core import size
 from perseus_core.arguments import whole_number
+from perseus_core.names import next_object
 
 if TYPE_CHECKING:
     # What DistributedOptimizer returns derives from the class of an optimizer, too.
@@ -33,6 +37,8 @@ class Distributed(_Optimizer):
     """Reduces gradients while backward runs, and lets the optimizer step with the results."""
 
     _reduces_in_backward = True
+    #: the optimizer that was wrapped, which shares the groups and the state
+    _original: torch.optim.Optimizer
 
     def _distribute(
         self,
@@ -41,7 +47,7 @@ class Distributed(_Optimizer):
         backward_passes_per_step: int,
         op: int,
         gradient_predivide_factor: float,
-        groups: int | Sequence[Sequence[torch.Tensor]] | None,
+        groups: Groups,
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
@@ -50,28 +56,23 @@ class Distributed(_Optimizer):
         self.gradient_predivide_factor = gradient_predivide_factor
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
-        self._parameter_names = self._names_of(named_parameters)
+        trained = self._trained(named_parameters, process_set)
+        self._parameter_names = trained.names
+        self._loss_name = f"loss.{trained.check}"
         self._synchronized = False
         self._should_synchronize = True
         self._gradients: Gradients | None = None
         if not (process_set.included() and size() > 1):
             return
-        params = [
-            param for group in self.param_groups for param in group["params"] if param.requires_grad
-        ]
+        order = None
         if isinstance(groups, int):
             root = process_set.ranks[0] if process_set.ranks else 0
-            mine = [self._parameter_names[param] for param in params]
+            mine = [trained.names[param] for param in trained.params]
             order = broadcast_object(mine, root, process_set=process_set)
-            grouping = int_groups(params, self._parameter_names, order, groups)
-        elif groups is not None:
-            grouping = listed_groups(params, groups)
-        else:
-            grouping = []
         self._gradients = Gradients(
-            params,
-            self._parameter_names,
-            grouping,
+            trained,
+            groups,
+            order,
             compression,
             backward_passes_per_step,
             op,
@@ -85,15 +86,18 @@ class Distributed(_Optimizer):
         """Gives copies the optimizer's own class, because their parameters have no hooks."""
         return _bare, (type(self).__bases__[-1],), self.__getstate__()
 
+    def _trained(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        process_set: ProcessSet,
+    ) -> TrainedParameters:
+        if named_parameters is not None:
+            return TrainedParameters(self, self._names_of(named_parameters))
+        return TrainedParameters(self, None, next_object("optimizer", set_id(process_set)))
+
     def _names_of(
-        self, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
+        self, named_parameters: Iterable[tuple[str, torch.Tensor]]
     ) -> dict[torch.Tensor, str]:
-        if named_parameters is None:
-            return {
-                param: f"allreduce.noname.{i}.{j}"
-                for i, group in enumerate(self.param_groups)
-                for j, param in enumerate(group["params"])
-            }
         if not isinstance(named_parameters, Iterable):
             raise TypeError(
                 f"named_parameters is {type(named_parameters).__name__}; it takes pairs of a name "
@@ -142,6 +146,8 @@ class Distributed(_Optimizer):
             self._gradients.restart()
         self._synchronized = False
         super().load_state_dict(*args, **kwargs)
+        # A scheduler that was made before wrapping sets options there.
+        vars(self._original).update(state=self.state, param_groups=self.param_groups)
 
     @eager
     def synchronize(self) -> None:
@@ -183,7 +189,15 @@ class Distributed(_Optimizer):
                 )
             self.synchronize()
         self._synchronized = False
+        self._note_step()
         return super().step(closure)
+
+    def _note_step(self) -> None:
+        """Tells a scheduler that was made before wrapping that the optimizer has taken a step."""
+        original = vars(self._original)
+        original["_opt_called"] = True
+        if "_step_count" in original:  # until PyTorch 2.3
+            original["_step_count"] += 1
 
     def _step_later(self) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
         """Starts a step whose parameters are updated later.
@@ -194,27 +208,17 @@ class Distributed(_Optimizer):
         """
         gradients = self._gradients
         assert gradients is not None, "a rank that does not reduce gradients defers no step"
+        self._note_step()
         gradients.start()
         reduced = gradients.take()
-        options = options_of(self)
-        owned = set(gradients.params())
-        # For example parameters that did not require gradients when the optimizer was made.
-        local = [
-            param
-            for group in self.param_groups
-            for param in group["params"]
-            if param not in owned and param.grad is not None
-        ]
-        if local:
-            with partial_groups(self, options, local):
-                super().step()
+        groups = copied_groups(self)
 
         def update(params: list[torch.Tensor]) -> None:
             grads = [param.grad for param in params]
             for param in params:
                 param.grad = reduced.get(param)
             try:
-                with partial_groups(self, options, params):
+                with partial_groups(self, groups, params):
                     super(Distributed, self).step()
             finally:
                 for param, grad in zip(params, grads, strict=True):
@@ -232,9 +236,22 @@ class Distributed(_Optimizer):
         def synchronized() -> Any:
             loss = closure()
             self.synchronize()
-            return loss
+            return self._common(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return synchronized
+
+    def _common(self, loss: Any) -> Any:
+        """Returns the ranks' loss, reduced as the gradients are.
+
+        LBFGS decides by it how far to go and when to stop, which ranks must do alike.
+        """
+        number = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
+        value = torch.tensor([number], dtype=torch.float64, device="cpu")
+        op = Sum if self.op == Sum else Average
+        allreduce_(value, name=self._loss_name, op=op, process_set=self.process_set)
+        if not isinstance(loss, torch.Tensor):
+            return value.item()
+        return value[0].to(loss.device, loss.dtype)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients. Raises AssertionError while they are being reduced."""

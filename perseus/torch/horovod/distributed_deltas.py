@@ -43,6 +43,8 @@ class DistributedDeltas(Distributed):
     ) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
         gradients = self._gradients
         assert gradients is not None, "a rank that does not reduce changes defers no step"
+        self._note_step()
+        gradients.agree()
         params = gradients.params()
         before = [param.detach().clone() for param in params]
         result = super(Distributed, self).step(closure)
@@ -51,7 +53,7 @@ class DistributedDeltas(Distributed):
         for param, start in zip(params, before, strict=True):
             param.grad = param.detach() - start
             param.detach().copy_(start)
-        gradients.start()
+        gradients.start_reductions()
         deltas = gradients.take()
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad

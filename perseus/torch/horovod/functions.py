@@ -60,10 +60,12 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives all ranks the root's optimizer state and options, such as the learning rate.
 
-    Each rank's own state is replaced. No step is taken for it, so gradients and parameters do not
-    change. `model` is not needed; Horovod has the argument.
+    Each rank's own state is replaced. No step is taken for it, so parameters do not change. As with
+    Horovod, if this rank has no state, parameters without a gradient have zeros as their gradient
+    afterwards; if `model` is given, those of its sparse embeddings are sparse.
     """
     set_number = set_id(process_set)
+    had_state = bool(getattr(optimizer, "state", None))
     tensors: list[torch.Tensor] = []
     outline = None
     with refusals.refusing(OperationKind.BROADCAST, "broadcast", None, set_number):
@@ -92,6 +94,8 @@ def broadcast_optimizer_state(
                 optimizer.state[param] = _filled(state, tensors, param.device)
     named = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
     broadcast_parameters(named, root_rank, process_set)
+    if not had_state:
+        _add_gradients(params, _with_sparse_gradients(optimizer, model))
 
 
 @eager
@@ -136,6 +140,32 @@ def _check_optimizer(optimizer: Any) -> None:
         raise TypeError(f"optimizer is {type(optimizer).__name__}; it takes an Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
+
+
+def _with_sparse_gradients(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module | None
+) -> set[torch.Tensor]:
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return {param for group in optimizer.param_groups for param in group["params"]}
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    modules = model.modules() if model is not None else ()
+    return {module.weight for module in modules if isinstance(module, embeddings) and module.sparse}
+
+
+def _add_gradients(params: Iterable[torch.Tensor], sparse: set[torch.Tensor]) -> None:
+    """Sets the gradients of parameters that have none to zeros."""
+    for param in params:
+        if not param.requires_grad or param.grad is not None:
+            continue
+        if param in sparse:
+            param.grad = torch.sparse_coo_tensor(
+                param.new_empty(1, 0, dtype=torch.int64),
+                param.new_empty(0, *param.shape[1:]),
+                param.shape,
+                check_invariants=False,
+            )
+        else:
+            param.grad = torch.zeros_like(param, requires_grad=False)
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:

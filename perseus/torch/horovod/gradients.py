@@ -7,80 +7,29 @@ there are thousands of small parameters, several of them are reduced as one oper
 
 from __future__ import annotations
 
-import re
-import warnings
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average
-from perseus.common.stacklevel import user_stacklevel
-from perseus.torch.horovod import handles
-from perseus.torch.horovod.compression import Compressor, NoneCompressor
+from perseus.torch.horovod.buckets import Bucket, make_buckets
+from perseus.torch.horovod.compression import Compressor
+from perseus.torch.horovod.hooks import Hooks
 from perseus.torch.horovod.name_check import NameCheck
+from perseus.torch.horovod.parameter_groups import Groups, groups_among
+from perseus.torch.horovod.reductions import DenseReduction, GroupReduction
 from perseus.torch.horovod.sparse import sparse_allreduce_async
-from perseus.torch.horovod.tensors import (
-    copy,
-    described,
-    in_memory,
-)
-from perseus_core import HorovodInternalError, OperationKind, engine, settings
+from perseus.torch.horovod.trained_parameters import Parameters
+from perseus_core import MismatchError, OperationKind, engine, settings
 from perseus_core.refusals import refuse
-
-#: If there are MANY gradients of at most SMALL bytes, submitting, agreeing on and finishing them
-#: takes longer than moving them. Then RUN of them are reduced as one operation.
-MANY = 500
-SMALL = 64 << 10
-RUN = 32
 
 NAN_CHECK = "PERSEUS_ALLREDUCE_NANCHECK"
 
 #: Maps the id of an operation to the function that waits for it and applies the deferred update
 #: that needs it; see forward_overlap.
 deferred: dict[int, Callable[[], None]] = {}
-
-
-class Bucket:
-    """Parameters whose gradients are reduced as one operation; usually just one.
-
-    Args:
-      is_run: whether the bucket was formed because of RUN, not by the user's choice.
-    """
-
-    def __init__(
-        self,
-        params: list[torch.Tensor],
-        members: list[str],
-        name: str,
-        priority: int,
-        is_run: bool = False,
-    ) -> None:
-        self.params = params
-        #: the parameters' names
-        self.members = members
-        self.name = name
-        self.priority = priority
-        self.is_run = is_run
-        self.id = 0
-        #: backward passes still to come, for each parameter
-        self.passes_left: list[int] = []
-        #: waits for the reduction and stores the result in the gradients; None if none is in flight
-        self.finish: Callable[[], None] | None = None
-        #: reduces dense gradients; set once the name is registered
-        self.reduction: DenseReduction | GroupReduction
-        #: the handle of the reduction in flight, if it has just one
-        self.handle: int | None = None
-        #: the gradients that are being reduced
-        self.grads: list[torch.Tensor] = []
-        #: whether the update of the parameters is deferred
-        self.is_deferred = False
-
-    def is_done(self) -> bool:
-        """Returns whether finish would return at once; False if that is not known."""
-        return self.handle is not None and handles.poll(self.handle)
 
 
 class Gradients:
@@ -93,9 +42,9 @@ class Gradients:
 
     def __init__(
         self,
-        params: Sequence[torch.Tensor],
-        names: Mapping[torch.Tensor, str],
-        groups: Sequence[list[torch.Tensor]],
+        params: Parameters,
+        groups: Groups,
+        order: Sequence[str] | None,
         compression: type[Compressor],
         passes: int,
         op: int,
@@ -104,6 +53,8 @@ class Gradients:
         process_set: ProcessSet,
         by_hooks: bool = True,
     ) -> None:
+        self._params = params
+        self._groups = groups
         self._compression = compression
         self._passes = passes
         self._op = op
@@ -112,19 +63,16 @@ class Gradients:
         self._postscale = predivide if op == Average else 1.0
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
+        # Adasum needs whole gradients.
+        self._makes_runs = op != Adasum and not _checks_for_nan()
         # The sparse dimensions of parameters whose last gradient was sparse. If this rank has no
         # gradient and others have one, it must take part with a sparse one as well.
         self._sparse_dims: dict[torch.Tensor, int] = {}
-        self._registered_for: int | None = None
-        self._names = [names[param] for param in params]
-        self._name_check: NameCheck | None = None
-        self.buckets = self._make_buckets(params, names, groups)
+        self._names = params.described(params.params)
+        self._hooks = Hooks(self) if by_hooks else None
+        self.buckets: list[Bucket] = []
         self._register()
-        self.restart()
-        for bucket in self.buckets if by_hooks else ():
-            for index, param in enumerate(bucket.params):
-                hook = param.register_post_accumulate_grad_hook(self._make_hook(bucket, index))
-                weakref.finalize(self, hook.remove)
+        self._add(params.params, order)
 
     def set_passes(self, passes: int) -> None:
         """Sets how many backward passes are added up, and restarts the count."""
@@ -148,10 +96,39 @@ class Gradients:
         self.finish(self.buckets)
 
     def start(self) -> None:
+        """Starts the reductions that are not in flight yet, also of parameters that are new.
+
+        If parameters are new, waits for the other ranks, and raises MismatchError if some of them
+        have other ones.
+        """
+        must_wait = self._start_check()
+        self.start_reductions()
+        if must_wait:
+            try:
+                self._agree()
+            except Exception:
+                with contextlib.suppress(Exception):
+                    self.finish(reversed(self.buckets))
+                raise
+            self.start_reductions()
+
+    def agree(self) -> None:
+        """Does what start() does before reductions; then call start_reductions() in this step."""
+        if not self._start_check():
+            return
+        try:
+            self._agree()
+        except MismatchError as error:
+            if not self._check.is_new():
+                for bucket in self.buckets:  # the ranks without new parameters wait for them
+                    refuse(bucket.id, MismatchError(str(error)))
+            raise
+
+    def start_reductions(self) -> None:
         """Starts the reductions that are not in flight yet."""
         for bucket in self.buckets:
             if bucket.finish is None:
-                self._reduce(bucket)
+                self.reduce(bucket)
 
     def take(self) -> dict[torch.Tensor, torch.Tensor]:
         """Returns the gradients that are being reduced, by parameter.
@@ -172,12 +149,16 @@ class Gradients:
     def finish(self, buckets: Iterable[Bucket]) -> None:
         """Waits for all of these buckets, even if one fails, and restarts their counts of passes.
 
-        Raises the first error. If the ranks' parameters have different names, that is an error, and
-        nothing is waited for, because some operations would never end.
+        Raises the first error. If the ranks have never had parameters with the same names, nothing
+        is waited for, because some operations would never end.
         """
-        if self._name_check is not None:
-            self._name_check.check()
         error: Exception | None = None
+        try:
+            self._check.finish()
+        except Exception as failure:
+            if isinstance(failure, MismatchError) and self._check.is_new():
+                raise
+            error = failure
         for bucket in buckets:
             finish, bucket.finish = bucket.finish, None
             bucket.handle = None
@@ -201,78 +182,74 @@ class Gradients:
             # probably done.
             self.finish(reversed(self.buckets))
 
-    def _make_buckets(
-        self,
-        params: Sequence[torch.Tensor],
-        names: Mapping[torch.Tensor, str],
-        groups: Sequence[list[torch.Tensor]],
-    ) -> list[Bucket]:
-        # Parameters are registered in the order in which the forward pass needs them.
-        order = {param: i for i, param in enumerate(params)}
-        # Adasum needs whole gradients, and groups that the user chose must stay as they are.
-        no_runs = groups or self._op == Adasum or _checks_for_nan()
-        runs = [] if no_runs else _runs(params, names)
-        grouped = {param for group in (*groups, *runs) for param in group}
-        members = [*groups, *runs, *([param] for param in params if param not in grouped)]
-        buckets = []
-        for group in members:
-            first = min(order[param] for param in group)
-            prefix = "grouped_allreduce" if group[0] in grouped else "allreduce"
-            name = f"{prefix}.{names[group[0]]}"
-            named = [names[param] for param in group]
-            is_run = bool(runs) and len(group) > 1
-            buckets.append(Bucket(list(group), named, name, -first, is_run))
-        return sorted(buckets, key=lambda bucket: -bucket.priority)
+    def _start_check(self) -> bool:
+        """Starts to compare names, and returns whether to wait for that before reducing more."""
+        if self._hooks is not None:
+            self._hooks.check()
+        if self._registered_for != set_id(self._process_set):
+            self._register()
+        if not (self._params.may_change or self._check.is_new()):
+            return False
+        has_changed = self._params.have_changed()
+        names = self._params.described(self._params.wanted()) if has_changed else self._names
+        self._check.start(names)
+        return has_changed
+
+    def _agree(self) -> None:
+        """Waits until the ranks have agreed on the parameters, and adopts those that are new."""
+        self._check.finish()
+        new = self._params.adopt()
+        self._names = self._params.described(self._params.params)
+        self._drop_all_but(set(self._params.params))
+        self._add(new)
+
+    def _add(self, params: Sequence[torch.Tensor], order: Sequence[str] | None = None) -> None:
+        names = self._params.names
+        groups = groups_among(params, names, self._groups, order)
+        positions = self._params.positions()
+        added = make_buckets(params, names, positions, groups, self._makes_runs)
+        for bucket in added:
+            self._register_bucket(bucket)
+            self._count_anew(bucket)
+            if self._hooks is not None:
+                self._hooks.add(bucket)
+        self.buckets = sorted([*self.buckets, *added], key=lambda bucket: -bucket.priority)
+
+    def _drop_all_but(self, kept: set[torch.Tensor]) -> None:
+        """Drops the buckets without any of these parameters; all ranks do so at the same time."""
+        dropped = [bucket for bucket in self.buckets if kept.isdisjoint(bucket.params)]
+        self.buckets = [bucket for bucket in self.buckets if bucket not in dropped]
+        for bucket in dropped:
+            if self._hooks is not None:
+                self._hooks.remove(bucket)
+            for param in bucket.params:
+                self._sparse_dims.pop(param, None)
+        self.finish(dropped)
 
     def _register(self) -> None:
         self._registered_for = set_id(self._process_set)
-        has_runs = any(bucket.is_run for bucket in self.buckets)
-        self._name_check = NameCheck(self._names, self._process_set) if has_runs else None
+        self._check = NameCheck(self._params.check, self._params.first_check, self._process_set)
         for bucket in self.buckets:
-            bucket.id = engine.register(self._registered_for, OperationKind.ALLREDUCE, bucket.name)
-            kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
-            bucket.reduction = kind(
-                bucket.id,
-                bucket.members,
-                bucket.priority,
-                self._op,
-                self._prescale,
-                self._postscale,
-                self._compression,
-            )
+            self._register_bucket(bucket)
+
+    def _register_bucket(self, bucket: Bucket) -> None:
+        number = set_id(self._process_set)
+        bucket.id = engine.register(number, OperationKind.ALLREDUCE, bucket.name)
+        kind = DenseReduction if len(bucket.params) == 1 else GroupReduction
+        bucket.reduction = kind(
+            bucket.id,
+            bucket.members,
+            bucket.priority,
+            self._op,
+            self._prescale,
+            self._postscale,
+            self._compression,
+        )
 
     def _count_anew(self, bucket: Bucket) -> None:
         bucket.passes_left[:] = [self._passes] * len(bucket.params)
 
-    def _make_hook(self, bucket: Bucket, index: int) -> Callable[[torch.Tensor], None]:
-        # The parameters hold the hook, so the hook must not keep an unused optimizer alive.
-        owner = weakref.ref(self)
-
-        def hook(param: torch.Tensor) -> None:
-            left = bucket.passes_left
-            if bucket.is_deferred:
-                raise RuntimeError(
-                    f"backward reached {bucket.name}, whose last update is deferred: its parameter "
-                    "was used in a way that Python does not see. Call optimizer.apply_updates() "
-                    "before the forward pass, or do not use overlap_forward."
-                )
-            if bucket.finish is not None or left[index] <= 0:
-                raise AssertionError(
-                    "Gradients were computed more than backward_passes_per_step times before "
-                    "call to step(). Increase backward_passes_per_step to accumulate gradients "
-                    "locally."
-                )
-            if param.grad.requires_grad:
-                raise AssertionError("a gradient that is reduced must not itself require one")
-            left[index] -= 1
-            if not any(left):
-                gradients = owner()
-                if gradients is not None:
-                    gradients._reduce(bucket)
-
-        return hook
-
-    def _reduce(self, bucket: Bucket) -> None:
+    def reduce(self, bucket: Bucket) -> None:
         """Starts the reduction of a bucket.
 
         This function raises no error; synchronize raises it instead. Backward must go on and submit
@@ -287,8 +264,6 @@ class Gradients:
     def _start(self, bucket: Bucket) -> None:
         if self._registered_for != self._process_set.process_set_id:
             self._register()
-        if self._name_check is not None:
-            self._name_check.start()
         if bucket.id in deferred:  # by another optimizer, whose parameters have the same names
             deferred[bucket.id]()
         grads = bucket.grads = [self._grad(param) for param in bucket.params]
@@ -353,208 +328,8 @@ def _checks_for_nan() -> bool:
     return any(row.name == NAN_CHECK and row.value != "off" for row in settings())
 
 
-def _runs(
-    params: Sequence[torch.Tensor], names: Mapping[torch.Tensor, str]
-) -> list[list[torch.Tensor]]:
-    """Returns groups of small parameters to reduce as one operation, if there are many of them.
-
-    Ranks may have their parameters in different orders, so the order of the names decides which
-    ones form a group.
-    """
-    small = [param for param in params if param.numel() * param.element_size() <= SMALL]
-    if len(small) < MANY:
-        return []
-    small.sort(key=lambda param: _in_order(names[param]))
-    runs: list[list[torch.Tensor]] = []
-    for param in small:
-        if not runs or len(runs[-1]) == RUN or _is_elsewhere(names, runs[-1], param):
-            runs.append([])
-        runs[-1].append(param)
-    return runs
-
-
-def _is_elsewhere(
-    names: Mapping[torch.Tensor, str], run: Sequence[torch.Tensor], param: torch.Tensor
-) -> bool:
-    """Returns whether a run must or should end before a parameter.
-
-    It should end at another part of the model, because gradients of the last layers come first.
-    """
-    if run[0].device != param.device:  # the tensors of an operation must be on one device
-        return True
-    return len(run) >= RUN // 4 and _part(names[run[-1]]) != _part(names[param])
-
-
-def _part(name: str) -> str:
-    """Returns the part of the model that a parameter is in: head for head.1.weight."""
-    return name.partition(".")[0]
-
-
-def _in_order(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Returns a sort key that puts layer.9 before layer.10, different for every name."""
-    parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(parts)], name
-
-
-class Reduction:
-    """Reduces gradients in place, under the name that is registered as `id`.
-
-    start() starts the reduction of a step. Calling the object waits for the results and stores them
-    in the gradients. The object is used for all steps: new objects for each of thousands of
-    gradients, which live until all are reduced, would make Python's garbage collector run often.
-    """
-
-    __slots__ = ("_compression", "_id", "_members", "_options", "handle")
-
-    def __init__(
-        self,
-        id: int,
-        members: Sequence[str],
-        priority: int,
-        op: int,
-        prescale: float,
-        postscale: float,
-        compression: type[Compressor],
-    ) -> None:
-        self._id = id
-        self._members = members
-        self._compression = compression
-        self._options = (op, prescale, postscale, priority)
-
-
-class DenseReduction(Reduction):
-    """Reduces one gradient."""
-
-    __slots__ = ("_address", "_buffer", "_ctx", "_grad", "_version")
-
-    def __init__(self, *options: Any) -> None:
-        super().__init__(*options)
-        self._grad: torch.Tensor | None = None
-        self._buffer: torch.Tensor | None = None
-        self._ctx: Any = None
-
-    def start(self, grads: list[torch.Tensor]) -> None:
-        """Starts to reduce a gradient; the previous reduction must be finished."""
-        (grad,) = grads
-        if self._compression is NoneCompressor and grad.is_contiguous():
-            buffer, self._buffer = grad, None
-        else:
-            buffer, self._ctx = _compressed(grad, self._compression)
-            self._buffer = buffer
-        operand, place = in_memory(buffer, buffer)
-        # Keeps the memory alive, whatever happens to the gradient.
-        memory = buffer.untyped_storage()
-        self.handle = engine.submit_allreduce(self._id, memory, *operand, *self._options, *place)
-        handles.track(self.handle, memory)
-        self._address = operand[0]
-        self._grad = grad
-        self._version = grad._version
-
-    def __call__(self) -> None:
-        """Waits for the result and stores it in the gradient."""
-        grad, buffer, self._grad, self._buffer = self._grad, self._buffer, None, None
-        memory = handles.finish(self.handle)
-        if buffer is not None:
-            copy(grad, self._compression.decompress(buffer, self._ctx))
-        else:
-            _put_in_place(grad, self._address, memory, self._version, self._members[0])
-
-
-class GroupReduction(Reduction):
-    """Reduces several gradients as one operation."""
-
-    __slots__ = ("_addresses", "_buffers", "_grads", "_versions")
-
-    def __init__(self, *options: Any) -> None:
-        super().__init__(*options)
-        self._grads: list[torch.Tensor] = []
-        #: by position: the tensor that is reduced in place of a gradient, and the context to
-        #: decompress it
-        self._buffers: dict[int, tuple[torch.Tensor, Any]] = {}
-
-    def start(self, grads: list[torch.Tensor]) -> None:
-        """Starts to reduce gradients; the previous reduction must be finished."""
-        compresses = self._compression is not NoneCompressor
-        self._buffers = {
-            i: _compressed(grad, self._compression)
-            for i, grad in enumerate(grads)
-            if compresses or not grad.is_contiguous()
-        }
-        reduced = grads
-        if self._buffers:
-            reduced = [self._buffers.get(i, (grad,))[0] for i, grad in enumerate(grads)]
-        tensors, place = described(reduced, reduced)
-        op, prescale, postscale, priority = self._options
-        # Keeps the memory alive, whatever happens to the gradients.
-        memory = [tensor.untyped_storage() for tensor in reduced]
-        self.handle = engine.submit(
-            self._id,
-            memory,
-            tensors,
-            reduce_op=op,
-            prescale=prescale,
-            postscale=postscale,
-            priority=priority,
-            place=place,
-        )
-        handles.track(self.handle, memory)
-        self._addresses = [address for address, *_ in tensors]
-        self._grads = grads
-        self._versions = [grad._version for grad in grads]
-
-    def __call__(self) -> None:
-        """Waits for the results and stores them in the gradients."""
-        grads, buffers, self._grads, self._buffers = self._grads, self._buffers, [], {}
-        try:
-            memory = handles.finish(self.handle)
-        except HorovodInternalError as error:
-            raise type(error)(self._naming(str(error))) from error
-        for i, grad in enumerate(grads):
-            if i in buffers:
-                copy(grad, self._compression.decompress(*buffers[i]))
-            else:
-                _put_in_place(
-                    grad, self._addresses[i], memory[i], self._versions[i], self._members[i]
-                )
-
-    def _naming(self, error: str) -> str:
-        """Returns the engine's message with the names of parameters in place of their numbers."""
-        return re.sub(
-            r"tensor (\d+) of the group", lambda found: self._members[int(found[1])], error
-        )
-
-
-def _put_in_place(
-    grad: torch.Tensor, address: int, memory: torch.UntypedStorage, version: int, name: str
-) -> None:
-    """Finishes a gradient that was reduced in place, and may have been moved or changed since."""
-    if grad.data_ptr() != address:
-        copy(grad, _tensor_at(address, memory, grad))
-    elif grad._version != version and not grad._is_view():  # views share the counter of changes
-        _warn_of_a_change(name)
-
-
-def _tensor_at(address: int, memory: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor at an address in a storage, with the shape and type of another."""
-    offset = (address - memory.data_ptr()) // like.element_size()
-    return like.new_empty(0).set_(memory, offset, like.shape)
-
-
-def _compressed(grad: torch.Tensor, compression: type[Compressor]) -> tuple[torch.Tensor, Any]:
-    buffer, ctx = compression.compress(grad)
-    return buffer.contiguous(), ctx
-
-
 def _replace_sparse(grad: torch.Tensor, reduced: torch.Tensor) -> None:
     grad.zero_().add_(reduced)
-
-
-def _warn_of_a_change(name: str) -> None:
-    warnings.warn(
-        f"a gradient was changed in place while it was being reduced ({name}), so ranks may differ "
-        "now: call optimizer.synchronize() before that, and step() within skip_synchronize()",
-        stacklevel=user_stacklevel(),
-    )
 
 
 def _raising(error: Exception) -> Callable[[], None]:

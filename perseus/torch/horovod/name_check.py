@@ -1,82 +1,182 @@
-"""Checks that all ranks reduce parameters with the same names.
+"""Checks in every step that all ranks reduce parameters with the same names.
 
-The engine matches operations by name. If an operation has the gradients of several parameters, the
-engine knows the name of the first one only, and would match the others by their positions.
+The engine matches operations by name. A rank that reduces a parameter which another rank does not
+reduce would wait for ever. If an operation has the gradients of several parameters, the engine
+knows the name of the first one only, and would match the others by their positions.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import io
+import pickle
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from perseus.common.process_sets import ProcessSet
-from perseus.common.reduce_ops import Min
+from perseus.common.process_sets import ProcessSet, set_id
 from perseus.torch.horovod import handles
-from perseus.torch.horovod.allreduce import allreduce_async_
-from perseus.torch.horovod.functions import allgather_object
-from perseus_core import MismatchError, rank
+from perseus.torch.horovod.allgather import allgather_async
+from perseus_core import DataType, MismatchError, OperationKind, ReduceOp, engine, names, rank
 
 #: How many names that some rank lacks are shown in the error.
 MOST_TOLD = 5
+#: What a word begins with that says which optimizer it is, if its parameters have no names.
+OPTIMIZER = "optimizer "
+#: How long a rank waits for the names of the others, to show them in the error. They may be in a
+#: collective of something else, which waits for this rank.
+NAMES_TIME_OUT_MS = 10_000
+
+
+# The checks that are in flight, by the id of their operation. A check waits for another one of the
+# same name, which an optimizer that defers its updates may have left in flight.
+_in_flight: dict[int, NameCheck] = {}
+
+
+class Names:
+    """The names of the parameters that this rank reduces, or other words to compare."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = sorted(words)
+        text = "\0".join(self.words).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        #: a 62-bit hash
+        self.number = int.from_bytes(digest, "little") >> 2
 
 
 class NameCheck:
-    """Compares the names with those of the other ranks once, during the first step."""
+    """Compares names with those of the other ranks by a small operation.
 
-    def __init__(self, names: Sequence[str], process_set: ProcessSet) -> None:
-        self._names = sorted(names)
+    In each step every rank calls start() and then finish().
+
+    Args:
+      name: of the operation, the same on all ranks.
+      first_name: its name the first time after init; several checks may have the same.
+    """
+
+    def __init__(self, name: str, first_name: str, process_set: ProcessSet) -> None:
         self._process_set = process_set
-        self._least: torch.Tensor | None = None
+        self._operations = [
+            (
+                engine.register(set_id(process_set), OperationKind.ALLREDUCE, f"allreduce.{text}"),
+                text,
+            )
+            for text in (name, first_name)
+        ]
+        # What is being compared
+        self._names: Names | None = None
+        # A number and its negative: the least of both are the least and the greatest number.
+        self._mine = array("q", [0, 0])
+        self._least = array("q", [0, 0])
         self._handle: int | None = None
+        self._id, self._name = self._operations[0]
+        self._error: MismatchError | None = None
+        # Counted by init: when the comparison in flight was started, and the last one succeeded.
+        self._started_at = self._agreed_at = 0
 
-    def start(self) -> None:
-        """Starts the comparison unless it has been started; call it before the first reduction."""
-        if self._least is not None:
+    def is_new(self) -> bool:
+        """Returns whether the names have not been found the same yet, since the last init."""
+        return self._agreed_at != names.times_restarted()
+
+    def start(self, mine: Names) -> None:
+        """Starts the comparison of a step, unless it is in flight."""
+        now = names.times_restarted()
+        if self._names is not None and self._started_at == now:
             return
-        number = _number_of(self._names)
-        # The smallest number, and the negative of the greatest.
-        self._least = torch.tensor([number, -number], dtype=torch.int64, device="cpu")
-        name = f"names.with.{self._names[0]}"
-        self._handle = allreduce_async_(
-            self._least, name=name, op=Min, process_set=self._process_set
+        self._mine[0], self._mine[1] = mine.number, -mine.number
+        id, text = self._operations[self.is_new()]
+        if id in _in_flight:
+            _in_flight[id]._wait()
+        self._handle = engine.submit_allreduce(
+            id,
+            (self._mine, self._least),
+            self._mine.buffer_info()[0],
+            self._least.buffer_info()[0],
+            (2,),
+            DataType.INT64,
+            ReduceOp.MIN,
         )
+        handles.track(self._handle, self._least)
+        self._names, self._started_at, self._error = mine, now, None
+        self._id, self._name = id, text
+        _in_flight[id] = self
 
-    def check(self) -> None:
-        """Waits for the comparison, if it is in flight; raises MismatchError if ranks differ."""
-        if self._handle is None:
+    def finish(self) -> None:
+        """Waits for the comparison, if it is in flight; raises MismatchError if ranks differ.
+
+        If the very first comparison has failed, each call raises its error.
+        """
+        if self._error is not None and self.is_new():
+            raise self._error
+        if self._names is None:
             return
+        try:
+            self._wait()
+        finally:
+            mine, self._names = self._names, None
+        if self._started_at != names.times_restarted():
+            return  # the engine that had it is gone
+        if self._least[0] != -self._least[1]:
+            self._error = MismatchError(self._difference(mine))
+            raise self._error
+        self._agreed_at = self._started_at
+
+    def _wait(self) -> None:
+        """Waits for the operation, if it is in flight."""
         handle, self._handle = self._handle, None
-        handles.finish(handle)
-        assert self._least is not None
-        least, negative_of_greatest = self._least.tolist()
-        if least != -negative_of_greatest:
-            mine = (rank(), self._names)
-            everybodys = dict(allgather_object(mine, "names.of.all", self._process_set))
-            raise MismatchError(_difference(everybodys))
+        if handle is not None:
+            if _in_flight.get(self._id) is self:
+                del _in_flight[self._id]
+            handles.finish(handle)
+
+    def _difference(self, mine: Names) -> str:
+        """Asks all ranks for their names, and describes how they differ."""
+        message = pickle.dumps((rank(), mine.words))
+        handle = allgather_async(
+            torch.frombuffer(bytearray(message), dtype=torch.uint8),
+            f"{self._name}.of.all",
+            self._process_set,
+        )
+        if not engine.wait(handle, NAMES_TIME_OUT_MS):
+            return (
+                f"ranks reduce different parameters; rank {rank()} reduces "
+                f"{_shown(mine.words)}, and some rank has not said what it reduces. "
+                f"{_ADVICE}"
+            )
+        gathered = io.BytesIO(handles.finish(handle).numpy().tobytes())
+        everybodys = {}
+        while gathered.tell() < len(gathered.getbuffer()):
+            of_rank, words = pickle.load(gathered)
+            everybodys[of_rank] = words
+        return _difference_of(everybodys)
 
 
-def _number_of(names: Sequence[str]) -> int:
-    """Returns a 62-bit hash of the names."""
-    digest = hashlib.blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=8)
-    return int.from_bytes(digest.digest(), "little") >> 2
+_ADVICE = (
+    "All ranks must have the same parameters in the optimizer, with the same names, and those that "
+    "require gradients must do so on all ranks; a parameter that a rank does not use may have no "
+    "gradient there"
+)
 
 
-def _difference(everybodys: Mapping[int, Sequence[str]]) -> str:
+def _difference_of(everybodys: Mapping[int, Sequence[str]]) -> str:
     """Describes how the ranks' names differ, in the same words on every rank."""
     holders: dict[str, list[int]] = {}
-    for of_rank, names in everybodys.items():
-        for name in names:
-            holders.setdefault(name, []).append(of_rank)
-    partly = {name: of for name, of in sorted(holders.items()) if len(of) < len(everybodys)}
-    told = [f"'{name}' is on rank {_listed(of)} only" for name, of in partly.items()][:MOST_TOLD]
+    for of_rank, words in everybodys.items():
+        for word in words:
+            holders.setdefault(word, []).append(of_rank)
+    partly = {word: of for word, of in sorted(holders.items()) if len(of) < len(everybodys)}
+    told = [f"'{word}' is on rank {_listed(of)} only" for word, of in partly.items()][:MOST_TOLD]
     more = f", and {len(partly) - len(told)} more" if len(partly) > len(told) else ""
-    return (
-        f"ranks reduce different parameters: {'; '.join(told)}{more}. All ranks must pass "
-        "parameters with the same names to the optimizer; a parameter that a rank does not use may "
-        "have no gradient there"
-    )
+    advice = _ADVICE
+    if any(word.startswith(OPTIMIZER) for word in partly):
+        advice += ". Optimizers without named_parameters must be made in the same order"
+    return f"ranks reduce different parameters: {'; '.join(told)}{more}. {advice}"
+
+
+def _shown(words: Sequence[str]) -> str:
+    more = f" and {len(words) - MOST_TOLD} more" if len(words) > MOST_TOLD else ""
+    return ", ".join(f"'{word}'" for word in words[:MOST_TOLD]) + more
 
 
 def _listed(ranks: Sequence[int]) -> str:

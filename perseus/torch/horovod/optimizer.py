@@ -89,6 +89,7 @@ def DistributedOptimizer(
     distributed.__dict__.update(
         (key, value) for key, value in vars(optimizer).items() if key != "step"
     )
+    distributed._original = optimizer
     distributed._distribute(
         named_parameters,
         compression,

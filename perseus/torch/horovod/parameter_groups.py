@@ -17,6 +17,23 @@ def checked_groups(
     return groups_of(groups, lambda each: isinstance(each, torch.Tensor), id, "tensors")
 
 
+#: What the user wants to be reduced together: the number of groups, their members, or nothing.
+Groups = int | Sequence[Sequence[torch.Tensor]] | None
+
+
+def groups_among(
+    params: Sequence[torch.Tensor],
+    names: Mapping[torch.Tensor, str],
+    groups: Groups,
+    order: Sequence[str] | None = None,
+) -> list[list[torch.Tensor]]:
+    """Returns the groups of these parameters. `order` is that of their names, by default sorted."""
+    if isinstance(groups, int):
+        in_order = sorted(names[param] for param in params) if order is None else order
+        return int_groups(params, names, in_order, groups)
+    return listed_groups(params, groups) if groups is not None else []
+
+
 def int_groups(
     params: Sequence[torch.Tensor],
     names: Mapping[torch.Tensor, str],

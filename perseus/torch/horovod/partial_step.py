@@ -1,4 +1,4 @@
-"""Steps of an optimizer for some of its parameters, with options that were saved before."""
+"""Steps of an optimizer for some of its parameters, with groups that were saved before."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 @contextlib.contextmanager
 def partial_groups(
     optimizer: torch.optim.Optimizer,
-    options: Sequence[dict[str, Any]],
+    groups: Sequence[dict[str, Any]],
     params: Iterable[torch.Tensor],
 ) -> Iterator[None]:
-    """Within it, the optimizer has these parameters only, and these options of its groups.
+    """Within it, the optimizer has these groups, and of their parameters these only.
 
     Raises RuntimeError at the end if the optimizer has changed an option: it then keeps state in
     options, and the parts of a step would see different values of it.
@@ -23,8 +23,8 @@ def partial_groups(
     chosen = set(params)
     whole = optimizer.param_groups
     parts = [
-        (before, {**before, "params": [param for param in group["params"] if param in chosen]})
-        for before, group in zip(options, whole, strict=True)
+        (before, {**before, "params": [param for param in before["params"] if param in chosen]})
+        for before in groups
     ]
     optimizer.param_groups = [part for _, part in parts if part["params"]]
     try:
@@ -40,13 +40,14 @@ def partial_groups(
                 )
 
 
-def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Returns a copy of the groups' present options, which later changes do not affect."""
+def copied_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Returns a copy of the present groups and options, which later changes do not affect."""
     return [
-        {
-            key: value.clone() if isinstance(value, torch.Tensor) else value
-            for key, value in group.items()
-            if key != "params"
-        }
-        for group in optimizer.param_groups
+        {key: _copied(value) for key, value in group.items()} for group in optimizer.param_groups
     ]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return list(value) if isinstance(value, list) else value

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
+from perseus.torch.row_major import is_row_major, row_major
 from perseus_core import DataType, engine
 from perseus_core.engine import Operand, Place
 from perseus_core.gpu_arrays import CUDA, in_torch
@@ -150,18 +151,23 @@ def _place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor itself if it is row-major, otherwise a row-major copy.
+    """Returns the tensor itself if its memory holds it in row-major order, otherwise a copy.
 
     Raises TypeError or ValueError if it cannot be sent.
     """
     dtype_number(checked(tensor))
-    return tensor.detach().contiguous()
+    return row_major(tensor)
 
 
 def checked_target(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor; raises ValueError if it cannot take a result in place."""
-    if checked(tensor).layout is not torch.strided or tensor.is_contiguous():
+    if checked(tensor).layout is not torch.strided or is_row_major(tensor):
         return tensor
+    if tensor._is_zerotensor():
+        raise ValueError(
+            "the tensor is one of zeros that PyTorch keeps no memory for; it cannot take a result "
+            "in place, so pass its clone()"
+        )
     if any(
         size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     ):

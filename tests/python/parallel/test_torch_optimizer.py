@@ -199,12 +199,16 @@ def test_step_hooks_run_once():
     assert len(calls) == 2
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_a_scheduler_made_before_or_after_works():
+@pytest.mark.filterwarnings("error:.*lr_scheduler")
+@pytest.mark.parametrize("options", [{}, {"overlap_forward": True}, {"op": hvd.Adasum}], ids=str)
+def test_a_scheduler_made_before_or_after_works(options):
     model = make_model()
     inner = torch.optim.SGD(model.parameters(), lr=1.0)
     before = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
-    optimizer = hvd.DistributedOptimizer(inner, named_parameters=model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(
+        inner, named_parameters=model.named_parameters(), **options
+    )
+    optimizer.load_state_dict(optimizer.state_dict())
     after = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     train(model, optimizer, 1)
     before.step()
@@ -271,6 +275,38 @@ def test_a_closure_sees_reduced_gradients():
     ours = run(distributed, [hvd.rank()])
     alone = run(lambda model: torch.optim.SGD(model.parameters(), lr=0.1), range(hvd.size()))
     assert_same(ours, alone)
+
+
+@pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
+def test_lbfgs_follows_the_loss_of_all_ranks(line_search):
+    """The ranks' own losses would lead them to different points, or numbers of evaluations."""
+
+    def run(optimizer_of, parts):
+        model = make_model()
+        optimizer = optimizer_of(model)
+        inputs, labels = make_data(1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = sum(
+                F.cross_entropy(model(inputs[0, 0, r]), labels[0, 0, r]) for r in parts
+            ) / len(parts)
+            loss.backward()
+            return loss
+
+        losses = [optimizer.step(closure).item() for _ in range(3)]
+        return model, losses
+
+    def lbfgs(model):
+        return torch.optim.LBFGS(model.parameters(), max_iter=8, line_search_fn=line_search)
+
+    ours, losses = run(lambda model: hvd.DistributedOptimizer(lbfgs(model)), [hvd.rank()])
+    alone, expected = run(lbfgs, range(hvd.size()))
+    assert losses == pytest.approx(expected, rel=1e-6)
+    for mine, theirs in zip(ours.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    weights = [param.tolist() for param in ours.parameters()]
+    assert hvd.allgather_object(weights) == [weights] * hvd.size()
 
 
 def test_parameters_without_gradients_get_those_of_others():

@@ -97,11 +97,25 @@ def test_every_class(cls, used, distributed):
     assert_all_have_what_the_root_had(optimizer, before)
     for param, old, gradient in zip(model.parameters(), params, gradients, strict=True):
         assert torch.equal(param, old)
-        assert param.grad is gradient
+        if gradient is None and not before["state"]:
+            assert not param.grad.to_dense().any()  # as with Horovod
+            assert param.grad.is_sparse == (cls is torch.optim.SparseAdam)
+        else:
+            assert param.grad is gradient
     hvd.broadcast_parameters(model.state_dict(), root())
     train(model, optimizer, 2, seed=0)
     ranks = hvd.allgather_object(as_plain(model.state_dict()))
     assert ranks == [ranks[0]] * hvd.size()
+
+
+def test_gradients_of_sparse_embeddings_and_of_frozen_parameters():
+    model = Model(sparse=True)
+    frozen = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+    optimizer = torch.optim.SGD([model.table.weight, frozen], lr=0.1)
+    hvd.broadcast_optimizer_state(optimizer, root(), model=model)
+    assert model.table.weight.grad.is_sparse
+    assert frozen.grad is None
+    train(model, optimizer, 1, seed=0)
 
 
 @pytest.mark.parametrize("cls", BROADCAST, ids=lambda cls: cls.__name__)

@@ -490,7 +490,7 @@ def test_compiled_code_sees_the_updated_parameters(two_ranks, compiled):
     assert frames == frames_without
 
 
-def test_parameters_that_are_unfrozen_later_step_by_themselves(two_ranks):
+def test_parameters_that_are_unfrozen_later_are_updated_in_forward(two_ranks):
     def train_unfrozen(overlap_forward):
         model = make_model()
         model.last.requires_grad_(False)

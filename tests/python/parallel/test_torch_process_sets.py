@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -47,6 +48,25 @@ def test_sets_given_to_init(fresh):
     hvd.shutdown()
     assert first.process_set_id is None
     hvd.init()
+
+
+def test_the_number_of_another_set_is_refused(fresh):
+    """Horovod's own tests do that. A copy of a registered set is as good as the set."""
+    first = hvd.ProcessSet([0])
+    if int_size() == 1:
+        hvd.init()
+        first = hvd.global_process_set
+    else:
+        hvd.init(process_sets=[first])
+    for number in (10, 0, first.process_set_id):
+        fake = hvd.ProcessSet([0, 5])
+        fake.process_set_id = number
+        with pytest.raises(ValueError, match=r"is not registered, and its number is that of"):
+            hvd.allreduce(torch.ones(2), process_set=fake)
+    for registered in (first, hvd.global_process_set):
+        if registered.included():
+            copied = copy.deepcopy(registered)
+            assert hvd.allreduce(torch.ones(1), process_set=copied).item() == 1.0
 
 
 def test_sets_come_and_go(fresh, monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perseus.torch.horovod.gradients import MANY
+from perseus.torch.horovod.buckets import MANY
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from perseus.torch import c10d_work  # noqa: E402
 from perseus.torch.horovod import tensors  # noqa: E402
-from perseus.torch.horovod.gradients import _is_elsewhere  # noqa: E402
+from perseus.torch.horovod.buckets import _is_elsewhere  # noqa: E402
 from perseus_core import DataType  # noqa: E402
 
 STREAMS = {0: 0x1000, 1: 0x2000}

@@ -1,4 +1,4 @@
-"""Tests the drop-in's part of horovod.runner.common.util."""
+"""Tests hosts, the environment, and what starts jobs, in the drop-in's part of horovod.runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perseus.dropin.runner import launch
+from perseus.dropin.runner import _HorovodArgs, launch
 from perseus.dropin.runner.common.util import codec, env, hosts
 from perseus.dropin.runner.common.util.hosts import HostInfo, SlotInfo
 
@@ -75,3 +75,49 @@ def test_horovodrun_from_python(
     assert sorted(capfd.readouterr().out.splitlines()) == ["[0]<stdout>:0", "[1]<stdout>:1"]
     launch.check_build(False)
     assert "MPI" in capfd.readouterr().out
+    monkeypatch.setattr("sys.argv", ["horovodrun", "-np", "1", "sh", "-c", "exit 3"])
+    assert launch.run_commandline() == 3
+
+
+def test_a_launch_whose_arguments_are_attributes(capfd: pytest.CaptureFixture[str]) -> None:
+    args = _HorovodArgs()
+    args.num_proc = 2
+    args.timeline_mark_cycles = True
+    args.nics = {"lo"}
+    args.command = [
+        "sh",
+        "-c",
+        "echo $PERSEUS_RANK $PERSEUS_TIMELINE_MARK_CYCLES $PERSEUS_INTERFACES",
+    ]
+    assert launch._run(args) is None
+    assert sorted(capfd.readouterr().out.splitlines()) == [
+        "[0]<stdout>:0 1 lo",
+        "[1]<stdout>:1 1 lo",
+    ]
+    args.command = ["sh", "-c", "exit 3"]
+    with pytest.raises(RuntimeError, match="the job ended with status 3"):
+        launch._run(args)
+
+
+def test_a_launch_of_a_function() -> None:
+    args = _HorovodArgs()
+    args.num_proc = 2
+    args.use_gloo = True
+    args.run_func = lambda: __import__("os").environ["PERSEUS_RANK"]
+    assert launch._run(args) == ["0", "1"]
+
+
+def test_a_launch_that_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    args = _HorovodArgs()
+    args.command = ["true"]
+    args.max_num_proc = 3
+    with pytest.raises(SystemExit):
+        launch._run(args)
+    assert "no hosts or ranks can be added" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "gloo"), [((), True), ((True, None), True), ((None, True), False)], ids=str
+)
+def test_ranks_meet_without_mpi_unless_asked(asked: tuple[bool | None, ...], gloo: bool) -> None:
+    assert launch.is_gloo_used(*asked) is gloo

@@ -51,7 +51,7 @@ ROOMS = {
     "perseus.mxnet": Room(("perseus.common",), frameworks=("mxnet",)),
     "perseus.run": Room(("perseus.dropin",)),
     "perseus.dropin": Room(lazily=("perseus.run",)),
-    "perseus.dropin.runner": Room(("perseus.run",)),
+    "perseus.dropin.runner": Room(("perseus.common", "perseus.dropin", "perseus.run")),
     # The package `horovod` that the drop-in shows.
     "perseus.dropin.site": Room(("perseus.dropin",), frameworks=("horovod",)),
 }

@@ -24,6 +24,8 @@ MODULES = {
         f"horovod.runner.{name}": f"perseus.dropin.runner.{name}"
         for name in (
             "common",
+            "common.service",
+            "common.service.compute_service",
             "common.util",
             "common.util.codec",
             "common.util.env",
@@ -59,6 +61,9 @@ MODULES = {
             "util",
         )
     },
+    "horovod.tensorflow.data": "perseus.dropin.tensorflow_data",
+    "horovod.tensorflow.data.compute_service": "perseus.dropin.tensorflow_data.compute_service",
+    "horovod.tensorflow.data.compute_worker": "perseus.dropin.tensorflow_data.compute_worker",
     "horovod.torch": "perseus.torch.horovod",
     "horovod.torch.compression": "perseus.torch.horovod.compression",
     "horovod.torch.elastic": "perseus.torch.horovod.elastic",
@@ -97,7 +102,8 @@ MISSING = {
     "horovod.tensorflow.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib": _NO_EXTENSION,
     "horovod.torch.mpi_lib_v2": _NO_EXTENSION,
-    "horovod.runner.common.service": _NO_RUNNER,
+    "horovod.runner.common.service.driver_service": _NO_RUNNER,
+    "horovod.runner.common.service.task_service": _NO_RUNNER,
     "horovod.runner.common.util.config_parser": _NO_RUNNER,
     "horovod.runner.driver": _NO_RUNNER,
     "horovod.runner.elastic": _NO_ELASTIC,

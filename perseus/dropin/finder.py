@@ -16,10 +16,12 @@ from perseus.dropin.modules import MISSING, MODULES
 
 _PERSEUS = Path(__file__).resolve().parent.parent
 
-# `from horovod.torch import mpi_lib_v2` looks for that in the package of ours.
-_REASONS = MISSING | {
-    f"{MODULES[parent]}.{name}": reason
-    for parent, _, name, reason in ((*full.rpartition("."), why) for full, why in MISSING.items())
+# What errors say about missing modules. `from horovod.torch import mpi_lib_v2` looks for that in
+# the package of ours.
+_ERRORS = {name: f"{name}: {why}" for name, why in MISSING.items()}
+_ERRORS |= {
+    f"{MODULES[parent]}.{name}": error
+    for (parent, _, name), error in ((full.rpartition("."), e) for full, e in _ERRORS.items())
     if parent in MODULES
 }
 
@@ -37,11 +39,11 @@ class Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in _REASONS:
+        if fullname in _ERRORS:
             if functions := _functions_of_the_import():
                 # `from package import module` hides an error that names just this module.
                 named = None if functions[-1] == "_handle_fromlist" else fullname
-                raise ModuleNotFoundError(f"{fullname}: {_REASONS[fullname]}", name=named)
+                raise ModuleNotFoundError(_ERRORS[fullname], name=named)
             return None
         parent, _, name = fullname.rpartition(".")
         if fullname in MODULES:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from perseus.dropin.runner import _HorovodArgs, launch
-from perseus.dropin.runner.common.util import codec, env, hosts
+from perseus.dropin.runner.common.util import codec, config_parser, env, hosts
 from perseus.dropin.runner.common.util.hosts import HostInfo, SlotInfo
 
 
@@ -58,6 +59,57 @@ def test_what_describes_this_machine_is_not_exported() -> None:
     assert env.is_exportable("PATH")
     assert not env.is_exportable("BASH_FUNC_x%%")
     assert not env.is_exportable("OLDPWD")
+
+
+class TestConfiguration:
+    CONFIG: ClassVar[dict[str, Any]] = {
+        "controller": "mpi",
+        "params": {"fusion_threshold_mb": 32, "hierarchical_allreduce": True, "cycle_time_ms": 5},
+        "autotune": {"enabled": True, "log_file": "log"},
+        "timeline": {"filename": "t.json"},
+        "stall_check": {"enabled": False, "warning_time_seconds": 9},
+        "logging": {"with_timestamp": True},
+        "library_options": None,
+    }
+
+    def test_a_file_s_values_become_variables_unless_flags_override_them(self) -> None:
+        args = _HorovodArgs()
+        args.cycle_time_ms = 7
+        config_parser.set_args_from_config(args, self.CONFIG, {"cycle_time_ms"})
+        config_parser.validate_config_args(args)
+        assert args.use_mpi and not args.use_gloo
+        assert config_parser.set_env_from_args({"X": "1"}, args) == {
+            "X": "1",
+            "HOROVOD_FUSION_THRESHOLD": str(32 << 20),
+            "HOROVOD_CYCLE_TIME": "7",
+            "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+            "HOROVOD_AUTOTUNE": "1",
+            "HOROVOD_AUTOTUNE_LOG": "log",
+            "HOROVOD_TIMELINE": "t.json",
+            "HOROVOD_STALL_CHECK_DISABLE": "1",
+            "HOROVOD_STALL_CHECK_TIME_SECONDS": "9",
+            "HOROVOD_LOG_HIDE_TIME": "0",
+        }
+
+    def test_nothing_is_set_that_has_no_effect(self) -> None:
+        args = _HorovodArgs()
+        args.autotune_log_file = "log"
+        args.timeline_mark_cycles = True
+        args.tcp_flag = True
+        assert config_parser.set_env_from_args({}, args) == {"NCCL_IB_DISABLE": "1"}
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("cache_capacity", -1), ("autotune_gaussian_process_noise", 1.5)]
+    )
+    def test_a_value_out_of_range_is_an_error(self, name: str, value: float) -> None:
+        args = _HorovodArgs()
+        setattr(args, name, value)
+        with pytest.raises(ValueError, match=f"{name} is {value}; it must be"):
+            config_parser.validate_config_args(args)
+
+    def test_an_unknown_controller_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="controller is slurm; it must be gloo or mpi"):
+            config_parser.set_args_from_config(_HorovodArgs(), {"controller": "slurm"}, set())
 
 
 def test_objects_go_through_text() -> None:

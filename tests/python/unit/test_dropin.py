@@ -261,6 +261,21 @@ assert hvd.elastic.run is run
         outcome = run("-m", "perseus.dropin", "-c", code)
         assert outcome.returncode == 0, outcome.stderr
 
+    @pytest.mark.skipif(not HAS_TENSORFLOW, reason="there is no TensorFlow")
+    def test_what_users_take_from_those_of_tensorflow(self) -> None:
+        code = """
+import horovod.tensorflow as hvd
+from horovod.common.util import is_version_greater_equal_than
+from horovod.runner.common.util.env import get_env_rank_and_size
+from horovod.tensorflow.mpi_ops import _basics
+from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.data.compute_worker import main
+hvd.init()
+assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]}
+"""
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert outcome.returncode == 0, outcome.stderr
+
     # tests/python/mxnet_jobs tests the modules within horovod.mxnet, where there is MXNet.
     @pytest.mark.parametrize("framework", ["torch", "tensorflow", ""])
     def test_what_is_not_there_yet_says_why(self, framework: str) -> None:

@@ -130,6 +130,9 @@ torch-versions: build ## test with the oldest and the newest PyTorch; takes 12 G
 tensorflow-versions: build ## test with the oldest and the newest TensorFlow
 	@$(PY) scripts/framework_versions.py tensorflow 1 2 3 4
 
+horovod-tests: build env-test env-horovod-tests ## run Horovod's own tests on Perseus; HOROVOD=a clone of it takes those of 0.28.1
+	@$(PY) scripts/horovod_tests.py $(if $(HOROVOD),--source '$(HOROVOD)')
+
 peers: ## install the peers that benchmarks compare with: Horovod, Open MPI, MPICH; takes minutes
 	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py
 

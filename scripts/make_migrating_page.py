@@ -21,7 +21,7 @@ from typing import Any
 from generated_page import ROOT, parse_arguments, table, update
 from make_settings_page import alias
 
-from perseus import dropin
+from perseus.dropin import modules as dropin_modules
 from perseus.run.options import make_parser
 from perseus.run.setting_options import SETTING_OPTIONS, UNSUPPORTED, WITHOUT_MEANING
 from perseus_core import settings
@@ -33,7 +33,9 @@ signatures = importlib.import_module("test_horovod_signatures")
 PAGE = ROOT / "docs/migrating.md"
 #: Horovod's modules, and ours. docs/mxnet.md is for MXNet, which has an environment of its own.
 MODULES = {
-    name: ours for name, ours in dropin.MODULES.items() if not name.startswith("horovod.mxnet")
+    name: ours
+    for name, ours in dropin_modules.MODULES.items()
+    if not name.startswith("horovod.mxnet")
 }
 STEPS = ROOT / "examples/torch/08_migrating"
 
@@ -294,7 +296,7 @@ def modules_table() -> str:
 
 
 def missing_table() -> str:
-    rows = [f"| `{module}` | {why} |" for module, why in dropin.MISSING.items()]
+    rows = [f"| `{module}` | {why} |" for module, why in dropin_modules.MISSING.items()]
     return table("| module | why |", rows)
 
 

@@ -77,6 +77,12 @@ done
 test -s bare/share/man/man1/perseusrun.1
 bare/bin/perseusrun --print-completion bash | grep -q -- --only-rank
 
+# So are the command and the metadata of the drop-in.
+test "$(bare/bin/python -m perseus.dropin --run horovodrun --version)" = 0.28.1
+bare/bin/python -m perseus.dropin -c "
+from importlib.metadata import version
+assert version('horovod') == '0.28.1+perseus'"
+
 cat > torch_ranks.py << 'PYTHON'
 import torch
 import perseus.torch.horovod as hvd

@@ -158,6 +158,11 @@ def is_iterable(x: Any) -> bool:
     return isinstance(x, Iterable)
 
 
+def _cache(f: Callable[..., T]) -> Callable[..., T]:
+    """Returns the function with a memory of its results, by its arguments."""
+    return functools.cache(f)
+
+
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Compares versions of the form 1.2.3, ignoring what follows the three numbers.
 

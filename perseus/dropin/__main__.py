@@ -1,17 +1,24 @@
 """python [OPTION ...] -m perseus.dropin [-m MODULE | SCRIPT | -c CODE] [ARGUMENT ...]
+python -m perseus.dropin --run COMMAND [ARGUMENT ...]
 
 Runs a Python program in which `import horovod` gives Perseus, and likewise in the programs that it
 starts. Nothing else about it differs from `python [OPTION ...] SCRIPT`.
+
+With --run, runs any command, such as `horovodrun -np 4 python train.py`, a test runner or a shell,
+in whose Python programs it is so.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
-from perseus.dropin import search_path, shadow
+from perseus.dropin import environment, shadow
 
-USAGE = "usage: python -m perseus.dropin [-m MODULE | SCRIPT | -c CODE] [ARGUMENT ...]"
+USAGE = (
+    "usage: python -m perseus.dropin [-m MODULE | SCRIPT | -c CODE | --run COMMAND] [ARGUMENT ...]"
+)
 
 
 def main() -> None:
@@ -19,15 +26,25 @@ def main() -> None:
     if arguments and arguments[0] in ("-h", "--help"):
         print(__doc__)
         return
-    if not arguments or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
+    if not arguments or (arguments[0] in ("-m", "-c", "--run") and len(arguments) < 2):
         sys.exit(USAGE)
     if sys.flags.ignore_environment:
         sys.exit("perseus.dropin: it needs PYTHONPATH, which python -E and -I ignore")
+    if arguments[0] == "--run":
+        os.environ.update(environment(os.environ))
+        _run(arguments[1:])
     if shadowed := shadow(arguments):
         sys.exit(f"perseus.dropin: {shadowed}")
-    os.environ["PYTHONPATH"] = search_path(os.environ.get("PYTHONPATH"))
+    os.environ.update(environment(os.environ))
     # Python itself runs the program, so that __main__, sys.argv and all else are as usual.
     os.execv(sys.executable, [sys.executable, *_interpreter_options(len(arguments)), *arguments])
+
+
+def _run(command: list[str]) -> NoReturn:
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"perseus.dropin: {command[0]} cannot be run: {error.strerror}")
 
 
 def _interpreter_options(count: int) -> list[str]:

@@ -124,7 +124,7 @@ def drop_in(command: Sequence[str], options: argparse.Namespace) -> dict[str, st
     """Returns the environment in which `import horovod` gives Perseus; ValueError if it cannot."""
     if shadowed := dropin.shadow(command[1:] if is_python(command[0]) else []):
         raise ValueError(f"--drop-in: {shadowed}")
-    settings = {"PYTHONPATH": dropin.search_path(os.environ.get("PYTHONPATH"))}
+    settings = dropin.environment(os.environ)
     # The first entry is perseusrun's own folder, or this one: the ranks do not search it.
     if hidden := dropin.hidden_horovod(sys.path[1:]):
         say(options, hidden)

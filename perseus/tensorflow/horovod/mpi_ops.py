@@ -23,6 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from perseus.common.process import *
+from perseus.common.process import basics as _basics  # noqa: F401 (programs take it from here)
 from perseus.common.process import is_homogeneous
 from perseus.common.process_sets import ProcessSet, global_process_set
 from perseus.common.reduce_ops import Adasum, Average, Max, Min, Product, Sum

@@ -58,7 +58,7 @@ def test_a_script_for_horovod_runs_as_it_is(run_ranks: RunRanks) -> None:
 def test_the_drop_ins_modules_are_ours_and_not_copies(run_ranks: RunRanks) -> None:
     script = """
 import importlib
-from perseus.dropin import MISSING, MODULES
+from perseus.dropin.modules import MISSING, MODULES
 
 for theirs, ours in MODULES.items():
     if theirs.startswith("horovod.mxnet"):

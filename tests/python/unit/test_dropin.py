@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perseus.dropin import MISSING, MODULES, SITE, search_path, shadow
+from perseus.dropin import HOROVOD_VERSION, PROGRAMS, SITE, environment, shadow
+from perseus.dropin.modules import MISSING, MODULES
 
 pytest.importorskip("torch")
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
@@ -136,7 +137,7 @@ print(sys.warnoptions, sys._xoptions)
     def test_usage(self) -> None:
         help = run("-m", "perseus.dropin", "--help").stdout
         assert help.startswith("python [OPTION ...] -m perseus.dropin [-m MODULE | SCRIPT")
-        for wrong in ([], ["-m"], ["-c"]):
+        for wrong in ([], ["-m"], ["-c"], ["--run"]):
             outcome = run("-m", "perseus.dropin", *wrong)
             assert outcome.returncode == 1
             assert outcome.stderr.startswith("usage:")
@@ -219,6 +220,7 @@ class TestModules:
             lines.append(f"a = importlib.import_module({theirs!r})")
             lines.append(f"b = importlib.import_module({ours!r})")
             lines.append(f"assert a is b and b.__name__ == b.__spec__.name == {ours!r}, {theirs!r}")
+            lines.append("assert hasattr(a, '__path__') == a.__file__.endswith('__init__.py'), a")
         lines.append("import horovod.common.reduce_ops as a, perseus.common.reduce_ops as b")
         lines.append("assert a is b")
         outcome = run("-m", "perseus.dropin", "-c", "\n".join(lines))
@@ -242,13 +244,34 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import check_extension, extension_available, gloo_built, split_list
 from horovod.runner.launch import run_commandline
 from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-from horovod.runner.common.util import codec, env
+from horovod.runner.common.util import codec, env, network, safe_shell_exec, secret, timeout
+from horovod.runner.common.util.settings import Settings
+from horovod.runner.util.threads import in_thread, on_event
+from horovod.runner.util import network
+from horovod.runner import _HorovodArgs
+from horovod.runner.launch import _run, gloo_built, mpi_built
+from horovod.common.util import _cache
 hvd.init()
 assert hvd.mpi_ops._basics is _basics and _basics.rank() == 0 and is_homogeneous()
 assert HorovodBasics(__import__("perseus").__file__, "mpi_lib").size() == 1
 check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "train.py", "mpi_lib_v2")
 assert hvd.HorovodInternalError is HorovodInternalError
 assert hvd.elastic.run is run
+"""
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert outcome.returncode == 0, outcome.stderr
+
+    @pytest.mark.skipif(not HAS_TENSORFLOW, reason="there is no TensorFlow")
+    def test_what_users_take_from_those_of_tensorflow(self) -> None:
+        code = """
+import horovod.tensorflow as hvd
+from horovod.common.util import is_version_greater_equal_than
+from horovod.runner.common.util.env import get_env_rank_and_size
+from horovod.tensorflow.mpi_ops import _basics
+from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.data.compute_worker import main
+hvd.init()
+assert hvd.mpi_ops._basics._get_process_set_ids_and_ranks() == {0: [0]}
 """
         outcome = run("-m", "perseus.dropin", "-c", code)
         assert outcome.returncode == 0, outcome.stderr
@@ -263,23 +286,47 @@ assert hvd.elastic.run is run
                 missing = name if name in MISSING else "horovod.spark"
                 expected[name] = f"{missing} {missing}: {MISSING[missing]}"
         code = f"""
-import importlib
+import importlib, importlib.util
 for name in {list(expected)}:
     try:
         importlib.import_module(name)
     except ImportError as error:
         print(error.name, error)
+    if name != "horovod.spark.torch":
+        assert importlib.util.find_spec(name) is None, name
 """
         outcome = run("-m", "perseus.dropin", "-c", code)
         assert outcome.stdout.splitlines() == list(expected.values()), outcome.stderr
 
-    @pytest.mark.parametrize("name", ["gloo_run", "task", "elastic.driver", "common.util.secret"])
-    def test_horovod_s_launcher_is_not_there(self, name: str) -> None:
-        outcome = run("-m", "perseus.dropin", "-c", f"import horovod.runner.{name}")
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "from horovod import spark",
+            "from horovod.runner import gloo_run",
+            "from horovod.torch import mpi_lib_v2",
+            "import horovod.runner.elastic.driver",
+        ],
+    )
+    def test_every_form_of_import_says_why(self, statement: str) -> None:
+        outcome = run("-m", "perseus.dropin", "-c", statement)
         *_, line = outcome.stderr.splitlines()
-        assert line.startswith("ModuleNotFoundError: horovod.runner.")
-        assert line.endswith(": Horovod's launcher is not here; horovod.run and "
-                             "perseusrun start jobs in its place")  # fmt: skip
+        assert line.startswith("ModuleNotFoundError: ")
+        assert line.partition(": ")[2].partition(": ")[2] in MISSING.values()
+
+    def test_find_spec_finds_what_is_there_and_imports_no_framework(self) -> None:
+        code = """
+import sys
+from importlib.util import find_spec
+import horovod
+for name in ("horovod.torch", "horovod.tensorflow", "horovod.mxnet", "horovod.runner.launch"):
+    spec = find_spec(name)
+    assert spec.name == name and spec.origin.endswith(".py"), spec
+assert find_spec("horovod.runner.launch").submodule_search_locations is None
+assert find_spec("horovod.nothing") is None and find_spec("horovod.runner.nothing") is None
+assert not {"torch", "tensorflow", "mxnet"} & sys.modules.keys()
+"""
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert outcome.returncode == 0, outcome.stderr
 
     def test_what_never_was_is_missing_as_any_module_is(self) -> None:
         code = "import importlib.util as u; print(u.find_spec('horovod.no')); import horovod.no"
@@ -290,6 +337,80 @@ for name in {list(expected)}:
     def test_without_it_there_is_no_horovod(self) -> None:
         outcome = run("-c", "import perseus.dropin, horovod")
         assert "No module named 'horovod'" in outcome.stderr
+
+
+class TestDistribution:
+    """While the drop-in is active, a distribution named horovod seems to be installed."""
+
+    CODE = "from importlib.metadata import version; print(version('horovod'))"
+
+    def test_its_version_names_perseus(self) -> None:
+        outcome = run("-m", "perseus.dropin", "-c", self.CODE)
+        assert outcome.stdout == f"{HOROVOD_VERSION}+perseus\n", outcome.stderr
+
+    def test_it_names_its_package_and_command(self) -> None:
+        code = """
+from importlib.metadata import distribution, packages_distributions
+assert packages_distributions()["horovod"] == ["horovod"]
+(command,) = distribution("horovod").entry_points
+import horovod.runner.launch
+assert command.name == "horovodrun" and command.load() is horovod.runner.launch.run_commandline
+"""
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert outcome.returncode == 0, outcome.stderr
+
+    def test_there_is_none_without_it(self) -> None:
+        outcome = run("-c", f"import perseus.dropin; {self.CODE}")
+        assert "PackageNotFoundError" in outcome.stderr
+
+
+class TestHorovodrun:
+    RANKS = (
+        "-np",
+        "2",
+        sys.executable,
+        "-c",
+        "import horovod.torch as h; h.init(); print(h.size())",
+    )
+    OF_TWO = ("[0]<stdout>:2", "[1]<stdout>:2")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["--run", "horovodrun"],
+            ["-m", "horovod.runner.launch"],
+            ["--run", "sh", "-c", 'horovodrun "$@"', "sh"],
+        ],
+        ids=["command", "module", "shell"],
+    )
+    def test_it_starts_ranks_with_the_drop_in(self, command: list[str]) -> None:
+        outcome = run("-m", "perseus.dropin", *command, *self.RANKS)
+        assert tuple(sorted(outcome.stdout.splitlines())) == self.OF_TWO, outcome.stderr
+
+    def test_programs_find_it(self) -> None:
+        code = f"import subprocess; subprocess.run({['horovodrun', *self.RANKS]!r}, check=True)"
+        outcome = run("-m", "perseus.dropin", "-c", code)
+        assert tuple(sorted(outcome.stdout.splitlines())) == self.OF_TWO, outcome.stderr
+
+    def test_ranks_find_it(self) -> None:
+        where = ["sh", "-c", "command -v horovodrun"]
+        outcome = run("-m", "perseus.run", "--drop-in", "-np", "1", *where)
+        assert outcome.stdout == f"[0]<stdout>:{PROGRAMS}/horovodrun\n", outcome.stderr
+
+    def test_its_version_is_horovod_s(self) -> None:
+        outcome = run("-m", "perseus.dropin", "--run", "horovodrun", "--version")
+        assert outcome.stdout == f"{HOROVOD_VERSION}\n", outcome.stderr
+
+    def test_its_exit_status_is_the_job_s(self) -> None:
+        outcome = run(
+            "-m", "perseus.dropin", "--run", "horovodrun", "-np", "1", "sh", "-c", "exit 7"
+        )
+        assert outcome.returncode == 7
+
+    def test_a_command_that_is_not_there_is_an_error(self) -> None:
+        outcome = run("-m", "perseus.dropin", "--run", "no-such-command")
+        assert outcome.returncode == 1
+        assert "no-such-command cannot be run: No such file or directory" in outcome.stderr
 
 
 class TestBesideTheRealHorovod:
@@ -361,6 +482,10 @@ class TestBesideTheRealHorovod:
         assert not shadow(["--version"])
 
 
-def test_the_search_path_names_the_folder_once() -> None:
-    assert search_path(None) == SITE
-    assert search_path(f"a{os.pathsep}{SITE}{os.pathsep}b") == os.pathsep.join([SITE, "a", "b"])
+def test_the_folders_come_first_and_once() -> None:
+    before = {"PATH": f"a{os.pathsep}{PROGRAMS}", "PYTHONPATH": f"a{os.pathsep}{SITE}{os.pathsep}b"}
+    after = environment(before)
+    assert after["PATH"] == os.pathsep.join([PROGRAMS, "a"])
+    assert after["PYTHONPATH"] == os.pathsep.join([SITE, "a", "b"])
+    assert environment({})["PYTHONPATH"] == SITE
+    assert environment({})["PATH"] == os.pathsep.join([PROGRAMS, os.defpath])

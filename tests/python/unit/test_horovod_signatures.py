@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from perseus.dropin import MODULES
+from perseus.dropin.modules import MODULES
 
 FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "horovod_signatures.json").read_text())
 

@@ -51,7 +51,10 @@ ROOMS = {
     "perseus.mxnet": Room(("perseus.common",), frameworks=("mxnet",)),
     "perseus.run": Room(("perseus.dropin",)),
     "perseus.dropin": Room(lazily=("perseus.run",)),
-    "perseus.dropin.runner": Room(("perseus.run",)),
+    "perseus.dropin.runner": Room(("perseus.common", "perseus.dropin", "perseus.run")),
+    "perseus.dropin.tensorflow_data": Room(
+        ("perseus.dropin.runner", "perseus.run", "perseus.tensorflow"), frameworks=("tensorflow",)
+    ),
     # The package `horovod` that the drop-in shows.
     "perseus.dropin.site": Room(("perseus.dropin",), frameworks=("horovod",)),
 }

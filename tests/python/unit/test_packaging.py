@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -47,6 +48,16 @@ def test_sdist_holds_what_the_repository_holds_and_nothing_else(egg_info: Path) 
     listed_there = (egg_info / "SOURCES.txt").read_text().splitlines()
     held = {name for name in listed_there if not name.startswith(str(egg_info))}
     assert held == tracked
+
+
+def test_a_wheel_has_the_drop_in_s_command_and_metadata(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    build = [sys.executable, "setup.py", "-q", "build_py", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    dropin = tmp_path / "perseus/dropin"
+    assert os.access(dropin / "programs/horovodrun", os.X_OK)
+    (info,) = (dropin / "site").glob("horovod-*.dist-info")
+    assert {file.name for file in info.iterdir()} >= {"METADATA", "entry_points.txt"}
 
 
 def test_every_python_is_classified_and_gets_a_wheel(metadata: Message) -> None:

@@ -1,0 +1,1 @@
+"""The parts of horovod.runner.common.service that users import."""

@@ -112,12 +112,14 @@ class Call:
         Ranks that have joined have sent none.
         """
         expected = _engine.process_set_ranks(self.process_set)
-        senders = []
+        senders: list[int] = []
         for header in headers:
             named = int(header[: 2 * _NUMBER].view(np.int64)[0])
             # Each rank has one header at most, so those of the ranks before are not taken again.
             # If the rank is a wrong one, so is the proof, which covers it.
-            sender = named if named in expected else expected[0] if expected else _engine.rank()
+            if not expected:  # one too many, which may be a copy of a proven one
+                self._check(self._length_title, 0, senders[-1], np.invert(header))
+            sender = named if named in expected else expected[0]
             self._check(self._length_title, 0, sender, header)
             expected = [rank for rank in expected if rank > sender]
             senders.append(sender)

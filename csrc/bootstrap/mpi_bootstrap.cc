@@ -50,32 +50,59 @@ Result<std::unique_ptr<Bootstrap>> MpiBootstrap::create(const MpiProcess& proces
   return std::unique_ptr<Bootstrap>(std::move(bootstrap));
 }
 
+// Each rank gives a check of its own secret, and a random number. The secret comes from all of the
+// numbers, so a rank to which somebody has told others has another secret, and no tag of it fits.
 Status MpiBootstrap::share_secret(const std::string& own_secret,
                                   std::chrono::milliseconds time_out) {
-  // Where two ranks' own secrets differ, so do these.
   const Mac check = hmac_sha256(own_secret, "perseus check of PERSEUS_SECRET");
   const std::string text(check.begin(), check.end());
-  Result<std::vector<std::string>> gathered =
-      all_gather(rank_ == 0 ? text + random_bytes(kSecretBytes) : text, time_out);
+  Result<std::vector<std::string>> gathered = exchange(text + random_bytes(kSecretBytes), time_out);
   if (!gathered.is_ok()) return gathered.status();
-  const std::string& first = gathered.value()[0];
-  for (size_t rank = 1; rank < launched_.size(); ++rank) {
-    if (first.starts_with(gathered.value()[rank])) continue;
-    return Status::invalid_argument("PERSEUS_SECRET of " + name_ranks({launched_[rank]}) +
-                                    " is not that of " + name_ranks({launched_[0]}) +
-                                    "; it must be the same on all ranks, or not be set on any");
+  std::string numbers = "perseus secret of an MPI world";
+  for (size_t rank = 0; rank < launched_.size(); ++rank) {
+    const std::string& given = gathered.value()[rank];
+    if (given.size() != text.size() + kSecretBytes ||
+        given.substr(0, text.size()) != gathered.value()[0].substr(0, text.size())) {
+      return Status::invalid_argument("PERSEUS_SECRET of " + name_ranks({launched_[rank]}) +
+                                      " is not that of " + name_ranks({launched_[0]}) +
+                                      "; it must be the same on all ranks, or not be set on any");
+    }
+    numbers += given.substr(text.size());
   }
-  secret_ = first.substr(text.size());
+  const Mac secret = hmac_sha256(own_secret, numbers);
+  secret_.assign(secret.begin(), secret.end());
   has_own_secret_ = !own_secret.empty();
-  if (has_own_secret_) {
-    const Mac both = hmac_sha256(own_secret, secret_);
-    secret_.assign(both.begin(), both.end());
-  }
   return {};
 }
 
+// What a rank gives is followed by a MAC, so that where the user has set a secret, nobody on the
+// network can change where ranks are to call each other.
 Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& mine,
                                                           std::chrono::milliseconds time_out) {
+  const uint32_t round = round_;
+  const auto tag = [&](size_t rank, const std::string& bytes) {
+    const Mac mac = hmac_sha256(secret_, "perseus round " + std::to_string(round) + " of rank " +
+                                             std::to_string(rank) + ": " + bytes);
+    return std::string(mac.begin(), mac.end());
+  };
+  Result<std::vector<std::string>> all = exchange(mine + tag(rank_, mine), time_out);
+  if (!all.is_ok()) return all;
+  for (size_t rank = 0; rank < launched_.size(); ++rank) {
+    std::string& given = all.value()[rank];
+    const size_t size = given.size() - std::min(given.size(), sizeof(Mac));
+    const std::string theirs = given.substr(size);
+    given.resize(size);
+    if (equal_in_constant_time(theirs, tag(rank, given))) continue;
+    failure_ = Status::aborted("what " + name_ranks({launched_[rank]}) +
+                               " told the others by MPI is not what it said: something between "
+                               "the hosts has changed it");
+    return failure_;
+  }
+  return all;
+}
+
+Result<std::vector<std::string>> MpiBootstrap::exchange(const std::string& mine,
+                                                        std::chrono::milliseconds time_out) {
   if (!failure_.is_ok()) return failure_;
   if (mine.size() > kMaxContributionBytes) {
     return Status::invalid_argument("a rank may give " + std::to_string(kMaxContributionBytes) +
@@ -84,6 +111,10 @@ Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& min
   Result<std::vector<std::string>> all =
       rank_ == 0 ? gather(mine, Clock::now() + less_margin(time_out)) : contribute(mine, time_out);
   ++round_;
+  if (all.is_ok() && all.value().size() != launched_.size()) {
+    all = Status::internal("the first rank answered for " + std::to_string(all.value().size()) +
+                           " ranks of " + std::to_string(launched_.size()));
+  }
   if (!all.is_ok()) failure_ = all.status();
   return all;
 }

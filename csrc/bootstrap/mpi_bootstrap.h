@@ -46,6 +46,9 @@ class MpiBootstrap : public Bootstrap {
 
   // Makes the world's secret.
   Status share_secret(const std::string& own_secret, std::chrono::milliseconds time_out);
+  // all_gather without MACs.
+  Result<std::vector<std::string>> exchange(const std::string& mine,
+                                            std::chrono::milliseconds time_out);
   Result<std::vector<std::string>> gather(const std::string& mine, Clock::time_point deadline);
   Status answer_all(const std::string& answer, Clock::time_point deadline);
   Result<std::vector<std::string>> contribute(const std::string& mine,
@@ -60,7 +63,7 @@ class MpiBootstrap : public Bootstrap {
   const int generation_;
   const int tag_;
   std::string secret_;
-  bool has_own_secret_ = false;  // and so MPI has carried only a part of secret_
+  bool has_own_secret_ = false;  // which secret_ comes from, and MPI has not carried
   uint32_t round_ = 0;
   Status failure_;
 };

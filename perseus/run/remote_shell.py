@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perseus.run.flag_values import words
@@ -38,15 +39,19 @@ class RemoteShell:
     def wrap(self, host: str, command: list[str], connect_timeout: int) -> list[str]:
         line = shlex.join(["exec", *command])
         end_of_options = ["--"] if self._is_ssh else []
-        return [*self.command, *self.options(connect_timeout), *end_of_options, host, line]
+        return [*self.command, *self.options(connect_timeout, [host]), *end_of_options, host, line]
 
-    def options(self, connect_timeout: int) -> list[str]:
-        """Returns the options to put between the command and the host."""
+    def options(self, connect_timeout: int, hosts: Sequence[str]) -> list[str]:
+        """Returns the options to put between the command and one of these hosts."""
         if not self._is_ssh:
             return []
-        # Nobody can type a password. A host's key is accepted at first sight, and a changed one
-        # refused. ssh uses the first of two equal options, so those in the command itself win.
-        options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+        # Nobody can type a password. ssh uses the first of two equal options, so those in the
+        # command itself win.
+        options = ["-o", "BatchMode=yes"]
+        # Nobody can be asked, either: where ssh would, a host's key is accepted at first sight, and
+        # a changed one refused. Whoever has configured ssh to be stricter is not overruled.
+        if all(self._configured(host, "stricthostkeychecking") in ("ask", "") for host in hosts):
+            options += ["-o", "StrictHostKeyChecking=accept-new"]
         options += ["-o", f"ConnectTimeout={connect_timeout}", "-o", "ServerAliveInterval=10"]
         # Without it, a greeting of the host would hide the reason why it cannot be used.
         options += ["-o", "LogLevel=ERROR"]
@@ -54,15 +59,17 @@ class RemoteShell:
 
     def name_on_network(self, host: str) -> str:
         """Returns the network name of `host`, which may be known to ssh's configuration only."""
-        if not self._is_ssh:
-            return host
+        return self._configured(host, "hostname") or host if self._is_ssh else host
+
+    def _configured(self, host: str, key: str) -> str:
+        """Returns what ssh's configuration says for a host; "" if that is not known."""
         query = [*self.command, "-G", *self._address_options(), "--", host]
         try:
             answer = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         except OSError:
-            return host  # there is no ssh: starting the agent will fail with that message
-        match = re.search(r"^hostname (\S+)$", answer.stdout, re.MULTILINE)
-        return match[1] if match else host
+            return ""  # there is no ssh: starting the agent will fail with that message
+        match = re.search(rf"^{key} (\S+)$", answer.stdout, re.MULTILINE)
+        return match[1] if match else ""
 
     @property
     def _is_ssh(self) -> bool:

@@ -188,8 +188,11 @@ def _mpi_launcher(
     names = [slot.host for slot in job.slots]
     address, listen_on = call_back_address(names, environment, job.remote_shell)
     mpirun = find_mpirun()
-    shell = [*job.remote_shell.command, *job.remote_shell.options(job.start_timeout)]
+    hosts = [host.name for host in request.hosts]
+    shell = [*job.remote_shell.command, *job.remote_shell.options(job.start_timeout, hosts)]
     needed = {**environment, CALL_BACK: ""}
+    # mpirun would send it in the clear. Ranks on other hosts have their own, or init tells.
+    needed.pop("PERSEUS_SECRET", None)
     mpirun_options = MpirunOptions(
         size=request.size,
         hosts=[(host.name, host.slots) for host in request.hosts],

@@ -139,6 +139,14 @@ def test_a_header_of_one_rank_is_not_taken_for_anothers(run_ranks: RunRanks) -> 
     assert "not noticed" not in result.stdout
 
 
+def test_a_rank_is_not_given_its_own_header_for_all_the_others(run_ranks: RunRanks) -> None:
+    change = "array.reshape(size, -1)[:] = array.reshape(size, -1)[rank].copy()"
+    script = BEGIN + ALTER.format(operation=1, change=change)
+    result = run_ranks(3, script + ACTS["allgather"] + END)
+    assert result.stdout.count("told:") == 3, result.stdout + result.stderr
+    assert "not noticed" not in result.stdout
+
+
 @pytest.mark.parametrize("act", ACTS)
 def test_what_came_in_an_earlier_call_is_refused(run_ranks: RunRanks, act: str) -> None:
     """The bytes are the same, and so is the name. Only the call is another one."""

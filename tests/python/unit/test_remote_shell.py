@@ -34,6 +34,17 @@ def test_options_that_the_user_gives_ssh_come_before_ours(monkeypatch: pytest.Mo
     assert command[-5:] == ["-p", "22", "--", "node1", "exec true"]
 
 
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="the program ssh is missing")
+@pytest.mark.parametrize(("configured", "accepts"), [("ask", True), ("yes", False), ("no", False)])
+def test_whoever_wants_ssh_to_be_strict_is_not_overruled(
+    tmp_path: Path, configured: str, accepts: bool
+) -> None:
+    (tmp_path / "config").write_text(f"Host big-one\n  StrictHostKeyChecking {configured}\n")
+    shell = RemoteShell(command=["ssh", "-F", str(tmp_path / "config")])
+    command = shell.wrap("big-one", ["true"], 30)
+    assert ("StrictHostKeyChecking=accept-new" in command) == accepts
+
+
 def test_another_remote_shell_is_called_with_host_and_line_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -59,8 +59,15 @@ Result<Decoded> receive_answer(Socket& socket, MessageSequence& incoming, size_t
       socket.receive_exactly(reinterpret_cast<char*>(head), sizeof(head), deadline));
   const uint32_t bytes = head[0] | head[1] << 8 | head[2] << 16 | uint32_t{head[3]} << 24;
   if (bytes > most) return Status::internal("it sent a message of an impossible length");
-  std::string payload(bytes, '\0');
-  PERSEUS_RETURN_IF_ERROR(socket.receive_exactly(payload.data(), bytes, deadline));
+  // The length is not proven yet, so memory is taken only for what comes.
+  constexpr size_t kPiece = 1 << 20;
+  std::string payload;
+  while (payload.size() < bytes) {
+    const size_t before = payload.size();
+    payload.resize(std::min<size_t>(bytes, before + kPiece));
+    PERSEUS_RETURN_IF_ERROR(
+        socket.receive_exactly(payload.data() + before, payload.size() - before, deadline));
+  }
   Decoded decoded;
   is_authentic = open_frame(payload, incoming);
   if (!is_authentic) {

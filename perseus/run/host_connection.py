@@ -156,6 +156,8 @@ class AgentConnection:
             return
         except ConnectionResetError:
             data = b""
+        except OSError as error:  # the host has vanished
+            return self.give_up(error.strerror or str(error))
         if not data:
             self.ended = True
             self.read_stderr()  # its last output came before it closed its side

@@ -123,7 +123,12 @@ class LauncherStream:
 
     def _read(self, most: int) -> bytes | None:
         """Waits for something; returns None at the end, and b"" if nothing is whole yet."""
-        data = os.read(sys.stdin.fileno(), most)
+        try:
+            data = os.read(sys.stdin.fileno(), most)
+        except BlockingIOError:
+            raise
+        except OSError:  # the launcher's host has vanished
+            return None
         if not data:
             return None
         return b"".join(self._session.opener.open(data)) if self._session else data

@@ -12,7 +12,7 @@ from perseus.torch.horovod import handles
 from perseus.torch.horovod.allgather import allgather_async
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import checked, contiguous
-from perseus_core import OperationKind, refusals
+from perseus_core import HorovodInternalError, OperationKind, refusals
 from perseus_core.arguments import plain_text
 
 
@@ -46,6 +46,7 @@ def sparse_allreduce_async(
             all_values = handles.synchronize(values)
         finally:
             all_indices = handles.synchronize(indices)
+        _check_indices(all_indices, tensor, parts[0])
         if op == Average:
             all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(
@@ -53,3 +54,19 @@ def sparse_allreduce_async(
         )
 
     return result
+
+
+def _check_indices(indices: torch.Tensor, tensor: torch.Tensor, name: str) -> None:
+    """Raises HorovodInternalError if an index lies outside the tensor.
+
+    PyTorch's optimizers would write there. On GPUs its kernels check by themselves.
+    """
+    if not indices.is_cpu or indices.numel() == 0:
+        return
+    sizes = torch.tensor(tensor.shape[: tensor.sparse_dim()])
+    lowest, highest = indices.min(0).values, indices.max(0).values
+    if bool((lowest < 0).any()) or bool((highest >= sizes).any()):
+        raise HorovodInternalError(
+            f"allgather of '{name}': an index from another rank lies outside the tensor, whose "
+            f"shape is {tuple(tensor.shape)}; the ranks' tensors must have the same shape"
+        )

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "base/user_name.h"
 
@@ -21,6 +23,17 @@ LocalSocketName address_of(const std::string& path) {
   const size_t end = path.size() + (path[0] == '\0' ? 0 : 1);
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + end);
   return address;
+}
+
+// In a user namespace, all users that have no number there look like one user.
+bool is_everybody(uid_t user) {
+  std::ifstream map("/proc/self/uid_map");
+  uint64_t inside = 0, outside = 0, count = 0;
+  const bool has_map = static_cast<bool>(map >> inside >> outside >> count);
+  const bool has_all = has_map && inside == 0 && outside == 0 && count == UINT32_MAX;
+  uid_t overflow = 0;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
+  return !has_all && user == overflow;
 }
 
 // Returns whether nobody else can make or remove files there.
@@ -63,7 +76,7 @@ std::vector<LocalSocketName> private_socket_names(const std::string& name, bool 
   return names;
 }
 
-bool LocalPeer::is_ours() const { return process != 0 && user == geteuid(); }
+bool LocalPeer::is_ours() const { return process != 0 && user == geteuid() && !is_everybody(user); }
 
 std::string LocalPeer::to_string() const {
   if (process == 0) return "a process that does not answer";

@@ -73,7 +73,9 @@ def main() -> None:
             print(f"{name}: {sent[name] / 1e6:.1f} MB, accuracy {100 * accuracies[name]:.1f} %")
 
     for name in ("fp16", "bf16"):
-        require(2 * sent[name] == sent["none"], f"{name} did not halve the bytes")
+        # A little is sent as it is: the ranks compare the names of their parameters.
+        halved = 2 * sent[name] < 1.01 * sent["none"]
+        require(halved, f"{name} did not halve the bytes")
         lost = accuracies["none"] - accuracies[name]
         require(lost < 0.02, f"{name} lost {100 * lost:.1f} % of accuracy")
     require(accuracies["none"] > 0.9, "the digits were not learnt")

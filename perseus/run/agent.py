@@ -226,8 +226,8 @@ class Agent:
             if self._kill_at is not None:
                 self._ask_children_to_end()
             rank = self._ranks.get(child)
-            if rank is None:
-                continue  # an orphan of a rank
+            if rank is None or not rank.running:
+                continue  # an orphan of a rank, which may have the number of a rank that has ended
             rank.running = False
             rank.process.returncode = os.waitstatus_to_exitcode(status)
             # A child of the rank may hold its pipes open: take what is in them now, and close them.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import warnings
@@ -14,6 +16,7 @@ from perseus.run.ending import DEFAULT_GRACE_SECONDS
 from perseus.run.failures import Failure
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
 from perseus.run.own_streams import tell
+from perseus.run.program import NOT_FROM_HERE
 from perseus.run.raised import Raised
 from perseus.run.received import Received
 from perseus.run.setting_options import NO_CACHE, NO_ELASTIC_DRIVER, NOT_FOR_MPIRUN
@@ -119,7 +122,7 @@ def run(
     elif hostfile is not None:
         named = read_hostfile(hostfile)
     request = Request(
-        command=[executable or sys.executable, "-m", "perseus.run.task"],
+        command=[executable or sys.executable, *_task()],
         size=num_proc,
         hosts=named,
         settings=settings,
@@ -145,6 +148,19 @@ def _result_of(rank: int, sent: Received) -> Any:
     if not sent:
         raise RuntimeError(f"rank {rank} exited with code 0 before its function returned")
     return sent.unpickle()
+
+
+def _task() -> list[str]:
+    """Returns the options by which a Python runs the function.
+
+    It looks for modules in the working folder only if this process does, too: a folder that others
+    can write to may hold modules of theirs.
+    """
+    with contextlib.suppress(FileNotFoundError):  # start() says that the folder is gone
+        if any(os.path.abspath(place) == os.getcwd() for place in sys.path):
+            return ["-m", "perseus.run.task"]
+    run = "import runpy; runpy.run_module('perseus.run.task', run_name='__main__')"
+    return ["-c", NOT_FROM_HERE + run]
 
 
 def _error_of(failure: Failure, results: Mapping[int, Received]) -> RuntimeError:

@@ -104,6 +104,12 @@ def output_folder(name: str) -> Path:
         raise ValueError(
             f"--output-filename: the folder {name} cannot be made: {error.strerror}"
         ) from None
+    for place in (folder, *folder.glob("rank.*")):
+        if (place.is_symlink() and place != folder) or place.stat().st_uid not in (os.geteuid(), 0):
+            raise ValueError(
+                f"--output-filename: {place} belongs to another user, or is a link to elsewhere; "
+                "name a folder of your own, in which nobody else decides what is written where"
+            )
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(bytes(4096))  # a full disk may still have room for a name

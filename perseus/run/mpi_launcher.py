@@ -68,6 +68,7 @@ class MpiLauncher(Launcher):
         self._called: dict[int, CalledAgent] = {}  # until all have called, and the ranks begin
         self._master: Master | None = None
         self._silence = SilenceWatch()
+        self._is_started = False
         self._mpirun_line = b""  # the incomplete last line of its output
 
     def _start(self) -> None:
@@ -82,6 +83,7 @@ class MpiLauncher(Launcher):
         for name, value in self._mpirun_environment.items():
             environment.pop(name, None)  # so that the variable comes last
             environment[name] = value
+        self._mpirun_fd, mpirun_runs = os.pipe()
         # A session of its own: the terminal's Ctrl-C is for the launcher alone.
         self._mpirun = subprocess.Popen(
             command,
@@ -98,10 +100,10 @@ class MpiLauncher(Launcher):
             self._mpirun_output, selectors.EVENT_READ, self._forward_mpirun_output
         )
         # A thread, as pidfd_open came with Linux 5.3 only.
-        self._mpirun_fd, mpirun_runs = os.pipe()
         self._selector.register(self._mpirun_fd, selectors.EVENT_READ, self._mpirun_ended)
         threading.Thread(target=_close_after, args=(self._mpirun, mpirun_runs), daemon=True).start()
         self._start_deadline = time.monotonic() + self._job.start_timeout
+        self._is_started = True
 
     def _forward_mpirun_output(self) -> bool:
         """Prints mpirun's own output, unless the job has failed and that has been reported.
@@ -237,6 +239,8 @@ class MpiLauncher(Launcher):
 
     def _stop(self) -> None:
         super()._stop()
+        if not self._is_started:
+            return  # for want of a port or of descriptors
         self._acceptor.close()
         if self._master:
             self._master.close()

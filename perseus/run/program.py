@@ -12,8 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
+#: Takes the working folder off the path first, in which anybody may have put modules.
+NOT_FROM_HERE = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
 _CAN_IMPORT = (
-    "import importlib.util, sys; sys.exit(importlib.util.find_spec('perseus_core') is None)"
+    f"{NOT_FROM_HERE}import importlib.util; "
+    "sys.exit(importlib.util.find_spec('perseus_core') is None)"
 )
 #: The longest that a Python may take to say whether it has Perseus.
 _ANSWER_SECONDS = 10

@@ -113,6 +113,8 @@ void Engine::shutdown(const std::string& why) {
 Status Engine::break_world(const std::string& why) {
   // The parts live as long as the loop: until shutdown has joined its thread.
   const Broken news = parts_->termination.failed_here(Status::aborted(why));
+  // At once: an operation that this thread submits next must not complete before the news is out.
+  parts_->queue.close(Status::aborted(news.why));
   loop_.post([this, news] { parts_->termination.break_world(news); });
   return Status::aborted(news.why);
 }

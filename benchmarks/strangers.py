@@ -57,15 +57,6 @@ while True:
     slowest = core.allreduce(mine, core.ReduceOp.MAX, name="slowest")[0]
     if core.rank() == 0: print("@" + json.dumps({"at": began, "s": slowest}), flush=True)
 """
-DROPPER = """
-import socket
-listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-print(listener.getsockname()[1], flush=True)
-held = []
-while True:
-    held.append(listener.accept()[0])
-    if len(held) > 256: held.pop(0).close()
-"""
 
 
 class Strangers:
@@ -184,7 +175,7 @@ class TrainingJob:
 
 def measure(ranks: int, rounds: int) -> tuple[dict[str, Times], int]:
     times = {label: Times() for label in (QUIET, AGAINST_JOB, AGAINST_OTHERS)}
-    command = [sys.executable, "-c", DROPPER]
+    command = [sys.executable, "-c", flood.DROPPER]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, preexec_fn=ending.with_parent
     ) as dropper:

@@ -62,6 +62,7 @@ while going:
     going = not late
     tell(s=slowest, last=not going)
 """
+#: A program that takes connections and drops them, which shows what they cost the machine itself.
 DROPPER = """
 import socket
 listener = socket.create_server(("127.0.0.1", 0), backlog=4096)

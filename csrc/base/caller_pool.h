@@ -18,7 +18,7 @@
 
 namespace perseus {
 
-// What a pool holds is derived from this.
+// The base of what a pool holds.
 class PooledCaller {
   template <typename Caller>
   friend class CallerPool;

@@ -21,7 +21,7 @@ constexpr size_t kGroupBytes = kLanes * kDigestedPartBytes;
 constexpr size_t kLeastBytesOfThread = 4 << 20;
 constexpr int kMostThreads = 8;
 
-// What follows a message of a whole part (FIPS 180-4, section 5.1.1).
+// The bytes that follow a message of a whole part (FIPS 180-4, section 5.1.1).
 constexpr std::array<uint8_t, Sha256::kBlockBytes> padding_of_a_part() {
   std::array<uint8_t, Sha256::kBlockBytes> padding{0x80};
   const uint64_t bits = kDigestedPartBytes * 8;

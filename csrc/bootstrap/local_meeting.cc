@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = Socket::Clock;
 
-// What rank 0 says: the port in two bytes and the secret; or a zero port, a status code in two
+// Rank 0's message: the port in two bytes and the secret; or a zero port, a status code in two
 // bytes and a text of up to kMostText bytes, to the end of the stream.
 constexpr size_t kHeadBytes = 4;
 constexpr size_t kMostText = 4096;

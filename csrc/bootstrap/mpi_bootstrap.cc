@@ -75,7 +75,7 @@ Status MpiBootstrap::share_secret(const std::string& own_secret,
   return {};
 }
 
-// What a rank gives is followed by a MAC, so that where the user has set a secret, nobody on the
+// A MAC follows what a rank gives, so that where the user has set a secret, nobody on the
 // network can change where ranks are to call each other.
 Result<std::vector<std::string>> MpiBootstrap::all_gather(const std::string& mine,
                                                           std::chrono::milliseconds time_out) {

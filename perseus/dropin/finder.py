@@ -16,8 +16,8 @@ from perseus.dropin.modules import MISSING, MODULES
 
 _PERSEUS = Path(__file__).resolve().parent.parent
 
-# What errors say about missing modules. `from horovod.torch import mpi_lib_v2` looks for that in
-# the package of ours.
+# The texts of errors about missing modules. `from horovod.torch import mpi_lib_v2` looks for that
+# in the package of ours.
 _ERRORS = {name: f"{name}: {why}" for name, why in MISSING.items()}
 _ERRORS |= {
     f"{MODULES[parent]}.{name}": error

@@ -1,4 +1,4 @@
-"""What follows when a rank fails: which failure ends the job, and which ranks are given up."""
+"""The consequences of a rank's failure: which one ends the job, and which ranks are given up."""
 
 from __future__ import annotations
 

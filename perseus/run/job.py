@@ -1,4 +1,4 @@
-"""What a launcher is to run, and what it tells the agent of each host."""
+"""A job that a launcher is to run, and what it tells the agent of each host."""
 
 from __future__ import annotations
 

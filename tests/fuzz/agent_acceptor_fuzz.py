@@ -13,6 +13,7 @@ import sys
 import time
 
 import atheris
+from machine_input import Input
 
 
 class Clock:
@@ -34,19 +35,6 @@ MOST_STEPS = 48
 MOST_FLOODING = 40
 TIMES = (0.001, 0.1, 1.0, 5.0)
 SECONDS_TO_ENTER = 20.0
-
-
-class Input:
-    def __init__(self, data: bytes):
-        self.rest = data
-
-    def number(self) -> int:
-        taken, self.rest = self.rest[:1], self.rest[1:]
-        return taken[0] if taken else 0
-
-    def bytes(self, count: int) -> bytes:
-        taken, self.rest = self.rest[:count], self.rest[count:]
-        return taken
 
 
 class Caller:

@@ -16,6 +16,7 @@ import struct
 import sys
 
 import atheris
+from machine_input import Input
 
 with atheris.instrument_imports():
     from perseus.run import agent, guardian, processes
@@ -60,19 +61,6 @@ MOST_STEPS = 12
 MOST_TURNS = 5000
 HANGS_AFTER = 10.0  # seconds
 PIPE_BYTES = 1 << 20
-
-
-class Input:
-    def __init__(self, data: bytes):
-        self.rest = data
-
-    def number(self) -> int:
-        taken, self.rest = self.rest[:1], self.rest[1:]
-        return taken[0] if taken else 0
-
-    def bytes(self, count: int) -> bytes:
-        taken, self.rest = self.rest[:count], self.rest[count:]
-        return taken
 
 
 def job_of(source: Input) -> tuple[dict, bytes, list[int]]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -35,6 +36,8 @@ from torch._C._distributed_c10d import Work
 import perseus_core
 from perseus.common.threads import share_processors
 from perseus.torch import c10d_sets, meeting
+from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
+from perseus.torch.c10d_memory import ResultPlace, joined
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
@@ -85,6 +88,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._set = process_set
         self._ranks = ranks  # of the world
         self._pairs = c10d_sets.Pairs(process_set, ranks, store)
+        self._any_source = AnySource(rank, size, functools.partial(self._pairs.set_of, rank))
         self._timeout = timeout
         # DDP holds some works in C++ only, such as that of a counter until backward ends. Then the
         # Python object would be freed, and the work could not wait without it.
@@ -203,7 +207,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
         parts = list(outputs[0]) if self.rank() == opts.rootRank else []
-        return self._gather([input], lambda: [parts], parts)
+
+        def pieces() -> list[torch.Tensor]:
+            nothing = input.new_empty(0)
+            return [input if rank == opts.rootRank else nothing for rank in range(self.size())]
+
+        return self._exchange(pieces, parts, lambda: dict(enumerate(parts)))
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,) = outputs
@@ -247,10 +256,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
         return self._message(tensors, source, self.rank(), tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
-        raise RuntimeError(
-            "the backend perseus cannot receive from an unspecified rank, because the two ranks of "
-            "a message agree on it; pass src"
-        )
+        def find(limit: timedelta) -> tuple[int, Work]:
+            return self._any_source.receive(
+                tag, limit, lambda source: self.recv(tensors, source, tag)
+            )
+
+        return AnySourceWork(find, list(tensors), self._timeout)
 
     # ---- Other names for some of them, from PyTorch 2.13 on.
 
@@ -320,12 +331,16 @@ class PerseusProcessGroup(dist.ProcessGroup):
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [_bytes_of(input) for input in inputs]
             parts = parts_of()
-            submissions = [submit_arguments([(source, None)]) for source in sources]
+            places = [ResultPlace(targets) for targets in parts]
+            submissions = [
+                submit_arguments([(source, None)], offered=place.offer())
+                for source, place in zip(sources, places, strict=True)
+            ]
 
         def finish(handles: list[int]) -> None:
             sources.clear()
-            for handle, targets in zip(handles, parts, strict=True):
-                if targets:
+            for handle, place, targets in zip(handles, places, parts, strict=True):
+                if targets and not place.has_result(handle):
                     _deal(take_result(handle), targets)
 
         return self._start(OperationKind.ALLGATHER, submissions, finish, result)
@@ -340,11 +355,18 @@ class PerseusProcessGroup(dist.ProcessGroup):
         with self._refusing(OperationKind.ALLTOALL):
             pieces = [_bytes_of(input) for input in inputs_of()]
             outputs = outputs_of()
-            source = torch.cat(pieces)
-            call = submit_arguments([(source, None)], splits=[piece.numel() for piece in pieces])
+            targets = [outputs[rank] for rank in sorted(outputs)]
+            source = joined(pieces)
+            place = ResultPlace(targets, apart_from=source)
+            call = submit_arguments(
+                [(source, None)],
+                splits=[piece.numel() for piece in pieces],
+                offered=place.offer(),
+            )
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
-            _deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
+            if targets and not place.has_result(handles[0]):
+                _deal(take_result(handles[0]), targets)
 
         return self._start(OperationKind.ALLTOALL, [call], finish, result)
 
@@ -354,7 +376,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         if source == destination:
             raise ValueError(f"rank {source} cannot send to itself")
         process_set = self._pairs.set_of(source, destination)
-        prefix = f"c10d.message.{source}.{tag}"
+        prefix = message_prefix(source, tag)
         try:
             buffer = _bytes_of(tensor)
             call = submit_arguments([(buffer, buffer)], root=self._ranks[source])
@@ -470,7 +492,7 @@ def _deal(data: torch.Tensor, targets: Tensors) -> None:
     begin = 0
     for target in targets:
         end = begin + target.numel() * target.element_size()
-        if end > begin:
+        if end > begin and target.data_ptr() != data.data_ptr() + begin:
             target.detach().copy_(data[begin:end].view(target.dtype).view(target.shape))
         begin = end
 

@@ -37,11 +37,12 @@ import perseus_core
 from perseus.common.threads import share_processors
 from perseus.torch import c10d_sets, meeting
 from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
+from perseus.torch.c10d_errors import InvalidArgumentError, invalid_arguments
 from perseus.torch.c10d_memory import ResultPlace, joined
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
-from perseus_core import OperationKind, ReduceOp, opened_sets, refusals
+from perseus_core import OperationKind, ReduceOp, names, opened_sets, refusals
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
 
@@ -49,6 +50,9 @@ NAME = "perseus"
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
+# Ranks agree by one bit on a collective whose name they know with the same shape. So there are few
+# names, and a number of them that many steps' numbers of collectives divide.
+_NAMES = 120
 # A work whose result has at most this many elements is kept alive for longer.
 _SMALL = 4096
 
@@ -63,6 +67,8 @@ _OPS = {
 
 def register() -> None:
     """Registers the backend with torch.distributed."""
+    for kind in OperationKind:
+        names.set_round(_prefix(kind), _NAMES)
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
@@ -87,6 +93,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._owns_engine = owns_engine
         self._set = process_set
         self._ranks = ranks  # of the world
+        self._store = store
         self._pairs = c10d_sets.Pairs(process_set, ranks, store)
         self._any_source = AnySource(rank, size, functools.partial(self._pairs.set_of, rank))
         self._timeout = timeout
@@ -113,6 +120,13 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     def getGroupDesc(self) -> str:
         return self._group_desc
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
 
     # Tells PyTorch that it must not start a batch of messages as one.
     supports_coalescing = False
@@ -173,8 +187,8 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
-        root = self._ranks[opts.rootRank]
         with self._refusing(OperationKind.BROADCAST):
+            root = self._world_rank(opts.rootRank)
             buffer = row_major(tensor)
             call = submit_arguments([(buffer, buffer)], root=root)
         return self._start(
@@ -300,9 +314,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
+        op = self._checked_op(opts, OperationKind.REDUCESCATTER, len(outputs))
+        if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+            return self._reduce_and_take(outputs, inputs, opts)
         submissions, sources, targets = [], [], []
         with self._refusing(OperationKind.REDUCESCATTER, len(outputs)):
-            op = _op_of(opts)
             for output, input in zip(outputs, inputs, strict=True):
                 if input.numel() != output.numel() * self.size():
                     raise ValueError(
@@ -321,16 +337,42 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
         return self._start(OperationKind.REDUCESCATTER, submissions, finish, outputs)
 
+    def _checked_op(self, opts: Any, kind: OperationKind, count: int) -> ReduceOp:
+        with self._refusing(kind, count):
+            return _op_of(opts)
+
+    def _reduce_and_take(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Reduces everything on all ranks and takes this rank's part: the engine's reduce-scatter
+        knows sums and averages only."""
+        with self._refusing(OperationKind.ALLREDUCE):
+            whole = [row_major(input).clone() for input in inputs]
+            parts = [_rows(tensor, self.size())[self.rank()] for tensor in whole]
+            _check_parts(outputs, parts)
+
+        def finish() -> None:
+            for output, part in zip(outputs, parts, strict=True):
+                output.detach().copy_(part.view_as(output))
+
+        return self._reduce(whole, opts, result=outputs, finish=finish)
+
     def _gather(
         self,
         inputs: list[torch.Tensor],
         parts_of: Callable[[], list[list[torch.Tensor]]],
         result: list[torch.Tensor],
     ) -> Work:
-        """parts_of()[i] has the outputs for each rank's input i, or is empty."""
+        """parts_of()[i] has the outputs for each rank's input i."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [_bytes_of(input) for input in inputs]
             parts = parts_of()
+            for targets in parts:
+                if len(targets) != self.size():
+                    raise ValueError(
+                        f"there are {len(targets)} outputs; there must be one for each of the "
+                        f"{self.size()} ranks"
+                    )
             places = [ResultPlace(targets) for targets in parts]
             submissions = [
                 submit_arguments([(source, None)], offered=place.offer())
@@ -340,7 +382,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         def finish(handles: list[int]) -> None:
             sources.clear()
             for handle, place, targets in zip(handles, places, parts, strict=True):
-                if targets and not place.has_result(handle):
+                if not place.has_result(handle):
                     _deal(take_result(handle), targets)
 
         return self._start(OperationKind.ALLGATHER, submissions, finish, result)
@@ -374,12 +416,15 @@ class PerseusProcessGroup(dist.ProcessGroup):
         """Broadcasts the bytes of a message from its sender."""
         (tensor,) = tensors
         if source == destination:
-            raise ValueError(f"rank {source} cannot send to itself")
+            raise InvalidArgumentError(f"rank {source} cannot send to itself")
+        root = self._world_rank(source)
+        self._world_rank(destination)
         process_set = self._pairs.set_of(source, destination)
         prefix = message_prefix(source, tag)
         try:
             buffer = _bytes_of(tensor)
-            call = submit_arguments([(buffer, buffer)], root=self._ranks[source])
+            with invalid_arguments():
+                call = submit_arguments([(buffer, buffer)], root=root)
         except Exception as error:
             refusals.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
             raise
@@ -388,15 +433,25 @@ class PerseusProcessGroup(dist.ProcessGroup):
             if self.rank() == destination:
                 _deal(buffer, [tensor])
 
-        return start(
+        work = start(
             OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
         )
+        work.source = source
+        return work
+
+    def _world_rank(self, rank: int) -> int:
+        if not 0 <= rank < len(self._ranks):
+            raise InvalidArgumentError(
+                f"the rank is {rank}; it must be one of the group's {len(self._ranks)}"
+            )
+        return self._ranks[rank]
 
     @contextlib.contextmanager
     def _refusing(self, kind: OperationKind, count: int = 1) -> Iterator[None]:
         """Wraps the preparation of `count` operations: an error makes all fail, on all ranks."""
         try:
-            yield
+            with invalid_arguments():
+                yield
         except Exception as error:
             refusals.refuse_unnamed(kind, _prefix(kind), count, self._set, error)
             raise
@@ -467,6 +522,15 @@ def _real(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
     if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
         raise ValueError(f"complex numbers cannot be reduced by {op.name.lower()}")
     return torch.view_as_real(tensor)
+
+
+def _check_parts(outputs: Tensors, parts: Tensors) -> None:
+    for output, part in zip(outputs, parts, strict=True):
+        if output.numel() != part.numel():
+            raise ValueError(
+                f"the output has {output.numel()} elements; it must have {part.numel()}, which is "
+                "a rank's part of the input"
+            )
 
 
 def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:

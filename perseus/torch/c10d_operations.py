@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from perseus.torch.c10d_errors import invalid_arguments
 from perseus.torch.c10d_threads import CallbackThreads
 from perseus_core import engine
 
@@ -137,7 +138,7 @@ class Operations:
         finish, self._finish = self._finish, None
         try:
             if self.error is None and finish is not None:
-                with _finishing(self.result):
+                with invalid_arguments(), _finishing(self.result):
                     finish(self._handles)
         except Exception as error:
             self.error = error

@@ -23,9 +23,8 @@ and tag are received in the order in which they were sent.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -37,12 +36,12 @@ import perseus_core
 from perseus.common.threads import share_processors
 from perseus.torch import c10d_sets, meeting
 from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
-from perseus.torch.c10d_errors import InvalidArgumentError, invalid_arguments
+from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
 from perseus.torch.c10d_memory import ResultPlace, joined
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
-from perseus_core import OperationKind, ReduceOp, names, opened_sets, refusals
+from perseus_core import OperationKind, ReduceOp, names, opened_sets
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
 
@@ -421,13 +420,9 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._world_rank(destination)
         process_set = self._pairs.set_of(source, destination)
         prefix = message_prefix(source, tag)
-        try:
+        with Refusing(OperationKind.BROADCAST, prefix, 1, process_set):
             buffer = _bytes_of(tensor)
-            with invalid_arguments():
-                call = submit_arguments([(buffer, buffer)], root=root)
-        except Exception as error:
-            refusals.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
-            raise
+            call = submit_arguments([(buffer, buffer)], root=root)
 
         def finish(_: list[int]) -> None:
             if self.rank() == destination:
@@ -446,15 +441,9 @@ class PerseusProcessGroup(dist.ProcessGroup):
             )
         return self._ranks[rank]
 
-    @contextlib.contextmanager
-    def _refusing(self, kind: OperationKind, count: int = 1) -> Iterator[None]:
+    def _refusing(self, kind: OperationKind, count: int = 1) -> Refusing:
         """Wraps the preparation of `count` operations: an error makes all fail, on all ranks."""
-        try:
-            with invalid_arguments():
-                yield
-        except Exception as error:
-            refusals.refuse_unnamed(kind, _prefix(kind), count, self._set, error)
-            raise
+        return Refusing(kind, _prefix(kind), count, self._set)
 
     def _start(
         self,
@@ -465,13 +454,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         work = start(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
         self._last_works.append(work)
-        if sum(tensor.numel() for tensor in result) <= _SMALL:
+        few = sum([tensor.numel() for tensor in result]) if len(result) != 1 else result[0].numel()
+        if few <= _SMALL:
             self._last_small_works.append(work)
         return work
 
 
-def _prefix(kind: OperationKind) -> str:
-    return f"c10d.{kind.name.lower()}"
+_PREFIXES = {kind: f"c10d.{kind.name.lower()}" for kind in OperationKind}
+_prefix = _PREFIXES.__getitem__
 
 
 def _create(options: Any, _: Any) -> PerseusProcessGroup:

@@ -11,11 +11,11 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 
-from perseus.torch.c10d_errors import invalid_arguments
+from perseus.torch.c10d_errors import as_invalid_argument
 from perseus.torch.c10d_threads import CallbackThreads
 from perseus_core import engine
 
@@ -53,7 +53,7 @@ class Operations:
         self._left = -1  # operations whose callbacks are still to come; -1: none was asked for
         self._future_lock = threading.Lock()
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
-        self._future_is_set = threading.Event()
+        self._future_is_set: threading.Event | None = None  # exists with the future
         self.ended = False
         self.error: Exception | None = None
 
@@ -73,7 +73,8 @@ class Operations:
             finally:
                 self._lock.release()
         # After wait(), DDP reads the value of the future without waiting for it.
-        return self._future is None or self._future_is_set.wait(deadline - time.monotonic())
+        is_set = self._future_is_set
+        return is_set is None or is_set.wait(deadline - time.monotonic())
 
     def poll(self) -> bool:
         """Returns whether the operations have ended."""
@@ -98,9 +99,10 @@ class Operations:
                 return self._future
             devices = list({tensor.device for tensor in self.result if tensor.is_cuda})
             future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
+            is_set = threading.Event()
             # This must be the first callback, as others may take long or wait for this work.
-            future.add_done_callback(lambda _: self._future_is_set.set())
-            self._future = future
+            future.add_done_callback(lambda _: is_set.set())
+            self._future, self._future_is_set = future, is_set
             if self.ended:
                 self._settle(future)
                 return future
@@ -138,10 +140,9 @@ class Operations:
         finish, self._finish = self._finish, None
         try:
             if self.error is None and finish is not None:
-                with invalid_arguments(), _finishing(self.result):
-                    finish(self._handles)
+                self._finish_with(finish)
         except Exception as error:
-            self.error = error
+            self.error = as_invalid_argument(error)
         for handle in self._handles:
             engine.release(handle)
         with self._future_lock:
@@ -149,6 +150,14 @@ class Operations:
             future = self._future
         if future is not None:
             callback_threads.run(functools.partial(self._settle, future))
+
+    def _finish_with(self, finish: Callable[[list[int]], None]) -> None:
+        for tensor in self.result:
+            if tensor.is_cuda:
+                with _finishing(tensor.device):
+                    finish(self._handles)
+                return
+        finish(self._handles)
 
     def _settle(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
         if self.error is None:
@@ -158,15 +167,11 @@ class Operations:
 
 
 @contextlib.contextmanager
-def _finishing(result: Sequence[torch.Tensor]) -> Iterator[None]:
+def _finishing(device: torch.device) -> Iterator[None]:
     """Wraps copies of results into tensors; every stream can use the tensors when it ends.
 
     The copies must not wait for the program's own work, which may be in the default stream.
     """
-    device = next((tensor.device for tensor in result if tensor.is_cuda), None)
-    if device is None:
-        yield
-        return
     streams = _copy_streams.by_device
     if device not in streams:
         streams[device] = torch.cuda.Stream(device)

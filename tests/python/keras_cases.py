@@ -633,10 +633,10 @@ def test_ranks_agree_on_a_step_though_some_have_no_local_layers(keras, hvd, grad
         shared = 2 if size() > 1 else 0
         x, y = own_rows(X).astype(np.float32), own_rows(Y).astype(np.float32)
         variables = list(model.trainable_variables)
-        gradients = [each * 1024.0 for each in gradients_of(model, x, y)]
+        gradients = gradients_of(model, x, y)
         for wrong in (False, True, False):
             before = model.get_weights()
-            mine = list(gradients)
+            mine = [each * 1024.0 for each in gradients]  # which may be reduced in place
             if rank() != size() - 1:
                 # The first layer is the last rank's alone.
                 mine, used = mine[2:], variables[2:]

@@ -1,62 +1,19 @@
 #include "transport/framed_link.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <utility>
+
+#include "transport/link_port.h"
 
 namespace perseus {
 namespace {
-
-constexpr uint64_t kMaxControlBytes = 64 << 20;
 
 void add(TrafficCounters::Counter& counter, uint64_t amount) {
   TrafficCounters::add(counter, amount);
 }
 
 }  // namespace
-
-// One channel's view of the link.
-class FramedLink::Port final : public FramePort {
- public:
-  Port(FramedLink& link, int index, bool control, bool data, bool express)
-      : index(index),
-        carries_control(control),
-        carries_data(data),
-        is_express(express),
-        link_(link) {}
-
-  bool next(Frame& frame, uint64_t room) override { return link_.next(*this, frame, room); }
-  void sent(const Frame& frame) override { link_.sent(*this, frame); }
-  bool arrived(const FrameHeader& header, const std::byte* data, Lease lease) override {
-    return link_.arrived(*this, header, data, std::move(lease));
-  }
-  std::byte* target(const FrameHeader& header) override {
-    if (link_.is_over() || header.kind() != FrameHeader::kData) return nullptr;
-    if (!link_.check(*this, header).is_ok()) return nullptr;
-    return link_.inbox_.target(header);
-  }
-  bool landed(const FrameHeader& header) override {
-    add(link_.environment_.counters.frames_received, 1);
-    link_.inbox_.landed(header);
-    return !link_.is_over();
-  }
-  bool awaits_data() const override {
-    // Once either side has begun to leave, the peer's goodbye is still to come.
-    return carries_data && !goodbye_received &&
-           (!link_.inbox_.is_empty() || link_.state_ == State::kClosing || link_.has_any_goodbye());
-  }
-  uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
-  void failed(const Status& why) override { link_.channel_failed(*this, why); }
-
-  const int index;
-  const bool carries_control, carries_data, is_express;
-  std::unique_ptr<Channel> channel;
-  int32_t last_priority = INT32_MAX;  // of the last data that the channel has taken
-  bool goodbye_handed = false, goodbye_sent = false, goodbye_received = false;
-
- private:
-  FramedLink& link_;
-};
 
 FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_name,
                        int control_channels, bool has_data_channel)
@@ -66,6 +23,7 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       control_channels_(control_channels),
       place_(environment.priorities.add(*this)),
       sends_(environment.loop),
+      controls_(environment.buffers),
       inbox_(environment.loop, environment.buffers) {
   for (int i = 0; i < control_channels; ++i) {
     ports_.push_back(std::make_unique<Port>(*this, i, i == 0, !has_data_channel, is_express(i)));
@@ -118,20 +76,7 @@ void FramedLink::request_connection() {
 
 void FramedLink::send_control(std::span<const std::byte> message) {
   if (is_over() || state_ == State::kClosing) return;
-  if (message.size() > kMaxControlBytes) {
-    fail(Status::internal("a control message of " + std::to_string(message.size()) +
-                          " bytes is beyond the bound of " + std::to_string(kMaxControlBytes)));
-    return;
-  }
-  ControlMessage control;
-  control.data = environment_.buffers.take(message.size());
-  if (!control.data) {
-    fail(Status::out_of_memory("no memory for a control message"));
-    return;
-  }
-  control.length = static_cast<uint32_t>(message.size());
-  if (!message.empty()) std::memcpy(control.data.data(), message.data(), message.size());
-  controls_.push_back(std::move(control));
+  if (const Status queued = controls_.push(message); !queued.is_ok()) return fail(queued);
   request_connection();
   if (ports_[0]->channel) ports_[0]->channel->kick();
 }
@@ -154,7 +99,7 @@ std::span<const std::unique_ptr<FramedLink::Port>> FramedLink::streams() const {
 bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (is_over() || port.goodbye_handed) return false;
   room = std::min(room, environment_.frame_bytes);
-  if (port.carries_control && next_control(frame, room)) return true;
+  if (port.carries_control && controls_.next(frame, room)) return true;
   if (may_carry_data(port) && sends_.next(frame, room)) {
     port.last_priority = frame.transfer->priority;
     report_priority();
@@ -187,21 +132,6 @@ void FramedLink::report_priority() {
   environment_.priorities.set(place_, sending ? sends_.priority() : LinkPriorities::kNone);
 }
 
-bool FramedLink::next_control(Frame& frame, uint64_t room) {
-  if (control_next_ == controls_.size()) return false;
-  ControlMessage& control = controls_[control_next_];
-  const uint64_t length = std::min<uint64_t>(control.length - control.handed, room);
-  frame = {};
-  frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kControl;
-  frame.header.length = static_cast<uint32_t>(length);
-  frame.header.size = control.length;
-  frame.header.offset = control.handed;
-  frame.data = control.data.data() + control.handed;
-  control.handed += static_cast<uint32_t>(length);
-  if (control.handed == control.length) ++control_next_;
-  return true;
-}
-
 void FramedLink::sent(Port& port, const Frame& frame) {
   if (is_over()) return;
   TrafficCounters& counters = environment_.counters;
@@ -212,14 +142,9 @@ void FramedLink::sent(Port& port, const Frame& frame) {
       sends_.sent(frame);
       return;
     case FrameHeader::kControl:
-      if (frame.header.offset + frame.header.length != frame.header.size) return;
+      if (!controls_.sent(frame)) return;
       add(counters.control_messages_sent, 1);
       add(counters.control_bytes_sent, frame.header.size);
-      controls_[control_head_++].data = Buffer();
-      if (control_head_ == controls_.size()) {
-        controls_.clear();
-        control_head_ = control_next_ = 0;
-      }
       return;
     case FrameHeader::kGoodbye:
       port.goodbye_sent = true;
@@ -228,27 +153,10 @@ void FramedLink::sent(Port& port, const Frame& frame) {
   }
 }
 
-Status FramedLink::check(const Port& port, const FrameHeader& header) const {
-  const uint32_t kind = header.kind();
-  const bool known = (header.magic_and_kind & ~0xffu) == FrameHeader::kMagic &&
-                     (kind == FrameHeader::kData || kind == FrameHeader::kGoodbye ||
-                      (kind == FrameHeader::kControl && port.carries_control));
-  const bool bounded = header.length <= environment_.chunk_bytes && header.offset <= header.size &&
-                       header.length <= header.size - header.offset &&
-                       (kind != FrameHeader::kControl || header.size <= kMaxControlBytes);
-  // Only an empty message has a frame without bytes; any other such frame would make no progress.
-  const bool moves = header.length != 0 || header.size == 0;
-  if (known && bounded && moves) return Status::ok();
-  return Status::internal("received a malformed frame (kind " + std::to_string(kind) + ", length " +
-                          std::to_string(header.length) + ", offset " +
-                          std::to_string(header.offset) + " of " + std::to_string(header.size) +
-                          ")");
-}
-
 bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte* data,
                          Lease lease) {
   if (is_over()) return false;
-  Status status = check(port, header);
+  Status status = port.check(header);
   if (status.is_ok()) {
     add(environment_.counters.frames_received, 1);
     bool held = false;
@@ -266,28 +174,13 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
 }
 
 Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* data) {
-  TrafficCounters& counters = environment_.counters;
-  if (header.offset != control_got_) {
-    return Status::internal("parts of a control message arrived out of order");
-  }
-  if (header.length != header.size) {
-    if (header.offset == 0) control_in_ = environment_.buffers.take(header.size);
-    if (!control_in_ || control_in_.capacity() < header.size) {
-      return Status::out_of_memory("no memory for a control message of " +
-                                   std::to_string(header.size) + " bytes");
-    }
-    std::memcpy(control_in_.data() + header.offset, data, header.length);
-    control_got_ += header.length;
-    if (control_got_ != header.size) return Status::ok();
-    data = control_in_.data();
-    control_got_ = 0;
-  }
-  add(counters.control_messages_received, 1);
-  add(counters.control_bytes_received, header.size);
   // Keeps the message until the observer has returned, even if that fails the link.
-  const Buffer whole = std::move(control_in_);
-  control_in_ = Buffer();
-  environment_.observer.link_control(peer(), {data, header.size});
+  std::optional<ControlMessages::Arrived> message;
+  PERSEUS_RETURN_IF_ERROR(controls_.arrived(header, data, message));
+  if (!message) return Status::ok();
+  add(environment_.counters.control_messages_received, 1);
+  add(environment_.counters.control_bytes_received, message->bytes.size());
+  environment_.observer.link_control(peer(), message->bytes);
   return Status::ok();
 }
 
@@ -375,7 +268,6 @@ void FramedLink::end(State state, const Status& why) {
   sends_.clear(why);
   report_priority();
   controls_.clear();
-  control_head_ = control_next_ = 0;
   if (state == State::kLeft) {
     inbox_.fail_posted(why);
   } else {

@@ -27,6 +27,7 @@
 #include "base/event_loop.h"
 #include "base/status.h"
 #include "transport/channel.h"
+#include "transport/control_messages.h"
 #include "transport/inbox.h"
 #include "transport/link.h"
 #include "transport/link_priorities.h"
@@ -116,18 +117,12 @@ class FramedLink final : public Link, private PriorityListener {
  private:
   enum class State { kOpen, kClosing, kLeft, kFailed, kClosed };
   class Port;
-  struct ControlMessage {
-    Buffer data;
-    uint32_t length = 0;
-    uint32_t handed = 0;
-  };
 
   void start_send(Transfer& transfer) override;
   void start_receive(Transfer& transfer) override;
   void on_lower_priority() override;
 
   bool next(Port& port, Frame& frame, uint64_t room);
-  bool next_control(Frame& frame, uint64_t room);
   // The channels that carry data, without the express channel.
   std::span<const std::unique_ptr<Port>> streams() const;
   // Returns whether the next data may go to this port.
@@ -138,7 +133,6 @@ class FramedLink final : public Link, private PriorityListener {
   void report_priority();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
-  Status check(const Port& port, const FrameHeader& header) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
   // Returns whether the peer has said goodbye on any channel.
   bool has_any_goodbye() const;
@@ -161,15 +155,8 @@ class FramedLink final : public Link, private PriorityListener {
   std::vector<std::unique_ptr<Port>> ports_;
 
   SendQueue sends_;
+  ControlMessages controls_;
   Inbox inbox_;
-
-  // Control messages not yet sent: [control_head_, end). Channels have taken those before
-  // control_next_.
-  std::vector<ControlMessage> controls_;
-  size_t control_head_ = 0, control_next_ = 0;
-  // A control message of several frames, as far as it has arrived.
-  Buffer control_in_;
-  uint64_t control_got_ = 0;
 };
 
 }  // namespace perseus

@@ -9,6 +9,10 @@
 namespace perseus {
 namespace {
 
+// How long the peer may take to explain why it ends a connection. A process that has died closes
+// all of them at once, and nobody waits.
+constexpr std::chrono::milliseconds kExplained{200};
+
 void add(TrafficCounters::Counter& counter, uint64_t amount) {
   TrafficCounters::add(counter, amount);
 }
@@ -24,7 +28,9 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       place_(environment.priorities.add(*this)),
       sends_(environment.loop),
       controls_(environment.buffers),
-      inbox_(environment.loop, environment.buffers) {
+      inbox_(environment.loop, environment.buffers),
+      arrivals_(environment.loop, environment.silence, *this),
+      verdict_(environment.loop) {
   for (int i = 0; i < control_channels; ++i) {
     ports_.push_back(std::make_unique<Port>(*this, i, i == 0, !has_data_channel, is_express(i)));
   }
@@ -42,6 +48,8 @@ bool FramedLink::has_channel(int index) const { return ports_[index]->channel !=
 void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
   Port& port = *ports_[index];
   port.channel = std::move(channel);
+  port.has_marks = port.channel->kind() == Channel::Kind::kTcp;
+  if (port.has_marks) arrivals_.add_channel(index);
   ++attached_;
   port.channel->start();
   report_priority();
@@ -64,7 +72,9 @@ void FramedLink::start_receive(Transfer& transfer) {
   if (is_over()) {
     inbox_.post_last(transfer, end_status_);
   } else {
+    transfer.turn = arrivals_.turn();
     inbox_.post(transfer);
+    arrivals_.watch();
     request_connection();
   }
 }
@@ -98,9 +108,13 @@ std::span<const std::unique_ptr<FramedLink::Port>> FramedLink::streams() const {
 
 bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (is_over() || port.goodbye_handed) return false;
+  if (!last_words_.empty()) return next_last_words(port, frame);
+  if (port.next_mark(frame, marks_requested_)) return true;
+  if (port.carries_control && next_mark_request(frame)) return true;
   room = std::min(room, environment_.frame_bytes);
   if (port.carries_control && controls_.next(frame, room)) return true;
   if (may_carry_data(port) && sends_.next(frame, room)) {
+    port.data_taken(frame.header);
     port.last_priority = frame.transfer->priority;
     report_priority();
     return true;
@@ -137,6 +151,9 @@ void FramedLink::sent(Port& port, const Frame& frame) {
   TrafficCounters& counters = environment_.counters;
   add(counters.frames_sent, 1);
   switch (frame.header.kind()) {
+    case FrameHeader::kMark:
+    case FrameHeader::kMarkRequest:
+    case FrameHeader::kBreakOff: return;
     case FrameHeader::kData:
       add(counters.data_bytes_sent[static_cast<int>(port.channel->kind())], frame.header.length);
       sends_.sent(frame);
@@ -162,14 +179,26 @@ bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte*
     bool held = false;
     switch (header.kind()) {
       case FrameHeader::kData:
+        if (!port.count_arrived(header)) {
+          fail_unmarked(port);
+          return false;
+        }
         status = inbox_.arrived(header, data, std::move(lease), held);
         if (held) add(environment_.counters.unexpected_frames, 1);
         break;
       case FrameHeader::kControl: status = control_arrived(header, data); break;
       case FrameHeader::kGoodbye: goodbye_arrived(port); break;
+      case FrameHeader::kMark:
+        port.mark_arrived();
+        arrivals_.marked(port.index, header.number());
+        break;
+      case FrameHeader::kMarkRequest: marks_requested(header.number()); break;
+      case FrameHeader::kBreakOff:
+        end_lost(Status::blaming_nobody({reinterpret_cast<const char*>(data), header.length}));
+        break;
     }
   }
-  if (!status.is_ok()) fail(status);
+  if (!status.is_ok()) not_accepted(port, status);
   return !is_over();
 }
 
@@ -201,14 +230,18 @@ void FramedLink::goodbye_arrived(Port& port) {
 }
 
 void FramedLink::channel_failed(Port& port, const Status& why) {
-  if (is_over()) return;
+  if (is_over() || !last_words_.empty()) return;
   if (port.goodbye_received && state_ == State::kOpen) {
     // The peer has said goodbye on this channel; on the others the goodbye is on its way, or they
     // will fail too.
     port.channel->close();
     return;
   }
-  fail(why);
+  const bool may_be_explained = port.has_marks && !port.carries_control && has_channel(0) &&
+                                why.code() == StatusCode::kAborted;
+  if (!may_be_explained) return fail(why);
+  port.channel->close();
+  if (!verdict_.is_set()) verdict_.set(Clock::now() + kExplained, [this, why] { fail(why); });
 }
 
 void FramedLink::close() {
@@ -242,26 +275,31 @@ void FramedLink::abort(const Status& why) {
 }
 
 void FramedLink::fail(const Status& why) {
+  const bool is_own_exhaustion = why.code() == StatusCode::kOutOfMemory;
+  end_lost(is_own_exhaustion
+               ? Status::without(environment_.rank, environment_.rank_name +
+                                                        " cannot keep a connection to " +
+                                                        peer_name_ + ": " + why.message())
+               : Status::without(peer(), "lost " + peer_name_ + ": " + why.message()));
+}
+
+void FramedLink::end_lost(const Status& why) {
   if (is_over()) return;
   const bool was_closing = state_ == State::kClosing;
-  const bool is_own_exhaustion = why.code() == StatusCode::kOutOfMemory;
-  const Status status =
-      is_own_exhaustion ? Status::without(environment_.rank, environment_.rank_name +
-                                                                 " cannot keep a connection to " +
-                                                                 peer_name_ + ": " + why.message())
-                        : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
-  end(State::kFailed, status);
+  end(State::kFailed, why);
   // A rank that is leaving anyway need not hear of it.
   if (was_closing) {
     environment_.observer.link_closed(peer());
   } else {
-    environment_.observer.link_lost(peer(), status);
+    environment_.observer.link_lost(peer(), why);
   }
 }
 
 void FramedLink::end(State state, const Status& why) {
   state_ = state;
   end_status_ = why;
+  arrivals_.stop();
+  verdict_.cancel();
   for (auto& port : ports_) {
     if (port->channel) port->channel->close();
   }

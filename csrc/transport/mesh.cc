@@ -62,6 +62,7 @@ Status MeshImpl::open(const Settings& settings, Bootstrap& bootstrap) {
   PERSEUS_RETURN_IF_ERROR(connector_.open(settings, bootstrap));
   environment_.rank = topology().rank;
   environment_.rank_name = topology().name(topology().rank);
+  environment_.silence = std::chrono::seconds(settings.peer_timeout);
   links_.resize(topology().size);
   const bool may_share =
       settings.transport == TransportChoice::kAuto || settings.transport == TransportChoice::kShm;
@@ -92,6 +93,14 @@ bool MeshImpl::is_connected(int peer) const {
 
 bool MeshImpl::has_left(int peer) const {
   return links_[peer] != nullptr && links_[peer]->has_left();
+}
+
+std::vector<int> MeshImpl::awaited_peers() const {
+  std::vector<int> peers;
+  for (const auto& link : links_) {
+    if (link != nullptr && link->awaits_data()) peers.push_back(link->peer());
+  }
+  return peers;
 }
 
 void MeshImpl::send_control(int peer, std::span<const std::byte> message) {
@@ -157,7 +166,13 @@ void MeshImpl::link_control(int peer, std::span<const std::byte> message) {
 
 void MeshImpl::link_lost(int peer, const Status& why) {
   connector_.stop_waiting(peer);
-  post_if_alive([this, why] { listener_->on_rank_lost(why.peer(), why); });
+  post_if_alive([this, peer, why] {
+    if (why.peer() == Status::kNobody) {
+      listener_->on_connection_disturbed(peer, why);
+    } else {
+      listener_->on_rank_lost(why.peer(), why);
+    }
+  });
 }
 
 void MeshImpl::link_closed(int peer) {

@@ -28,6 +28,7 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
   bool needs_one_thread() const override { return connector_.uses_fabric(); }
   bool is_connected(int peer) const override;
   bool has_left(int peer) const override;
+  std::vector<int> awaited_peers() const override;
   void send_control(int peer, std::span<const std::byte> message) override;
   void set_chunk(uint64_t bytes) override;
   void set_connections(int number) override;

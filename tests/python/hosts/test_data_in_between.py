@@ -204,6 +204,44 @@ def test_a_stall_is_not_blamed_on_a_rank_whose_data_is_held_back(hosts: Hosts) -
     assert re.search(r"and waits for data from rank \d", result.stderr), result.stderr
 
 
+class OldLength:
+    """Gives the length of the first call's object once more in the second."""
+
+    def __init__(self) -> None:
+        self.first: dict[int, bytes] = {}
+
+    def __call__(self, frame: Frame) -> bytes:
+        is_length = frame.kind == DATA and len(frame.data) == 40 + 24
+        if not is_length:
+            return frame.data
+        length = self.first.setdefault(frame.connection.caller ^ frame.to, frame.data[40:])
+        return frame.data[:40] + length
+
+
+OBJECTS = """
+import perseus_core as core
+from perseus.common.objects import broadcast_object
+from perseus.common.process_sets import global_process_set as world
+core.init()
+for length in (1000, 3000):
+    try:
+        found = broadcast_object("x" * length if core.rank() == 0 else None, 0, "state", world)
+        assert len(found) == length
+        print("well", length)
+    except core.HorovodInternalError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_older_length_of_an_object_is_not_blamed_on_the_script(hosts: Hosts, ranks: int) -> None:
+    with proxied("plain", OldLength()):
+        result = hosts.run_script(PLACES[ranks], OBJECTS)
+    assert result.stdout.count("well 1000") == ranks, result.stdout
+    told = "AbortedError .*the length of broadcast_object 'state': what has come from rank 0"
+    assert len(re.findall(told, result.stdout)) == ranks, result.stdout
+
+
 def test_the_other_frames_are_seen(hosts: Hosts) -> None:
     """Otherwise the tests above would show nothing."""
     seen: set[int] = set()

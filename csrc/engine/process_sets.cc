@@ -283,6 +283,16 @@ std::set<int> ProcessSets::awaited_peers() const {
   return awaited;
 }
 
+const Operation* ProcessSets::longest_under_way() const {
+  const Operation* longest = nullptr;
+  for (const auto& [id, set] : sets_) {
+    const Operation* running = wiring_.executor.find_running(id);
+    if (running == nullptr) continue;
+    if (longest == nullptr || running->submitted_at < longest->submitted_at) longest = running;
+  }
+  return longest;
+}
+
 bool ProcessSets::awaits(int peer) const {
   return std::ranges::any_of(sets_, [&](const auto& entry) {
     const ProcessSet& set = *entry.second;

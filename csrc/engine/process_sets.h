@@ -59,6 +59,9 @@ class ProcessSets {
 
   // Returns the neighbours that this rank waits for, in any set, and that have not left.
   std::set<int> awaited_peers() const;
+  // Returns the operation that was agreed on and is not done, whose submission is longest ago, or
+  // null.
+  const Operation* longest_under_way() const;
   // Returns whether something is under way here that the peer takes part in.
   bool awaits(int peer) const;
 

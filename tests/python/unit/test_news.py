@@ -103,15 +103,17 @@ def test_a_helper_that_speaks_first_does_not_keep_its_rank_from_being_heard(tmp_
     assert "rank 1 on host localhost: given up on by all others" in done.stderr
 
 
-def test_a_child_that_writes_without_end_keeps_no_job_from_ending() -> None:
+@pytest.mark.parametrize("words", ["junk", "f" * 32 + " met 0 1"])
+def test_a_child_that_writes_without_end_keeps_no_job_from_ending(words: str) -> None:
     floods = """
 import os, socket
 news = socket.socket(fileno=int(os.environ["PERSEUS_NEWS_FD"]))
 while os.fork() == 0:
     os.setsid()
-    while True: news.send(b"met " + os.environ["PERSEUS_RANK"].encode())
+    while True: news.send(b"WORDS")
 os._exit(3)
 """
+    floods = floods.replace("WORDS", words)
     command = [*LAUNCHER, sys.executable, "-S", "-c", floods]
     assert subprocess.run(command, capture_output=True, timeout=30).returncode == 3
 

@@ -267,6 +267,12 @@ class Rendezvous:
     def left_out(self) -> list[int]:
         """Returns the launched ranks that survivors have gone on without."""
 
+    def has_met(self, world: str, ranks: Sequence[int]) -> bool:
+        """Returns whether these launched ranks have met, in this order, in a world of this name.
+
+        Only the engines of a world know its name, with which they begin what they report.
+        """
+
     def __enter__(self) -> Rendezvous: ...
     def __exit__(
         self,

@@ -5,10 +5,10 @@
 //
 // PERSEUS_RANK_HELD_BY in the environment of the process and its descendants says which process
 // holds which rank of which job. Processes that were forked before, such as those of a pool, learn
-// it from a page of memory that all share which were forked since the library was loaded. A process
+// it from a lock on a file that all share which were forked since the library was loaded. A process
 // whose parent has not called init may take the rank: the launcher may have started a shell or
 // another program that runs the script. So may a process that was started after its parent has shut
-// down.
+// down; but it cannot keep its parent from coming back.
 #pragma once
 
 #include "base/status.h"

@@ -67,7 +67,8 @@ class RendezvousServer::Service final : private FdHandler {
         size_(static_cast<uint32_t>(size)),
         secret_(std::move(secret)),
         loop_(std::chrono::microseconds(0)),
-        worlds_(loop_, size_, std::move(launched)) {}
+        met_(secret_),
+        worlds_(loop_, size_, std::move(launched), met_) {}
 
   Status listen() {
     PERSEUS_RETURN_IF_ERROR(loop_.status());
@@ -87,7 +88,7 @@ class RendezvousServer::Service final : private FdHandler {
 
   uint16_t port() const { return port_; }
 
-  // Any thread, as are the next two.
+  // Any thread, as are the next three.
   void add(Socket listener) {
     // A function that is posted must be copyable.
     auto shared = std::make_shared<Socket>(std::move(listener));
@@ -98,6 +99,7 @@ class RendezvousServer::Service final : private FdHandler {
   }
 
   std::vector<int> left_out() const { return worlds_.left_out(); }
+  const MetWorlds& met() const { return met_; }
 
   void note_ended(uint32_t rank, std::string how) {
     loop_.post(
@@ -123,6 +125,7 @@ class RendezvousServer::Service final : private FdHandler {
   EventLoop loop_;
   CallerPool<Connection> unauthenticated_{kMaxUnauthenticated};
   std::map<const Connection*, std::unique_ptr<Connection>> members_;
+  MetWorlds met_;
   WorldTable worlds_;
   int warnings_ = 0;
   std::thread thread_;
@@ -393,6 +396,10 @@ Status RendezvousServer::also_listen(const std::vector<std::string>& addresses, 
 }
 
 std::vector<int> RendezvousServer::left_out() const { return service_->left_out(); }
+
+bool RendezvousServer::has_met(const std::string& world, const std::vector<int>& ranks) const {
+  return service_->met().has(world, ranks);
+}
 
 void RendezvousServer::note_ended(int rank, std::string how) {
   service_->note_ended(static_cast<uint32_t>(rank), std::move(how));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/settings.h"
+#include "bootstrap/launcher_sockets.h"
 #include "bootstrap/rank_holder.h"
 #include "capi/checked_submission.h"
 #include "codec/codec.h"
@@ -103,9 +104,15 @@ Status Process::init(const std::vector<int>& ranks) {
   if (engine() != nullptr) return {};
   // Before anything that the other ranks could hear of.
   PERSEUS_RETURN_IF_ERROR(take_rank());
+  hold_launcher_sockets();
   const Status joined = join(ranks);
-  if (!joined.is_ok() && engine() == nullptr) give_back_rank();
+  if (!joined.is_ok() && engine() == nullptr) give_rank_back();
   return joined;
+}
+
+void Process::give_rank_back() {
+  hand_on_launcher_sockets();
+  give_back_rank();
 }
 
 Status Process::join(const std::vector<int>& ranks) {
@@ -156,7 +163,7 @@ Status Process::shutdown(const std::string& why) {
   if (leaving == nullptr) return {};
   leaving->shutdown(why);
   timeline.stop();
-  give_back_rank();
+  give_rank_back();
   return {};
 }
 

@@ -43,6 +43,7 @@ class Process {
 
   // Init, with the rank taken.
   Status join(const std::vector<int>& ranks);
+  void give_rank_back();
 
   std::mutex lifecycle_;  // one init or shutdown at a time
   mutable std::mutex engine_mutex_;

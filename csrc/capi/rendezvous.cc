@@ -56,6 +56,12 @@ int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* r
   return count;
 }
 
+int32_t perseus_rendezvous_has_met(perseus_rendezvous_t* rendezvous, const char* world,
+                                   const int32_t* ranks, int32_t count) {
+  if (rendezvous == nullptr || world == nullptr || count < 0) return -1;
+  return rendezvous->server->has_met(world, {ranks, ranks + count}) ? 1 : 0;
+}
+
 void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous) { delete rendezvous; }
 
 }  // extern "C"

@@ -85,7 +85,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
       loop_, *mesh_, names_,
       RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_,
                  mesh_->shares_all_memory() ? nullptr : &mesh_->world_key()});
-  tell_launcher_who_met(topology());
+  parts_->blame.tell_launcher_who_met();
   return {};
 }
 

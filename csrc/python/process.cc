@@ -135,6 +135,11 @@ class Rendezvous {
     return ranks;
   }
 
+  bool has_met(const std::string& world, const std::vector<int32_t>& ranks) const {
+    const auto count = static_cast<int32_t>(ranks.size());
+    return perseus_rendezvous_has_met(rendezvous_, world.c_str(), ranks.data(), count) == 1;
+  }
+
   void stop() {
     perseus_rendezvous_t* rendezvous = std::exchange(rendezvous_, nullptr);
     if (!rendezvous) return;
@@ -212,6 +217,7 @@ void bind_process(py::module_& module) {
       .def_property_readonly("port", &Rendezvous::port)
       .def("note_ended", &Rendezvous::note_ended, py::arg("rank"), py::arg("how") = "")
       .def("left_out", &Rendezvous::left_out)
+      .def("has_met", &Rendezvous::has_met, py::arg("world"), py::arg("ranks"))
       .def("stop", &Rendezvous::stop)
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](Rendezvous& self, const py::args&) { self.stop(); });

@@ -599,6 +599,11 @@ PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t*
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
                                                 int32_t capacity);
+/** Returns 1 if these launched ranks have met, in this order, in a world of this name; 0 if not; -1
+ * without a rendezvous. Only the engines of a world know its name, with which they begin what they
+ * report to their launcher. */
+PERSEUS_API int32_t perseus_rendezvous_has_met(perseus_rendezvous_t* rendezvous, const char* world,
+                                               const int32_t* ranks, int32_t count);
 /** Stops serving. Ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 

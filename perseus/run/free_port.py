@@ -17,8 +17,8 @@ _FIRST = 1024  # below it, ports are root's
 _LAST = 65535
 #: Linux' own choice, where it cannot be read.
 _ASSIGNED = range(32768, 61000)
-#: Below them are those of many services.
-_FIRST_FOR_RANK_0 = 15000
+#: Below them are those of many services; above them there is room for those that count from it.
+_FOR_RANK_0 = range(15000, 65000)
 
 
 def assigned_ports() -> range:
@@ -30,10 +30,10 @@ def assigned_ports() -> range:
     return _ASSIGNED
 
 
-def other_ports(first: int = _FIRST) -> Iterator[int]:
-    """Yields each port from `first` on that the system does not assign, from a random one on."""
+def other_ports() -> Iterator[int]:
+    """Yields each port above 1023 that the system does not assign, from a random one on."""
     assigned = assigned_ports()
-    ports = [port for port in range(first, _LAST + 1) if port not in assigned]
+    ports = [port for port in range(_FIRST, _LAST + 1) if port not in assigned]
     begin = random.randrange(len(ports)) if ports else 0
     yield from ports[begin:] + ports[:begin]
 
@@ -48,7 +48,8 @@ def secret_port(*, here: bool) -> int:
       here: rank 0 is on this machine, so the port is one that is free now.
     """
     assigned = assigned_ports()
-    ports = [port for port in range(_FIRST_FOR_RANK_0, _LAST + 1) if port not in assigned]
+    # Another machine may assign others than this one.
+    ports = [port for port in _FOR_RANK_0 if port not in assigned and port not in _ASSIGNED]
     for _ in range(1000):
         port = secrets.choice(ports or assigned)
         if not here or _is_free(port):

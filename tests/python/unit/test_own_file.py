@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perseus.run.output import remove_older
 from perseus.run.own_file import open_to_read, open_to_write
 
 STRANGER = 65533
@@ -153,6 +154,16 @@ def test_what_lies_where_the_ranks_output_goes_ends_no_job(tmp_path: Path, kind:
         why = "a pipe that nobody reads" if is_pipe else f"a symbolic link of user {STRANGER}"
         assert why in done.stderr
     assert (precious / "stdout").read_text() == "precious"
+
+
+def test_what_an_older_job_has_left_is_not_removed_through_a_link(tmp_path: Path) -> None:
+    for name in ("precious", "output/rank.1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "stdout").touch()
+    (tmp_path / "output/rank.0").symlink_to(tmp_path / "precious")
+    remove_older(tmp_path / "output")
+    assert (tmp_path / "precious/stdout").exists()
+    assert not (tmp_path / "output/rank.1").exists()
 
 
 def test_a_socket_is_no_place_for_output(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_server.h"
 #include "bootstrap/single_bootstrap.h"
+#include "bootstrap/spare_ports.h"
 #include "mpi/mpi_library.h"
 #include "mpi/mpi_process.h"
 #include "observe/log.h"
@@ -128,10 +129,8 @@ Status prepare_to_meet(LaunchEnvironment& launch, const Settings& settings, int 
   if (!launch.serves) return Status::ok();
   const Result<uint16_t> port = ensure_rendezvous_served(launch, settings.interfaces);
   if (!port.is_ok()) return port.status();
-  if (launch.any_port && has_meeting_board()) {
-    launch.rendezvous = {{launch.rendezvous[0].host, port.value()}};
-    leave_meeting_port(generation, port.value());
-  }
+  launch.rendezvous = {{launch.rendezvous[0].host, port.value()}};
+  if (launch.any_port && has_meeting_board()) leave_meeting_port(generation, port.value());
   return Status::ok();
 }
 
@@ -141,6 +140,7 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment lau
                                                            int generation) {
   const milliseconds time_out = seconds(settings.start_timeout);
   const Clock::time_point deadline = Clock::now() + time_out;
+  add_spare_ports(launch);
   PERSEUS_RETURN_IF_ERROR(prepare_to_meet(launch, settings, generation, deadline));
   Result<int> place = place_in_world(ranks, launch.rank, launch.size);
   if (!place.is_ok()) return place.status();

@@ -136,7 +136,11 @@ Status Process::join(const std::vector<int>& ranks) {
   if (!engine.is_ok()) return engine.status();
   if (!timeline_path.empty() && timeline_path != "DYNAMIC" &&
       engine.value()->topology().rank == 0) {
-    PERSEUS_RETURN_IF_ERROR(timeline.start(timeline_path, mark_cycles));
+    const Status started = timeline.start(timeline_path, mark_cycles);
+    if (!started.is_ok()) {
+      PERSEUS_LOG(kWarning, "PERSEUS_TIMELINE: " << started.message()
+                                                 << "; the job goes on without a timeline");
+    }
   }
   {
     std::lock_guard lock(engine_mutex_);

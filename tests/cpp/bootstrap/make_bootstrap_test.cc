@@ -11,6 +11,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/rendezvous_server.h"
+#include "bootstrap/spare_ports.h"
 
 namespace perseus {
 namespace {
@@ -146,6 +147,36 @@ TEST(MakeBootstrap, UnderTorchrunRanksMeetThoughPortsAreTaken) {
     auto bootstrap = make_bootstrap(Settings(), {}, 0);
     EXPECT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   }
+}
+
+LaunchEnvironment torchrun_of_two_hosts(const std::string& secret) {
+  LaunchEnvironment launch;
+  launch.rank_0_serves = true;
+  launch.any_port = true;
+  launch.secret = secret;
+  launch.rendezvous = {{"h1", 29502}, {"h1", 29504}};
+  return launch;
+}
+
+TEST(MakeBootstrap, SparePortsFollowFromTheSecretAlone) {
+  LaunchEnvironment one = torchrun_of_two_hosts(kLaunchSecret);
+  LaunchEnvironment same = one;
+  LaunchEnvironment other = torchrun_of_two_hosts("another secret");
+  for (LaunchEnvironment* launch : {&one, &same, &other}) add_spare_ports(*launch);
+  ASSERT_EQ(one.rendezvous.size(), 4U);
+  for (size_t i = 2; i < one.rendezvous.size(); ++i) {
+    EXPECT_EQ(to_string(one.rendezvous[i]), to_string(same.rendezvous[i]));
+    EXPECT_NE(one.rendezvous[i].port, other.rendezvous[i].port);
+    EXPECT_GE(one.rendezvous[i].port, 15000);
+    EXPECT_LT(one.rendezvous[i].port, 31000);
+  }
+}
+
+TEST(MakeBootstrap, WhereTheUserHasNamedAPortThereAreNoSpareOnes) {
+  LaunchEnvironment launch = torchrun_of_two_hosts(kLaunchSecret);
+  launch.any_port = false;
+  add_spare_ports(launch);
+  EXPECT_EQ(launch.rendezvous.size(), 2U);
 }
 
 TEST(MakeBootstrap, UnderTorchrunTheEndOfRankZeroIsNamed) {

@@ -12,10 +12,8 @@ from keras_cases import (
     assert_equal_on_all_ranks,
     assert_weights,
     fit,
-    hybrid_model,
     is_keras_3,
     kinds,
-    local_weights,
     make_model,
     make_optimizer,
     number,
@@ -24,6 +22,7 @@ from keras_cases import (
     size,
     slots,
 )
+from keras_local_cases import hybrid_model, local_weights
 
 
 def model_of_rank(keras, hvd, of_rank, kind="sgd"):

@@ -32,6 +32,7 @@ from keras_cases import (
     size,
     whole_batch,
 )
+from keras_local_cases import *  # noqa: F403
 
 import perseus.keras
 import perseus.tensorflow.keras

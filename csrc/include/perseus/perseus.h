@@ -216,7 +216,7 @@ PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
  * Operations that the members have agreed on still complete on all of them. All other operations of
  * the set fail: on this rank with PERSEUS_INVALID_ARGUMENT, on the others with PERSEUS_ABORTED. If
  * this rank is in a round of agreement, the call blocks until that round has ended, but for at most
- * 1 s. */
+ * 1 s. It does not matter whether other members have closed the set, have left or are lost. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
 /** Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);

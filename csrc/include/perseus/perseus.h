@@ -77,7 +77,10 @@ enum perseus_reduce_op {
   PERSEUS_ADASUM = 2,
   PERSEUS_MIN = 3,
   PERSEUS_MAX = 4,
-  PERSEUS_PRODUCT = 5
+  PERSEUS_PRODUCT = 5,
+  PERSEUS_BITWISE_AND = 6, /**< this and the next: of integers and bool */
+  PERSEUS_BITWISE_OR = 7,
+  PERSEUS_BITWISE_XOR = 8
 };
 
 /** The kind of an operation. */
@@ -283,7 +286,7 @@ typedef struct {
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
   perseus_reduce_op_t reduce_op; /**< ALLREDUCE: any, ADASUM of floating types;
-                                    REDUCESCATTER: SUM, AVERAGE */
+                                    REDUCESCATTER: any but ADASUM */
   int32_t root;                  /**< BROADCAST: a rank of the world */
   double prescale;  /**< ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first */
   double postscale; /**< ALLREDUCE, REDUCESCATTER: results are multiplied by this last */

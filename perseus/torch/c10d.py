@@ -34,11 +34,16 @@ from torch._C._distributed_c10d import Work
 
 import perseus_core
 from perseus.common.threads import share_processors
-from perseus.torch import c10d_sets, meeting
+from perseus.torch import c10d_overloads as forms
+from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, meeting
+from perseus.torch.c10d_bytes import bytes_of, check_types, deal, movable
+from perseus.torch.c10d_overloads import also_as
+from perseus.torch.c10d_reductions import reduction_of
 from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
-from perseus_core import OperationKind, ReduceOp, opened_sets, refusals
+from perseus_core import OperationKind, opened_sets, refusals
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
 
@@ -48,14 +53,6 @@ Tensors: TypeAlias = Sequence[torch.Tensor]
 
 # A work whose result has at most this many elements is kept alive for longer.
 _SMALL = 4096
-
-_OPS = {
-    dist.ReduceOp.SUM: ReduceOp.SUM,
-    dist.ReduceOp.AVG: ReduceOp.AVERAGE,
-    dist.ReduceOp.MIN: ReduceOp.MIN,
-    dist.ReduceOp.MAX: ReduceOp.MAX,
-    dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
-}
 
 
 def register() -> None:
@@ -117,6 +114,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
         """Returns the backend for a kind of device: this group itself, for every device."""
         return self
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the limit of works that begin from now on."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
     def shutdown(self) -> None:
         self._last_works.clear()
         self._last_small_works.clear()
@@ -130,11 +133,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     # ---- Reductions.
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    @also_as(forms.ALLREDUCE)
+    def allreduce(self, tensors: Tensors, opts: Any) -> Work:
+        if len(tensors) == 1 and c10d_sparse.is_sparse(tensors[0]):
+            return self._reduce_sparse(tensors[0], opts)
         return self._reduce(list(tensors), opts)
 
-    allreduce_coalesced = allreduce
+    @eager
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._reduce(list(tensors), opts)
 
+    @also_as(forms.REDUCE)
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
         if self.rank() == opts.rootRank:
@@ -142,16 +151,19 @@ class PerseusProcessGroup(dist.ProcessGroup):
         # Only the root's tensor may change.
         return self._reduce([tensor.clone()], opts, result=[tensor])
 
+    @eager
     def _reduce_scatter_base(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
         return self._reduce_scatter([output], [input], opts)
 
+    @eager
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
         return self._reduce_scatter(list(outputs), list(inputs), opts)
 
+    @also_as(forms.REDUCE_SCATTER)
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,), (parts,) = outputs, inputs
         if all(part.shape == output.shape for part in parts):
@@ -167,23 +179,28 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     # ---- Movements.
 
+    @also_as(forms.BROADCAST)
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
         root = self._ranks[opts.rootRank]
         with self._refusing(OperationKind.BROADCAST):
             buffer = row_major(tensor)
-            call = submit_arguments([(buffer, buffer)], root=root)
+            data = movable(buffer)
+            call = submit_arguments([(data, data)], root=root)
         return self._start(
             OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
         )
 
+    @also_as(forms.ALLGATHER)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         ((input,), (parts,)) = inputs, outputs
         return self._gather([input], lambda: [list(parts)], list(parts))
 
+    @eager
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self._gather([input], lambda: [_rows(output, self.size())], [output])
 
+    @eager
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
@@ -193,6 +210,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             list(outputs),
         )
 
+    @eager
     def allgather_coalesced(
         self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Work:
@@ -200,11 +218,13 @@ class PerseusProcessGroup(dist.ProcessGroup):
         parts = [[of_rank[i] for of_rank in output_lists] for i in range(len(inputs))]
         return self._gather(list(inputs), lambda: parts, [part for row in parts for part in row])
 
+    @also_as(forms.GATHER)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
         parts = list(outputs[0]) if self.rank() == opts.rootRank else []
         return self._gather([input], lambda: [parts], parts)
 
+    @also_as(forms.SCATTER)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,) = outputs
         if self.rank() == opts.rootRank:
@@ -213,9 +233,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
             parts = [output.new_empty(0)] * self.size()
         return self._exchange(lambda: parts, [output], lambda: {opts.rootRank: output})
 
+    @also_as(forms.ALLTOALL)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self._exchange(lambda: list(inputs), list(outputs), lambda: dict(enumerate(outputs)))
 
+    @also_as(forms.ALLTOALL_SINGLE)
     def alltoall_base(
         self,
         output: torch.Tensor,
@@ -235,14 +257,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
             lambda: dict(enumerate(cut(output, output_splits))),
         )
 
+    @also_as(forms.BARRIER)
     def barrier(self, opts: Any = None) -> Work:
         return self._start(OperationKind.BARRIER, [SubmitArguments([], {})], lambda _: None, [])
 
     # ---- Messages.
 
+    @eager
     def send(self, tensors: Tensors, destination: int, tag: int) -> Work:
         return self._message(tensors, self.rank(), destination, tag)
 
+    @eager
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
         return self._message(tensors, source, self.rank(), tag)
 
@@ -271,11 +296,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         submissions = []
         with self._refusing(OperationKind.ALLREDUCE, min(len(tensors), 1)):
-            op = _op_of(opts)
-            buffers = [row_major(tensor) for tensor in tensors]
+            reduction = reduction_of(opts)
+            buffers = [reduction.input(row_major(tensor)) for tensor in tensors]
             if tensors:
-                pairs = [(real, real) for real in (_real(buffer, op) for buffer in buffers)]
-                submissions.append(submit_arguments(pairs, reduce_op=op))
+                known = [reduction.known(buffer) for buffer in buffers]
+                submissions.append(
+                    submit_arguments(
+                        list(zip(known, known, strict=True)),
+                        reduce_op=reduction.op,
+                        prescale=reduction.prescale,
+                    )
+                )
 
         def done(_: list[int]) -> None:
             _copy_back(tensors, buffers)
@@ -286,21 +317,31 @@ class PerseusProcessGroup(dist.ProcessGroup):
             OperationKind.ALLREDUCE, submissions, done, tensors if result is None else result
         )
 
+    def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
+        with self._refusing(OperationKind.ALLGATHER, c10d_sparse.GATHERS):
+            gathering = c10d_sparse.prepare(tensor, reduction_of(opts), self.size())
+        return self._start(
+            OperationKind.ALLGATHER, gathering.submissions, gathering.finish, [tensor]
+        )
+
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
         submissions, sources, targets = [], [], []
         with self._refusing(OperationKind.REDUCESCATTER, len(outputs)):
-            op = _op_of(opts)
+            reduction = reduction_of(opts)
             for output, input in zip(outputs, inputs, strict=True):
+                check_types([input], [output])
                 if input.numel() != output.numel() * self.size():
                     raise ValueError(
                         f"the input has {input.numel()} elements; it takes the output's "
                         f"{output.numel()} for each of {self.size()} ranks"
                     )
-                source, target = row_major(input), row_major(output)
-                pair = (_real(source, op).view(-1), _real(target, op))
-                submissions.append(submit_arguments([pair], reduce_op=op))
+                source, target = reduction.input(row_major(input)), row_major(output)
+                pair = (reduction.known(source).view(-1), reduction.known(target))
+                submissions.append(
+                    submit_arguments([pair], reduce_op=reduction.op, prescale=reduction.prescale)
+                )
                 sources.append(source)
                 targets.append(target)
 
@@ -318,15 +359,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """parts_of()[i] has the outputs for each rank's input i, or is empty."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
-            sources = [_bytes_of(input) for input in inputs]
+            sources = [bytes_of(input) for input in inputs]
             parts = parts_of()
+            for input, targets in zip(inputs, parts, strict=True):
+                check_types([input], targets)
             submissions = [submit_arguments([(source, None)]) for source in sources]
 
         def finish(handles: list[int]) -> None:
             sources.clear()
             for handle, targets in zip(handles, parts, strict=True):
                 if targets:
-                    _deal(take_result(handle), targets)
+                    deal(take_result(handle), targets)
 
         return self._start(OperationKind.ALLGATHER, submissions, finish, result)
 
@@ -338,13 +381,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Sends inputs_of()[i] to rank i, and writes what rank i sends here to outputs_of()[i]."""
         with self._refusing(OperationKind.ALLTOALL):
-            pieces = [_bytes_of(input) for input in inputs_of()]
-            outputs = outputs_of()
+            inputs, outputs = inputs_of(), outputs_of()
+            check_types(inputs, list(outputs.values()))
+            pieces = [bytes_of(input) for input in inputs]
             source = torch.cat(pieces)
             call = submit_arguments([(source, None)], splits=[piece.numel() for piece in pieces])
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
-            _deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
+            deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
 
         return self._start(OperationKind.ALLTOALL, [call], finish, result)
 
@@ -356,7 +400,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         process_set = self._pairs.set_of(source, destination)
         prefix = f"c10d.message.{source}.{tag}"
         try:
-            buffer = _bytes_of(tensor)
+            buffer = bytes_of(tensor)
             call = submit_arguments([(buffer, buffer)], root=self._ranks[source])
         except Exception as error:
             refusals.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
@@ -364,7 +408,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
         def finish(_: list[int]) -> None:
             if self.rank() == destination:
-                _deal(buffer, [tensor])
+                deal(buffer, [tensor])
 
         return start(
             OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
@@ -427,52 +471,11 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
     )
 
 
-def _op_of(options: Any) -> ReduceOp:
-    op = dist.ReduceOp.SUM if options is None else options.reduceOp
-    for theirs, ours in _OPS.items():
-        if op == theirs:
-            return ours
-    kinds = dist.ReduceOp.RedOpType.__members__
-    asked = next((name for name, kind in kinds.items() if op == kind), str(op))
-    served = ", ".join(name for name, kind in kinds.items() if kind in _OPS)
-    raise ValueError(f"ReduceOp.{asked} is not supported; it takes one of {served}")
-
-
-def _real(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
-    """Returns complex numbers as pairs of real ones, if the reduction gives the same result."""
-    if not tensor.is_complex():
-        return tensor
-    if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise ValueError(f"complex numbers cannot be reduced by {op.name.lower()}")
-    return torch.view_as_real(tensor)
-
-
 def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Splits a contiguous tensor into `count` equal parts."""
     if tensor.numel() % count:
         raise ValueError(f"{tensor.numel()} elements cannot be divided among {count} ranks")
     return list(tensor.view(-1).chunk(count)) if tensor.numel() else [tensor.view(-1)] * count
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor as bytes: data that is only moved may have any type."""
-    flat = row_major(tensor).view(-1)
-    if flat.stride(0) != 1:  # a single element counts as row-major, whatever its stride
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
-
-
-def _deal(data: torch.Tensor, targets: Tensors) -> None:
-    """Copies bytes into tensors, one after the other."""
-    wanted = sum(target.numel() * target.element_size() for target in targets)
-    if wanted != data.numel():
-        raise ValueError(f"{data.numel()} bytes arrived for outputs of {wanted} bytes")
-    begin = 0
-    for target in targets:
-        end = begin + target.numel() * target.element_size()
-        if end > begin:
-            target.detach().copy_(data[begin:end].view(target.dtype).view(target.shape))
-        begin = end
 
 
 def _copy_back(tensors: Tensors, buffers: Tensors) -> None:
@@ -482,3 +485,4 @@ def _copy_back(tensors: Tensors, buffers: Tensors) -> None:
 
 
 register()
+c10d_timeouts.serve(PerseusProcessGroup)

@@ -77,7 +77,10 @@ enum perseus_reduce_op {
   PERSEUS_ADASUM = 2,
   PERSEUS_MIN = 3,
   PERSEUS_MAX = 4,
-  PERSEUS_PRODUCT = 5
+  PERSEUS_PRODUCT = 5,
+  PERSEUS_BITWISE_AND = 6, /**< this and the next: of integers and bool */
+  PERSEUS_BITWISE_OR = 7,
+  PERSEUS_BITWISE_XOR = 8
 };
 
 /** The kind of an operation. */
@@ -216,7 +219,7 @@ PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
  * Operations that the members have agreed on still complete on all of them. All other operations of
  * the set fail: on this rank with PERSEUS_INVALID_ARGUMENT, on the others with PERSEUS_ABORTED. If
  * this rank is in a round of agreement, the call blocks until that round has ended, but for at most
- * 1 s. */
+ * 1 s. It does not matter whether other members have closed the set, have left or are lost. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
 /** Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
@@ -283,7 +286,7 @@ typedef struct {
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
   perseus_reduce_op_t reduce_op; /**< ALLREDUCE: any, ADASUM of floating types;
-                                    REDUCESCATTER: SUM, AVERAGE */
+                                    REDUCESCATTER: any but ADASUM */
   int32_t root;                  /**< BROADCAST: a rank of the world */
   double prescale;  /**< ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first */
   double postscale; /**< ALLREDUCE, REDUCESCATTER: results are multiplied by this last */

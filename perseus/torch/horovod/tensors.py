@@ -29,6 +29,11 @@ _NUMBERS = {
 }
 
 
+def is_known(dtype: torch.dtype) -> bool:
+    """Returns whether the engine has a number for the element type."""
+    return dtype in _NUMBERS
+
+
 def dtype_number(tensor: torch.Tensor) -> int:
     """Returns the engine's number of the element type; ValueError if it cannot be sent."""
     number = _NUMBERS.get(tensor.dtype)

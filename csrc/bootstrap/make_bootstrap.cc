@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -204,19 +203,20 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_mpi(const LaunchEnvironment& lau
 }  // namespace
 
 Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
-                                                  const std::vector<int>& ranks, int generation) {
+                                                  const WorldRequest& request) {
   Result<LaunchEnvironment> launch =
-      read_launch_environment([](const char* name) -> const char* { return std::getenv(name); },
-                              [&] { return load_mpi(settings.mpi_library).is_ok(); });
+      request.told
+          ? Result<LaunchEnvironment>(*request.told)
+          : read_launch_environment([&] { return load_mpi(settings.mpi_library).is_ok(); });
   if (!launch.is_ok()) return launch.status();
   switch (launch.value().kind) {
     case LaunchEnvironment::Kind::kRendezvous:
-      return bootstrap_by_rendezvous(launch.value(), settings, ranks, generation);
+      return bootstrap_by_rendezvous(launch.value(), settings, request.ranks, request.generation);
     case LaunchEnvironment::Kind::kMpi:
-      return bootstrap_by_mpi(launch.value(), settings, ranks, generation);
+      return bootstrap_by_mpi(launch.value(), settings, request.ranks, request.generation);
     case LaunchEnvironment::Kind::kSingle: break;
   }
-  Result<int> place = place_in_world(ranks, 0, 1);
+  Result<int> place = place_in_world(request.ranks, 0, 1);
   if (!place.is_ok()) return place.status();
   return single();
 }

@@ -152,9 +152,9 @@ Status refusal(const std::string& how, pid_t holder, int rank) {
 
 }  // namespace
 
-Status take_rank() {
-  const auto launch = read_launch_environment(
-      [](const char* name) -> const char* { return std::getenv(name); }, [] { return true; });
+Status take_rank(const LaunchEnvironment* told) {
+  const auto launch = told != nullptr ? Result<LaunchEnvironment>(*told)
+                                      : read_launch_environment([] { return true; });
   // Malformed variables are reported by the bootstrap.
   if (!launch.is_ok() || launch.value().kind == LaunchEnvironment::Kind::kSingle) return {};
   const std::string rank = describe(launch.value());

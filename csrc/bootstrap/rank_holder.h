@@ -15,13 +15,16 @@
 
 namespace perseus {
 
+struct LaunchEnvironment;
+
 inline constexpr const char* kRankHeldBy = "PERSEUS_RANK_HELD_BY";
 
 // Takes the rank for this process, or returns an error if the process that started it has it, or
 // one that was forked from the same program. A process that is not launched with others needs no
 // rank, and may always go on. Changes the environment, so call it, and give_back_rank, on one
 // thread at a time.
-Status take_rank();
+// `told`: what the program says in place of the environment, or null.
+Status take_rank(const LaunchEnvironment* told = nullptr);
 // Does nothing if this process does not have the rank.
 void give_back_rank();
 

@@ -15,6 +15,20 @@ struct perseus_rendezvous {
   std::unique_ptr<perseus::RendezvousServer> server;
 };
 
+namespace {
+
+std::vector<std::string> addresses_in(const std::string& list) {
+  std::vector<std::string> addresses;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    addresses.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return addresses;
+}
+
+}  // namespace
+
 extern "C" {
 
 perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
@@ -28,7 +42,7 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
   if (!bytes.is_ok()) return to_c(bytes.status());
   std::vector<std::string> named;
   if (hosts != nullptr) named.assign(hosts, hosts + size);
-  auto server = perseus::RendezvousServer::start(address == nullptr ? "" : address,
+  auto server = perseus::RendezvousServer::start(addresses_in(address == nullptr ? "" : address),
                                                  static_cast<uint16_t>(*port), size, bytes.value(),
                                                  least, std::move(named));
   if (!server.is_ok()) return to_c(server.status());

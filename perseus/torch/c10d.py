@@ -6,9 +6,9 @@
     dist.init_process_group("perseus")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-The processes are those of the Perseus job, however it was launched. perseusrun and torchrun set the
-variables that torch.distributed itself needs (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Under
-mpirun and srun, pass init_method, rank and world_size to init_process_group.
+The ranks are those that torch.distributed knows. perseusrun and torchrun set the variables that it
+needs (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Otherwise, pass rank and world_size, and an
+init_method or a store, to init_process_group. See perseus.torch.numbered_ranks.
 
 The tensors of a call are all in CPU memory or all on one CUDA device. The host waits for a work on
 CUDA tensors: it is complete when the GPU has finished. The only time-out is that of the group: if a
@@ -33,13 +33,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 import perseus_core
-from perseus.common.threads import share_processors
 from perseus.torch import c10d_overloads as forms
-from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, meeting
+from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, c10d_world
 from perseus.torch.c10d_bytes import bytes_of, check_types, deal, movable
 from perseus.torch.c10d_overloads import also_as
 from perseus.torch.c10d_reductions import reduction_of
-from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
+from perseus.torch.c10d_work import SubmitArguments, start, submit_arguments
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
@@ -124,12 +123,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._last_works.clear()
         self._last_small_works.clear()
         if self._owns_engine:
-            perseus_core.shutdown()
-            callback_threads.end_idle()
+            c10d_world.end()
         elif perseus_core.is_initialized():
             self._pairs.close()
             if opened_sets.is_opened(self._set):
                 opened_sets.close_set(self._set)
+                c10d_world.leave()
 
     # ---- Reductions.
 
@@ -444,22 +443,12 @@ def _prefix(kind: OperationKind) -> str:
 def _create(options: Any, _: Any) -> PerseusProcessGroup:
     """Creates the group for init_process_group or new_group; its members call it."""
     rank, size = options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group)
-    if ranks:
+    if options.global_ranks_in_group:
+        ranks = c10d_world.ranks_in_world(options)
         return PerseusProcessGroup(
             rank, size, c10d_sets.open_set(options, ranks), ranks, options.store, options.timeout
         )
-    owns_engine = not perseus_core.is_initialized()
-    with meeting.through(options.store):
-        perseus_core.init()
-    if (perseus_core.rank(), perseus_core.size()) != (rank, size):
-        raise ValueError(
-            f"this is rank {rank} of {size} in torch.distributed, and rank "
-            f"{perseus_core.rank()} of {perseus_core.size()} in Perseus; start the job so that "
-            "both agree, for example with perseusrun or torchrun"
-        )
-    share_processors()
-    c10d_sets.agree_on_used_numbers()
+    owns_engine = c10d_world.join(options)
     return PerseusProcessGroup(
         rank,
         size,

@@ -130,6 +130,15 @@ typedef struct {
    * world of its own. */
   const int32_t* ranks;
   int32_t rank_count;
+  int32_t rank; /**< this process's rank, if `size` is not 0 */
+  /** The number of ranks, if the program knows it and not a launcher. Launchers' variables are then
+   * not looked at, and the ranks meet at `rendezvous`. 0: the environment tells. */
+  int32_t size;
+  int32_t secret_is_known; /**< 1 if others may have come to know `secret` */
+  /** "host:port" where perseus_rendezvous_start serves; several of them, separated by commas, are
+   * tried one after the other. NULL if `size` is 1 or `ranks` leaves this rank out. */
+  const char* rendezvous;
+  const char* secret; /**< the one that the rendezvous was started with */
 } perseus_init_options_t;
 
 /** From now on, perseus_init and the calls that add, remove, open or close process sets, when made
@@ -159,6 +168,14 @@ PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
  * its own perseus_init and shutdown: that process would take the rank's place. Says so in the
  * environment, as PERSEUS_RANK_HELD_BY. options may be NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
+/** Tells as which rank of how many this process was launched, as perseus_init would find in the
+ * environment: rank 0 of 1 without a launcher. *size is 0 if only MPI itself knows it. *variable is
+ * the name of the variable that tells the rank: "LOCAL_RANK" if the rank follows from that and
+ * others, and "" without a launcher. It is valid until this thread's next call. Returns
+ * PERSEUS_INVALID_ARGUMENT if variables are malformed or missing, or launchers contradict each
+ * other. */
+PERSEUS_API perseus_status_t perseus_launched_as(int32_t* rank, int32_t* size,
+                                                 const char** variable);
 /** Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s;
  * other operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init
  * may be called again afterwards. Does nothing when not initialised. */
@@ -586,9 +603,10 @@ PERSEUS_API perseus_status_t perseus_check_environment(const char* const* enviro
 /** The service through which the ranks of a job find each other. */
 typedef struct perseus_rendezvous perseus_rendezvous_t;
 /** Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every
- * interface) and *port (0: any free port, which is written back). `secret` is the job's secret, in
- * hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to `size`) are enough to go on without
- * the others. `hosts` gives the host of each rank, for errors; NULL if they are unknown. */
+ * interface; several are separated by commas) and *port (0: any free port, which is written back).
+ * `secret` is the job's secret, in hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to
+ * `size`) are enough to go on without the others. `hosts` gives the host of each rank, for errors;
+ * NULL if they are unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,

@@ -63,6 +63,13 @@ def test_bits(op: dist.ReduceOp, dtype: torch.dtype) -> None:
     equal(output, whole[8 * rank() : 8 * rank() + 8])
 
 
+@pytest.mark.parametrize("op", list(BITS), ids=str)
+def test_bits_of_large_tensors(op: dist.ReduceOp) -> None:
+    tensor = bits(rank(), torch.int32, 300_001)
+    dist.all_reduce(tensor, op)
+    same(tensor, functools.reduce(BITS[op], (bits(r, torch.int32, 300_001) for r in range(size()))))
+
+
 def test_bits_in_a_group_of_some_ranks() -> None:
     ranks = list(range(0, size(), 2))
     some = dist.new_group(ranks)

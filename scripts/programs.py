@@ -33,6 +33,8 @@ BUILT = ROOT / "build/programs"
 SECONDS = 600
 #: Sums of float32 are rounded in a different order; some hundred steps make more of it.
 TOLERANCE = 1e-3
+#: A tensor that is smaller holds nothing but rounding errors, as the bias of an attention's keys.
+SMALLEST = 1e-3
 OF_TENSORFLOW_2_13 = (3, 11)
 
 
@@ -164,7 +166,7 @@ class Result:
     figure: str = ""
     value: float | None = None
     value_alone: float | None = None
-    #: Of any weight, relative to the largest of its tensor; None where the data differ.
+    #: See largest_difference; None where the data differ.
     difference: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -184,10 +186,11 @@ def read(folder: Path, ranks: int) -> list[Kept] | str:
 
 
 def largest_difference(one: Kept, other: Kept) -> float:
-    """Returns the largest difference of two weights, relative to the largest of their tensor."""
+    """Returns the largest difference of two weights, relative to the largest of their tensor, or
+    to SMALLEST."""
     largest = 0.0
     for mine, theirs in zip(one.weights, other.weights, strict=True):
-        scale = float(np.abs(theirs).max()) or 1.0
+        scale = max(float(np.abs(theirs).max()), SMALLEST)
         largest = max(largest, float(np.abs(mine - theirs).max()) / scale)
     return largest
 

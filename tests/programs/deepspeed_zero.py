@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
 EPOCHS, LEARNING_RATE, MOMENTUM = 5, 0.1, 0.9
+CLIPPED = 1.0  # DeepSpeed's default
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -29,6 +30,7 @@ def train_alone() -> None:
         for images, labels in DataLoader(torch_digits.data()[0], torch_digits.BATCH):
             optimizer.zero_grad()
             F.cross_entropy(model(images), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), CLIPPED)
             optimizer.step()
     torch_digits.keep(0, model)
 
@@ -47,6 +49,7 @@ def train(stage: int) -> None:
         optimizer=optimizer_of(model),
         config={
             "train_micro_batch_size_per_gpu": torch_digits.BATCH // size,
+            "gradient_clipping": CLIPPED,
             "zero_optimization": {"stage": stage},
             "zero_allow_untested_optimizer": True,
         },
@@ -66,7 +69,6 @@ def train(stage: int) -> None:
             for mine, theirs in zip(whole.parameters(), model.parameters(), strict=True):
                 mine.copy_(theirs)
     torch_digits.keep(rank, whole)
-    dist.destroy_process_group()
 
 
 def main() -> None:

@@ -258,7 +258,10 @@ def test_mpirun_below_torchrun_or_perseusrun_is_the_launcher(program: Path) -> N
     assert run(*perseusrun(2), str(starts)) == expected
 
 
-def test_perseusrun_below_mpirun_is_the_launcher(program: Path) -> None:
+def test_perseusrun_below_mpirun_is_the_launcher(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")  # Open MPI gives perseusrun a terminal
     program.write_text(WHO_AM_I)
     said = run(*mpirun(2), *perseusrun(2), str(program))
     assert said == sorted(["0 of 2, 2: False", "1 of 2, 2: False"] * 2)

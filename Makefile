@@ -136,6 +136,9 @@ horovod-tests: build env-test env-horovod-tests ## run Horovod's own tests on Pe
 torch-tests: build env-test env-torch-tests ## run PyTorch's own tests of torch.distributed on Perseus, beside Gloo; takes 15 minutes
 	@$(PY) scripts/torch_tests.py $(FLAGS)
 
+programs: build ## train with other projects' libraries over Perseus; PROGRAMS="lightning monai" takes these
+	@$(PY) scripts/programs.py $(PROGRAMS)
+
 peers: ## install the peers that benchmarks compare with: Horovod, Open MPI, MPICH; takes minutes
 	@python=$$(scripts/find_python.sh) && "$$python" benchmarks/prepare_peers.py
 
@@ -155,7 +158,7 @@ pictures: ## redraw the pictures of docs/ and benchmarks/results/ from what is s
 	  "$$python" scripts/draw_pictures.py $(CHECK) && build/pictures/bin/python benchmarks/redraw.py $(CHECK)
 
 pages: build env-test ## rewrite what is generated in docs/, and perseusrun's completion; CHECK=--check compares
-	@for page in settings_page counters_page migrating_page performance_page shell_files; do \
+	@for page in settings_page counters_page migrating_page performance_page programs_page shell_files; do \
 	  $(PY) scripts/make_$$page.py $(CHECK) || exit 1; done
 
 gpu-check: ## build, test and measure on a GPU: needs PyTorch and nvcc, no network; FLAGS=--quick

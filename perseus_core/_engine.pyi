@@ -21,8 +21,15 @@ def version() -> int: ...
 
 # Process
 def init(
-    ranks: Sequence[int] | None = None, meeting_board: Callable[[int, int], int] | None = None
-) -> None: ...
+    ranks: Sequence[int] | None = None,
+    meeting_board: Callable[[int, int], int] | None = None,
+    place: tuple[int, int, str, str, bool] | None = None,
+) -> None:
+    """place: rank, size, rendezvous, its secret, and whether others may know that."""
+
+def launched_as() -> tuple[int, int, str]:
+    """Returns rank, size (0: only MPI knows it) and the variable that tells the rank ("")."""
+
 def shutdown(why: str = "") -> None: ...
 def environment_variable(name: str, /) -> str | None: ...
 def is_initialized() -> bool: ...
@@ -280,6 +287,12 @@ class Rendezvous:
 
     def left_out(self) -> list[int]:
         """Returns the launched ranks that survivors have gone on without."""
+
+    def has_met(self, world: str, ranks: Sequence[int]) -> bool:
+        """Returns whether these launched ranks have met, in this order, in a world of this name.
+
+        Only the engines of a world know its name, with which they begin what they report.
+        """
 
     def __enter__(self) -> Rendezvous: ...
     def __exit__(

@@ -27,7 +27,10 @@ class DataType(IntEnum):
 
 
 class ReduceOp(IntEnum):
-    """How tensors are reduced. The numbers are those of Horovod."""
+    """How tensors are reduced. The numbers are those of Horovod, which has none for bits.
+
+    The operations on bits take integers and bool.
+    """
 
     AVERAGE = 0
     SUM = 1
@@ -35,6 +38,9 @@ class ReduceOp(IntEnum):
     MIN = 3
     MAX = 4
     PRODUCT = 5
+    BITWISE_AND = 6
+    BITWISE_OR = 7
+    BITWISE_XOR = 8
 
 
 class OperationKind(IntEnum):

@@ -35,7 +35,8 @@ def close_set(process_set: int) -> None:
 
     Operations that all members have agreed on still complete. All other operations of the set fail:
     with ValueError on this rank, with AbortedError on the others. If this rank is in a round of
-    agreement, the call waits until that round has ended, but for at most 1 s.
+    agreement, the call waits until that round has ended, but for at most 1 s. It does not matter
+    whether other members have closed the set, have left or are lost.
     """
     _engine.close_process_set(process_set)
 

@@ -11,6 +11,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from perseus_core import _engine, callbacks, names
 from perseus_core.arguments import whole_number
@@ -47,6 +48,30 @@ open_meeting_board: Callable[[], contextlib.AbstractContextManager[MeetingBoard 
     contextlib.nullcontext
 )
 
+
+class Place(NamedTuple):
+    """This process's place in a world that the program knows of, and no launcher.
+
+    The fields are those of perseus_init_options_t in perseus.h.
+    """
+
+    rank: int
+    size: int
+    rendezvous: str = ""
+    secret: str = ""
+    secret_is_known: bool = False
+
+
+def _no_place(ranks: list[int] | None) -> contextlib.AbstractContextManager[Place | None]:
+    return contextlib.nullcontext()
+
+
+# Finds out whether the program itself knows a place for this process, with the argument of init;
+# its context lasts as long as init. An adapter whose framework numbers processes sets it.
+find_place: Callable[[list[int] | None], contextlib.AbstractContextManager[Place | None]] = (
+    _no_place
+)
+
 # The ranks that init was given, to notice a later call with others.
 _world: list[int] | None = None
 
@@ -73,13 +98,28 @@ def init(ranks: Sequence[int] | None = None) -> None:
                 stacklevel=2,
             )
         return
-    with open_meeting_board() as board:
-        _engine.init(asked, board)
+    with find_place(asked) as place:
+        if place is not None:
+            _engine.init(asked, None, place)
+        else:
+            with open_meeting_board() as board:
+                _engine.init(asked, board)
     _note_holder()
     _places.clear()
     _world = asked
     names.restart()
     _at_exit()
+
+
+def launched_as() -> tuple[int, int, str]:
+    """Returns this process's rank, the number of ranks, and the variable that tells the rank.
+
+    They are what init would find in the environment: 0, 1 and "" without a launcher. The size is 0
+    if only MPI itself knows it. The variable is LOCAL_RANK if the rank follows from that and
+    others. Raises ValueError if variables are malformed or missing, or launchers contradict each
+    other.
+    """
+    return _engine.launched_as()
 
 
 def shutdown() -> None:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from perseus_core import _engine, refusals, submission
 from perseus_core.arrays import dtype_number, from_result
 from perseus_core.constants import OperationKind
+from perseus_core.errors import MismatchError
 
 __all__ = ["PROOF_BYTES", "Call"]
 
@@ -74,14 +75,27 @@ class Call:
         sequence = self._broadcast(header, root, self.length_name)
         if payload is not None:
             self._prove(self._title, sequence, payload)
-            self._broadcast(payload, root, self.data_name)
+            self._broadcast_data(payload, root, header)
             return payload[:-PROOF_BYTES]
         self._check(self._length_title, 0, root, header)
         kind = OperationKind.BROADCAST
         with refusals.refusing(kind, "broadcast", self.data_name, self.process_set):
             received = np.empty(int(header[:_NUMBER].view(np.int64)[0]) + PROOF_BYTES, np.uint8)
-        self._broadcast(received, root, self.data_name)
+        self._broadcast_data(received, root, header)
         return self._check(self._title, sequence, root, received)
+
+    def _broadcast_data(self, array: Bytes, root: int, header: Bytes) -> None:
+        """Gives every rank the root's array in `array`, as long as the root's header says.
+
+        The proof of a length does not say which call it is from. So an older one may have come in
+        its place, and then the ranks' arrays differ.
+        """
+        try:
+            self._broadcast(array, root, self.data_name)
+        except MismatchError as error:
+            if "every rank must submit the same" in str(error):
+                self._check(self._length_title, 0, root, np.invert(header))
+            raise
 
     def allgather(self, payload: Bytes) -> list[Bytes]:
         """Returns the bytes of all ranks of the set that have not joined, in the order of ranks.

@@ -5,7 +5,7 @@ the parallel Python tests with MPI as the transport, those of worlds and sets st
 and by `perseusrun --mpi`, the tests of mpi4py's communicators, and those that start an mpirun
 themselves. Without --all, fewer of the parallel tests move their data over MPI, since the rest
 would take minutes to make the same few calls of MPI with other arguments. With MPICH, only the C++
-tests move data, and the tests that start an mpirun are left out.
+tests move data, and of the tests that start an mpirun only those of children are run.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def commands(
             ("communicators, data over MPI", [*mpirun_parted, *PYTEST, COMMUNICATORS], over_mpi),
             ("programs under mpirun", [*PYTEST, STARTERS], found),
         ]
+    else:  # the test that is about MPICH's launcher
+        listed.append(("children of ranks", [*PYTEST, f"{STARTERS}/test_children.py"], found))
     if toolchain.load().googletest:
         program = str(cpp_build.folder("") / "tests/cpp/real_mpi/real_mpi_test")
         listed.insert(

@@ -32,6 +32,7 @@ NO_TESTS = 5
 #: engine, so these run at fewer numbers unless all are asked for. The Keras cases of TensorFlow and
 #: of PyTorch are the same. The first pattern that a file matches is the one that counts.
 ONLY_AT = {
+    "parallel/test_torch_c10d_compiled.py": (2,),
     "parallel/test_torch_with_compile.py": (2,),
     "tensorflow/test_keras.py": (2,),
     "tensorflow/*": (1, 3),

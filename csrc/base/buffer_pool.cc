@@ -8,7 +8,7 @@ namespace perseus {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kSmallest = 4096;
+constexpr size_t kSmallest = 64;
 
 }  // namespace
 

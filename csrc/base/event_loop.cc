@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/adaptive_yield.h"
+#include "base/file_descriptor.h"
 #include "base/float_environment.h"
 #include "base/loop_handoff.h"
 #include "base/task.h"
@@ -67,16 +68,12 @@ struct EventLoop::Impl {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = kDoorbellKey;
-    if (epoll_fd < 0 || doorbell < 0 || epoll_ctl(epoll_fd, EPOLL_CTL_ADD, doorbell, &event) != 0) {
+    if (!epoll_fd || !doorbell ||
+        epoll_ctl(epoll_fd.get(), EPOLL_CTL_ADD, doorbell.get(), &event) != 0) {
       status = Status::out_of_memory(std::string("cannot open descriptors for an event loop: ") +
                                      std::strerror(errno) +
                                      "; raise the limit on open files (ulimit -n)");
     }
-  }
-
-  ~Impl() {
-    if (doorbell >= 0) close(doorbell);
-    if (epoll_fd >= 0) close(epoll_fd);
   }
 
   // An epoll event's key holds the descriptor and, above it, the serial number of its registration:
@@ -155,7 +152,7 @@ struct EventLoop::Impl {
 
   bool run_sockets() {
     Events events;
-    return dispatch(events, epoll_wait(epoll_fd, events.data(), kEventsPerWait, 0));
+    return dispatch(events, epoll_wait(epoll_fd.get(), events.data(), kEventsPerWait, 0));
   }
 
   // Milliseconds until `until` or the next timer, rounded up so that the loop does not wake early
@@ -182,7 +179,7 @@ struct EventLoop::Impl {
     }
     Events events;
     const int count =
-        epoll_wait(epoll_fd, events.data(), kEventsPerWait, news ? 0 : wait_ms(until));
+        epoll_wait(epoll_fd.get(), events.data(), kEventsPerWait, news ? 0 : wait_ms(until));
     asleep.store(false, std::memory_order_relaxed);
     // Before any handler, since a handler may use a poller.
     for (size_t i = 0; i < asked; ++i) {
@@ -254,16 +251,18 @@ struct EventLoop::Impl {
 
   void ring() {
     const uint64_t one = 1;
-    // Fails only when 2^64 - 2 rings went unread, in which case the bell is ringing.
-    [[maybe_unused]] ssize_t written = write(doorbell, &one, sizeof(one));
+    // Fails when 2^64 - 2 rings went unread, in which case the bell is ringing, and in a forked
+    // child, where the loop does not run.
+    [[maybe_unused]] ssize_t written = write(doorbell.get(), &one, sizeof(one));
   }
 
   const std::chrono::microseconds spin;
   const LoopHandoffPolicy* policy = nullptr;
   LoopHandoff handoff;
 
-  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  const int doorbell = epoll_fd < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  // A forked child shares what it inherits, so it could take descriptors out of the loop's set.
+  const FileDescriptor epoll_fd{epoll_create1(EPOLL_CLOEXEC)};
+  const FileDescriptor doorbell{epoll_fd ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1};
   Status status;
 
   std::mutex mutex;  // guards `posted`
@@ -379,7 +378,7 @@ void EventLoop::wake() {
   if (impl_->handoff.is_handed_off() && helped_here != impl_.get()) impl_->handoff.recall();
 }
 
-int EventLoop::doorbell_fd() const { return impl_->doorbell; }
+int EventLoop::doorbell_fd() const { return impl_->doorbell.get(); }
 
 void EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
   auto [entry, is_new] = impl_->watched.try_emplace(fd);
@@ -389,13 +388,13 @@ void EventLoop::watch(int fd, uint32_t epoll_events, FdHandler* handler) {
   epoll_event event{};
   event.events = epoll_events;
   event.data.u64 = uint64_t{entry->second.serial} << 32 | static_cast<uint32_t>(fd);
-  if (epoll_ctl(impl_->epoll_fd, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
+  if (epoll_ctl(impl_->epoll_fd.get(), is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) != 0) {
     die("epoll_ctl");
   }
 }
 
 void EventLoop::unwatch(int fd) {
-  if (impl_->watched.erase(fd) != 0) epoll_ctl(impl_->epoll_fd, EPOLL_CTL_DEL, fd, nullptr);
+  if (impl_->watched.erase(fd) != 0) epoll_ctl(impl_->epoll_fd.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 void EventLoop::add_poller(Poller* poller) { impl_->pollers.push_back(poller); }

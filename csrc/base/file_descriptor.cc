@@ -16,7 +16,12 @@ std::atomic<uint64_t> owned[kTracked / 64];
 
 uint64_t bit_of(int fd) { return uint64_t{1} << (fd % 64); }
 
+}  // namespace
+
+uint32_t FileDescriptor::forks_before_this_process = 0;
+
 void close_in_child() {
+  ++FileDescriptor::forks_before_this_process;
   for (int word = 0; word < kTracked / 64; ++word) {
     const uint64_t bits = owned[word].exchange(0, std::memory_order_relaxed);
     for (int bit = 0; bits >> bit != 0 && bit < 64; ++bit) {
@@ -25,28 +30,17 @@ void close_in_child() {
   }
 }
 
-void track(int fd) {
+FileDescriptor::FileDescriptor(int fd) : fd_(fd), forks_(forks_before_this_process) {
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, close_in_child);
-  if (fd < kTracked) owned[fd / 64].fetch_or(bit_of(fd), std::memory_order_relaxed);
-}
-
-// Returns false if the descriptor has been closed already because this is a forked child. Its
-// number may by now belong to another file.
-bool untrack(int fd) {
-  if (fd >= kTracked) return true;
-  const uint64_t before = owned[fd / 64].fetch_and(~bit_of(fd), std::memory_order_relaxed);
-  return (before & bit_of(fd)) != 0;
-}
-
-}  // namespace
-
-FileDescriptor::FileDescriptor(int fd) : fd_(fd) {
-  if (fd >= 0) track(fd);
+  if (fd >= 0 && fd < kTracked) owned[fd / 64].fetch_or(bit_of(fd), std::memory_order_relaxed);
 }
 
 void FileDescriptor::reset() {
-  const int fd = std::exchange(fd_, -1);
-  if (fd >= 0 && untrack(fd)) ::close(fd);
+  const int fd = get();
+  fd_ = -1;
+  if (fd < 0) return;
+  if (fd < kTracked) owned[fd / 64].fetch_and(~bit_of(fd), std::memory_order_relaxed);
+  ::close(fd);
 }
 
 }  // namespace perseus

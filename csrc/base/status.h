@@ -48,6 +48,10 @@ class [[nodiscard]] Status {
     return {StatusCode::kNotInitialized, std::move(m)};
   }
   static Status aborted(std::string m) { return {StatusCode::kAborted, std::move(m)}; }
+  // The same if no rank is to blame: something between two ranks is.
+  static Status blaming_nobody(std::string m) {
+    return {StatusCode::kAborted, std::move(m), kNobody};
+  }
   // Operations that need the rank `peer` cannot go on, since it is lost or has left.
   static Status without(int peer, std::string m) {
     return {StatusCode::kAborted, std::move(m), peer};
@@ -64,7 +68,8 @@ class [[nodiscard]] Status {
   bool is_ok() const { return error_ == nullptr; }
   StatusCode code() const { return error_ ? error_->code : StatusCode::kOk; }
   const std::string& message() const;
-  // The rank to blame for the failure, or -1.
+  static constexpr int kNobody = -2;
+  // The rank to blame for the failure; -1 if that is open, or kNobody.
   int peer() const { return error_ ? error_->peer : -1; }
 
  private:

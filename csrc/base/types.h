@@ -31,8 +31,12 @@ enum class ReduceOp : uint8_t {
   kAdasum = 2,
   kMin = 3,
   kMax = 4,
-  kProduct = 5
+  kProduct = 5,
+  kBitwiseAnd = 6,
+  kBitwiseOr = 7,
+  kBitwiseXor = 8
 };
+inline constexpr ReduceOp kLastReduceOp = ReduceOp::kBitwiseXor;
 
 // Where tensors live. The numbers are those of perseus_device_t and go over the wire.
 enum class DeviceKind : uint8_t { kCpu = 0, kCuda = 1 };
@@ -57,6 +61,11 @@ constexpr size_t size_of(DataType type) {
 constexpr bool is_floating(DataType type) {
   return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
          type == DataType::kFloat64;
+}
+
+// Returns whether the reduction is one of bits, which takes integers and bool.
+constexpr bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::kBitwiseAnd || op == ReduceOp::kBitwiseOr || op == ReduceOp::kBitwiseXor;
 }
 
 constexpr std::string_view to_string(DataType type) {
@@ -88,6 +97,9 @@ constexpr std::string_view to_string(ReduceOp op) {
     case ReduceOp::kMin: return "min";
     case ReduceOp::kMax: return "max";
     case ReduceOp::kProduct: return "product";
+    case ReduceOp::kBitwiseAnd: return "bitwise and";
+    case ReduceOp::kBitwiseOr: return "bitwise or";
+    case ReduceOp::kBitwiseXor: return "bitwise xor";
   }
   return "unknown";
 }

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/secret.h"
+
 namespace perseus {
 namespace {
 
@@ -66,5 +68,7 @@ MessageTag WorldKey::tag(std::string_view purpose,
   std::memcpy(tag.data(), mac.data(), tag.size());
   return tag;
 }
+
+std::string WorldKey::name() const { return to_hex(perseus::view(tag("perseus name", {}))); }
 
 }  // namespace perseus

@@ -12,6 +12,7 @@ namespace perseus {
 
 class Mpi;
 struct Settings;
+struct WorldRequest;
 
 // Blocking. Used by the thread that calls init, before the engine's own thread exists.
 class Bootstrap {
@@ -33,17 +34,12 @@ class Bootstrap {
   virtual const Mpi* mpi() const { return nullptr; }
 };
 
-// Chooses a bootstrap by the environment, in this order:
-//   PERSEUS_RANK / PERSEUS_SIZE / PERSEUS_RENDEZVOUS (perseusrun; HOROVOD_RANK ... likewise),
-//   an MPI launcher (OMPI_COMM_WORLD_RANK, PMI_RANK, ...), if there is an MPI library,
-//   torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
-//   srun (SLURM_PROCID, SLURM_NTASKS, SLURM_STEP_NODELIST) without MPI,
-//   otherwise a world of one.
-// `ranks` (empty: all) restricts the world to these ranks of the launched job; the others get a
-// world of one. If the launcher lets the job go on without ranks that have failed
-// (PERSEUS_SURVIVORS), "all" means those that have not ended. `generation` counts the init calls of
-// this process: every rank's n-th init meets the other ranks' n-th.
+// Chooses a bootstrap by what the program has told, or else by the environment, in which the
+// innermost launcher counts (launchers.h): perseusrun, MPI if there is an MPI library, torchrun, or
+// srun without MPI. Without a launcher it is a world of one. If the world is restricted to some of
+// the launched ranks, the others get a world of one. If the launcher lets the job go on without
+// ranks that have failed (PERSEUS_SURVIVORS), all ranks are those that have not ended.
 Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
-                                                  const std::vector<int>& ranks, int generation);
+                                                  const WorldRequest& request);
 
 }  // namespace perseus

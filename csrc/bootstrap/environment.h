@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "bootstrap/launchers.h"
 #include "bootstrap/socket.h"
 
 namespace perseus {
@@ -45,11 +47,26 @@ struct LaunchEnvironment {
   std::shared_ptr<const LaunchEnvironment> without_mpi;
 };
 
-// `get` returns a variable's value or null. `mpi_library_found` is called only if an MPI launcher
-// has set its variables. A malformed or missing variable is kInvalidArgument, with its name.
-Result<LaunchEnvironment> read_launch_environment(
-    const std::function<const char*(const char*)>& get,
-    const std::function<bool()>& mpi_library_found);
+// What a call of init asks for.
+struct WorldRequest {
+  // The launched ranks that form the world; empty: all.
+  std::vector<int> ranks;
+  // Counts the calls of this process that go by the environment, so that every rank's n-th call
+  // meets the other ranks' n-th.
+  int generation = 0;
+  // What the program says in place of the environment.
+  std::optional<LaunchEnvironment> told;
+};
+
+// The source of a rank that no variable tells, but that follows from others.
+inline constexpr const char* kDerivedRank = "LOCAL_RANK";
+
+// `mpi_library_found` is called only if an MPI launcher counts. A malformed or missing variable is
+// kInvalidArgument, with its name, and so are launchers that contradict each other.
+Result<LaunchEnvironment> read_launch_environment(const Variables& variables,
+                                                  const std::function<bool()>& mpi_library_found);
+// From this process's environment.
+Result<LaunchEnvironment> read_launch_environment(const std::function<bool()>& mpi_library_found);
 
 // Returns the place of launched rank `rank` in the world of `ranks` (empty: all): its position in
 // the list, or -1 if it is not in it. `size` is the number of launched ranks. kInvalidArgument if a

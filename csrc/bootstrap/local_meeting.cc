@@ -2,12 +2,9 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -71,17 +68,6 @@ bool tell_next(const Socket& listener, const std::string& said, milliseconds wai
          send(caller.fd(), said.data(), said.size(), MSG_NOSIGNAL) >= 0;
 }
 
-// Only its last moment: a process that is killed leaves the file, which the next one replaces.
-void remove_file_at_exit(const LocalSocketName& address) {
-  static auto* files = new std::vector<std::pair<pid_t, std::string>>;
-  static const int registered = std::atexit([] {
-    for (const auto& [process, path] : *files) {
-      if (process == getpid()) unlink(path.c_str());
-    }
-  });
-  if (registered == 0) files->emplace_back(getpid(), address.un.sun_path);
-}
-
 // Returns the process that listens there, if one answers.
 std::optional<LocalPeer> listening_at(const LocalSocketName& address) {
   const Socket socket = open_socket();
@@ -92,11 +78,7 @@ std::optional<LocalPeer> listening_at(const LocalSocketName& address) {
 // Returns 0, or an errno.
 int try_listen(const LocalSocketName& address, Socket& listener) {
   listener = open_socket();
-  if (!listener) return errno;
-  // A file that nobody listens at is left from a process that was killed.
-  if (address.is_file() && !listening_at(address)) unlink(address.un.sun_path);
-  if (bind(listener.fd(), address.get(), address.size) != 0) return errno;
-  if (address.is_file()) remove_file_at_exit(address);
+  if (!listener || bind(listener.fd(), address.get(), address.size) != 0) return errno;
   return listen(listener.fd(), SOMAXCONN) == 0 ? 0 : errno;
 }
 
@@ -104,19 +86,10 @@ std::string is_taken(const LocalSocketName& address, const LocalPeer& holder) {
   return "the name " + address.to_string() + " of a Unix socket is held by " + holder.to_string();
 }
 
-void add(const std::string& failure, std::string& why) {
-  why += (why.empty() ? "" : "; ") + failure;
-}
-
-void append(const std::vector<LocalSocketName>& more, std::vector<LocalSocketName>& places) {
-  places.insert(places.end(), more.begin(), more.end());
-}
-
-Status nowhere_to_meet(const std::string& why) {
+Status cannot_meet(const std::string& why) {
   return Status::unreachable(
       "the ranks of this host cannot meet: " + why +
-      "; end that process, let XDG_RUNTIME_DIR be a folder that only you can write to, or set "
-      "PERSEUS_SECRET and PERSEUS_MASTER_PORT, the same for all ranks");
+      "; end that process, or set PERSEUS_SECRET and PERSEUS_MASTER_PORT, the same for all ranks");
 }
 
 Result<LocalMeeting> hear(Socket& rank_0, Clock::time_point deadline) {
@@ -141,23 +114,22 @@ Result<LocalMeeting> hear(Socket& rank_0, Clock::time_point deadline) {
 }  // namespace
 
 Result<LocalMeetingPlace> LocalMeetingPlace::take(const std::string& name) {
-  std::string why;
-  std::vector<LocalSocketName> places = {abstract_socket_name(name)};
-  for (size_t i = 0; i < places.size(); ++i) {
-    Socket listener;
-    const int error = try_listen(places[i], listener);
-    if (error == 0) return LocalMeetingPlace(std::move(listener));
-    std::string failure = places[i].to_string() + ": " + std::strerror(error);
-    if (error == EADDRINUSE) {
-      const LocalPeer holder = listening_at(places[i]).value_or(LocalPeer());
-      failure = is_taken(places[i], holder);
+  std::vector<LocalSocketName> places = {known_socket_name(name)};
+  Socket listener;
+  int error = try_listen(places[0], listener);
+  if (error == EADDRINUSE) {
+    const std::vector<LocalSocketName> more = find_fresh_socket_names(name);
+    places.insert(places.end(), more.begin(), more.end());
+    for (const LocalSocketName& place : places) {
+      const LocalPeer holder = listening_at(place).value_or(LocalPeer());
       // The other ranks would ask that process.
-      if (holder.is_ours()) return nowhere_to_meet(failure);
+      if (holder.is_ours()) return cannot_meet(is_taken(place, holder));
     }
-    add(failure, why);
-    if (i == 0) append(private_socket_names(name, true), places);
+    places[0] = fresh_socket_name(name);
+    error = try_listen(places[0], listener);
   }
-  return nowhere_to_meet(why);
+  if (error != 0) return cannot_meet(places[0].to_string() + ": " + std::strerror(error));
+  return LocalMeetingPlace(std::move(listener));
 }
 
 Status LocalMeetingPlace::tell(const LocalMeeting& meeting) && {
@@ -188,17 +160,16 @@ void LocalMeetingPlace::decline(const Status& why, int others) && {
 Result<LocalMeeting> find_local_meeting(const std::string& name, Clock::time_point deadline) {
   milliseconds pause{5};
   while (true) {
-    std::string why;
-    std::vector<LocalSocketName> places = {abstract_socket_name(name)};
-    for (size_t i = 0; i < places.size(); ++i) {
+    std::string why;  // at the name where rank 0 should be
+    std::vector<LocalSocketName> places = find_fresh_socket_names(name);
+    places.insert(places.begin(), known_socket_name(name));
+    for (const LocalSocketName& place : places) {
       Socket socket = open_socket();
       std::string failure;
-      bool is_held_by_others = false;
-      if (!socket || connect(socket.fd(), places[i].get(), places[i].size) != 0) {
-        failure = places[i].to_string() + ": " + std::strerror(errno);
+      if (!socket || connect(socket.fd(), place.get(), place.size) != 0) {
+        failure = place.to_string() + ": " + std::strerror(errno);
       } else if (const LocalPeer holder = peer_of(socket.fd()); !holder.is_ours()) {
-        failure = is_taken(places[i], holder);
-        is_held_by_others = true;
+        failure = is_taken(place, holder);
       } else {
         const auto until = std::min(deadline, Clock::now() + kAnswerTime);
         Result<LocalMeeting> meeting = hear(socket, until);
@@ -206,12 +177,8 @@ Result<LocalMeeting> find_local_meeting(const std::string& name, Clock::time_poi
         if (code != StatusCode::kAborted && code != StatusCode::kTimedOut) return meeting;
         failure = meeting.status().message();
       }
-      if (i == 0) {
-        append(private_socket_names(name, is_held_by_others), places);
-        // Rank 0 has no other place either.
-        if (is_held_by_others && places.size() == 1) return nowhere_to_meet(failure);
-      }
-      if (i == 0 || is_held_by_others) add(failure, why);
+      if (why.empty()) why = failure;
+      if (Clock::now() >= deadline) break;  // anybody may have made any number of places
     }
     if (Clock::now() + pause >= deadline) {
       return Status::unreachable("rank 0, on this host, did not tell in time where to meet: " +

@@ -4,8 +4,8 @@
 // anything that others could guess, read or leave behind.
 //
 // It is told over a Unix socket with an abstract name (unix(7)), which leaves no file. Another user
-// may have taken that name. Then the socket is a file in a folder that only this user can write to:
-// XDG_RUNTIME_DIR, /tmp/perseus-UID or the home folder.
+// may have taken that name. Then it has one that nobody can know before, and which the others find
+// among all sockets that are there (/proc/net/unix). Those of other users are passed over.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct LocalMeeting {
 // Rank 0's side.
 class LocalMeetingPlace {
  public:
-  // kUnreachable if nothing can be taken; the error says who has the name.
+  // kUnreachable if another process of this user has the name; the error says which.
   static Result<LocalMeetingPlace> take(const std::string& name);
   // Tells every process of this user that asks, from a thread of its own, until this process ends.
   Status tell(const LocalMeeting& meeting) &&;
@@ -38,8 +38,7 @@ class LocalMeetingPlace {
 };
 
 // Asks rank 0, until the deadline, since it may come later. Its error if it has declined;
-// kUnreachable if it does not come, at once if it cannot: others have the name, and there is no
-// folder.
+// kUnreachable if it does not come.
 Result<LocalMeeting> find_local_meeting(const std::string& name,
                                         Socket::Clock::time_point deadline);
 

@@ -1,82 +1,88 @@
 #include "bootstrap/local_sockets.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
+#include <string_view>
 
+#include "base/secret.h"
 #include "base/user_name.h"
 
 namespace perseus {
 namespace {
 
-constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
-
-LocalSocketName address_of(const std::string& path) {
+LocalSocketName address_of(const std::string& name) {
   LocalSocketName address;
   address.un.sun_family = AF_UNIX;
-  std::memcpy(address.un.sun_path, path.data(), path.size());
-  const size_t end = path.size() + (path[0] == '\0' ? 0 : 1);
-  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + end);
+  // Abstract names begin with a zero.
+  const size_t size = std::min(name.size(), sizeof(sockaddr_un::sun_path) - 2);
+  std::memcpy(address.un.sun_path + 1, name.data(), size);
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
   return address;
 }
 
-// In a user namespace, all users that have no number there look like one user.
+// In a user namespace, all users that have no number there look like this one.
+uid_t overflow_user() {
+  static const uid_t user = [] {
+    uid_t read = 65534;
+    std::ifstream("/proc/sys/kernel/overflowuid") >> read;
+    return read;
+  }();
+  return user;
+}
+
 bool is_everybody(uid_t user) {
   std::ifstream map("/proc/self/uid_map");
   uint64_t inside = 0, outside = 0, count = 0;
   const bool has_map = static_cast<bool>(map >> inside >> outside >> count);
   const bool has_all = has_map && inside == 0 && outside == 0 && count == UINT32_MAX;
-  uid_t overflow = 0;
-  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
-  return !has_all && user == overflow;
+  return !has_all && user == overflow_user();
 }
 
-// Returns whether nobody else can make or remove files there.
-bool is_private(const std::string& folder) {
-  struct stat found{};
-  return lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
-         found.st_uid == geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
-std::vector<std::string> private_folders(bool makes_folder) {
-  std::vector<std::string> folders;
-  const auto add = [&](const std::string& folder) {
-    if (is_private(folder)) folders.push_back(folder);
-  };
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR")) add(runtime);
-  const std::string own = "/tmp/perseus-" + std::to_string(geteuid());
-  if (makes_folder) mkdir(own.c_str(), S_IRWXU);  // it may be there
-  add(own);
-  if (const char* home = std::getenv("HOME")) add(home);
-  return folders;
-}
+// All fresh names begin with it, and no known one does.
+std::string fresh_prefix(const std::string& name) { return "perseus-" + name.substr(0, 48) + "-"; }
 
 }  // namespace
 
 std::string LocalSocketName::to_string() const {
-  if (is_file()) return un.sun_path;
   return "@" + std::string(un.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
 }
 
-LocalSocketName abstract_socket_name(const std::string& name) {
-  return address_of('\0' + ("perseus-" + name).substr(0, kMostBytes));
+LocalSocketName known_socket_name(const std::string& name) { return address_of("perseus-" + name); }
+
+LocalSocketName fresh_socket_name(const std::string& name) {
+  return address_of(fresh_prefix(name) + to_hex(random_bytes(16)));
 }
 
-std::vector<LocalSocketName> private_socket_names(const std::string& name, bool makes_folder) {
-  std::vector<LocalSocketName> names;
-  for (const std::string& folder : private_folders(makes_folder)) {
-    const std::string path = folder + "/perseus-" + name.substr(0, 32);
-    if (path.size() <= kMostBytes) names.push_back(address_of(path));
+std::vector<LocalSocketName> find_fresh_socket_names(const std::string& name) {
+  // Columns of /proc/net/unix: number, references, protocol, flags, type, state, inode, name. The
+  // flag is that of a socket that listens, __SO_ACCEPTCON.
+  constexpr std::string_view kListens = "00010000";
+  const std::string prefix = "@" + fresh_prefix(name);
+  std::vector<LocalSocketName> found;
+  std::ifstream lines("/proc/net/unix");
+  std::string line;
+  while (std::getline(lines, line)) {
+    const size_t at = line.find(prefix);
+    if (at == line.npos) continue;
+    std::istringstream words(line);
+    std::string flags, skipped;
+    words >> skipped >> skipped >> skipped >> flags;
+    if (flags == kListens) found.push_back(address_of(line.substr(at + 1)));
   }
-  return names;
+  return found;
 }
 
 bool LocalPeer::is_ours() const { return process != 0 && user == geteuid() && !is_everybody(user); }
+
+bool LocalPeer::is_anothers() const {
+  return user != geteuid() && user != 0 && user != overflow_user();
+}
 
 std::string LocalPeer::to_string() const {
   if (process == 0) return "a process that does not answer";

@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_server.h"
 #include "bootstrap/single_bootstrap.h"
+#include "bootstrap/spare_ports.h"
 #include "mpi/mpi_library.h"
 #include "mpi/mpi_process.h"
 #include "observe/log.h"
@@ -128,10 +128,8 @@ Status prepare_to_meet(LaunchEnvironment& launch, const Settings& settings, int 
   if (!launch.serves) return Status::ok();
   const Result<uint16_t> port = ensure_rendezvous_served(launch, settings.interfaces);
   if (!port.is_ok()) return port.status();
-  if (launch.any_port && has_meeting_board()) {
-    launch.rendezvous = {{launch.rendezvous[0].host, port.value()}};
-    leave_meeting_port(generation, port.value());
-  }
+  launch.rendezvous = {{launch.rendezvous[0].host, port.value()}};
+  if (launch.any_port && has_meeting_board()) leave_meeting_port(generation, port.value());
   return Status::ok();
 }
 
@@ -141,6 +139,7 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_rendezvous(LaunchEnvironment lau
                                                            int generation) {
   const milliseconds time_out = seconds(settings.start_timeout);
   const Clock::time_point deadline = Clock::now() + time_out;
+  add_spare_ports(launch);
   PERSEUS_RETURN_IF_ERROR(prepare_to_meet(launch, settings, generation, deadline));
   Result<int> place = place_in_world(ranks, launch.rank, launch.size);
   if (!place.is_ok()) return place.status();
@@ -204,19 +203,20 @@ Result<std::unique_ptr<Bootstrap>> bootstrap_by_mpi(const LaunchEnvironment& lau
 }  // namespace
 
 Result<std::unique_ptr<Bootstrap>> make_bootstrap(const Settings& settings,
-                                                  const std::vector<int>& ranks, int generation) {
+                                                  const WorldRequest& request) {
   Result<LaunchEnvironment> launch =
-      read_launch_environment([](const char* name) -> const char* { return std::getenv(name); },
-                              [&] { return load_mpi(settings.mpi_library).is_ok(); });
+      request.told
+          ? Result<LaunchEnvironment>(*request.told)
+          : read_launch_environment([&] { return load_mpi(settings.mpi_library).is_ok(); });
   if (!launch.is_ok()) return launch.status();
   switch (launch.value().kind) {
     case LaunchEnvironment::Kind::kRendezvous:
-      return bootstrap_by_rendezvous(launch.value(), settings, ranks, generation);
+      return bootstrap_by_rendezvous(launch.value(), settings, request.ranks, request.generation);
     case LaunchEnvironment::Kind::kMpi:
-      return bootstrap_by_mpi(launch.value(), settings, ranks, generation);
+      return bootstrap_by_mpi(launch.value(), settings, request.ranks, request.generation);
     case LaunchEnvironment::Kind::kSingle: break;
   }
-  Result<int> place = place_in_world(ranks, 0, 1);
+  Result<int> place = place_in_world(request.ranks, 0, 1);
   if (!place.is_ok()) return place.status();
   return single();
 }

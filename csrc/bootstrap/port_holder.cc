@@ -5,10 +5,13 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <optional>
+#include <map>
+#include <set>
 #include <sstream>
-#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "base/free_port.h"
 #include "base/user_name.h"
 
 namespace perseus {
@@ -17,29 +20,32 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Listener {
+  int port = 0;
   uid_t user = 0;
   std::string inode;
 };
 
-// Columns of proc(5): slot, local address, remote address, state, queues, timer, retransmissions,
-// user, timeout, inode.
-std::optional<Listener> listener_in(const char* table, uint16_t port) {
-  std::ifstream lines(table);
-  std::string line;
-  std::getline(lines, line);  // the heads
-  while (std::getline(lines, line)) {
-    std::istringstream words(line);
-    std::string local, state, skipped;
-    Listener found;
-    words >> skipped >> local >> skipped >> state >> skipped >> skipped >> skipped >> found.user >>
-        skipped >> found.inode;
-    const size_t colon = local.rfind(':');
-    if (!words || state != "0A" || colon == local.npos) continue;
-    unsigned here = 0;
-    std::from_chars(local.data() + colon + 1, local.data() + local.size(), here, 16);
-    if (here == port) return found;
+// All that listen in this network namespace. Columns of proc(5): slot, local address, remote
+// address, state, queues, timer, retransmissions, user, timeout, inode.
+std::vector<Listener> all_listeners() {
+  std::vector<Listener> all;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(table);
+    std::string line;
+    std::getline(lines, line);  // the heads
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::string local, state, skipped;
+      Listener found;
+      words >> skipped >> local >> skipped >> state >> skipped >> skipped >> skipped >>
+          found.user >> skipped >> found.inode;
+      const size_t colon = local.rfind(':');
+      if (!words || state != "0A" || colon == local.npos) continue;
+      std::from_chars(local.data() + colon + 1, local.data() + local.size(), found.port, 16);
+      all.push_back(std::move(found));
+    }
   }
-  return std::nullopt;
+  return all;
 }
 
 bool has_socket(const fs::path& process, const std::string& link) {
@@ -69,13 +75,24 @@ std::string process_with(const std::string& inode) {
 }  // namespace
 
 std::string holder_of_port(uint16_t port) {
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    const std::optional<Listener> found = listener_in(table, port);
-    if (!found) continue;
-    const std::string process = process_with(found->inode);
-    return (process.empty() ? "a process" : "process " + process) + " of " + user_name(found->user);
+  const std::vector<Listener> all = all_listeners();
+  const auto found = std::ranges::find(all, port, &Listener::port);
+  if (found == all.end()) return "";
+  const std::string process = process_with(found->inode);
+  return (process.empty() ? "a process" : "process " + process) + " of " + user_name(found->user);
+}
+
+std::string holder_of_assigned_ports() {
+  const PortRange assigned = assigned_ports();
+  std::map<uid_t, std::set<int>> held;
+  for (const Listener& one : all_listeners()) {
+    if (assigned.has(one.port)) held[one.user].insert(one.port);
   }
-  return "";
+  const auto most = std::ranges::max_element(
+      held, {}, [](const auto& user_and_ports) { return user_and_ports.second.size(); });
+  if (most == held.end()) return "";
+  return user_name(most->first) + " listens at " + std::to_string(most->second.size()) +
+         " of the " + std::to_string(assigned.size()) + " ports that the system assigns";
 }
 
 }  // namespace perseus

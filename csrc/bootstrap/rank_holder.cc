@@ -1,15 +1,15 @@
 #include "bootstrap/rank_holder.h"
 
-#include <signal.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,50 +36,97 @@ Holder current_holder() {
   return holder;
 }
 
-// The process that holds a rank, and a hash of the rank in one word; 0: none does.
-using Claim = uint64_t;
+// A file without a name that all processes share which were forked since the library was loaded.
+// They lock bytes of it: nobody but the kernel says which process has a lock, and no other process
+// can give it up. Locks are not inherited, and end with their process.
+class LockFile {
+ public:
+  LockFile() : fd_(memfd_create("perseus ranks", MFD_CLOEXEC)) {
+    if (fd_ >= 0 && fstat(fd_, &about_) != 0) fd_ = -1;
+  }
 
-Claim claim_of(pid_t process, const std::string& rank) {
-  const Sha256Digest digest = sha256(rank);
-  uint32_t hash = 0;
-  std::memcpy(&hash, digest.data(), sizeof hash);
-  return Claim{static_cast<uint32_t>(process)} << 32 | hash;
-}
+  // Returns the process that has the lock; 0 if this one has it now, or if there is no file.
+  pid_t lock(off_t byte) const {
+    while (is_open()) {
+      struct flock request = of(F_WRLCK, byte);
+      if (fcntl(fd_, F_SETLK, &request) == 0) return 0;
+      if (errno != EAGAIN && errno != EACCES && errno != EINTR) return 0;
+      if (fcntl(fd_, F_GETLK, &request) == 0 && request.l_type != F_UNLCK) return request.l_pid;
+    }
+    return 0;
+  }
 
-pid_t process_of(Claim claim) { return static_cast<pid_t>(claim >> 32); }
+  void unlock(off_t byte) const {
+    struct flock request = of(F_UNLCK, byte);
+    if (is_open()) fcntl(fd_, F_SETLK, &request);
+  }
 
-bool is_alive(pid_t process) { return kill(process, 0) == 0 || errno == EPERM; }
+ private:
+  static struct flock of(short type, off_t byte) {
+    struct flock request{};
+    request.l_type = type;
+    request.l_whence = SEEK_SET;
+    request.l_start = byte;
+    request.l_len = 1;
+    return request;
+  }
 
-// Shared with all processes that are forked from now on; null if there was no memory for it.
-std::atomic<Claim>* map_shared_claim() {
-  void* memory = mmap(nullptr, sizeof(std::atomic<Claim>), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? nullptr : new (memory) std::atomic<Claim>(0);
-}
+  // The program may have closed all descriptors that it does not know, and opened others.
+  bool is_open() const {
+    struct stat now{};
+    return fd_ >= 0 && fstat(fd_, &now) == 0 && now.st_dev == about_.st_dev &&
+           now.st_ino == about_.st_ino;
+  }
+
+  int fd_;
+  struct stat about_{};
+};
 
 // Made when the library is loaded: a process may be forked before this one calls init.
-std::atomic<Claim>* const shared_claim = map_shared_claim();
+const LockFile lock_file;
+
+// The two bytes of a rank. Its holder has one from init to shutdown. The first holder has the other
+// one until its process ends: what it starts may be the rank in its place after its shutdown, but
+// cannot keep it from coming back.
+struct Bytes {
+  explicit Bytes(const std::string& rank) {
+    const Sha256Digest digest = sha256(rank);
+    uint32_t hash = 0;
+    std::memcpy(&hash, digest.data(), sizeof hash);
+    of_holder = off_t{hash} * 2;
+    of_first_holder = of_holder + 1;
+  }
+
+  off_t of_holder, of_first_holder;
+};
+
+// A lock that a process has. A forked child inherits this word of it, but not the lock.
+struct HeldLock {
+  explicit HeldLock(off_t byte) : process(getpid()), byte(byte) {}
+
+  pid_t process;
+  off_t byte;
+};
+
+std::optional<HeldLock> as_holder, as_first_holder;
 
 // Returns the process that holds the rank; 0 if this one has it now.
-pid_t take_shared_claim(const std::string& rank) {
-  if (shared_claim == nullptr) return 0;
-  const Claim own = claim_of(getpid(), rank);
-  Claim current = shared_claim->load();
-  while (current != own) {
-    const pid_t holder = process_of(current);
-    if (holder != 0 && holder != getpid() && is_alive(holder)) {
-      // Where it is a rank of another job, this process's claim is kept in its environment alone.
-      return current == claim_of(holder, rank) ? holder : 0;
-    }
-    if (shared_claim->compare_exchange_weak(current, own)) break;
+pid_t take_lock(const std::string& rank) {
+  const Bytes bytes(rank);
+  const bool was_first = as_first_holder && as_first_holder->process == getpid() &&
+                         as_first_holder->byte == bytes.of_first_holder;
+  const pid_t other = lock_file.lock(bytes.of_holder);
+  if (other != 0) return was_first ? 0 : other;
+  as_holder.emplace(bytes.of_holder);
+  if (!was_first && lock_file.lock(bytes.of_first_holder) == 0) {
+    as_first_holder.emplace(bytes.of_first_holder);
   }
   return 0;
 }
 
-void give_back_shared_claim() {
-  if (shared_claim == nullptr) return;
-  Claim current = shared_claim->load();
-  if (process_of(current) == getpid()) shared_claim->compare_exchange_strong(current, 0);
+void give_back_lock() {
+  if (as_holder && as_holder->process == getpid()) lock_file.unlock(as_holder->byte);
+  as_holder.reset();
 }
 
 // Tells ranks of different jobs apart: a rank may itself start a job, whose ranks inherit the
@@ -105,9 +152,9 @@ Status refusal(const std::string& how, pid_t holder, int rank) {
 
 }  // namespace
 
-Status take_rank() {
-  const auto launch = read_launch_environment(
-      [](const char* name) -> const char* { return std::getenv(name); }, [] { return true; });
+Status take_rank(const LaunchEnvironment* told) {
+  const auto launch = told != nullptr ? Result<LaunchEnvironment>(*told)
+                                      : read_launch_environment([] { return true; });
   // Malformed variables are reported by the bootstrap.
   if (!launch.is_ok() || launch.value().kind == LaunchEnvironment::Kind::kSingle) return {};
   const std::string rank = describe(launch.value());
@@ -115,7 +162,7 @@ Status take_rank() {
   if (holder.process != 0 && holder.process != getpid() && holder.rank == rank) {
     return refusal("started by", holder.process, launch.value().rank);
   }
-  if (const pid_t relative = take_shared_claim(rank); relative != 0) {
+  if (const pid_t relative = take_lock(rank); relative != 0) {
     return refusal("forked from or beside", relative, launch.value().rank);
   }
   const std::string value = std::to_string(getpid()) + " " + rank;
@@ -124,7 +171,7 @@ Status take_rank() {
 }
 
 void give_back_rank() {
-  give_back_shared_claim();
+  give_back_lock();
   if (current_holder().process == getpid()) unsetenv(kRankHeldBy);
 }
 

@@ -5,15 +5,17 @@
 //
 // PERSEUS_RANK_HELD_BY in the environment of the process and its descendants says which process
 // holds which rank of which job. Processes that were forked before, such as those of a pool, learn
-// it from a page of memory that all share which were forked since the library was loaded. A process
+// it from a lock on a file that all share which were forked since the library was loaded. A process
 // whose parent has not called init may take the rank: the launcher may have started a shell or
 // another program that runs the script. So may a process that was started after its parent has shut
-// down.
+// down; but it cannot keep its parent from coming back.
 #pragma once
 
 #include "base/status.h"
 
 namespace perseus {
+
+struct LaunchEnvironment;
 
 inline constexpr const char* kRankHeldBy = "PERSEUS_RANK_HELD_BY";
 
@@ -21,7 +23,8 @@ inline constexpr const char* kRankHeldBy = "PERSEUS_RANK_HELD_BY";
 // one that was forked from the same program. A process that is not launched with others needs no
 // rank, and may always go on. Changes the environment, so call it, and give_back_rank, on one
 // thread at a time.
-Status take_rank();
+// `told`: what the program says in place of the environment, or null.
+Status take_rank(const LaunchEnvironment* told = nullptr);
 // Does nothing if this process does not have the rank.
 void give_back_rank();
 

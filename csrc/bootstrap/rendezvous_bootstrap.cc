@@ -23,6 +23,9 @@ constexpr std::chrono::milliseconds kSlowestRetryAfterClose{50};
 // A server that accepts a connection and sends nothing for this long is another service, or the
 // connection was lost.
 constexpr std::chrono::seconds kHandshakeTime{5};
+// At first, for what may be waited for at each of several places; then twice as much in each round.
+// A stranger may keep silent at a place, and a firewall swallow what goes there.
+constexpr std::chrono::seconds kFirstPatience{1};
 // For connecting. In a flood the kernel drops requests, and asks for a dropped one again after 1,
 // 2, 4, 8 ... seconds.
 constexpr std::chrono::seconds kConnectTime{5};
@@ -134,22 +137,30 @@ Result<Session> authenticate(Socket& socket, const RendezvousBootstrap::Options&
   return decoded.error;
 }
 
-struct Connection {
+struct ProvenSocket {
   Socket socket;
   Session session;
 };
 
+struct Attempt {
+  std::chrono::seconds connect_time, handshake_time;
+  bool has_connected = false;  // to anybody
+  bool final = false;          // trying again would be of no use
+};
+
 // Connects to the job's own server, if that is at `server`.
-Result<Connection> connect_and_authenticate(const HostPort& server,
-                                            const RendezvousBootstrap::Options& options,
-                                            Clock::time_point deadline, bool& final) {
-  const auto connected = std::min(deadline, Clock::now() + kConnectTime);
+Result<ProvenSocket> connect_and_authenticate(const HostPort& server,
+                                              const RendezvousBootstrap::Options& options,
+                                              Clock::time_point deadline, Attempt& attempt) {
+  bool& final = attempt.final;
+  const auto connected = std::min(deadline, Clock::now() + attempt.connect_time);
   Result<Socket> socket = Socket::connect(server, connected, &final);
+  attempt.has_connected = socket.is_ok();
   if (!socket.is_ok()) return socket.status();
-  const auto until = std::min(deadline, Clock::now() + kHandshakeTime);
+  const auto until = std::min(deadline, Clock::now() + attempt.handshake_time);
   Result<Session> session = authenticate(socket.value(), options, until, final);
   if (!session.is_ok()) return session.status();
-  return Connection{std::move(socket).value(), std::move(session).value()};
+  return ProvenSocket{std::move(socket).value(), std::move(session).value()};
 }
 
 // Returns the places at which to look for the server now.
@@ -170,6 +181,7 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
   auto pause = kFirstRetry;
   bool has_warned = false;
   Status failure;  // at the first place, where the server should be
+  auto patience = kFirstPatience;
   while (true) {
     if (options.left_port) {
       const uint16_t left_port = options.left_port();
@@ -181,9 +193,12 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
       options.servers = places_to_try(known, left_port);
     }
     Status latest;
+    bool are_all_taken = true;
     for (const HostPort& server : options.servers) {
-      bool final = false;
-      Result<Connection> found = connect_and_authenticate(server, options, deadline, final);
+      const bool is_first = &server == &options.servers[0];
+      Attempt attempt{is_first ? kConnectTime : std::min(patience, kConnectTime),
+                      has_single_server(options) ? kHandshakeTime : patience};
+      Result<ProvenSocket> found = connect_and_authenticate(server, options, deadline, attempt);
       if (found.is_ok()) {
         options.servers = {HostPort(server)};
         std::unique_ptr<RendezvousBootstrap> bootstrap(new RendezvousBootstrap(
@@ -196,7 +211,8 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
       }
       if (is_interrupted()) return interrupted_status();
       const Status& status = found.status();
-      if (final) return Status(status.code(), describe(server) + ": " + status.message());
+      are_all_taken = are_all_taken && attempt.has_connected;
+      if (attempt.final) return Status(status.code(), describe(server) + ": " + status.message());
       if (status.code() == StatusCode::kInvalidArgument && !std::exchange(has_warned, true)) {
         PERSEUS_LOG(kWarning, "rank " << options.rank << ": " << describe(server) << ": "
                                       << status.message() << "; trying on");
@@ -213,11 +229,16 @@ Result<std::unique_ptr<Bootstrap>> RendezvousBootstrap::create(Options options) 
           describe(options) + " could not be reached within " +
           std::to_string(options.time_out.count() / 1000.0).substr(0, 5) +
           " s: " + failure.message() +
-          "; check that the host is reachable from here and that its rank 0 or launcher runs");
+          (are_all_taken && options.rank_0_serves
+               ? "; another program answers at each of these ports, so rank 0 may have none of "
+                 "them; its error, or `ss -ltnp` on its host, names who listens there"
+               : "; check that the host is reachable from here and that its rank 0 or launcher "
+                 "runs"));
     }
     const bool is_closed = latest.code() == StatusCode::kAborted;
     std::this_thread::sleep_for(is_closed ? std::min(pause, kSlowestRetryAfterClose) : pause);
     pause = std::min(pause * 2, kSlowestRetry);
+    patience = std::min(patience * 2, kHandshakeTime);
   }
 }
 

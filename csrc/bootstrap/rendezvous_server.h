@@ -51,6 +51,9 @@ class RendezvousServer {
   void note_ended(int rank, std::string how);
   // The launched ranks that survivors have gone on without, since they did not come in time.
   std::vector<int> left_out() const;
+  // Returns whether these launched ranks have met here, in this order, and call their world this
+  // (WorldKey::name), which nobody else can know.
+  bool has_met(const std::string& world, const std::vector<int>& ranks) const;
 
  private:
   class Service;

@@ -17,11 +17,12 @@ std::string format_seconds(double seconds) {
 
 }  // namespace
 
-World::World(const Hello& first, const LaunchedRanks& launched)
+World::World(const Hello& first, const LaunchedRanks& launched, MetWorlds& met)
     : size_(first.size),
       survivors_(first.survivors),
       ranks_(first.ranks),
       launched_(launched),
+      met_(met),
       is_included_(size_, true),
       members_(size_),
       contributions_(size_) {}
@@ -111,13 +112,17 @@ void World::end_round_if_all_are_here() {
 void World::end_round() {
   const bool was_finding_survivors = is_finding_survivors();
   std::vector<std::string> all;
+  std::vector<int> here;
   for (uint32_t rank = 0; rank < size_; ++rank) {
     const bool is_here = contributions_[rank].has_value();
+    if (is_here) here.push_back(static_cast<int>(launched(rank)));
     if (is_here || was_finding_survivors) {
       all.push_back(std::exchange(contributions_[rank], std::nullopt).value_or(""));
     }
     is_included_[rank] = is_here;
   }
+  // Before the ranks hear of it, and tell the launcher.
+  if (!was_finding_survivors) met_.add(std::move(here), all);
   contributed_ = 0;
   ++round_;
   const std::string gathered = encode_gathered(all);

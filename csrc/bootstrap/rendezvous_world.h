@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bootstrap/met_worlds.h"
 #include "bootstrap/rendezvous_protocol.h"
 
 namespace perseus::rendezvous {
@@ -32,8 +33,8 @@ class World {
     ~Member() = default;
   };
 
-  // `launched` outlives the world.
-  World(const Hello& first, const LaunchedRanks& launched);
+  // `launched` and `met` outlive the world. When its ranks have met, that is added to `met`.
+  World(const Hello& first, const LaunchedRanks& launched, MetWorlds& met);
 
   // Refuses a rank that is here already, that gives another size, or that the survivors have gone
   // on without.
@@ -72,6 +73,7 @@ class World {
   const bool survivors_;
   const std::vector<uint32_t> ranks_;  // as launched; empty: rank r was launched as r
   const LaunchedRanks& launched_;
+  MetWorlds& met_;
   std::vector<bool> is_included_;  // by rank; all of them until the survivors are known
   std::vector<Member*> members_;   // by rank; null: not here
   std::vector<std::optional<std::string>> contributions_;

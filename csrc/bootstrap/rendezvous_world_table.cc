@@ -33,7 +33,7 @@ Status WorldTable::join(const Hello& hello, World::Member* member, Handle& world
   TimedOut& before = timed_out_[membership];
   const uint32_t launched = hello.ranks.empty() ? hello.rank : hello.ranks[hello.rank];
   const Key key(membership, hello.generation - before.by_rank[launched], before.meetings);
-  world = entries_.try_emplace(key, hello, launched_).first;
+  world = entries_.try_emplace(key, hello, launched_, met_).first;
   return world->second.world.join(hello, member);
 }
 

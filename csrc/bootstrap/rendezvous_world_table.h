@@ -25,7 +25,8 @@ class WorldTable {
   // With that, which of their worlds: its generation, and how many meetings timed out before it.
   using Key = std::tuple<Membership, uint32_t, uint32_t>;
   struct Entry {
-    Entry(const Hello& first, const LaunchedRanks& launched) : world(first, launched) {}
+    Entry(const Hello& first, const LaunchedRanks& launched, MetWorlds& met)
+        : world(first, launched, met) {}
     World world;
     EventLoop::TimerId timer = 0;  // 0: not set
     Clock::time_point began;       // of the current round
@@ -36,9 +37,9 @@ class WorldTable {
   // A world in the table; valid until its last member leaves.
   using Handle = Entries::iterator;
 
-  // `size`: how many ranks were launched.
-  WorldTable(EventLoop& loop, uint32_t size, LaunchedRanks launched)
-      : loop_(loop), size_(size), launched_(std::move(launched)) {}
+  // `size`: how many ranks were launched. `met` outlives the table.
+  WorldTable(EventLoop& loop, uint32_t size, LaunchedRanks launched, MetWorlds& met)
+      : loop_(loop), size_(size), launched_(std::move(launched)), met_(met) {}
 
   // Lets the member join the world that its hello describes, or says why not.
   Status join(const Hello& hello, World::Member* member, Handle& world);
@@ -60,6 +61,7 @@ class WorldTable {
   EventLoop& loop_;
   const uint32_t size_;
   LaunchedRanks launched_;
+  MetWorlds& met_;
   Entries entries_;
   // Meetings that timed out before all had come, by membership. Each of them was a generation to
   // the ranks that took part, but not to the others: so they are counted by launched rank, too.

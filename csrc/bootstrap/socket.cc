@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/free_port.h"
 #include "base/interruption.h"
 #include "bootstrap/port_holder.h"
 
@@ -77,10 +78,22 @@ int try_listen(const addrinfo& address, Socket& out) {
   set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   // A socket on [::] accepts IPv4 as well.
   if (address.ai_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (bind(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) return errno;
+  if (const int error = bind_to(socket.fd(), address.ai_addr, address.ai_addrlen); error != 0) {
+    return error;
+  }
   if (::listen(socket.fd(), SOMAXCONN) != 0) return errno;
   out = std::move(socket);
   return 0;
+}
+
+// For an error that says that a port, or with 0 each one, is in use.
+std::string in_the_way(uint16_t port) {
+  if (port != 0) {
+    const std::string holder = holder_of_port(port);
+    return holder.empty() ? "" : ", by " + holder;
+  }
+  const std::string holder = holder_of_assigned_ports();
+  return "; no port is free" + (holder.empty() ? "" : ": " + holder);
 }
 
 }  // namespace
@@ -124,10 +137,9 @@ Result<Socket> Socket::listen(const std::string& address, uint16_t port) {
     }
     if (error == EADDRINUSE) break;
   }
-  const std::string holder = error == EADDRINUSE ? holder_of_port(port) : "";
-  return Status::unreachable("cannot listen on " +
-                             to_string(HostPort{address.empty() ? "*" : address, port}) + ": " +
-                             error_text(error) + (holder.empty() ? "" : ", by " + holder));
+  const std::string where = to_string(HostPort{address.empty() ? "*" : address, port});
+  return Status::unreachable("cannot listen on " + where + ": " + error_text(error) +
+                             (error == EADDRINUSE ? in_the_way(port) : ""));
 }
 
 Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline, bool* final) {
@@ -149,10 +161,10 @@ Result<Socket> Socket::connect(const HostPort& where, Clock::time_point deadline
 }
 
 int Socket::connect_to(const addrinfo& address, Clock::time_point deadline) {
-  if (::connect(fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
-  if (errno != EINPROGRESS && errno != EINTR) return errno;
+  int error = perseus::connect_to(fd(), address.ai_addr, address.ai_addrlen);
+  if (error != EINPROGRESS && error != EINTR) return error;
   if (!wait_for(POLLOUT, deadline).is_ok()) return ETIMEDOUT;
-  int error = 0;
+  error = 0;
   socklen_t size = sizeof(error);
   getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   return error;

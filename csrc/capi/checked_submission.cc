@@ -144,7 +144,7 @@ class Checker {
   }
 
   Status take_reduction() {
-    if (submission_.reduce_op < PERSEUS_AVERAGE || submission_.reduce_op > PERSEUS_PRODUCT) {
+    if (submission_.reduce_op < PERSEUS_AVERAGE || submission_.reduce_op > PERSEUS_BITWISE_XOR) {
       return wrong("there is no reduce operation " + std::to_string(submission_.reduce_op));
     }
     if (!std::isfinite(submission_.prescale) || !std::isfinite(submission_.postscale)) {

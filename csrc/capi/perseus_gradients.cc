@@ -42,7 +42,7 @@ perseus_status_t perseus_gradients_create(const perseus_gradients_options_t* opt
   if (options != nullptr) {
     std::memcpy(&known, options, std::min(options->struct_size, sizeof known));
   }
-  if (known.reduce_op < PERSEUS_AVERAGE || known.reduce_op > PERSEUS_PRODUCT) {
+  if (known.reduce_op < PERSEUS_AVERAGE || known.reduce_op > PERSEUS_BITWISE_XOR) {
     return to_c(
         Status::invalid_argument("there is no reduction " + std::to_string(known.reduce_op)));
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/settings.h"
+#include "bootstrap/launcher_sockets.h"
 #include "bootstrap/rank_holder.h"
 #include "capi/checked_submission.h"
 #include "codec/codec.h"
@@ -95,41 +96,51 @@ std::shared_ptr<Engine> Process::engine() const {
   return engine_;
 }
 
-Status Process::init(const std::vector<int>& ranks) {
+Status Process::init(WorldRequest request) {
   if (EngineScope::is_here() && engine() == nullptr) {
     return Status::invalid_argument("perseus_init cannot be called from a callback");
   }
   std::lock_guard lifecycle(lifecycle_);
   if (engine() != nullptr) return {};
   // Before anything that the other ranks could hear of.
-  PERSEUS_RETURN_IF_ERROR(take_rank());
-  const Status joined = join(ranks);
-  if (!joined.is_ok() && engine() == nullptr) give_back_rank();
+  PERSEUS_RETURN_IF_ERROR(take_rank(request.told ? &*request.told : nullptr));
+  hold_launcher_sockets();
+  const Status joined = join(std::move(request));
+  if (!joined.is_ok() && engine() == nullptr) give_rank_back();
   return joined;
 }
 
-Status Process::join(const std::vector<int>& ranks) {
+void Process::give_rank_back() {
+  hand_on_launcher_sockets();
+  give_back_rank();
+}
+
+Status Process::join(WorldRequest request) {
   std::vector<std::string> warnings;
   auto settings = Settings::from_environment(&warnings);
-  const int generation = generation_++;
+  const bool is_first_call = calls_++ == 0;
+  if (!request.told) request.generation = generation_++;
   if (!settings.is_ok()) {
-    Engine::decline(settings.status(), ranks, generation);
+    Engine::decline(settings.status(), request);
     return settings.status();
   }
   configure_log(settings.value().log_level, settings.value().log_hide_time, -1);
   spin = std::chrono::microseconds(settings.value().spin_us);
   const std::string timeline_path = settings.value().timeline;
   const bool mark_cycles = settings.value().timeline_mark_cycles;
-  auto engine =
-      Engine::start(std::move(settings).value(), ranks, generation, names, timeline, counters);
+  auto engine = Engine::start(std::move(settings).value(), request, names, timeline, counters);
   // All ranks have the same environment as a rule, so one warns for all of them. A rank that could
   // not join the others does not know whether it is the one.
   const bool is_first = !engine.is_ok() || engine.value()->topology().rank == 0;
-  if (generation == 0 && is_first) warn_about_environment(warnings);
+  if (is_first_call && is_first) warn_about_environment(warnings);
   if (!engine.is_ok()) return engine.status();
   if (!timeline_path.empty() && timeline_path != "DYNAMIC" &&
       engine.value()->topology().rank == 0) {
-    PERSEUS_RETURN_IF_ERROR(timeline.start(timeline_path, mark_cycles));
+    const Status started = timeline.start(timeline_path, mark_cycles);
+    if (!started.is_ok()) {
+      PERSEUS_LOG(kWarning, "PERSEUS_TIMELINE: " << started.message()
+                                                 << "; the job goes on without a timeline");
+    }
   }
   {
     std::lock_guard lock(engine_mutex_);
@@ -156,7 +167,7 @@ Status Process::shutdown(const std::string& why) {
   if (leaving == nullptr) return {};
   leaving->shutdown(why);
   timeline.stop();
-  give_back_rank();
+  give_rank_back();
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "bootstrap/environment.h"
 #include "engine/engine.h"
 #include "observe/counters.h"
 #include "observe/timeline.h"
@@ -22,7 +23,8 @@ class Process {
   // Null when not initialised.
   std::shared_ptr<Engine> engine() const;
 
-  Status init(const std::vector<int>& ranks);
+  // The request's generation is not looked at.
+  Status init(WorldRequest request);
   Status shutdown(const std::string& why);
 
   Names names;
@@ -42,12 +44,14 @@ class Process {
   void after_fork_in_child();
 
   // Init, with the rank taken.
-  Status join(const std::vector<int>& ranks);
+  Status join(WorldRequest request);
+  void give_rank_back();
 
   std::mutex lifecycle_;  // one init or shutdown at a time
   mutable std::mutex engine_mutex_;
   std::shared_ptr<Engine> engine_;
-  int generation_ = 0;  // init calls
+  int calls_ = 0;       // of init
+  int generation_ = 0;  // those of them that went by the environment
 };
 
 }  // namespace perseus

@@ -15,6 +15,20 @@ struct perseus_rendezvous {
   std::unique_ptr<perseus::RendezvousServer> server;
 };
 
+namespace {
+
+std::vector<std::string> addresses_in(const std::string& list) {
+  std::vector<std::string> addresses;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    addresses.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return addresses;
+}
+
+}  // namespace
+
 extern "C" {
 
 perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, int32_t size,
@@ -28,7 +42,7 @@ perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port, in
   if (!bytes.is_ok()) return to_c(bytes.status());
   std::vector<std::string> named;
   if (hosts != nullptr) named.assign(hosts, hosts + size);
-  auto server = perseus::RendezvousServer::start(address == nullptr ? "" : address,
+  auto server = perseus::RendezvousServer::start(addresses_in(address == nullptr ? "" : address),
                                                  static_cast<uint16_t>(*port), size, bytes.value(),
                                                  least, std::move(named));
   if (!server.is_ok()) return to_c(server.status());
@@ -54,6 +68,12 @@ int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* r
   const auto count = static_cast<int32_t>(left_out.size());
   std::copy_n(left_out.begin(), std::min(count, capacity), ranks);
   return count;
+}
+
+int32_t perseus_rendezvous_has_met(perseus_rendezvous_t* rendezvous, const char* world,
+                                   const int32_t* ranks, int32_t count) {
+  if (rendezvous == nullptr || world == nullptr || count < 0) return -1;
+  return rendezvous->server->has_met(world, {ranks, ranks + count}) ? 1 : 0;
 }
 
 void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous) { delete rendezvous; }

@@ -18,9 +18,16 @@ Status check_agreed(const Agreement::Ready& ready, const std::vector<int32_t>& j
     }
   }
   if (description.kind == OperationKind::kReduceScatter &&
-      description.reduce_op != ReduceOp::kAverage && description.reduce_op != ReduceOp::kSum) {
-    return because("op " + std::string(to_string(description.reduce_op)) +
-                   " is not supported; use sum or average");
+      description.reduce_op == ReduceOp::kAdasum) {
+    return because("op adasum is one of allreduce");
+  }
+  if (is_reduction(description.kind) && is_bitwise(description.reduce_op)) {
+    for (const TensorDescription& tensor : description.tensors) {
+      if (!is_floating(tensor.dtype)) continue;
+      return because("op " + std::string(to_string(description.reduce_op)) +
+                     " takes integers and bool, and this is " +
+                     std::string(to_string(tensor.dtype)));
+    }
   }
   if (description.kind == OperationKind::kAllreduce && description.reduce_op == ReduceOp::kAdasum) {
     for (const TensorDescription& tensor : description.tensors) {

@@ -73,6 +73,7 @@ void Agreements::accept(const RefusedCall& refused) {
 
 void Agreements::accept(const OperationPtr& operation) {
   wiring_.tracker.begin(*operation);
+  if (operation->new_set >= 0) return wiring_.sets.open_or_close(operation);
   const ProcessSetPtr set = wiring_.sets.find(operation->process_set);
   if (const Status why = wiring_.termination.reason(); !why.is_ok()) {
     return wiring_.tracker.complete(operation, why);
@@ -81,7 +82,6 @@ void Agreements::accept(const OperationPtr& operation) {
     return wiring_.tracker.complete(operation, ProcessSets::set_is_gone(operation->process_set));
   }
   if (!set->broken.is_ok()) return wiring_.tracker.complete(operation, set->broken);
-  if (operation->new_set >= 0) return wiring_.sets.open_or_close(operation);
   if (operation->description.kind == OperationKind::kAwaitOffer) {
     return await_offer(set, operation);
   }

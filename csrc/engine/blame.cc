@@ -3,22 +3,19 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
+#include "bootstrap/launcher_sockets.h"
+
 namespace perseus {
-namespace {
 
-// Each message says which process it is from, so that the launcher believes the engine alone and
-// not what else has inherited the socket (perseus/run/news_socket.py). If nobody listens any more,
-// or does not read, nothing is lost that would be worth waiting for.
-void send_message(const std::string& message) {
-  const char* fd = std::getenv("PERSEUS_NEWS_FD");
-  if (fd == nullptr) return;
-  send(std::atoi(fd), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+// If nobody listens any more, or does not read, nothing is lost that would be worth waiting for.
+void Blame::send_news(const std::string& news) const {
+  const int socket = news_socket();
+  if (socket < 0) return;
+  const std::string message = world_ + " " + news;
+  send(socket, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
-
-}  // namespace
 
 void Blame::set_rank(int rank, bool has_left, std::vector<int> others_lost) {
   rank_ = rank;
@@ -32,13 +29,13 @@ void Blame::tell_launcher() {
   if (rank_ < 0 || is_accused || std::exchange(is_told_, true)) return;
   std::string line = std::to_string(topology_.launched[rank_]);
   for (const int rank : others_lost_) line += " " + std::to_string(topology_.launched[rank]);
-  send_message(line + (has_left_ ? " left" : " lost"));
+  send_news(line + (has_left_ ? " left" : " lost"));
 }
 
-void tell_launcher_who_met(const Topology& topology) {
-  std::string message = "met";
-  for (const int rank : topology.launched) message += " " + std::to_string(rank);
-  send_message(message);
+void Blame::tell_launcher_who_met() const {
+  std::string news = "met";
+  for (const int rank : topology_.launched) news += " " + std::to_string(rank);
+  send_news(news);
 }
 
 }  // namespace perseus

@@ -1,9 +1,11 @@
 // Tells the launcher which rank caused operations to fail here. A rank that fails because another
-// one ended must not be taken for the culprit, though it may well be the first to exit. Engine
-// thread.
+// one ended must not be taken for the culprit, though it may well be the first to exit. Each
+// message begins with the world's name, which only its engines know: so the launcher believes them
+// alone, and not what else has inherited the socket (perseus/run/worlds.py). Engine thread.
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/topology.h"
@@ -12,7 +14,13 @@ namespace perseus {
 
 class Blame {
  public:
-  explicit Blame(const Topology& topology) : topology_(topology) {}
+  // `world`: WorldKey::name.
+  Blame(const Topology& topology, std::string world)
+      : topology_(topology), world_(std::move(world)) {}
+
+  // Tells the launcher which ranks make up this world, which has begun. That cancels whatever it
+  // was told about these ranks before. Before the engine thread begins.
+  void tell_launcher_who_met() const;
 
   // The rank whose end makes operations fail here; -1 if there is none so far.
   int rank() const { return rank_; }
@@ -30,16 +38,15 @@ class Blame {
   void begin_shutdown() { is_closing_ = true; }
 
  private:
+  void send_news(const std::string& news) const;
+
   const Topology& topology_;
+  const std::string world_;
   int rank_ = -1;
   std::vector<int> others_lost_;
   bool has_left_ = false;
   bool is_told_ = false;
   bool is_closing_ = false;
 };
-
-// Tells the launcher which ranks make up a world that has begun. That cancels whatever it was told
-// about these ranks before, and shows it which process holds this rank.
-void tell_launcher_who_met(const Topology& topology);
 
 }  // namespace perseus

@@ -8,6 +8,7 @@
 #include "base/settings.h"
 #include "base/start_thread.h"
 #include "bootstrap/bootstrap.h"
+#include "bootstrap/environment.h"
 #include "engine/engine_parts.h"
 #include "engine/engine_scope.h"
 #include "engine/thread_affinity.h"
@@ -29,22 +30,22 @@ Engine::Engine(Settings settings, Names& names, Timeline& timeline, Counters& co
       loop_(std::chrono::microseconds(settings_->spin_us)),
       gpus_(loop_, std::chrono::seconds(settings_->nccl_timeout)) {}
 
-Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vector<int>& ranks,
-                                              int generation, Names& names, Timeline& timeline,
+Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const WorldRequest& request,
+                                              Names& names, Timeline& timeline,
                                               Counters& counters) {
   auto processors = parse_processors(settings.thread_affinity);
   if (!processors.is_ok()) {
-    decline(processors.status(), ranks, generation);
+    decline(processors.status(), request);
     return processors.status();
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(settings), names, timeline, counters));
   engine->processors_ = std::move(processors).value();
   if (const Status exhausted = engine->loop_.status(); !exhausted.is_ok()) {
     engine.reset();  // telling the others may need the descriptors that it has
-    decline(exhausted, ranks, generation, kPatienceWithoutDescriptors);
+    decline(exhausted, request, kPatienceWithoutDescriptors);
     return exhausted;
   }
-  PERSEUS_RETURN_IF_ERROR(engine->connect(ranks, generation));
+  PERSEUS_RETURN_IF_ERROR(engine->connect(request));
   const Status started =
       start_thread(engine->thread_, "the engine", [raw = engine.get()] { raw->run_thread(); });
   if (!started.is_ok()) {
@@ -63,16 +64,16 @@ Result<std::unique_ptr<Engine>> Engine::start(Settings settings, const std::vect
   return engine;
 }
 
-void Engine::decline(const Status& why, const std::vector<int>& ranks, int generation,
+void Engine::decline(const Status& why, const WorldRequest& request,
                      std::optional<std::chrono::seconds> patience) {
   Settings settings;
   if (patience) settings.start_timeout = static_cast<int>(patience->count());
-  auto bootstrap = make_bootstrap(settings, ranks, generation);
+  auto bootstrap = make_bootstrap(settings, request);
   if (bootstrap.is_ok()) Mesh::decline(*bootstrap.value(), why);
 }
 
-Status Engine::connect(const std::vector<int>& ranks, int generation) {
-  auto bootstrap = make_bootstrap(*settings_, ranks, generation);
+Status Engine::connect(const WorldRequest& request) {
+  auto bootstrap = make_bootstrap(*settings_, request);
   if (!bootstrap.is_ok()) return bootstrap.status();
   // Asked now: MPI may be finalised before the engine's end.
   if (const Mpi* mpi = bootstrap.value()->mpi()) mpi_thread_level_ = mpi->thread_level();
@@ -85,7 +86,7 @@ Status Engine::connect(const std::vector<int>& ranks, int generation) {
       loop_, *mesh_, names_,
       RunContext{*settings_, buffers_, timeline_, residuals_, counters_, rank, gpus_,
                  mesh_->shares_all_memory() ? nullptr : &mesh_->world_key()});
-  tell_launcher_who_met(topology());
+  parts_->blame.tell_launcher_who_met();
   return {};
 }
 

@@ -27,6 +27,7 @@
 namespace perseus {
 
 struct Settings;
+struct WorldRequest;
 
 struct EngineParts;
 
@@ -34,13 +35,13 @@ class Engine {
  public:
   // Joins the other processes and returns when all are there. `names`, `timeline` and `counters`
   // belong to the process and outlive the engine.
-  static Result<std::unique_ptr<Engine>> start(Settings settings, const std::vector<int>& ranks,
-                                               int generation, Names& names, Timeline& timeline,
+  static Result<std::unique_ptr<Engine>> start(Settings settings, const WorldRequest& request,
+                                               Names& names, Timeline& timeline,
                                                Counters& counters);
   // Tells the other processes that this one cannot start, for example because a setting is
   // malformed. They then fail with the reason instead of waiting. `patience`: how long to try to
   // reach them; without it, the default start time-out.
-  static void decline(const Status& why, const std::vector<int>& ranks, int generation,
+  static void decline(const Status& why, const WorldRequest& request,
                       std::optional<std::chrono::seconds> patience = {});
   ~Engine();  // shuts down
 
@@ -86,7 +87,7 @@ class Engine {
  private:
   Engine(Settings settings, Names& names, Timeline& timeline, Counters& counters);
 
-  Status connect(const std::vector<int>& ranks, int generation);
+  Status connect(const WorldRequest& request);
   void run_thread();
 
   const std::unique_ptr<const Settings> settings_;  // whose fields only some sources see

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/settings.h"
+#include "base/world_key.h"
 
 namespace perseus {
 namespace {
@@ -15,7 +16,7 @@ std::chrono::seconds stall_limit(const Settings& settings) {
 
 EngineParts::EngineParts(EventLoop& loop, Mesh& mesh, Names& names, const RunContext& context)
     : departures(mesh.topology()),
-      blame(mesh.topology()),
+      blame(mesh.topology(), mesh.world_key().name()),
       tracker(names, context.timeline, context.counters, binding, blame),
       sets(wire(loop, mesh, context)),
       agreements(wire(loop, mesh, context)),

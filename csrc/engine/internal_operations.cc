@@ -120,7 +120,9 @@ Status InternalOperations::close_process_set(int32_t set) {
   }
   const auto operation = make(OperationKind::kRemoveProcessSet, kProcessSet, {});
   operation->new_set = set;
-  return run(operation);
+  // If the engine accepts nothing more, the set has ended with the world.
+  if (!queue_.submit(operation).is_ok()) return {};
+  return wait_for(*operation);
 }
 
 OperationPtr InternalOperations::await_offer(int32_t set, OperationKind kind,

@@ -62,6 +62,12 @@ void Peers::on_rank_lost(int rank, const Status& why) {
   if (sets_.awaits(rank)) termination_.break_world(departures_.news_of(rank));
 }
 
+void Peers::on_connection_disturbed(int rank, const Status& why) {
+  if (termination_.is_closed()) return;
+  if (departures_.contains(rank) && !sets_.awaits(rank)) return;
+  termination_.break_world({-1, why.message()});
+}
+
 void Peers::send_to(int rank, std::span<const std::byte> message) {
   mesh_.send_control(rank, message);
 }
@@ -71,15 +77,21 @@ void Peers::send_word(int rank, ControlKind word) {
 }
 
 std::set<int> Peers::awaited_peers() const {
-  return termination_.is_broken() ? std::set<int>() : sets_.awaited_peers();
+  if (termination_.is_broken()) return {};
+  std::set<int> awaited = sets_.awaited_peers();
+  for (const int peer : mesh_.awaited_peers()) {
+    if (!departures_.contains(peer)) awaited.insert(peer);
+  }
+  return awaited;
 }
 
 void Peers::ping(int rank) { send_word(rank, ControlKind::kPing); }
 
 void Peers::on_silent_peer(int rank, std::chrono::milliseconds silent_for) {
   const std::string cause = mesh_.is_connected(rank)
-                                ? "though its connections are open; its process is stopped, or "
-                                  "gets no processor time"
+                                ? "though its connections are open; its process is stopped or "
+                                  "gets no processor time, or something between the hosts holds "
+                                  "back what it says"
                                 : "and does not connect; its process or host is stopped, or gets "
                                   "no processor time";
   termination_.break_world({rank, "lost " + mesh_.topology().name(rank) +

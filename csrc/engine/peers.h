@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/departures.h"
 #include "engine/process_sets.h"
@@ -33,12 +34,15 @@ class Peers final : public MeshListener,
   // MeshListener.
   void on_control(int from, std::span<const std::byte> message) override;
   void on_rank_lost(int rank, const Status& why) override;
+  void on_connection_disturbed(int rank, const Status& why) override;
 
   // StallWatchHost and StallJudgeHost.
   void send_to(int rank, std::span<const std::byte> message) override;
   const std::map<int32_t, ProcessSetPtr>& process_sets() const override { return sets_.all(); }
   bool has_left(int rank) const override { return departures_.contains(rank); }
   std::string name_of(int rank) const override { return mesh_.topology().name(rank); }
+  std::vector<int> awaited_for_data() const override { return mesh_.awaited_peers(); }
+  const Operation* longest_under_way() const override { return sets_.longest_under_way(); }
   void end_stalled(const StallVerdict& verdict) override;
 
   // PeerWatchHost.

@@ -190,10 +190,14 @@ void ProcessSets::tell_neighbours(const ProcessSet& set, std::span<const std::by
 // without an agreement.
 
 void ProcessSets::open_or_close(const OperationPtr& operation) {
-  if (operation->description.kind == OperationKind::kRemoveProcessSet) {
+  const Status world_has_ended = wiring_.termination.reason();
+  if (operation->description.kind != OperationKind::kRemoveProcessSet) {
+    wiring_.tracker.complete(
+        operation, world_has_ended.is_ok() ? open_by_members(*operation) : world_has_ended);
+  } else if (world_has_ended.is_ok()) {
     begin_closing(operation);
   } else {
-    wiring_.tracker.complete(operation, open_by_members(*operation));
+    wiring_.tracker.complete(operation, {});  // the set has ended with the world
   }
 }
 
@@ -239,7 +243,7 @@ void ProcessSets::finish_closing(int32_t id) {
   const Closed closed{id, rank_, set->negotiator->completed_rounds()};
   tell_neighbours(*set, closed.write());
   close(id);
-  closed_.insert(id);
+  closed_[id] = closed.last_round;
   wiring_.tracker.complete(closing.mapped(), {});
 }
 
@@ -283,6 +287,16 @@ std::set<int> ProcessSets::awaited_peers() const {
   return awaited;
 }
 
+const Operation* ProcessSets::longest_under_way() const {
+  const Operation* longest = nullptr;
+  for (const auto& [id, set] : sets_) {
+    const Operation* running = wiring_.executor.find_running(id);
+    if (running == nullptr) continue;
+    if (longest == nullptr || running->submitted_at < longest->submitted_at) longest = running;
+  }
+  return longest;
+}
+
 bool ProcessSets::awaits(int peer) const {
   return std::ranges::any_of(sets_, [&](const auto& entry) {
     const ProcessSet& set = *entry.second;
@@ -297,9 +311,11 @@ void ProcessSets::leave(const std::string& why, const Status& told_here) {
   for (const auto& [id, set] : sets_) {
     if (set->negotiator) leaving.rounds.emplace_back(id, set->negotiator->completed_rounds());
   }
+  // Other members may hear of this before they hear that the set was closed.
+  leaving.rounds.insert(leaving.rounds.end(), closed_.begin(), closed_.end());
   tell_neighbours(world(), leaving.write());
   for (const auto& [id, set] : sets_) fail_pending(*set, told_here);
-  fail_closing(told_here);
+  end_closing();
 }
 
 void ProcessSets::fail_all(const Status& why) {
@@ -307,7 +323,7 @@ void ProcessSets::fail_all(const Status& why) {
     wiring_.executor.cancel_launches(*set, why);
     fail_pending(*set, why);
   }
-  fail_closing(why);
+  end_closing();
 }
 
 void ProcessSets::fail_pending(ProcessSet& set, const Status& why) {
@@ -317,9 +333,8 @@ void ProcessSets::fail_pending(ProcessSet& set, const Status& why) {
   }
 }
 
-void ProcessSets::fail_closing(const Status& why) {
-  for (auto& [id, operation] : std::exchange(closing_, {}))
-    wiring_.tracker.complete(operation, why);
+void ProcessSets::end_closing() {
+  for (auto& [id, operation] : std::exchange(closing_, {})) wiring_.tracker.complete(operation, {});
 }
 
 }  // namespace perseus

@@ -45,8 +45,8 @@ class ProcessSets {
   // Adds or removes a set, as the world has agreed. `operation`: this rank's part, or null.
   Status add_or_remove(const Agreement::Ready& ready, Operation* operation);
   // Opens or closes a set that only its members know, on this rank alone, and completes the
-  // operation. An operation that closes a set is complete when the round that was under way in the
-  // set has ended.
+  // operation. It does not matter which other ranks have left. An operation that closes a set is
+  // complete when the round that was under way in the set has ended, or the world has.
   void open_or_close(const OperationPtr& operation);
   // Call when the set can agree on nothing more.
   void on_exhausted(const ProcessSet& set);
@@ -59,6 +59,9 @@ class ProcessSets {
 
   // Returns the neighbours that this rank waits for, in any set, and that have not left.
   std::set<int> awaited_peers() const;
+  // Returns the operation that was agreed on and is not done, whose submission is longest ago, or
+  // null.
+  const Operation* longest_under_way() const;
   // Returns whether something is under way here that the peer takes part in.
   bool awaits(int peer) const;
 
@@ -78,7 +81,8 @@ class ProcessSets {
   Status open_by_members(const Operation& operation);
   void begin_closing(const OperationPtr& operation);
   void finish_closing(int32_t id);
-  void fail_closing(const Status& why);
+  // Completes the operations that close sets: the sets end with the world.
+  void end_closing();
 
   void on_ballot(ProcessSet& set, int from, ByteReader reader, std::span<const std::byte> message);
   void on_round_demand(ProcessSet& set, int from, uint64_t round);
@@ -98,7 +102,7 @@ class ProcessSets {
   std::map<int32_t, SharedRanks> ranks_;  // as of the last agreement
 
   std::map<int32_t, ProcessSetPtr> sets_;
-  std::set<int32_t> closed_;                 // opened sets that have been closed
+  std::map<int32_t, uint64_t> closed_;       // opened sets that have been closed; the last rounds
   std::map<int32_t, OperationPtr> closing_;  // the operations that close opened sets
   int32_t next_id_ = ProcessSet::kWorld;     // of the next set that is added
   std::map<int32_t, std::vector<std::pair<int, Message>>> early_messages_;

@@ -94,6 +94,8 @@ Status Termination::shard_failed(const Status& status) {
     break_world(departures_.news_of(peer));
   } else if (peer >= 0) {
     break_world(Broken{peer, status.message()});
+  } else if (peer == Status::kNobody) {
+    break_world(Broken{-1, status.message()});
   } else {
     Broken news = failed_here(status);
     // All ranks wait for what does not end, and this one is only the first to say so.

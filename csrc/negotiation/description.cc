@@ -89,7 +89,7 @@ bool Description::read(ByteReader& reader) {
   codec = reader.get<int32_t>();
   device = reader.get<DeviceKind>();
   priority = reader.get<int32_t>();
-  if (kind > OperationKind::kRemoveProcessSet || reduce_op > ReduceOp::kProduct ||
+  if (kind > OperationKind::kRemoveProcessSet || reduce_op > kLastReduceOp ||
       device > DeviceKind::kCuda) {
     return false;
   }

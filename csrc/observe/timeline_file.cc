@@ -1,35 +1,36 @@
 #include "observe/timeline_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
+#include "base/output_file.h"
 #include "observe/json.h"
 
 namespace perseus {
 
-TimelineFile::~TimelineFile() {
-  if (fd_ >= 0) close(fd_);
-}
-
-Status TimelineFile::failed(const char* what) const {
+Status TimelineFile::failed(const char* what, const Status& why) const {
   return Status::invalid_argument("timeline file '" + path_ + "' cannot be " + what + ": " +
-                                  std::strerror(errno));
+                                  why.message());
 }
 
 Status TimelineFile::open(const std::string& path) {
   path_ = path;
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  return fd_ >= 0 ? Status::ok() : failed("opened for writing");
+  Result<FileDescriptor> opened = open_output_file(path);
+  if (!opened.is_ok()) return failed("opened for writing", opened.status());
+  file_ = std::move(opened).value();
+  return {};
 }
 
 Status TimelineFile::begin() {
   // Pipes and terminals cannot be truncated, and need not be.
-  if (ftruncate(fd_, 0) != 0 && errno != EINVAL) return failed("emptied");
+  if (ftruncate(file_.get(), 0) != 0 && errno != EINVAL) {
+    return failed("emptied", Status::invalid_argument(std::strerror(errno)));
+  }
   text_ = "[";
   // Row 0 is common to all tensors. Horovod's readers look for the start time in its arguments.
   const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
@@ -104,22 +105,16 @@ void TimelineFile::add(const TimelineEvent& event) {
 }
 
 Status TimelineFile::flush() {
-  for (size_t done = 0; done < text_.size();) {
-    const ssize_t written = write(fd_, text_.data() + done, text_.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return failed("written");
-    done += static_cast<size_t>(written);
-  }
+  const Status written = write_all(file_, text_);
   text_.clear();
-  return {};
+  return written.is_ok() ? written : failed("written", written);
 }
 
 Status TimelineFile::finish() {
   text_ += "\n]\n";
   PERSEUS_RETURN_IF_ERROR(flush());
-  const int fd = fd_;
-  fd_ = -1;
-  return close(fd) == 0 ? Status::ok() : failed("closed");
+  file_.reset();
+  return {};
 }
 
 }  // namespace perseus

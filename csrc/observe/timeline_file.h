@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/file_descriptor.h"
 #include "base/status.h"
 
 namespace perseus {
@@ -21,10 +22,6 @@ struct TimelineEvent {
 // One thread at a time.
 class TimelineFile {
  public:
-  TimelineFile() = default;
-  TimelineFile(const TimelineFile&) = delete;
-  ~TimelineFile();
-
   // Does not empty the file yet, as it may be the one that another TimelineFile is writing.
   Status open(const std::string& path);
   // Empties the file and writes its head.
@@ -45,7 +42,7 @@ class TimelineFile {
   Row& row_of(std::string_view tensor);
   void name_lane(Row& row, size_t tid, int lane);
   void begin_record();
-  Status failed(const char* what) const;
+  Status failed(const char* what, const Status& why) const;
 
   struct Hash {
     using is_transparent = void;
@@ -54,7 +51,7 @@ class TimelineFile {
   std::unordered_map<std::string, Row, Hash, std::equal_to<>> rows_;
   std::string path_;
   std::string text_;
-  int fd_ = -1;
+  FileDescriptor file_;
   bool empty_ = true;  // no record yet, so the next one needs no comma before it
 };
 

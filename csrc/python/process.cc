@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -60,9 +61,21 @@ int32_t call_board(void* user, int32_t generation, int32_t port) {
   });
 }
 
-void init(const std::optional<std::vector<int32_t>>& ranks, const py::object& board) {
+// The rank, the number of ranks, the rendezvous, its secret, and whether others may know that.
+using WorldPlace = std::tuple<int32_t, int32_t, std::string, std::string, bool>;
+
+void init(const std::optional<std::vector<int32_t>>& ranks, const py::object& board,
+          const std::optional<WorldPlace>& place) {
   perseus_init_options_t options{};
   options.struct_size = sizeof options;
+  if (place) {
+    const auto& [rank, size, rendezvous, secret, secret_is_known] = *place;
+    options.rank = rank;
+    options.size = size;
+    options.rendezvous = rendezvous.c_str();
+    options.secret = secret.c_str();
+    options.secret_is_known = secret_is_known;
+  }
   if (ranks) {
     options.ranks = ranks->data();
     options.rank_count = static_cast<int32_t>(ranks->size());
@@ -76,6 +89,13 @@ void init(const std::optional<std::vector<int32_t>>& ranks, const py::object& bo
     perseus_set_meeting_board(nullptr, nullptr);
     return status;
   });
+}
+
+std::tuple<int32_t, int32_t, std::string> launched_as() {
+  int32_t rank = 0, size = 0;
+  const char* variable = "";
+  check(perseus_launched_as(&rank, &size, &variable));
+  return {rank, size, variable};
 }
 
 perseus_process_set_t add_process_set(const std::vector<int32_t>& ranks) {
@@ -135,6 +155,11 @@ class Rendezvous {
     return ranks;
   }
 
+  bool has_met(const std::string& world, const std::vector<int32_t>& ranks) const {
+    const auto count = static_cast<int32_t>(ranks.size());
+    return perseus_rendezvous_has_met(rendezvous_, world.c_str(), ranks.data(), count) == 1;
+  }
+
   void stop() {
     perseus_rendezvous_t* rendezvous = std::exchange(rendezvous_, nullptr);
     if (!rendezvous) return;
@@ -151,7 +176,9 @@ class Rendezvous {
 
 void bind_process(py::module_& module) {
   module.def("version", &perseus_version);
-  module.def("init", &init, py::arg("ranks") = py::none(), py::arg("meeting_board") = py::none());
+  module.def("init", &init, py::arg("ranks") = py::none(), py::arg("meeting_board") = py::none(),
+             py::arg("place") = py::none());
+  module.def("launched_as", &launched_as);
   module.def(
       "shutdown",
       [](const std::string& why) {
@@ -212,6 +239,7 @@ void bind_process(py::module_& module) {
       .def_property_readonly("port", &Rendezvous::port)
       .def("note_ended", &Rendezvous::note_ended, py::arg("rank"), py::arg("how") = "")
       .def("left_out", &Rendezvous::left_out)
+      .def("has_met", &Rendezvous::has_met, py::arg("world"), py::arg("ranks"))
       .def("stop", &Rendezvous::stop)
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](Rendezvous& self, const py::args&) { self.stop(); });

@@ -1,10 +1,14 @@
 #include "schedule/tuning_log.h"
 
-#include <cerrno>
-#include <cstring>
+#include <unistd.h>
+
+#include <chrono>
 #include <mutex>
 #include <set>
+#include <sstream>
+#include <utility>
 
+#include "base/output_file.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -22,28 +26,47 @@ bool has_begun(const std::string& path) {
   return !begun.insert(path).second;
 }
 
+void warn(const std::string& path, const Status& why) {
+  PERSEUS_LOG(kWarning, "PERSEUS_TUNING_LOG: cannot write to " << path << ": " << why.message());
+}
+
 }  // namespace
 
-TuningLog::TuningLog(const std::string& path) {
+TuningLog::TuningLog(const std::string& path) : path_(path) {
   if (path.empty()) return;
   const bool goes_on = has_begun(path);
-  file_.open(path, goes_on ? std::ios::app : std::ios::trunc);
-  if (goes_on) return;
-  file_ << "trial,steps,streams,shard_mib,merge_mib,credit_mib,chunk_kib,ms_a_mib\n" << std::flush;
-  if (!file_) {
-    PERSEUS_LOG(kWarning,
-                "PERSEUS_TUNING_LOG: cannot write to " << path << ": " << std::strerror(errno));
+  Result<FileDescriptor> opened = open_output_file(path);
+  if (!opened.is_ok()) {
+    if (!goes_on) warn(path, opened.status());
+    return;
   }
+  file_ = std::move(opened).value();
+  if (goes_on) {
+    lseek(file_.get(), 0, SEEK_END);
+    return;
+  }
+  // Neither pipes nor terminals can be emptied or need it.
+  [[maybe_unused]] const int ignored = ftruncate(file_.get(), 0);
+  write("trial,steps,streams,shard_mib,merge_mib,credit_mib,chunk_kib,ms_a_mib\n");
+}
+
+void TuningLog::write(std::string_view line) {
+  // On the engine's thread, which must not wait for a pipe's reader.
+  const Status written = write_all(file_, line, std::chrono::milliseconds(0));
+  if (written.is_ok()) return;
+  warn(path_, written);
+  file_.reset();
 }
 
 void TuningLog::add(const Tuner& tuner, uint64_t slowest) {
-  if (!file_.is_open()) return;
+  if (!file_) return;
   const Tuning& tried = tuner.current();
-  file_ << tuner.trial() << ',' << tuner.steps() << ',' << tried.streams << ','
-        << tried.shard_bytes / kPerMiB << ',' << tried.merge_bytes / kPerMiB << ','
-        << tried.credit_bytes / kPerMiB << ',' << tried.chunk_bytes / kPerKiB << ','
-        << slowest / 1e6 << '\n'
-        << std::flush;
+  std::ostringstream line;
+  line << tuner.trial() << ',' << tuner.steps() << ',' << tried.streams << ','
+       << tried.shard_bytes / kPerMiB << ',' << tried.merge_bytes / kPerMiB << ','
+       << tried.credit_bytes / kPerMiB << ',' << tried.chunk_bytes / kPerKiB << ',' << slowest / 1e6
+       << '\n';
+  write(line.str());
 }
 
 void TuningLog::finish(const Tuner& tuner) {
@@ -53,11 +76,12 @@ void TuningLog::finish(const Tuner& tuner) {
                                  << kept.merge_bytes / kPerMiB << " MiB, credit "
                                  << kept.credit_bytes / kPerMiB << " MiB, chunk "
                                  << kept.chunk_bytes / kPerKiB << " KiB");
-  if (!file_.is_open()) return;
-  file_ << "kept," << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kPerMiB
-        << ',' << kept.merge_bytes / kPerMiB << ',' << kept.credit_bytes / kPerMiB << ','
-        << kept.chunk_bytes / kPerKiB << ",\n"
-        << std::flush;
+  if (!file_) return;
+  std::ostringstream line;
+  line << "kept," << tuner.steps() << ',' << kept.streams << ',' << kept.shard_bytes / kPerMiB
+       << ',' << kept.merge_bytes / kPerMiB << ',' << kept.credit_bytes / kPerMiB << ','
+       << kept.chunk_bytes / kPerKiB << ",\n";
+  write(line.str());
 }
 
 }  // namespace perseus

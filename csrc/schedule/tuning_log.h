@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
+#include <string_view>
 
+#include "base/file_descriptor.h"
 #include "schedule/tuner.h"
 
 namespace perseus {
@@ -20,7 +21,11 @@ class TuningLog {
   void finish(const Tuner& tuner);
 
  private:
-  std::ofstream file_;
+  // A file that cannot be written ends the log, and nothing else.
+  void write(std::string_view line);
+
+  std::string path_;
+  FileDescriptor file_;
 };
 
 }  // namespace perseus

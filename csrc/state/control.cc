@@ -197,6 +197,7 @@ std::vector<std::byte> WaitAnswer::write() const {
   writer.put(number);
   writer.put<uint8_t>(has_it);
   writer.put<uint8_t>(has_joined);
+  writer.put<uint8_t>(waits_for_data_only);
   writer.put(waited_ms);
   writer.put_string(waits_for);
   write_ranks(writer, ranks);
@@ -210,6 +211,7 @@ std::optional<WaitAnswer> WaitAnswer::read(ByteReader reader) {
   message.number = reader.get<uint32_t>();
   message.has_it = reader.get<uint8_t>() != 0;
   message.has_joined = reader.get<uint8_t>() != 0;
+  message.waits_for_data_only = reader.get<uint8_t>() != 0;
   message.waited_ms = reader.get<uint64_t>();
   message.waits_for = reader.get_string();
   if (!read_ranks(reader, message.ranks)) return {};

@@ -110,10 +110,12 @@ struct WaitAnswer {
   uint32_t number = 0;  // of the question
   bool has_it = false;  // the operation that was asked about
   bool has_joined = false;
+  // Nothing is pending; it waits for data of an operation that was agreed on, and asks nobody.
+  bool waits_for_data_only = false;
   // How long its own operation that waits for longest has waited. 0: it waits for nothing.
   uint64_t waited_ms = 0;
   std::string waits_for;       // that operation, as it is to be shown
-  std::vector<int32_t> ranks;  // that take part in that operation; empty: all
+  std::vector<int32_t> ranks;  // that it takes, or whose data it takes; empty: all
   std::string last_submitted;  // as it is to be shown; empty: nothing
   uint64_t idle_ms = 0;        // since then
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "bootstrap/local_sockets.h"
 #include "observe/log.h"
 
 namespace perseus {
@@ -188,7 +189,10 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
     FileDescriptor fd(accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
       exhaustion_.succeeded();
-      if (is_open(fd)) {
+      // The kernel tells who calls over a Unix socket, so another user's calls take no place.
+      const bool is_stranger =
+          socket.where().family() == AF_UNIX && peer_of(fd.get()).is_anothers();
+      if (!is_stranger && is_open(fd)) {
         pending_.add(std::make_unique<PendingConnection>(*this, std::move(fd))).begin();
       }
       continue;

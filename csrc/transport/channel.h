@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "base/status.h"
@@ -27,17 +28,29 @@ struct FrameHeader {
     kData = 1,
     kControl = 2,
     kGoodbye = 3,  // the last frame on its channel, when a rank shuts down normally
+    // Over TCP, a mark says that all data before it on its channel has arrived if the mark has. It
+    // comes when the peer asks for one, and after kMarkedBytes of data at the latest.
+    kMark = 4,
+    // Where control messages go, also over TCP only:
+    kMarkRequest = 5,  // asks for a mark on each channel
+    kBreakOff = 6,     // the last frame; says that something between the ranks is to blame for that
   };
 
   uint32_t magic_and_kind = 0;
-  uint32_t length = 0;  // bytes that follow this header
-  uint64_t size = 0;    // of the whole message
-  uint64_t offset = 0;  // of this frame in the message
-  Tag tag;              // of data frames; zero otherwise
+  uint32_t length = 0;                          // bytes that follow this header
+  uint64_t size = 0;                            // of the whole message
+  uint64_t offset = 0;                          // of this frame in the message
+  Tag tag;                                      // of data frames
+  uint64_t& number() { return tag.operation; }  // of a request for marks, or the last one answered
+  uint64_t number() const { return tag.operation; }
 
   Kind kind() const { return static_cast<Kind>(magic_and_kind & 0xff); }
 };
 static_assert(sizeof(FrameHeader) == 40);
+
+// How much data a channel carries between two marks; each frame counts as some bytes more.
+inline constexpr uint64_t kMarkedBytes = 8 << 20;
+inline constexpr uint64_t kMarkedFrame = 1 << 10;
 
 // A frame to send. `data` stays valid until the channel calls FramePort::sent.
 struct Frame {
@@ -112,6 +125,8 @@ class FramePort {
   // with the peer or, if `why` is kOutOfMemory, with this rank, which lacks memory or descriptors.
   // A channel calls this at the end of the stream, too, which is no error after the peer's goodbye.
   virtual void failed(const Status& why) = 0;
+  // The same, if something between the ranks is to blame, and neither of them.
+  virtual void disturbed(const std::string& how) = 0;
 
  protected:
   ~FramePort() = default;
@@ -132,6 +147,11 @@ class Channel {
   // the stream. Memory passed to the port in a call that is still running must stay readable until
   // that call returns. Idempotent; may be called from within any call to the port.
   virtual void close() = 0;
+
+  // The way that frames take to this rank, for messages: "from ADDRESS to ADDRESS", or "".
+  virtual std::string route() const { return ""; }
+  // Returns how many bytes have arrived so far, if the channel goes over a network.
+  virtual uint64_t bytes_received() const { return 0; }
 };
 
 }  // namespace perseus

@@ -9,6 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/free_port.h"
+#include "bootstrap/local_sockets.h"
+
 namespace perseus {
 namespace {
 
@@ -76,14 +79,14 @@ void Dialer::try_endpoint() {
   exhaustion_.succeeded();
   if (!sources_.empty() && sources_[current_].length != 0) {
     const Endpoint& from = sources_[current_];
-    if (bind(fd_.get(), from.get(), from.length) != 0) {
-      next_endpoint("binding to " + from.to_string() + ": " + std::strerror(errno),
+    if (const int error = bind_to(fd_.get(), from.get(), from.length); error != 0) {
+      next_endpoint("binding to " + from.to_string() + ": " + std::strerror(error),
                     Failure::kOther);
       return;
     }
   }
-  if (connect(fd_.get(), to.get(), to.length) != 0 && errno != EINPROGRESS) {
-    const int error = errno;
+  if (const int error = connect_to(fd_.get(), to.get(), to.length);
+      error != 0 && error != EINPROGRESS) {
     next_endpoint(std::strerror(error), failure_of(error));
     return;
   }
@@ -109,6 +112,9 @@ void Dialer::connected() {
   if (endpoints_[current_].family() != AF_UNIX) {
     const int on = 1;
     setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  } else if (const LocalPeer holder = peer_of(fd_.get()); holder.is_anothers()) {
+    next_endpoint("the name is held by " + holder.to_string(), Failure::kOther);
+    return;
   }
   reader_ = MessageReader();
   step_ = Step::kAwaitingGreeting;

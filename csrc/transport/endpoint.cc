@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/free_port.h"
+#include "bootstrap/port_holder.h"
+
 namespace perseus {
 namespace {
 
@@ -92,16 +95,18 @@ Result<Endpoint> Endpoint::unpack(std::string_view packed) {
 
 Result<FileDescriptor> listen_at(Endpoint& where) {
   FileDescriptor fd(socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  bool listening = static_cast<bool>(fd);
-  if (listening && where.family() == AF_INET6) {
+  int error = fd ? 0 : errno;
+  if (fd && where.family() == AF_INET6) {
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   }
-  listening = listening && bind(fd.get(), where.get(), where.length) == 0 &&
-              listen(fd.get(), SOMAXCONN) == 0;
-  if (!listening) {
+  if (error == 0) error = bind_to(fd.get(), where.get(), where.length);
+  if (error == 0 && listen(fd.get(), SOMAXCONN) != 0) error = errno;
+  if (error != 0) {
+    const std::string holder =
+        error == EADDRINUSE && where.family() != AF_UNIX ? holder_of_assigned_ports() : "";
     return Status::unreachable("cannot listen at " + where.to_string() + ": " +
-                               std::strerror(errno));
+                               std::strerror(error) + (holder.empty() ? "" : "; " + holder));
   }
   socklen_t length = sizeof where.address;
   getsockname(fd.get(), reinterpret_cast<sockaddr*>(&where.address), &length);

@@ -1,62 +1,23 @@
 #include "transport/framed_link.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <utility>
+
+#include "transport/link_port.h"
 
 namespace perseus {
 namespace {
 
-constexpr uint64_t kMaxControlBytes = 64 << 20;
+// How long the peer may take to explain why it ends a connection. A process that has died closes
+// all of them at once, and nobody waits.
+constexpr std::chrono::milliseconds kExplained{200};
 
 void add(TrafficCounters::Counter& counter, uint64_t amount) {
   TrafficCounters::add(counter, amount);
 }
 
 }  // namespace
-
-// One channel's view of the link.
-class FramedLink::Port final : public FramePort {
- public:
-  Port(FramedLink& link, int index, bool control, bool data, bool express)
-      : index(index),
-        carries_control(control),
-        carries_data(data),
-        is_express(express),
-        link_(link) {}
-
-  bool next(Frame& frame, uint64_t room) override { return link_.next(*this, frame, room); }
-  void sent(const Frame& frame) override { link_.sent(*this, frame); }
-  bool arrived(const FrameHeader& header, const std::byte* data, Lease lease) override {
-    return link_.arrived(*this, header, data, std::move(lease));
-  }
-  std::byte* target(const FrameHeader& header) override {
-    if (link_.is_over() || header.kind() != FrameHeader::kData) return nullptr;
-    if (!link_.check(*this, header).is_ok()) return nullptr;
-    return link_.inbox_.target(header);
-  }
-  bool landed(const FrameHeader& header) override {
-    add(link_.environment_.counters.frames_received, 1);
-    link_.inbox_.landed(header);
-    return !link_.is_over();
-  }
-  bool awaits_data() const override {
-    // Once either side has begun to leave, the peer's goodbye is still to come.
-    return carries_data && !goodbye_received &&
-           (!link_.inbox_.is_empty() || link_.state_ == State::kClosing || link_.has_any_goodbye());
-  }
-  uint64_t max_length() const override { return link_.environment_.chunk_bytes; }
-  void failed(const Status& why) override { link_.channel_failed(*this, why); }
-
-  const int index;
-  const bool carries_control, carries_data, is_express;
-  std::unique_ptr<Channel> channel;
-  int32_t last_priority = INT32_MAX;  // of the last data that the channel has taken
-  bool goodbye_handed = false, goodbye_sent = false, goodbye_received = false;
-
- private:
-  FramedLink& link_;
-};
 
 FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_name,
                        int control_channels, bool has_data_channel)
@@ -66,7 +27,10 @@ FramedLink::FramedLink(LinkEnvironment& environment, int peer, std::string peer_
       control_channels_(control_channels),
       place_(environment.priorities.add(*this)),
       sends_(environment.loop),
-      inbox_(environment.loop, environment.buffers) {
+      controls_(environment.buffers),
+      inbox_(environment.loop, environment.buffers),
+      arrivals_(environment.loop, environment.silence, *this),
+      verdict_(environment.loop) {
   for (int i = 0; i < control_channels; ++i) {
     ports_.push_back(std::make_unique<Port>(*this, i, i == 0, !has_data_channel, is_express(i)));
   }
@@ -84,6 +48,8 @@ bool FramedLink::has_channel(int index) const { return ports_[index]->channel !=
 void FramedLink::attach(int index, std::unique_ptr<Channel> channel) {
   Port& port = *ports_[index];
   port.channel = std::move(channel);
+  port.has_marks = port.channel->kind() == Channel::Kind::kTcp;
+  if (port.has_marks) arrivals_.add_channel(index);
   ++attached_;
   port.channel->start();
   report_priority();
@@ -106,7 +72,9 @@ void FramedLink::start_receive(Transfer& transfer) {
   if (is_over()) {
     inbox_.post_last(transfer, end_status_);
   } else {
+    transfer.turn = arrivals_.turn();
     inbox_.post(transfer);
+    arrivals_.watch();
     request_connection();
   }
 }
@@ -118,20 +86,7 @@ void FramedLink::request_connection() {
 
 void FramedLink::send_control(std::span<const std::byte> message) {
   if (is_over() || state_ == State::kClosing) return;
-  if (message.size() > kMaxControlBytes) {
-    fail(Status::internal("a control message of " + std::to_string(message.size()) +
-                          " bytes is beyond the bound of " + std::to_string(kMaxControlBytes)));
-    return;
-  }
-  ControlMessage control;
-  control.data = environment_.buffers.take(message.size());
-  if (!control.data) {
-    fail(Status::out_of_memory("no memory for a control message"));
-    return;
-  }
-  control.length = static_cast<uint32_t>(message.size());
-  if (!message.empty()) std::memcpy(control.data.data(), message.data(), message.size());
-  controls_.push_back(std::move(control));
+  if (const Status queued = controls_.push(message); !queued.is_ok()) return fail(queued);
   request_connection();
   if (ports_[0]->channel) ports_[0]->channel->kick();
 }
@@ -153,9 +108,13 @@ std::span<const std::unique_ptr<FramedLink::Port>> FramedLink::streams() const {
 
 bool FramedLink::next(Port& port, Frame& frame, uint64_t room) {
   if (is_over() || port.goodbye_handed) return false;
+  if (!last_words_.empty()) return next_last_words(port, frame);
+  if (port.next_mark(frame, marks_requested_)) return true;
+  if (port.carries_control && next_mark_request(frame)) return true;
   room = std::min(room, environment_.frame_bytes);
-  if (port.carries_control && next_control(frame, room)) return true;
+  if (port.carries_control && controls_.next(frame, room)) return true;
   if (may_carry_data(port) && sends_.next(frame, room)) {
+    port.data_taken(frame.header);
     port.last_priority = frame.transfer->priority;
     report_priority();
     return true;
@@ -187,39 +146,22 @@ void FramedLink::report_priority() {
   environment_.priorities.set(place_, sending ? sends_.priority() : LinkPriorities::kNone);
 }
 
-bool FramedLink::next_control(Frame& frame, uint64_t room) {
-  if (control_next_ == controls_.size()) return false;
-  ControlMessage& control = controls_[control_next_];
-  const uint64_t length = std::min<uint64_t>(control.length - control.handed, room);
-  frame = {};
-  frame.header.magic_and_kind = FrameHeader::kMagic | FrameHeader::kControl;
-  frame.header.length = static_cast<uint32_t>(length);
-  frame.header.size = control.length;
-  frame.header.offset = control.handed;
-  frame.data = control.data.data() + control.handed;
-  control.handed += static_cast<uint32_t>(length);
-  if (control.handed == control.length) ++control_next_;
-  return true;
-}
-
 void FramedLink::sent(Port& port, const Frame& frame) {
   if (is_over()) return;
   TrafficCounters& counters = environment_.counters;
   add(counters.frames_sent, 1);
   switch (frame.header.kind()) {
+    case FrameHeader::kMark:
+    case FrameHeader::kMarkRequest:
+    case FrameHeader::kBreakOff: return;
     case FrameHeader::kData:
       add(counters.data_bytes_sent[static_cast<int>(port.channel->kind())], frame.header.length);
       sends_.sent(frame);
       return;
     case FrameHeader::kControl:
-      if (frame.header.offset + frame.header.length != frame.header.size) return;
+      if (!controls_.sent(frame)) return;
       add(counters.control_messages_sent, 1);
       add(counters.control_bytes_sent, frame.header.size);
-      controls_[control_head_++].data = Buffer();
-      if (control_head_ == controls_.size()) {
-        controls_.clear();
-        control_head_ = control_next_ = 0;
-      }
       return;
     case FrameHeader::kGoodbye:
       port.goodbye_sent = true;
@@ -228,66 +170,46 @@ void FramedLink::sent(Port& port, const Frame& frame) {
   }
 }
 
-Status FramedLink::check(const Port& port, const FrameHeader& header) const {
-  const uint32_t kind = header.kind();
-  const bool known = (header.magic_and_kind & ~0xffu) == FrameHeader::kMagic &&
-                     (kind == FrameHeader::kData || kind == FrameHeader::kGoodbye ||
-                      (kind == FrameHeader::kControl && port.carries_control));
-  const bool bounded = header.length <= environment_.chunk_bytes && header.offset <= header.size &&
-                       header.length <= header.size - header.offset &&
-                       (kind != FrameHeader::kControl || header.size <= kMaxControlBytes);
-  // Only an empty message has a frame without bytes; any other such frame would make no progress.
-  const bool moves = header.length != 0 || header.size == 0;
-  if (known && bounded && moves) return Status::ok();
-  return Status::internal("received a malformed frame (kind " + std::to_string(kind) + ", length " +
-                          std::to_string(header.length) + ", offset " +
-                          std::to_string(header.offset) + " of " + std::to_string(header.size) +
-                          ")");
-}
-
 bool FramedLink::arrived(Port& port, const FrameHeader& header, const std::byte* data,
                          Lease lease) {
   if (is_over()) return false;
-  Status status = check(port, header);
+  Status status = port.check(header);
   if (status.is_ok()) {
     add(environment_.counters.frames_received, 1);
     bool held = false;
     switch (header.kind()) {
       case FrameHeader::kData:
+        if (!port.count_arrived(header)) {
+          fail_unmarked(port);
+          return false;
+        }
         status = inbox_.arrived(header, data, std::move(lease), held);
         if (held) add(environment_.counters.unexpected_frames, 1);
         break;
       case FrameHeader::kControl: status = control_arrived(header, data); break;
       case FrameHeader::kGoodbye: goodbye_arrived(port); break;
+      case FrameHeader::kMark:
+        port.mark_arrived();
+        arrivals_.marked(port.index, header.number());
+        break;
+      case FrameHeader::kMarkRequest: marks_requested(header.number()); break;
+      case FrameHeader::kBreakOff:
+        end_lost(Status::blaming_nobody({reinterpret_cast<const char*>(data), header.length}));
+        break;
     }
   }
-  if (!status.is_ok()) fail(status);
+  if (!status.is_ok()) not_accepted(port, status);
   return !is_over();
 }
 
 Status FramedLink::control_arrived(const FrameHeader& header, const std::byte* data) {
-  TrafficCounters& counters = environment_.counters;
-  if (header.offset != control_got_) {
-    return Status::internal("parts of a control message arrived out of order");
-  }
-  if (header.length != header.size) {
-    if (header.offset == 0) control_in_ = environment_.buffers.take(header.size);
-    if (!control_in_ || control_in_.capacity() < header.size) {
-      return Status::out_of_memory("no memory for a control message of " +
-                                   std::to_string(header.size) + " bytes");
-    }
-    std::memcpy(control_in_.data() + header.offset, data, header.length);
-    control_got_ += header.length;
-    if (control_got_ != header.size) return Status::ok();
-    data = control_in_.data();
-    control_got_ = 0;
-  }
-  add(counters.control_messages_received, 1);
-  add(counters.control_bytes_received, header.size);
   // Keeps the message until the observer has returned, even if that fails the link.
-  const Buffer whole = std::move(control_in_);
-  control_in_ = Buffer();
-  environment_.observer.link_control(peer(), {data, header.size});
+  std::optional<ControlMessages::Arrived> message;
+  PERSEUS_RETURN_IF_ERROR(controls_.arrived(header, data, message));
+  if (!message) return Status::ok();
+  add(environment_.counters.control_messages_received, 1);
+  add(environment_.counters.control_bytes_received, message->bytes.size());
+  environment_.observer.link_control(peer(), message->bytes);
   return Status::ok();
 }
 
@@ -308,14 +230,18 @@ void FramedLink::goodbye_arrived(Port& port) {
 }
 
 void FramedLink::channel_failed(Port& port, const Status& why) {
-  if (is_over()) return;
+  if (is_over() || !last_words_.empty()) return;
   if (port.goodbye_received && state_ == State::kOpen) {
     // The peer has said goodbye on this channel; on the others the goodbye is on its way, or they
     // will fail too.
     port.channel->close();
     return;
   }
-  fail(why);
+  const bool may_be_explained = port.has_marks && !port.carries_control && has_channel(0) &&
+                                why.code() == StatusCode::kAborted;
+  if (!may_be_explained) return fail(why);
+  port.channel->close();
+  if (!verdict_.is_set()) verdict_.set(Clock::now() + kExplained, [this, why] { fail(why); });
 }
 
 void FramedLink::close() {
@@ -349,33 +275,37 @@ void FramedLink::abort(const Status& why) {
 }
 
 void FramedLink::fail(const Status& why) {
+  const bool is_own_exhaustion = why.code() == StatusCode::kOutOfMemory;
+  end_lost(is_own_exhaustion
+               ? Status::without(environment_.rank, environment_.rank_name +
+                                                        " cannot keep a connection to " +
+                                                        peer_name_ + ": " + why.message())
+               : Status::without(peer(), "lost " + peer_name_ + ": " + why.message()));
+}
+
+void FramedLink::end_lost(const Status& why) {
   if (is_over()) return;
   const bool was_closing = state_ == State::kClosing;
-  const bool is_own_exhaustion = why.code() == StatusCode::kOutOfMemory;
-  const Status status =
-      is_own_exhaustion ? Status::without(environment_.rank, environment_.rank_name +
-                                                                 " cannot keep a connection to " +
-                                                                 peer_name_ + ": " + why.message())
-                        : Status::without(peer(), "lost " + peer_name_ + ": " + why.message());
-  end(State::kFailed, status);
+  end(State::kFailed, why);
   // A rank that is leaving anyway need not hear of it.
   if (was_closing) {
     environment_.observer.link_closed(peer());
   } else {
-    environment_.observer.link_lost(peer(), status);
+    environment_.observer.link_lost(peer(), why);
   }
 }
 
 void FramedLink::end(State state, const Status& why) {
   state_ = state;
   end_status_ = why;
+  arrivals_.stop();
+  verdict_.cancel();
   for (auto& port : ports_) {
     if (port->channel) port->channel->close();
   }
   sends_.clear(why);
   report_priority();
   controls_.clear();
-  control_head_ = control_next_ = 0;
   if (state == State::kLeft) {
     inbox_.fail_posted(why);
   } else {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,9 @@
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
 #include "base/status.h"
+#include "transport/arrival_watch.h"
 #include "transport/channel.h"
+#include "transport/control_messages.h"
 #include "transport/inbox.h"
 #include "transport/link.h"
 #include "transport/link_priorities.h"
@@ -54,6 +57,7 @@ class LinkObserver {
   // The link has something to move for the first time, and must be connected.
   virtual void connection_needed(int peer) = 0;
   virtual void link_control(int peer, std::span<const std::byte> message) = 0;
+  // If why.peer() is Status::kNobody, something between the ranks is to blame.
   virtual void link_lost(int peer, const Status& why) = 0;
   virtual void link_closed(int peer) = 0;
 
@@ -72,10 +76,12 @@ struct LinkEnvironment {
   int streams = INT_MAX;  // how many of a link's channels carry data
   int rank = -1;          // this rank
   std::string rank_name = "this rank";
+  // How long data may be on its way without moving; 0 for ever.
+  std::chrono::milliseconds silence{0};
   LinkPriorities priorities{loop};  // among links of several channels
 };
 
-class FramedLink final : public Link, private PriorityListener {
+class FramedLink final : public Link, private PriorityListener, private ArrivalWatchHost {
  public:
   // peer_name: "rank 3 on host7". control_channels: the number of channels, of which channel 0
   // carries control messages. Unless there is a data channel after them, all of them carry data,
@@ -97,6 +103,8 @@ class FramedLink final : public Link, private PriorityListener {
   bool is_over() const { return state_ != State::kOpen && state_ != State::kClosing; }
   // Returns whether the peer has said goodbye.
   bool has_left() const { return state_ == State::kLeft; }
+  // Returns whether data of the peer has been awaited for more than a moment.
+  bool awaits_data() const { return !is_over() && inbox_.awaits_since(arrivals_.turn()); }
 
   // Asks the observer to connect the link. Only the first call does so.
   void request_connection();
@@ -116,18 +124,19 @@ class FramedLink final : public Link, private PriorityListener {
  private:
   enum class State { kOpen, kClosing, kLeft, kFailed, kClosed };
   class Port;
-  struct ControlMessage {
-    Buffer data;
-    uint32_t length = 0;
-    uint32_t handed = 0;
-  };
 
   void start_send(Transfer& transfer) override;
   void start_receive(Transfer& transfer) override;
   void on_lower_priority() override;
 
+  bool awaits_data_since(uint32_t turn) const override { return inbox_.awaits_since(turn); }
+  bool is_open(int channel) const override;
+  uint64_t bytes_received(int channel) const override;
+  void request_marks() override;
+  void on_held_back(int channel, std::chrono::milliseconds silent_for) override;
+
   bool next(Port& port, Frame& frame, uint64_t room);
-  bool next_control(Frame& frame, uint64_t room);
+  bool next_mark_request(Frame& frame);
   // The channels that carry data, without the express channel.
   std::span<const std::unique_ptr<Port>> streams() const;
   // Returns whether the next data may go to this port.
@@ -138,15 +147,29 @@ class FramedLink final : public Link, private PriorityListener {
   void report_priority();
   void sent(Port& port, const Frame& frame);
   bool arrived(Port& port, const FrameHeader& header, const std::byte* data, Lease lease);
-  Status check(const Port& port, const FrameHeader& header) const;
   Status control_arrived(const FrameHeader& header, const std::byte* data);
   // Returns whether the peer has said goodbye on any channel.
   bool has_any_goodbye() const;
   void goodbye_arrived(Port& port);
+  void marks_requested(uint64_t number);
   void channel_failed(Port& port, const Status& why);
+  // Something between the ranks has changed what goes over this channel.
+  void disturbed(const Port& port, const std::string& how);
+  // Ends the link for a reason that no rank is to blame for, and tells the peer. Otherwise each of
+  // the two would take the other for lost.
+  void break_off(std::string why);
+  bool next_last_words(const Port& port, Frame& frame);
+  // The link cannot go on after what has arrived.
+  void not_accepted(const Port& port, const Status& why);
+  // More data has come than the peer sends without a mark.
+  void fail_unmarked(const Port& port);
+  // Returns " over the connection from ADDRESS to ADDRESS", or "".
+  std::string route(const Port& port) const;
   // Makes the channels look for data to send.
   void kick_data();
   void finish_closing_if_done();
+  // Ends the link, and tells the observer.
+  void end_lost(const Status& why);
   // Closes the channels and ends all outstanding transfers with `why`.
   void end(State state, const Status& why);
 
@@ -161,15 +184,14 @@ class FramedLink final : public Link, private PriorityListener {
   std::vector<std::unique_ptr<Port>> ports_;
 
   SendQueue sends_;
+  ControlMessages controls_;
   Inbox inbox_;
-
-  // Control messages not yet sent: [control_head_, end). Channels have taken those before
-  // control_next_.
-  std::vector<ControlMessage> controls_;
-  size_t control_head_ = 0, control_next_ = 0;
-  // A control message of several frames, as far as it has arrived.
-  Buffer control_in_;
-  uint64_t control_got_ = 0;
+  ArrivalWatch arrivals_;
+  uint64_t marks_asked_ = 0;      // the last request that was handed to a channel
+  uint64_t marks_requested_ = 0;  // the peer's last request
+  std::string last_words_;        // for the peer; not empty while the link breaks off
+  bool has_said_them_ = false;
+  Alarm verdict_;  // set once one of several channels has ended; the peer may be about to say why
 };
 
 }  // namespace perseus

@@ -16,6 +16,12 @@ Status size_mismatch(uint64_t expected, uint64_t size) {
 
 }  // namespace
 
+bool Inbox::awaits_since(uint32_t turn) const {
+  return messages_.size() != 0 && messages_.any_of([turn](const IncomingMessage& message) {
+    return message.posted != nullptr && message.posted->turn < turn;
+  });
+}
+
 void Inbox::post(Transfer& transfer) {
   IncomingMessage& message = messages_.find_or_insert(transfer.tag);
   if (message.posted != nullptr || message.discarded) {

@@ -21,6 +21,9 @@ class Inbox {
   // Returns whether there is neither a posted receive nor a message that waits for its receive.
   bool is_empty() const { return messages_.size() == 0; }
 
+  // Returns whether a receive is posted whose `turn` is before this one.
+  bool awaits_since(uint32_t turn) const;
+
   // Posts a receive for transfer.tag, and takes the frames of it that have arrived already.
   void post(Transfer& transfer);
   // Like post, for a link that gets no more frames: a message that is not complete ends with `why`.

@@ -83,6 +83,7 @@ class Transfer {
   std::byte* target = nullptr;           // receives: where bytes go, or the accumulator
   const Reduction* reduction = nullptr;  // receives: null to copy
   bool streaming = false;                // receives: the data need not stay in the caches
+  uint32_t turn = 0;                     // receives: the link's turn when this one was posted
   uint64_t bytes = 0;                    // of the message on the wire
   uint64_t handed = 0;                   // sends: bytes given to channels so far
   uint64_t moved = 0;                    // bytes sent or received so far

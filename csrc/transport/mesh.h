@@ -31,6 +31,9 @@ class MeshListener {
   // The connection to `rank` is broken, or the rank is silent; its transfers have ended with `why`.
   // If `rank` is this rank, it lacks memory or descriptors for connections.
   virtual void on_rank_lost(int rank, const Status& why) = 0;
+  // The connection to `rank` has ended in the same way, since something between the two ranks has
+  // held back or changed what goes over it. Neither of them is to blame.
+  virtual void on_connection_disturbed(int rank, const Status& why) = 0;
 
  protected:
   ~MeshListener() = default;
@@ -69,6 +72,9 @@ class Mesh {
   virtual bool is_connected(int peer) const = 0;
   // Returns whether the peer has said goodbye.
   virtual bool has_left(int peer) const = 0;
+
+  // Returns the ranks whose data has been awaited for more than a moment.
+  virtual std::vector<int> awaited_peers() const = 0;
 
   // Sends a small message to `peer`, ahead of all data. Copies `message`. Messages to one peer
   // arrive in order.

@@ -1,33 +1,19 @@
 // The mesh: makes links when they are first used or a peer first asks for one, and passes on their
-// news. PeerRoutes says how each peer is reached. Loop thread, except counters().
-//
-// If the lower rank dials a link's only channel and the higher rank needs the link first, the
-// higher one asks it to connect.
+// news. LinkConnector connects them. Loop thread, except counters().
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "base/buffer_pool.h"
-#include "base/world_key.h"
-#include "transport/acceptor.h"
-#include "transport/address_card.h"
-#include "transport/data_fabric.h"
-#include "transport/dialer.h"
 #include "transport/framed_link.h"
+#include "transport/link_connector.h"
 #include "transport/mesh.h"
-#include "transport/peer_routes.h"
-#include "transport/resource_exhaustion.h"
-#include "transport/shm/outbox.h"
-#include "transport/tcp/frame_guard.h"
-#include "transport/tcp/local_addresses.h"
 
 namespace perseus {
 
-class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver {
+class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
  public:
   MeshImpl(EventLoop& loop, const Settings& settings);
   ~MeshImpl() override;
@@ -35,13 +21,14 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   Status open(const Settings& settings, Bootstrap& bootstrap);
 
   void listen(MeshListener& listener) override { listener_ = &listener; }
-  const Topology& topology() const override { return topology_; }
-  const WorldKey& world_key() const override { return *world_key_; }
-  bool shares_all_memory() const override;
+  const Topology& topology() const override { return connector_.met().topology; }
+  const WorldKey& world_key() const override { return *connector_.met().key; }
+  bool shares_all_memory() const override { return shares_all_memory_; }
   Link& link(int peer) override { return framed_link(peer); }
-  bool needs_one_thread() const override { return fabric_ != nullptr; }
+  bool needs_one_thread() const override { return connector_.uses_fabric(); }
   bool is_connected(int peer) const override;
   bool has_left(int peer) const override;
+  std::vector<int> awaited_peers() const override;
   void send_control(int peer, std::span<const std::byte> message) override;
   void set_chunk(uint64_t bytes) override;
   void set_connections(int number) override;
@@ -50,34 +37,17 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
   Counters counters() const override;
 
  private:
-  struct Peer {
-    std::unique_ptr<FramedLink> link;
-    std::vector<std::unique_ptr<Dialer>> dialers;
-    EventLoop::TimerId connect_timer = 0;
-  };
-
-  Status listen(const Settings& settings, AddressCard& card);
-  // Returns an error if the ranks cannot protect what goes between hosts.
-  Status check_protection(const Bootstrap& bootstrap) const;
-  void close_to_other_hosts(const AddressCard& own);
-  Status adopt(const std::vector<std::string>& gathered, Bootstrap& bootstrap);
-
-  FramedLink& framed_link(int peer);
   FramedLink& make_link(int peer);
-  void begin_connecting(int peer);
-  void dial_channel(int peer, int index);
-  void ask_to_connect(int peer);
-  void dial(int peer, const Hello& hello, std::function<void(Result<ProvenConnection>)> done);
-  void attach(int peer, int index, ProvenConnection connection);
 
-  bool may_connect(const Hello& hello) override;
-  void on_connected(const Hello& hello, ProvenConnection connection) override;
+  FramedLink& framed_link(int peer) override;
+  FramedLink* find_link(int peer) override { return links_[peer].get(); }
+  bool takes_links() const override { return failed_.is_ok() && !closing_; }
+  void on_lasting_exhaustion(int error) override;
 
-  void connection_needed(int peer) override;
+  void connection_needed(int peer) override { connector_.connect(peer); }
   void link_control(int peer, std::span<const std::byte> message) override;
   void link_lost(int peer, const Status& why) override;
   void link_closed(int peer) override;
-  void on_lasting_exhaustion(int error);
   void finish_closing_if_done();
   void report_closed();
   // Calls `function` in the loop's next turn, unless the mesh no longer exists then. The listener
@@ -86,25 +56,15 @@ class MeshImpl final : public Mesh, private AcceptorOwner, private LinkObserver 
 
   EventLoop& loop_;
   MeshListener* listener_ = nullptr;  // set by listen(), before the loop runs
-  const PeerRoutes::Options options_;
-  const std::chrono::seconds start_timeout_, peer_timeout_;
-  WireProtection protection_;
-
-  Credentials credentials_;
-  std::optional<WorldKey> world_key_;  // once the ranks have met
-  Topology topology_;
-  std::vector<LocalAddress> addresses_;  // until the routes are known
-  PeerRoutes routes_;
+  const int most_connections_;        // that carry data, between two ranks of different hosts
+  bool shares_all_memory_ = false;
 
   // These outlive the links, which return their buffers and channels to them.
   BufferPool buffers_;
   TrafficCounters counters_;
-  Outbox outbox_;
   LinkEnvironment environment_;
-  std::unique_ptr<DataFabric> fabric_;
-  ResourceExhaustion exhaustion_;
-  std::unique_ptr<Acceptor> acceptor_;
-  std::vector<Peer> peers_;
+  LinkConnector connector_;
+  std::vector<std::unique_ptr<FramedLink>> links_;  // by rank; null until first used
 
   Status failed_;  // not ok once all links are unusable
   bool closing_ = false;

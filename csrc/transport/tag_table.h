@@ -2,6 +2,7 @@
 // probing. It never shrinks, so the steady path allocates nothing. Loop thread.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <utility>
@@ -72,6 +73,12 @@ class TagTable {
     for (IncomingMessage& message : slots_) {
       if (message.used) visit(message);
     }
+  }
+
+  template <typename Predicate>
+  bool any_of(Predicate holds) const {
+    return std::ranges::any_of(
+        slots_, [&](const IncomingMessage& message) { return message.used && holds(message); });
   }
 
   void clear() {

@@ -4,8 +4,9 @@
 // its engine answers.
 //
 // While this rank waits for anything, it regularly pings its neighbours in the process sets that it
-// waits for. A neighbour that has sent no control message for PERSEUS_PEER_TIMEOUT is reported to
-// the host. While this rank waits for nothing, it sends nothing. Engine thread.
+// waits for, and the ranks whose data it waits for. One of them that has sent no control message
+// for PERSEUS_PEER_TIMEOUT is reported to the host. While this rank waits for nothing, it sends
+// nothing. Engine thread.
 #pragma once
 
 #include <chrono>
@@ -45,7 +46,7 @@ class PeerWatch {
   }
 
  private:
-  // How many times neighbours are pinged during one time-out.
+  // How many times they are pinged during one time-out.
   static constexpr int kTicks = 16;
 
   void arm(Clock::time_point when);
@@ -55,7 +56,7 @@ class PeerWatch {
   PeerWatchHost& host_;
   Alarm alarm_;
   Clock::time_point ticked_;
-  // When each neighbour was last heard from, or else first awaited.
+  // When each of them was last heard from, or else first awaited.
   std::map<int, Clock::time_point> heard_;
 };
 

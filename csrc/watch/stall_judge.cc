@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "watch/stall_reporter.h"
+
 namespace perseus {
 namespace {
 
@@ -102,10 +104,24 @@ WaitAnswer StallJudge::own_answer() const {
     const std::vector<int>& ranks = wait->set->ranks;
     if (wait->set->id != ProcessSet::kWorld) answer.ranks.assign(ranks.begin(), ranks.end());
   }
+  if (const Operation* under_way = host_.longest_under_way()) wait_for_data(*under_way, answer);
+  answer.waits_for_data_only = answer.waited_ms > 0 && !longest_wait();
   answer.has_joined = has_joined();
   answer.last_submitted = last_.text();
   answer.idle_ms = last_.is_none() ? 0 : ms_since(last_.at());
   return answer;
+}
+
+// A rank whose data does not come is held up by others, and by no fault of its own. Operations
+// under way ask for no verdict themselves: they may move much data.
+void StallJudge::wait_for_data(const Operation& under_way, WaitAnswer& answer) const {
+  const std::vector<int> awaited = host_.awaited_for_data();
+  const uint64_t waited_ms = ms_since(under_way.submitted_at);
+  if (awaited.empty() || waited_ms < answer.waited_ms) return;
+  answer.waited_ms = waited_ms;
+  answer.waits_for =
+      "data of " + shown(under_way.process_set, under_way.key) + " from " + ranks_text(awaited);
+  answer.ranks.assign(awaited.begin(), awaited.end());
 }
 
 void StallJudge::answer(int from, const WaitQuery& query) {

@@ -28,6 +28,11 @@ class StallJudgeHost {
   // Returns whether the rank has left the world, so that it answers no questions.
   virtual bool has_left(int rank) const = 0;
   virtual std::string name_of(int rank) const = 0;
+  // Returns the ranks for whose data this one waits, in operations that were agreed on.
+  virtual std::vector<int> awaited_for_data() const = 0;
+  // Returns the operation that was agreed on and is not done, whose submission is longest ago, or
+  // null.
+  virtual const Operation* longest_under_way() const = 0;
   virtual void end_stalled(const StallVerdict& verdict) = 0;
 
  protected:
@@ -66,6 +71,8 @@ class StallJudge {
   bool has_joined() const;
   // This rank's words on itself, but for the operation that it is asked about.
   WaitAnswer own_answer() const;
+  // The same if an operation under way has waited for longer than any that is pending.
+  void wait_for_data(const Operation& under_way, WaitAnswer& answer) const;
   void ask(const Wait& wait, std::chrono::milliseconds limit);
   void conclude();
 

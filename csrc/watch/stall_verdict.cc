@@ -139,18 +139,22 @@ StallVerdict blame_nobody(const Stall& stall, const std::set<int>& waiting) {
   if (sides.size() > kMostListed) {
     text += " and others for " + std::to_string(sides.size() - kMostListed) + " more";
   }
+  const bool any_data = std::ranges::any_of(
+      waiting, [&](int rank) { return stall.answers[rank]->waits_for_data_only; });
   return {{},
           "the ranks wait for each other: " + text +
               "; it cannot be told which of them are at fault, so all operations end and no rank "
               "is given up, after " +
-              limit_text(stall) + "; every rank must submit the same operations"};
+              limit_text(stall) +
+              (any_data ? "; data that was sent may not arrive: look at the network between them"
+                        : "; every rank must submit the same operations")};
 }
 
 }  // namespace
 
 bool decides(const Stall& stall) {
   for (int rank = 0; rank < stall.rank; ++rank) {
-    if (waits(stall, rank)) return false;
+    if (waits(stall, rank) && !stall.answers[rank]->waits_for_data_only) return false;
   }
   return true;
 }

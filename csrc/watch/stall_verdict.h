@@ -6,8 +6,11 @@
 // that is C. If all that wait, wait for each other, as when two groups have taken two branches,
 // nothing tells which of them is at fault: everything ends, and no rank is given up.
 //
+// A rank that waits for data of an operation that was agreed on waits for the ranks that send it,
+// and asks nobody itself.
+//
 // Every rank whose operation has waited for too long asks all others, and the lowest of the ranks
-// that wait decides. The others learn of its verdict in its own words, so that all have the same.
+// that ask decides. The others learn of its verdict in its own words, so that all have the same.
 #pragma once
 
 #include <chrono>

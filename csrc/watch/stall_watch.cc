@@ -108,6 +108,10 @@ void StallWatch::answer(int from, const StallQuery& query, const ProcessSet* set
   StallAnswer answer;
   answer.process_set = query.process_set;
   answer.last_submitted = last_.text();
+  const std::vector<int> awaited = host_.awaited_for_data();
+  if (!last_.is_none() && !awaited.empty()) {
+    answer.last_submitted += ", and waits for data from " + ranks_text(awaited);
+  }
   const bool has_everything = set != nullptr && set->negotiator->has_joined();
   std::vector<StallQuery::Late> missing;
   for (const StallQuery::Late& late : query.late) {

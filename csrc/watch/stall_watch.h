@@ -23,6 +23,8 @@ struct Settings;
 class StallWatchHost {
  public:
   virtual void send_to(int rank, std::span<const std::byte> message) = 0;
+  // Returns the ranks for whose data this one waits, in operations that were agreed on.
+  virtual std::vector<int> awaited_for_data() const = 0;
 
  protected:
   ~StallWatchHost() = default;

@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <memory>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,10 +25,27 @@ bool is_reduction(perseus_operation_t operation) {
   return operation == PERSEUS_ALLREDUCE || operation == PERSEUS_REDUCESCATTER;
 }
 
+bool is_count(const std::string& component) {
+  return component.size() > 1 && component.front() == '_' &&
+         component.find_first_not_of("0123456789", 1) == std::string::npos;
+}
+
+// TensorFlow inlines the branches of a condition and the body of a loop, and calls their nodes
+// cond/then/_17/NODE, where 17 says how many names it has made for the graph before. That may
+// differ between ranks, for instance with their numbers of variables. Returns cond/then/NODE.
+std::string node_of(Attributes& attributes) {
+  std::istringstream components(attributes.node());
+  std::string node;
+  for (std::string component; std::getline(components, component, '/');) {
+    if (!is_count(component)) node += (node.empty() ? "" : "/") + component;
+  }
+  return node;
+}
+
 std::string name_of(Attributes& attributes) {
   const std::string given = attributes.text("tensor_name");
   if (!given.empty()) return given;
-  const std::string node = attributes.node();
+  const std::string node = node_of(attributes);
   return attributes.flag("ignore_name_scope") ? node.substr(node.rfind('/') + 1) : node;
 }
 
@@ -89,7 +108,7 @@ void* create_each(TF_OpKernelConstruction* construction) {
     fail(construction, kInvalidArgument, "each tensor takes a name and a priority");
     return nullptr;
   }
-  const std::string node = attributes.node();
+  const std::string node = node_of(attributes);
   const std::string scope = node.substr(0, node.rfind('/') + 1);
   for (size_t i = 0; i < count; ++i) {
     if (!add_member(construction, *collective, process_set, scope + names[i], priorities[i])) {

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 from perseus.common.compression import Compressor
 from perseus.common.elastic import Train
+from perseus.common.local_variables import LocalVariables, Reduce
 from perseus.common.process_sets import ProcessSet
 
 __all__ = ["Accumulation", "Backend", "Options", "Reduction", "backend_named"]
@@ -35,13 +36,23 @@ class Options:
 class Reduction(Protocol):
     """Reduces lists of gradients over the ranks."""
 
-    def register_local_var(self, variable: Any) -> None:
-        """Excludes the gradients of a variable from the reduction."""
+    #: those whose gradients are not reduced
+    local_variables: LocalVariables
 
-    def is_local(self, variable: Any) -> bool: ...
+    def __call__(
+        self, gradients: Sequence[Any], variables: Sequence[Any], reduce: Reduce
+    ) -> list[Any]:
+        """Returns the gradients in their order: local ones scaled, the others from `reduce`."""
 
-    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Returns the reduced gradients in their order; None for a variable without one."""
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
+    ) -> list[Any]:
+        """Returns the reduced gradients in their order; None for a variable without one.
+
+        Args:
+          variables: not local, and the same on all ranks.
+          use_generic_names: match gradients by their positions only, not by names of variables.
+        """
 
 
 class Accumulation(Protocol):
@@ -72,6 +83,9 @@ class Backend(Protocol):
     def make_reduction(self, options: Options) -> Reduction: ...
 
     def make_accumulation(self, options: Options) -> Accumulation: ...
+
+    def mark_non_finite(self, gradients: list[Any], which: Sequence[int], marked: int) -> list[Any]:
+        """Returns this rank's gradients; `marked` holds a NaN if one of `which` is not finite."""
 
     def finite_everywhere(
         self, gradients: list[Any], which: Sequence[int], name: str, process_set: ProcessSet

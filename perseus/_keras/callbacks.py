@@ -15,7 +15,12 @@ import numpy as np
 import perseus_core
 from perseus._keras.backend import Backend
 from perseus._keras.distributed import reducers_of
-from perseus._keras.variables import model_variables, optimizer_variables, without_repeats
+from perseus._keras.variables import (
+    model_variables,
+    optimizer_variables,
+    slots_of,
+    without_repeats,
+)
 from perseus.common import objects
 from perseus.common.process_sets import global_process_set
 from perseus.common.stacklevel import user_stacklevel
@@ -71,8 +76,9 @@ class BroadcastGlobalVariablesCallback(WithoutXla):
     Args:
       root_rank: a rank of the world.
       device: not needed; Horovod has the argument.
-      local_variables: variables of the model that are not changed, such as the seeds of random
-        generators that must differ between ranks. ValueError if one is not a variable.
+      local_variables: variables of the model that are not changed, nor are the optimizer's that
+        belong to them; such as the seeds of random generators that must differ between ranks, or
+        layers that only this rank has. ValueError if one is not a variable.
     """
 
     def __init__(
@@ -95,7 +101,8 @@ class BroadcastGlobalVariablesCallback(WithoutXla):
     def on_batch_end(self: Any, batch: int, logs: Any = None) -> None:
         if self.broadcast_done:
             return
-        local = {id(each) for each in self._local_vars}
+        own_slots = slots_of(self.model.optimizer, self._local_vars)
+        local = {id(each) for each in [*self._local_vars, *own_slots]}
         state = model_variables(self.model) + optimizer_variables(self.model.optimizer)
         sent = [each for each in without_repeats(state) if id(each) not in local]
         _require_equal(len(sent), "variables to broadcast")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perseus._keras.backend import Backend, Options
@@ -70,6 +71,27 @@ class Distributed(_Optimizer):
         They are divided by the number of ranks if scale_local_gradients is set.
         """
         self._reducer.register_local_var(var)
+
+    # Programs for Horovod replace these two on an optimizer, so each step calls what they are then.
+
+    def _allreduce(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Returns the gradients reduced over the ranks, and those of local variables scaled."""
+        return self._reducer.allreduce(grads, vars, self._allreduce_grads)
+
+    def _allreduce_grads(
+        self,
+        grads: Sequence[Any],
+        vars: Sequence[Any] | None = None,
+        use_generic_names: bool = False,
+    ) -> list[Any]:
+        """Reduces the gradients of variables that are not local.
+
+        Args:
+          vars: the same on all ranks; None only on TensorFlow.
+          use_generic_names: ranks match gradients by their positions only, not by the names of the
+            variables.
+        """
+        return self._reducer.reduce_all(grads, vars, use_generic_names)
 
 
 def reducers_of(optimizer: Any) -> list[Reducer]:

@@ -26,7 +26,11 @@ class Keras3Distributed(Distributed):
         if not self.built:
             self.build(variables)
         self._reducer.step(
-            grads, variables, lambda reduced: apply(reduced, variables), self._count_a_pass
+            grads,
+            variables,
+            self._allreduce,
+            lambda reduced: apply(reduced, variables),
+            self._count_a_pass,
         )
 
     def _variables_of(self, trainable_variables: Any) -> list[Any]:
@@ -67,7 +71,7 @@ def _reduce_before_loss_scaling() -> None:
         if reducer.accumulates:
             own(self, reducer.agree(grads), trainable_variables)
             return
-        reduced = reducer.reduce(grads, variables)
+        reduced = reducer.reduce(grads, variables, inner._allreduce)
         with reducer.marking():
             own(self, reduced, trainable_variables)
 

@@ -61,11 +61,13 @@ def distributed_optimizer(
     return ours.of(optimizer, backend, options)
 
 
-def local_variables(layer_class: type, name: str, local_layers: Any) -> list[Any]:
+def local_variables(
+    layer_class: type | tuple[type, ...], name: str, local_layers: Any
+) -> list[Any]:
     """Returns the trainable weights of layers; raises ValueError if one is not a layer.
 
     Args:
-      name: the name of layer_class in the message.
+      name: the name of the first layer_class in the message.
       local_layers: one layer, several, or None.
     """
     if local_layers is None:

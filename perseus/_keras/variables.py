@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["build_optimizer", "model_variables", "optimizer_variables", "without_repeats"]
+__all__ = [
+    "build_optimizer",
+    "model_variables",
+    "optimizer_variables",
+    "slots_of",
+    "without_repeats",
+]
+
+# An optimizer's lists of other variables.
+_NO_SLOTS = ("_variables", "_trainable_variables")
 
 
 def model_variables(model: Any) -> list[Any]:
@@ -29,6 +40,32 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     scale = getattr(optimizer, "_loss_scale", None)
     found += [getattr(scale, "current_loss_scale", None), getattr(scale, "counter", None)]
     return without_repeats(each for each in found if hasattr(each, "assign"))
+
+
+def slots_of(optimizer: Any, variables: Iterable[Any]) -> list[Any]:
+    """Returns the optimizer's variables that belong to some of the model's, such as momenta."""
+    if optimizer is None:
+        return []
+    inner = getattr(optimizer, "inner_optimizer", None) or optimizer
+    if hasattr(inner, "get_slot_names"):  # a legacy optimizer of Keras 2
+        return [slot for each in variables for slot in _legacy_slots(inner, each)]
+    places = getattr(inner, "_trainable_variables_indices", None) or getattr(
+        inner, "_index_dict", {}
+    )
+    # Optimizers keep their slots in lists, in the order of the model's variables.
+    lists = [
+        each
+        for name, each in vars(inner).items()
+        if isinstance(each, (list, tuple)) and len(each) == len(places) and name not in _NO_SLOTS
+    ]
+    found = [places.get(inner._var_key(each)) for each in variables] if places else []
+    return [each[i] for i in found if i is not None for each in lists if each[i] is not None]
+
+
+def _legacy_slots(optimizer: Any, variable: Any) -> Iterator[Any]:
+    for name in optimizer.get_slot_names():
+        with contextlib.suppress(KeyError):
+            yield optimizer.get_slot(variable, name)
 
 
 def build_optimizer(optimizer: Any, model: Any) -> None:

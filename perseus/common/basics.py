@@ -36,7 +36,8 @@ class Basics:
 
         A second call does nothing, and warns if its arguments differ from those of the first. If a
         process set is refused, the process leaves the job again, so that init can be called once
-        more.
+        more. A duplicate is an error as well, but then the process is in the job, and all other
+        sets are registered.
 
         Args:
           comm: the ranks that form the world, or an mpi4py communicator of them; None or an empty
@@ -66,11 +67,13 @@ class Basics:
         perseus_core.init(ranks)
         sets.forget()
         try:
-            sets.setup(fixed, comm)
+            refused = sets.setup(fixed, comm)
         except BaseException:
             self.shutdown()
             raise
         share_processors()
+        if refused is not None:
+            raise refused
 
     def shutdown(self) -> None:
         """Leaves the job. Operations in flight fail, on all ranks. init may be called again."""

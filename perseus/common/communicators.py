@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
+
+from perseus_core import process
 
 __all__ = ["is_communicator", "launched_ranks", "ranks_within"]
 
@@ -46,6 +49,10 @@ def ranks_within(comm: Any, world: Any) -> list[int]:
 
 def _require_launched_by_mpi(size: int) -> None:
     """Raises ValueError if MPI did not launch the job: it then sees a world of one process."""
+    with contextlib.suppress(ValueError):  # init reports it
+        _, launched_size, variable = process.launched_as()
+        if variable and launched_size == size:
+            return
     # Set by perseusrun without --mpi, torchrun and srun.
     names = ["PERSEUS_SIZE", *(("WORLD_SIZE", "SLURM_STEP_NUM_TASKS") if size == 1 else ())]
     for name in names:

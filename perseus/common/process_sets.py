@@ -167,17 +167,25 @@ def require_communicator(process_sets: Iterable[ProcessSet], comm: Any) -> None:
         raise NotImplementedError(_NEEDS_COMM)
 
 
-def setup(process_sets: Sequence[ProcessSet], comm: Any = None) -> None:
+def setup(process_sets: Sequence[ProcessSet], comm: Any = None) -> ValueError | None:
     """Registers the sets that init was given. All ranks call it once the engine runs.
 
-    If one is refused, those before it stay registered. `comm` is the communicator that the world
-    is made of, if one was given.
+    Returns the error of the first set that is a duplicate, if one is; all other sets are registered
+    nevertheless. If a set is refused for another reason, raises that error, and those before it
+    stay registered. `comm` is the communicator that the world is made of, if one was given.
     """
     global_process_set.ranks = perseus_core.process_set_ranks(perseus_core.WORLD)
     if process_sets and is_communicator(comm):
         process_sets = _with_parts(process_sets, comm)
+    refused = None
     for process_set in process_sets:
-        _register(process_set)
+        try:
+            _register(process_set)
+        except ValueError as error:
+            if process_set.ranks not in perseus_core.process_sets().values():
+                raise
+            refused = refused or error
+    return refused
 
 
 def _with_parts(process_sets: Sequence[ProcessSet], world: Any) -> list[ProcessSet]:

@@ -16,7 +16,14 @@ Min = int(ReduceOp.MIN)
 Max = int(ReduceOp.MAX)
 Product = int(ReduceOp.PRODUCT)
 
-_NAMES = {int(op): op.name.capitalize() for op in ReduceOp}
+_NAMES = {
+    Average: "Average",
+    Sum: "Sum",
+    Adasum: "Adasum",
+    Min: "Min",
+    Max: "Max",
+    Product: "Product",
+}
 
 
 def resolve_op(op: int | None, average: bool | None) -> int:

@@ -11,6 +11,7 @@ Importing this raises NotImplementedError if it runs on another. Keras 2 runs on
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ def PartialDistributedOptimizer(
 
     Raises ValueError for arguments that contradict each other.
     """
-    local = local_variables(keras.layers.Layer, "keras.layers.Layer", local_layers)
+    local = local_variables(_layer_classes(), "keras.layers.Layer", local_layers)
     distributed = distributed_optimizer(
         _backend,
         optimizer,
@@ -171,6 +172,12 @@ def PartialDistributedOptimizer(
     for variable in local:
         distributed.register_local_var(variable)
     return distributed
+
+
+def _layer_classes() -> tuple[type, ...]:
+    """Returns the class of layers, also of tf_keras, which is Keras 2 beside Keras 3, if in use."""
+    packages = [keras, sys.modules.get("tf_keras")]
+    return tuple(package.layers.Layer for package in packages if package is not None)
 
 
 _functions = Functions(_backend)

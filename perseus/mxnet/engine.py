@@ -220,7 +220,8 @@ def require_member(process_set: int) -> None:
     if not perseus_core.is_initialized():
         raise NotInitializedError(NOT_INITIALIZED)
     if perseus_core.process_set_rank(process_set) < 0:
-        raise ValueError(f"rank {perseus_core.rank()} is not in process set {process_set}")
+        why = f"rank {perseus_core.rank()} is not in process set {process_set}"
+        raise errors.wrong_argument(why)
 
 
 def checked(tensor: Any, argument: str = "tensor") -> NDArray:

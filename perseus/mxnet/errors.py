@@ -10,7 +10,7 @@ import mxnet as mx
 
 from perseus_core import errors
 
-__all__ = ["from_status"]
+__all__ = ["from_status", "wrong_argument"]
 
 _BASES = (
     errors.HorovodInternalError,
@@ -36,14 +36,20 @@ _CLASSES: dict[type[Exception], type[Exception]] = {
     base: _registered(base, base.__name__) for base in _BASES
 }
 # MXNet has a class of its own for the word ValueError.
-_registered(ValueError, "PerseusValueError")
+_VALUE_ERROR = _registered(ValueError, "PerseusValueError")
+
+
+def wrong_argument(message: str) -> Exception:
+    """Returns a ValueError that is an MXNetError, too, as Horovod's is."""
+    return _VALUE_ERROR(message)
 
 
 def from_status(status: int, message: str) -> Exception:
     """Returns the exception for a status of perseus.h other than PERSEUS_OK."""
-    plain = errors.from_status(status, message)
-    if isinstance(plain, ValueError):
-        return plain
-    error = _CLASSES.get(type(plain), _CLASSES[errors.HorovodInternalError])(message)
+    base = type(errors.from_status(status, message))
+    if base is ValueError:
+        error = wrong_argument(message)
+    else:
+        error = _CLASSES.get(base, _CLASSES[errors.HorovodInternalError])(message)
     errors.mark_reported(error)
     return error

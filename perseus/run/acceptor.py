@@ -15,6 +15,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from perseus.run import call_back
+from perseus.run.free_port import listen_anywhere
 from perseus.run.message_tags import Session
 
 PROOF_SECONDS = 5.0
@@ -83,10 +84,7 @@ class Acceptor:
         # Callers must not use up the descriptors that the launcher needs.
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_callers = max(1, min(MOST_CALLERS, limit // 8))
-        family = socket.AF_INET6 if ":" in listen_on else socket.AF_INET
-        self._listener = socket.create_server(
-            (listen_on, 0), family=family, backlog=socket.SOMAXCONN
-        )
+        self._listener = listen_anywhere(listen_on)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._listen_at = float("inf")  # when to listen again, if it does not listen now

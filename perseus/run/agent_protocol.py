@@ -25,6 +25,7 @@ LARGE_PIECE = 1 << 20  # bytes that are read and sent at a time where there may 
 MOST_PAYLOAD_BYTES = LARGE_PIECE  # of a frame
 RESULT_FD = "PERSEUS_RESULT_FD"
 NEWS_FD = "PERSEUS_NEWS_FD"  # where the engine reports on other ranks
+NEWS_INODE = "PERSEUS_NEWS_INODE"  # of that socket: the number may be another file's by then
 THREADS = "OMP_NUM_THREADS"
 #: What is said of a NotAuthenticError, after whose words they were.
 NOT_AUTHENTIC = (

@@ -114,10 +114,13 @@ def call_back() -> tuple[Session, int]:
 
 def _enter(address: tuple[str, int], key: str, rank: int, deadline: float) -> Session | None:
     """Returns None if the launcher dropped the connection, as it does when many callers wait."""
+    if TYPE_CHECKING or __package__:
+        from perseus.run.free_port import connect
+    else:
+        from free_port import connect
+
     try:
-        connecting = socket.create_connection(
-            address, min(CONNECT_SECONDS, _seconds_until(deadline))
-        )
+        connecting = connect(address, min(CONNECT_SECONDS, _seconds_until(deadline)))
     except TimeoutError:
         _seconds_until(deadline)  # raises it once more if that was all
         return None

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perseus.run.hosts import is_local
+from perseus.run.port_holder import holder_of_port, name_of_user
 from perseus.run.remote_shell import RemoteShell
 
 #: Settings, and Horovod's names for them, that name a file which rank 0 writes.
@@ -86,9 +87,11 @@ def note_on_master_port(text: str) -> str | None:
         try:
             probe.bind(("", int(text)))
         except OSError as error:
+            holder = holder_of_port(int(text))
+            by = "" if holder is None else f", by {name_of_user(holder)}"
             return (
-                f"MASTER_PORT is {text}, where torch.distributed cannot listen: {error.strerror}; "
-                "perseusrun finds a free port if it is not set"
+                f"MASTER_PORT is {text}, where torch.distributed cannot listen: {error.strerror}"
+                f"{by}; perseusrun finds a free port if it is not set"
             )
     return None
 

@@ -14,6 +14,7 @@ from perseus.run.news import Accusation, Met
 from perseus.run.output import Output
 from perseus.run.rank_outcomes import RankOutcomes
 from perseus.run.signals import signal_name
+from perseus.run.worlds import Worlds
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Failures:
         self.running = {slot.rank: slot for slot in job.slots}
         self.first: Failure | None = None  # the one that ends the job
         self._outcomes = RankOutcomes(len(job.slots), job.least)
+        self._worlds = Worlds(job.rendezvous.has_met if job.rendezvous else None)
         self._victim: Failure | None = None  # the first rank to exit that blames another
         self._kill_at: dict[int, float] = {}  # when to kill ranks that others have given up on
         self._killed: set[int] = set()
@@ -122,13 +124,19 @@ class Failures:
             self.fail(None, message, 1)
 
     def take_news(self, rank: int, news: Met | Accusation | None) -> None:
-        """Handles what a rank's engine reports on others."""
+        """Handles what a rank's engine reports on others, or some other process in its place."""
         if isinstance(news, Met):
+            if not self._worlds.begins(rank, news):
+                return
             self._outcomes.met(news.members)
             for member in news.members:
                 self._kill_at.pop(member, None)
-        elif news and self._outcomes.blame(
-            rank, news.culprits, is_lost=news.is_lost, running=self.running
+        elif (
+            news
+            and self._worlds.counts(rank, news)
+            and self._outcomes.blame(
+                rank, news.culprits, is_lost=news.is_lost, running=self.running
+            )
         ):
             for culprit in news.culprits:
                 self._kill_at.setdefault(culprit, time.monotonic() + REPORT_SECONDS)

@@ -141,12 +141,12 @@ class MpiLauncher(Launcher):
         places = {rank: (called.address, called.host) for rank, called in self._called.items()}
         environment = {**os.environ, **self._job.environment}
         several = len(set(places.values())) > 1
-        self._master = Master(environment, here=here, several_hosts=several)
+        self._master = master = Master(environment, here=here, several_hosts=several)
         for rank, called in sorted(self._called.items()):
             beside = sorted(other for other in places if places[other] == places[rank])
             place = torch_environment(rank, len(places), beside.index(rank), len(beside))
             # If rank 0 is here, it is reached at our address.
-            place |= self._master.environment(self._address if here else first.address)
+            place |= master.environment(self._address if here else first.address)
             connection = self._connect(rank, called, place, len(beside))
             self._add(connection)
             self._silence.add(connection)
@@ -242,8 +242,8 @@ class MpiLauncher(Launcher):
         if not self._is_started:
             return  # for want of a port or of descriptors
         self._acceptor.close()
-        if self._master:
-            self._master.close()
+        if self.failure and self._master and (stranger := self._master.note_on_stranger()):
+            self._messages.say(stranger)
         os.close(self._mpirun_fd)
         with contextlib.suppress(subprocess.TimeoutExpired):
             # After an orderly end, mpirun waits for its daemons on other hosts.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -200,12 +201,22 @@ class Output:
 
 def remove_older(folder: Path) -> None:
     """Removes what an earlier job has left in the folder, which may have had more ranks."""
-    for file in folder.glob("rank.*/std*"):
-        is_ours = file.parent.name[len("rank.") :].isdigit() and file.name in ("stdout", "stderr")
-        if is_ours and file.is_file() and not file.is_symlink():
-            file.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # something else is in there
-                file.parent.rmdir()
+    for place in folder.glob("rank.*"):
+        if place.name[len("rank.") :].isdigit():
+            with contextlib.suppress(OSError):  # a link, or something else is in there
+                _remove_streams(place)
+                place.rmdir()
+
+
+def _remove_streams(place: Path) -> None:
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        for name in ("stdout", "stderr"):
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
 def last_state(line: bytes) -> bytes:

@@ -22,12 +22,6 @@ def about(process: int) -> list[bytes]:
         return []
 
 
-def parent_of(process: int) -> int:
-    """Returns 0 if there is no such process."""
-    fields = about(process)
-    return int(fields[1]) if fields else 0
-
-
 def began(process: int) -> int | None:
     """Returns when a process has begun, in ticks since the start of the system; it tells apart
     processes that have the same number one after the other. None if it has ended."""
@@ -53,15 +47,6 @@ def descendants(ancestor: int) -> list[int]:
         level = [child for parent in level for child in of.get(parent, [])]
         found += level
     return found
-
-
-def is_ancestor(process: int, other: int) -> bool:
-    """Returns whether `process` is the parent of `other`, or the parent of that, and so on."""
-    while other > 1:
-        other = parent_of(other)
-        if other == process:
-            return True
-    return False
 
 
 def adopt_orphans() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
+from perseus.run.own_file import open_to_write
+
 
 class RankFile:
     """Is opened when the first bytes are written, in the thread that writes them."""
@@ -17,7 +19,7 @@ class RankFile:
         """Writes some of the bytes; returns how many."""
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb", buffering=0)
+            self._file = open_to_write(self._path)
         return self._file.write(data)
 
     def close(self) -> None:

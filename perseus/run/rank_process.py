@@ -20,6 +20,7 @@ if TYPE_CHECKING or __package__:
         LARGE_PIECE,
         NEWS,
         NEWS_FD,
+        NEWS_INODE,
         RESULT,
         RESULT_FD,
         STDERR,
@@ -28,7 +29,16 @@ if TYPE_CHECKING or __package__:
     from perseus.run.news_socket import NewsSocket
 else:  # in an agent, which is run by its path
     import processes
-    from agent_protocol import LARGE_PIECE, NEWS, NEWS_FD, RESULT, RESULT_FD, STDERR, STDOUT
+    from agent_protocol import (
+        LARGE_PIECE,
+        NEWS,
+        NEWS_FD,
+        NEWS_INODE,
+        RESULT,
+        RESULT_FD,
+        STDERR,
+        STDOUT,
+    )
     from news_socket import NewsSocket
 
 #: The agent ignores these signals, which are for the launcher: it ends the job, or has the agents
@@ -61,9 +71,10 @@ class Rank:
         self.rank = rank
         self.running = True
         result_read, result_write = os.pipe()
-        news = NewsSocket(rank)
-        whole = {**environment, NEWS_FD: str(news.other_end.fileno())}
-        kept = [news.other_end.fileno()]
+        news = NewsSocket()
+        number = news.other_end.fileno()
+        whole = {**environment, NEWS_FD: str(number), NEWS_INODE: str(news.other_inode)}
+        kept = [number]
         if has_result:
             widen(result_write)
             whole[RESULT_FD] = str(result_write)
@@ -91,7 +102,6 @@ class Rank:
             os.close(result_write)
             news.other_end.close()
         assert self.process.stdout and self.process.stderr
-        news.process = self.process.pid
         self.pipes: dict[int, IO[bytes] | NewsSocket] = {
             STDOUT: self.process.stdout,
             STDERR: self.process.stderr,

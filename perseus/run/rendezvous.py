@@ -40,11 +40,13 @@ class ServedRendezvous:
       seen_from: from a host to the "address:port" at which it reaches the rendezvous.
       note_ended: notes that the process of a rank has ended, and how.
       left_out: returns the ranks that were missing when the survivors met.
+      has_met: returns whether these ranks have met in a world of this name, which only they know.
     """
 
     seen_from: Callable[[str], str]
     note_ended: Callable[[int, str], None] = lambda *_: None
     left_out: Callable[[], Sequence[int]] = tuple
+    has_met: Callable[[str, Sequence[int]], bool] = lambda *_: False
 
 
 @contextlib.contextmanager
@@ -70,6 +72,7 @@ def serve_rendezvous(
             lambda host: _join(addresses[host], rendezvous.port),
             rendezvous.note_ended,
             rendezvous.left_out,
+            rendezvous.has_met,
         )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perseus.run.agent_protocol import THREADS
@@ -123,9 +122,18 @@ def start(request: Request) -> tuple[Launcher, int]:
         return _run(_mpi_launcher(request, job, output, environment))
     names = [slot.host for slot in slots]
     addresses = own_addresses(names, environment, shell)
+    several = not all(map(is_local, addresses))
+    master = Master(environment, here=is_local(slots[0].host), several_hosts=several)
+    if master.note and not request.quiet:
+        tell(master.note)
+    first = slots[0].host
+    address = None if is_local(first) else address_of(first, shell)
+    job.master = lambda host: master.environment(address or addresses[host])
     with serve_rendezvous(names, job.secret, addresses, job.least) as job.rendezvous:
-        with _master(slots, addresses, environment, shell, request.quiet) as job.master:
-            return _run(Launcher(job, output))
+        launcher, status = _run(Launcher(job, output))
+    if status and (stranger := master.note_on_stranger()):
+        tell(stranger)
+    return launcher, status
 
 
 def note_on_threads(slots: Sequence[Slot], environment: Mapping[str, str]) -> str | None:
@@ -160,25 +168,6 @@ def _settings(request: Request) -> dict[str, str]:
     if request.tcp:
         settings["NCCL_IB_DISABLE"] = "1"
     return settings
-
-
-@contextlib.contextmanager
-def _master(
-    slots: Sequence[Slot],
-    addresses: Mapping[str, str],
-    environment: Mapping[str, str],
-    shell: RemoteShell,
-    quiet: bool,
-) -> Iterator[Callable[[str], Mapping[str, str]]]:
-    """Yields a function from a host to the variables that tell its ranks of rank 0."""
-    first = slots[0].host
-    here = is_local(first)
-    several = not all(map(is_local, addresses))
-    address = None if here else address_of(first, shell)
-    with contextlib.closing(Master(environment, here=here, several_hosts=several)) as master:
-        if master.note and not quiet:
-            tell(master.note)
-        yield lambda host: master.environment(address or addresses[host])
 
 
 def _mpi_launcher(

@@ -8,12 +8,16 @@ gradient is applied without being reduced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from perseus._keras.distributed import Distributed
+from perseus.tensorflow.horovod.gradient_aggregation_eager import (
+    LocalGradientAggregationHelperEager,
+)
 
 __all__ = ["Keras2Distributed", "LegacyDistributed"]
 
@@ -22,13 +26,33 @@ Pairs = list[tuple[Any, Any]]
 
 
 class _Keras2(Distributed):
+    @functools.cached_property
+    def _agg_helper(self) -> LocalGradientAggregationHelperEager | None:
+        """Adds up the gradients of several passes; None if each step has one.
+
+        Programs for Horovod look at its counter.
+        """
+        return _Aggregation(self) if self._reducer.accumulates else None
+
+    def _allreduce(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
+        """Does what it does in other optimizers; of several passes, in the last one.
+
+        In the passes before, it returns the sums of this rank.
+        """
+        if self._agg_helper is not None:
+            return self._agg_helper.compute_gradients(grads, vars)
+        return super()._allreduce(grads, vars)
+
     def _with_reduced(self, pairs: Pairs) -> Pairs:
+        if self._is_in_loss_scaling():
+            self._reducer.is_loss_scaled = True
         gradients, variables = _parts(pairs)
-        return list(zip(self._reducer.reduce(gradients, variables), variables, strict=True))
+        reduced = self._reducer.reduce(gradients, variables, self._allreduce)
+        return list(zip(reduced, variables, strict=True))
 
     def _after_computing(self, pairs: Pairs) -> Pairs:
-        if self._reducer.accumulates:
-            return pairs
+        if self._reducer.accumulates and self._is_in_loss_scaling():
+            return pairs  # the scale may change before the last pass
         pairs = self._with_reduced(pairs)
         self._reducer.mark()
         return pairs
@@ -36,17 +60,16 @@ class _Keras2(Distributed):
     def _before_aggregating(self, pairs: Any) -> Pairs:
         """Reduces gradients, also for an optimizer that scales the loss, before it checks them."""
         own: Pairs = list(pairs)
-        if self._is_in_loss_scaling():
-            self._reducer.is_loss_scaled = True
-        if self._reducer.accumulates:
-            if not self._is_in_loss_scaling():
-                return own
+        if self._reducer.accumulates and self._is_in_loss_scaling():
             gradients, variables = _parts(own)
             return list(zip(self._reducer.agree(gradients), variables, strict=True))
-        if self._reducer.is_marked():
+        if not self._reducer.is_marked():
+            own = self._with_reduced(own)
+            if self._reducer.accumulates:
+                self._reducer.mark()
+        elif not self._reducer.accumulates:
             self._reducer.clear_mark()
-            return own
-        return self._with_reduced(own)
+        return own
 
     def _applying(
         self, pairs: Any, aggregates: bool, build: Callable[[Any], None], apply: Callable[..., Any]
@@ -61,15 +84,15 @@ class _Keras2(Distributed):
         """
         pairs = list(pairs)
         reducer = self._reducer
-        if reducer.accumulates and (aggregates or self._is_in_loss_scaling()):
-            gradients, variables = _parts(pairs)
+        if self._agg_helper is not None and (
+            aggregates or reducer.is_marked() or self._is_in_loss_scaling()
+        ):
             with tf.init_scope():
-                build(variables)
-
-            def apply_reduced(reduced: list[Any]) -> None:
-                apply(list(zip(reduced, variables, strict=True)), False)
-
-            reducer.step(gradients, variables, apply_reduced, self._count_a_pass)
+                build(_parts(pairs)[1])
+            if not reducer.is_marked():
+                pairs = self._with_reduced(pairs)
+            reducer.clear_mark()
+            self._agg_helper.apply_gradients(lambda: _operation(apply(pairs, False)), self, pairs)
             # In a graph it must be an operation, like the branch of LossScaleOptimizer that applies
             # nothing.
             return self.iterations if tf.executing_eagerly() else tf.no_op()
@@ -85,8 +108,39 @@ class _Keras2(Distributed):
     def _is_in_loss_scaling(self) -> bool:
         return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
 
-    def _count_a_pass(self) -> None:
-        self.iterations.assign_add(1)
+
+class _Aggregation(LocalGradientAggregationHelperEager):
+    """Adds up the gradients of an optimizer, which knows what variables are local.
+
+    It is for graphs as well.
+    """
+
+    def __init__(self, optimizer: _Keras2) -> None:
+        reducer = optimizer._reducer
+        options = reducer.options
+
+        def allreduce_grads(*args: Any, **kwargs: Any) -> Any:
+            return optimizer._allreduce_grads(*args, **kwargs)
+
+        super().__init__(
+            options.passes,
+            allreduce_grads,
+            options.sparse_as_dense,
+            options.average_aggregated_gradients,
+            options.process_set,
+            options.scale_local_gradients,
+        )
+        self._optimizer = optimizer
+        self._name = options.name
+        # The reducer resets them.
+        accumulation: Any = reducer.accumulation
+        self._sums = accumulation.sums
+
+    def register_local_var(self, var: Any) -> None:
+        self._optimizer.register_local_var(var)
+
+    def _reduce(self, sums: list[Any], variables: list[Any]) -> list[Any]:
+        return self._optimizer._reducer.allreduce(sums, variables, self.allreduce_grads)
 
 
 class Keras2Distributed(_Keras2):
@@ -94,6 +148,14 @@ class Keras2Distributed(_Keras2):
 
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
         """Returns gradients, reduced over the ranks, with their variables."""
+        return self._compute_gradients(loss, var_list, None, tape)
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> Pairs:
+        """Does what compute_gradients does. Programs for Horovod call or replace it."""
+        if grad_loss is not None:
+            raise TypeError("grad_loss is for optimizers of tf.keras.optimizers.legacy")
         pairs: Pairs = super().compute_gradients(loss, var_list, tape)
         return self._after_computing(pairs)
 
@@ -130,6 +192,15 @@ class Keras2Distributed(_Keras2):
 class LegacyDistributed(_Keras2):
     """For optimizers of tf.keras.optimizers.legacy."""
 
+    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> Pairs:
+        """Returns gradients, reduced over the ranks, with their variables."""
+        return self._compute_gradients(loss, var_list, None, tape)
+
+    def get_gradients(self, loss: Any, params: Any) -> list[Any]:
+        """Returns gradients, reduced over the ranks; for v1 graphs."""
+        gradients = super().get_gradients(loss, params)
+        return _parts(self._after_computing(list(zip(gradients, params, strict=True))))[0]
+
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> Pairs:
@@ -163,3 +234,8 @@ class LegacyDistributed(_Keras2):
 
 def _parts(pairs: Pairs) -> tuple[list[Any], list[Any]]:
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+
+
+def _operation(done: Any) -> Any:
+    """Returns what a graph can wait for; None for a variable."""
+    return done if isinstance(done, (tf.Operation, tf.Tensor)) else None

@@ -36,6 +36,7 @@ __all__ = [
     "keras2_class",
     "make_accumulation",
     "make_reduction",
+    "mark_non_finite",
     "reducescatter",
     "refuse_xla",
     "run_elastic",
@@ -66,14 +67,15 @@ def make_reduction(options: Options) -> GradientReduction:
 
 
 def make_accumulation(options: Options) -> _Accumulation:
-    return _Accumulation(options.passes, options.sparse_as_dense)
+    return _Accumulation(options)
 
 
 class _Accumulation:
     """Adds up gradients, in functions and eagerly."""
 
-    def __init__(self, passes: int, sparse_as_dense: bool) -> None:
-        self._sums = GradientSums(passes, sparse_as_dense)
+    def __init__(self, options: Options) -> None:
+        self._name = options.name
+        self.sums = GradientSums(options.passes, options.sparse_as_dense)
 
     def __call__(
         self,
@@ -84,38 +86,47 @@ class _Accumulation:
     ) -> None:
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         trained = [variables[i] for i in present]
-        totals, is_last = self._sums.add([gradients[i] for i in present], trained)
+        totals, is_last = self.sums.add([gradients[i] for i in present], trained)
 
         def last() -> tf.Tensor:
             sums: list[Any] = [None] * len(gradients)
             for i, total in zip(present, totals, strict=True):
                 sums[i] = total
             at_end(sums)
-            self._sums.clear(trained)
+            self.sums.clear(trained)
             return tf.constant(True)
 
         def before() -> tf.Tensor:
             otherwise()
             return tf.constant(False)
 
-        tf.cond(is_last, last, before)
+        # By default it is numbered among all conditions of the graph.
+        tf.cond(is_last, last, before, name=f"{self._name}_last_pass")
 
     def reset(self) -> None:
-        self._sums.reset()
+        self.sums.reset()
+
+
+def mark_non_finite(gradients: list[Any], which: Sequence[int], marked: int) -> list[Any]:
+    results = list(gradients)
+    results[marked] = _with_nan_unless(_are_finite(gradients, which), gradients[marked])
+    return results
 
 
 def finite_everywhere(
     gradients: list[Any], which: Sequence[int], name: str, process_set: ProcessSet
 ) -> list[Any]:
-    values = [_values(gradients[i]) for i in which]
-    if not values:
+    if not which:
         return gradients
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
-    marked = which[0]
-    factor = tf.where(_all_ranks(finite, name, process_set), 1.0, float("nan"))
+    finite = _all_ranks(_are_finite(gradients, which), name, process_set)
     results = list(gradients)
-    results[marked] = _times(gradients[marked], factor)
+    results[which[0]] = _with_nan_unless(finite, gradients[which[0]])
     return results
+
+
+def _are_finite(gradients: list[Any], which: Sequence[int]) -> tf.Tensor:
+    values = [_values(gradients[i]) for i in which]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in values])
 
 
 def _all_ranks(flag: tf.Tensor, name: str, process_set: ProcessSet) -> tf.Tensor:
@@ -132,18 +143,30 @@ def _all_ranks(flag: tf.Tensor, name: str, process_set: ProcessSet) -> tf.Tensor
     number = set_id(process_set)
     if number == WORLD:
         return agreed()
-    return tf.cond(tf.equal(process_set_included_op(number), 1), agreed, lambda: tf.identity(flag))
+    return tf.cond(
+        tf.equal(process_set_included_op(number), 1),
+        agreed,
+        lambda: tf.identity(flag),
+        name=f"{name}_InSet",
+    )
 
 
 def _values(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _times(gradient: Any, factor: tf.Tensor) -> Any:
-    factor = tf.cast(factor, gradient.dtype)
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-    return gradient * factor
+def _with_nan_unless(is_fine: tf.Tensor, gradient: Any) -> Any:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient * tf.cast(tf.where(is_fine, 1.0, float("nan")), gradient.dtype)
+    # Slices may have no rows, so a NaN needs one of its own.
+    values, indices = gradient.values, gradient.indices
+    rows = tf.where(is_fine, 0, 1)
+    added = tf.fill(tf.concat([[rows], tf.shape(values)[1:]], 0), float("nan"))
+    return tf.IndexedSlices(
+        tf.concat([values, tf.cast(added, values.dtype)], 0),
+        tf.concat([indices, tf.zeros([rows], indices.dtype)], 0),
+        gradient.dense_shape,
+    )
 
 
 def current_graph() -> object:

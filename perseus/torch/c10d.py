@@ -6,9 +6,9 @@
     dist.init_process_group("perseus")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-The processes are those of the Perseus job, however it was launched. perseusrun and torchrun set the
-variables that torch.distributed itself needs (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Under
-mpirun and srun, pass init_method, rank and world_size to init_process_group.
+The ranks are those that torch.distributed knows. perseusrun and torchrun set the variables that it
+needs (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). Otherwise, pass rank and world_size, and an
+init_method or a store, to init_process_group. See perseus.torch.numbered_ranks.
 
 The tensors of a call are all in CPU memory or all on one CUDA device. The host waits for a work on
 CUDA tensors: it is complete when the GPU has finished. The only time-out is that of the group: if a
@@ -33,15 +33,19 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 import perseus_core
-from perseus.common.threads import share_processors
-from perseus.torch import c10d_sets, meeting
+from perseus.torch import c10d_overloads as forms
+from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, c10d_world
 from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
+from perseus.torch.c10d_bytes import bytes_of, check_types, deal, movable
 from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
 from perseus.torch.c10d_memory import ResultPlace, joined
-from perseus.torch.c10d_work import SubmitArguments, callback_threads, start, submit_arguments
+from perseus.torch.c10d_overloads import also_as
+from perseus.torch.c10d_reductions import reduction_of
+from perseus.torch.c10d_work import SubmitArguments, start, submit_arguments
+from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
-from perseus_core import OperationKind, ReduceOp, names, opened_sets
+from perseus_core import OperationKind, names, opened_sets
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
 
@@ -54,14 +58,6 @@ Tensors: TypeAlias = Sequence[torch.Tensor]
 _NAMES = 120
 # A work whose result has at most this many elements is kept alive for longer.
 _SMALL = 4096
-
-_OPS = {
-    dist.ReduceOp.SUM: ReduceOp.SUM,
-    dist.ReduceOp.AVG: ReduceOp.AVERAGE,
-    dist.ReduceOp.MIN: ReduceOp.MIN,
-    dist.ReduceOp.MAX: ReduceOp.MAX,
-    dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
-}
 
 
 def register() -> None:
@@ -134,24 +130,36 @@ class PerseusProcessGroup(dist.ProcessGroup):
         """Returns the backend for a kind of device: this group itself, for every device."""
         return self
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the limit of works that begin from now on."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
     def shutdown(self) -> None:
         self._last_works.clear()
         self._last_small_works.clear()
         if self._owns_engine:
-            perseus_core.shutdown()
-            callback_threads.end_idle()
+            c10d_world.end()
         elif perseus_core.is_initialized():
             self._pairs.close()
             if opened_sets.is_opened(self._set):
                 opened_sets.close_set(self._set)
+                c10d_world.leave()
 
     # ---- Reductions.
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    @also_as(forms.ALLREDUCE)
+    def allreduce(self, tensors: Tensors, opts: Any) -> Work:
+        if len(tensors) == 1 and c10d_sparse.is_sparse(tensors[0]):
+            return self._reduce_sparse(tensors[0], opts)
         return self._reduce(list(tensors), opts)
 
-    allreduce_coalesced = allreduce
+    @eager
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._reduce(list(tensors), opts)
 
+    @also_as(forms.REDUCE)
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
         if self.rank() == opts.rootRank:
@@ -159,16 +167,19 @@ class PerseusProcessGroup(dist.ProcessGroup):
         # Only the root's tensor may change.
         return self._reduce([tensor.clone()], opts, result=[tensor])
 
+    @eager
     def _reduce_scatter_base(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
         return self._reduce_scatter([output], [input], opts)
 
+    @eager
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
         return self._reduce_scatter(list(outputs), list(inputs), opts)
 
+    @also_as(forms.REDUCE_SCATTER)
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,), (parts,) = outputs, inputs
         if all(part.shape == output.shape for part in parts):
@@ -184,23 +195,28 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     # ---- Movements.
 
+    @also_as(forms.BROADCAST)
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
         with self._refusing(OperationKind.BROADCAST):
             root = self._world_rank(opts.rootRank)
             buffer = row_major(tensor)
-            call = submit_arguments([(buffer, buffer)], root=root)
+            data = movable(buffer)
+            call = submit_arguments([(data, data)], root=root)
         return self._start(
             OperationKind.BROADCAST, [call], lambda _: _copy_back([tensor], [buffer]), [tensor]
         )
 
+    @also_as(forms.ALLGATHER)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         ((input,), (parts,)) = inputs, outputs
         return self._gather([input], lambda: [list(parts)], list(parts))
 
+    @eager
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self._gather([input], lambda: [_rows(output, self.size())], [output])
 
+    @eager
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Work:
@@ -210,6 +226,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             list(outputs),
         )
 
+    @eager
     def allgather_coalesced(
         self, output_lists: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Work:
@@ -217,6 +234,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
         parts = [[of_rank[i] for of_rank in output_lists] for i in range(len(inputs))]
         return self._gather(list(inputs), lambda: parts, [part for row in parts for part in row])
 
+    @also_as(forms.GATHER)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
         parts = list(outputs[0]) if self.rank() == opts.rootRank else []
@@ -227,6 +245,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
         return self._exchange(pieces, parts, lambda: dict(enumerate(parts)))
 
+    @also_as(forms.SCATTER)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,) = outputs
         if self.rank() == opts.rootRank:
@@ -235,9 +254,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
             parts = [output.new_empty(0)] * self.size()
         return self._exchange(lambda: parts, [output], lambda: {opts.rootRank: output})
 
+    @also_as(forms.ALLTOALL)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self._exchange(lambda: list(inputs), list(outputs), lambda: dict(enumerate(outputs)))
 
+    @also_as(forms.ALLTOALL_SINGLE)
     def alltoall_base(
         self,
         output: torch.Tensor,
@@ -257,17 +278,21 @@ class PerseusProcessGroup(dist.ProcessGroup):
             lambda: dict(enumerate(cut(output, output_splits))),
         )
 
+    @also_as(forms.BARRIER)
     def barrier(self, opts: Any = None) -> Work:
         return self._start(OperationKind.BARRIER, [SubmitArguments([], {})], lambda _: None, [])
 
     # ---- Messages.
 
+    @eager
     def send(self, tensors: Tensors, destination: int, tag: int) -> Work:
         return self._message(tensors, self.rank(), destination, tag)
 
+    @eager
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
         return self._message(tensors, source, self.rank(), tag)
 
+    @eager
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
         def find(limit: timedelta) -> tuple[int, Work]:
             return self._any_source.receive(
@@ -295,11 +320,17 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         submissions = []
         with self._refusing(OperationKind.ALLREDUCE, min(len(tensors), 1)):
-            op = _op_of(opts)
-            buffers = [row_major(tensor) for tensor in tensors]
+            reduction = reduction_of(opts)
+            buffers = [reduction.input(row_major(tensor)) for tensor in tensors]
             if tensors:
-                pairs = [(real, real) for real in (_real(buffer, op) for buffer in buffers)]
-                submissions.append(submit_arguments(pairs, reduce_op=op))
+                known = [reduction.known(buffer) for buffer in buffers]
+                submissions.append(
+                    submit_arguments(
+                        list(zip(known, known, strict=True)),
+                        reduce_op=reduction.op,
+                        prescale=reduction.prescale,
+                    )
+                )
 
         def done(_: list[int]) -> None:
             _copy_back(tensors, buffers)
@@ -310,23 +341,31 @@ class PerseusProcessGroup(dist.ProcessGroup):
             OperationKind.ALLREDUCE, submissions, done, tensors if result is None else result
         )
 
+    def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
+        with self._refusing(OperationKind.ALLGATHER, c10d_sparse.GATHERS):
+            gathering = c10d_sparse.prepare(tensor, reduction_of(opts), self.size())
+        return self._start(
+            OperationKind.ALLGATHER, gathering.submissions, gathering.finish, [tensor]
+        )
+
     def _reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
-        op = self._checked_op(opts, OperationKind.REDUCESCATTER, len(outputs))
-        if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            return self._reduce_and_take(outputs, inputs, opts)
         submissions, sources, targets = [], [], []
         with self._refusing(OperationKind.REDUCESCATTER, len(outputs)):
+            reduction = reduction_of(opts)
             for output, input in zip(outputs, inputs, strict=True):
+                check_types([input], [output])
                 if input.numel() != output.numel() * self.size():
                     raise ValueError(
                         f"the input has {input.numel()} elements; it takes the output's "
                         f"{output.numel()} for each of {self.size()} ranks"
                     )
-                source, target = row_major(input), row_major(output)
-                pair = (_real(source, op).view(-1), _real(target, op))
-                submissions.append(submit_arguments([pair], reduce_op=op))
+                source, target = reduction.input(row_major(input)), row_major(output)
+                pair = (reduction.known(source).view(-1), reduction.known(target))
+                submissions.append(
+                    submit_arguments([pair], reduce_op=reduction.op, prescale=reduction.prescale)
+                )
                 sources.append(source)
                 targets.append(target)
 
@@ -336,26 +375,6 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
         return self._start(OperationKind.REDUCESCATTER, submissions, finish, outputs)
 
-    def _checked_op(self, opts: Any, kind: OperationKind, count: int) -> ReduceOp:
-        with self._refusing(kind, count):
-            return _op_of(opts)
-
-    def _reduce_and_take(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
-    ) -> Work:
-        """Reduces everything on all ranks and takes this rank's part: the engine's reduce-scatter
-        knows sums and averages only."""
-        with self._refusing(OperationKind.ALLREDUCE):
-            whole = [row_major(input).clone() for input in inputs]
-            parts = [_rows(tensor, self.size())[self.rank()] for tensor in whole]
-            _check_parts(outputs, parts)
-
-        def finish() -> None:
-            for output, part in zip(outputs, parts, strict=True):
-                output.detach().copy_(part.view_as(output))
-
-        return self._reduce(whole, opts, result=outputs, finish=finish)
-
     def _gather(
         self,
         inputs: list[torch.Tensor],
@@ -364,14 +383,15 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """parts_of()[i] has the outputs for each rank's input i."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
-            sources = [_bytes_of(input) for input in inputs]
+            sources = [bytes_of(input) for input in inputs]
             parts = parts_of()
-            for targets in parts:
+            for input, targets in zip(inputs, parts, strict=True):
                 if len(targets) != self.size():
                     raise ValueError(
                         f"there are {len(targets)} outputs; there must be one for each of the "
                         f"{self.size()} ranks"
                     )
+                check_types([input], targets)
             places = [ResultPlace(targets) for targets in parts]
             submissions = [
                 submit_arguments([(source, None)], offered=place.offer())
@@ -382,7 +402,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             sources.clear()
             for handle, place, targets in zip(handles, places, parts, strict=True):
                 if not place.has_result(handle):
-                    _deal(take_result(handle), targets)
+                    deal(take_result(handle), targets)
 
         return self._start(OperationKind.ALLGATHER, submissions, finish, result)
 
@@ -394,9 +414,10 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Sends inputs_of()[i] to rank i, and writes what rank i sends here to outputs_of()[i]."""
         with self._refusing(OperationKind.ALLTOALL):
-            pieces = [_bytes_of(input) for input in inputs_of()]
-            outputs = outputs_of()
+            inputs, outputs = inputs_of(), outputs_of()
             targets = [outputs[rank] for rank in sorted(outputs)]
+            check_types(inputs, targets)
+            pieces = [bytes_of(input) for input in inputs]
             source = joined(pieces)
             place = ResultPlace(targets, apart_from=source)
             call = submit_arguments(
@@ -407,7 +428,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
             if targets and not place.has_result(handles[0]):
-                _deal(take_result(handles[0]), targets)
+                deal(take_result(handles[0]), targets)
 
         return self._start(OperationKind.ALLTOALL, [call], finish, result)
 
@@ -421,12 +442,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
         process_set = self._pairs.set_of(source, destination)
         prefix = message_prefix(source, tag)
         with Refusing(OperationKind.BROADCAST, prefix, 1, process_set):
-            buffer = _bytes_of(tensor)
+            buffer = bytes_of(tensor)
             call = submit_arguments([(buffer, buffer)], root=root)
 
         def finish(_: list[int]) -> None:
             if self.rank() == destination:
-                _deal(buffer, [tensor])
+                deal(buffer, [tensor])
 
         work = start(
             OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
@@ -467,22 +488,12 @@ _prefix = _PREFIXES.__getitem__
 def _create(options: Any, _: Any) -> PerseusProcessGroup:
     """Creates the group for init_process_group or new_group; its members call it."""
     rank, size = options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group)
-    if ranks:
+    if options.global_ranks_in_group:
+        ranks = c10d_world.ranks_in_world(options)
         return PerseusProcessGroup(
             rank, size, c10d_sets.open_set(options, ranks), ranks, options.store, options.timeout
         )
-    owns_engine = not perseus_core.is_initialized()
-    with meeting.through(options.store):
-        perseus_core.init()
-    if (perseus_core.rank(), perseus_core.size()) != (rank, size):
-        raise ValueError(
-            f"this is rank {rank} of {size} in torch.distributed, and rank "
-            f"{perseus_core.rank()} of {perseus_core.size()} in Perseus; start the job so that "
-            "both agree, for example with perseusrun or torchrun"
-        )
-    share_processors()
-    c10d_sets.agree_on_used_numbers()
+    owns_engine = c10d_world.join(options)
     return PerseusProcessGroup(
         rank,
         size,
@@ -494,61 +505,11 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
     )
 
 
-def _op_of(options: Any) -> ReduceOp:
-    op = dist.ReduceOp.SUM if options is None else options.reduceOp
-    for theirs, ours in _OPS.items():
-        if op == theirs:
-            return ours
-    kinds = dist.ReduceOp.RedOpType.__members__
-    asked = next((name for name, kind in kinds.items() if op == kind), str(op))
-    served = ", ".join(name for name, kind in kinds.items() if kind in _OPS)
-    raise ValueError(f"ReduceOp.{asked} is not supported; it takes one of {served}")
-
-
-def _real(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
-    """Returns complex numbers as pairs of real ones, if the reduction gives the same result."""
-    if not tensor.is_complex():
-        return tensor
-    if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise ValueError(f"complex numbers cannot be reduced by {op.name.lower()}")
-    return torch.view_as_real(tensor)
-
-
-def _check_parts(outputs: Tensors, parts: Tensors) -> None:
-    for output, part in zip(outputs, parts, strict=True):
-        if output.numel() != part.numel():
-            raise ValueError(
-                f"the output has {output.numel()} elements; it must have {part.numel()}, which is "
-                "a rank's part of the input"
-            )
-
-
 def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
     """Splits a contiguous tensor into `count` equal parts."""
     if tensor.numel() % count:
         raise ValueError(f"{tensor.numel()} elements cannot be divided among {count} ranks")
     return list(tensor.view(-1).chunk(count)) if tensor.numel() else [tensor.view(-1)] * count
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor as bytes: data that is only moved may have any type."""
-    flat = row_major(tensor).view(-1)
-    if flat.stride(0) != 1:  # a single element counts as row-major, whatever its stride
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
-
-
-def _deal(data: torch.Tensor, targets: Tensors) -> None:
-    """Copies bytes into tensors, one after the other."""
-    wanted = sum(target.numel() * target.element_size() for target in targets)
-    if wanted != data.numel():
-        raise ValueError(f"{data.numel()} bytes arrived for outputs of {wanted} bytes")
-    begin = 0
-    for target in targets:
-        end = begin + target.numel() * target.element_size()
-        if end > begin and target.data_ptr() != data.data_ptr() + begin:
-            target.detach().copy_(data[begin:end].view(target.dtype).view(target.shape))
-        begin = end
 
 
 def _copy_back(tensors: Tensors, buffers: Tensors) -> None:
@@ -558,3 +519,4 @@ def _copy_back(tensors: Tensors, buffers: Tensors) -> None:
 
 
 register()
+c10d_timeouts.serve(PerseusProcessGroup)

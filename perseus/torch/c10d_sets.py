@@ -14,13 +14,15 @@ from perseus_core import ReduceOp, opened_sets
 __all__ = ["Pairs", "agree_on_used_numbers", "open_set"]
 
 # Keys in the store: the number of sets in all, and the numbers of a group's own set and its pairs'.
-_SETS = "perseus/sets"
-_SET = "perseus/set"
-_PAIR = "perseus/pair"
+_SETS = "sets"
+_SET = "set"
+_PAIR = "pair"
 # The highest number of a set that this process has opened, and the highest one that any process
 # had opened before the last init_process_group.
 _last_set = 0
 _last_set_before = 0
+# How many times these processes have called init_process_group.
+_times = 0
 
 
 def agree_on_used_numbers() -> None:
@@ -28,22 +30,31 @@ def agree_on_used_numbers() -> None:
 
     Groups of an earlier init_process_group have used numbers that must not be used again.
     """
-    global _last_set_before
-    used = perseus_core.allreduce(np.array([_last_set]), ReduceOp.MAX, name="c10d.last_set")
-    _last_set_before = int(used[0])
+    global _last_set_before, _times
+    used = np.array([_last_set, _times + 1])
+    used = perseus_core.allreduce(used, ReduceOp.MAX, name="c10d.last_set")
+    _last_set_before, _times = int(used[0]), int(used[1])
+
+
+def _key(name: str) -> str:
+    """Returns a key that no earlier init_process_group has used.
+
+    The store may be the same one, as under torchrun, and the groups have the same names again.
+    """
+    return f"perseus/{_times}/{name}"
 
 
 def open_set(options: Any, ranks: list[int]) -> int:
     """Opens a process set; all members get its number from the first rank of the group."""
     if options.group_rank == 0:
-        options.store.set(_SET, str(_next_number()))
-    return _open_numbered(int(options.store.get(_SET)), ranks)
+        options.store.set(_key(_SET), str(_next_number()))
+    return _open_numbered(int(options.store.get(_key(_SET))), ranks)
 
 
 def _next_number() -> int:
     """Returns a number that no set has had."""
     world = dist.distributed_c10d._get_default_store()
-    count: int = world.add(_SETS, 1)
+    count: int = world.add(_key(_SETS), 1)
     return _last_set_before + count
 
 
@@ -83,7 +94,7 @@ class Pairs:
     def _open(self, pair: tuple[int, int]) -> int:
         # The first of the two ranks chooses the number.
         own = str(_next_number())
-        number = self._store.compare_set(f"{_PAIR}/{pair[0]}/{pair[1]}", "", own)
+        number = self._store.compare_set(_key(f"{_PAIR}/{pair[0]}/{pair[1]}"), "", own)
         process_set = _open_numbered(int(number), [self._ranks[rank] for rank in pair])
         self._opened.append(process_set)
         return process_set

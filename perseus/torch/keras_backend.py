@@ -13,7 +13,8 @@ from perseus._keras.backend import Options
 from perseus.common.compression import Compressor
 from perseus.common.elastic import Train
 from perseus.common.gradient_arguments import checked_groups
-from perseus.common.process_sets import ProcessSet
+from perseus.common.local_variables import LocalVariables, Reduce
+from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Min
 from perseus.common.variable_names import own_name
 from perseus.torch.horovod.compression import checked_compression
@@ -35,6 +36,7 @@ __all__ = [
     "keras2_class",
     "make_accumulation",
     "make_reduction",
+    "mark_non_finite",
     "reducescatter",
     "refuse_xla",
     "run_elastic",
@@ -69,69 +71,60 @@ class _Reduction:
         checked_compression(options.compression)
         self._options = options
         self._groups = checked_groups(options.groups, is_variable, id, "variables")
-        self._local: set[int] = set()
-        self._of_sets: dict[tuple[int, ...], Gradients] = {}
-
-    def register_local_var(self, variable: Any) -> None:
-        self._local.add(id(_parameter(variable)))
-
-    def is_local(self, variable: Any) -> bool:
-        return id(_parameter(variable)) in self._local
+        self.local_variables = LocalVariables(_key)
+        self._of_sets: dict[tuple[Any, ...], Gradients] = {}
 
     @eager
-    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self, gradients: Sequence[Any], variables: Sequence[Any], reduce: Reduce
+    ) -> list[Any]:
         process_set = self._options.process_set
+        scales = self._options.scale_local_gradients and bool(process_set.included())
+        return self.local_variables.reduce_others(
+            gradients,
+            variables,
+            reduce,
+            (lambda gradient: gradient / process_set.size()) if scales else None,
+        )
+
+    @eager
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any] | None, use_generic_names: bool
+    ) -> list[Any]:
+        if variables is None:
+            raise TypeError("on PyTorch, gradients are reduced with their variables; vars is None")
+        process_set = self._options.process_set
+        set_id(process_set)
         results = list(gradients)
-        if not process_set.included() or process_set.size() == 1:
+        ours = [i for i, gradient in enumerate(results) if gradient is not None]
+        if not ours or not process_set.included() or process_set.size() == 1:
             return results
-        ours = []
-        for i, gradient in enumerate(results):
-            if gradient is None:
-                continue
-            if not self.is_local(variables[i]):
-                ours.append(i)
-            elif self._options.scale_local_gradients:
-                results[i] = gradient / process_set.size()
-        if ours:
-            reduced = self._reduced([results[i] for i in ours], [variables[i] for i in ours])
-            for i, gradient in zip(ours, reduced, strict=True):
-                results[i] = gradient
-        return results
-
-    def _reduced(self, gradients: list[torch.Tensor], variables: list[Any]) -> list[torch.Tensor]:
-        parameters = [_parameter(variable) for variable in variables]
-        reduction = self._reduction_of(parameters, variables)
-        before = [parameter.grad for parameter in parameters]
-        try:
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            reduction.synchronize()
-            return [parameter.grad for parameter in parameters if parameter.grad is not None]
-        finally:
-            for parameter, grad in zip(parameters, before, strict=True):
-                parameter.grad = grad
-
-    def _reduction_of(self, parameters: list[torch.Tensor], variables: list[Any]) -> Gradients:
-        key = tuple(map(id, parameters))
+        parameters = [_parameter(variables[i]) for i in ours]
+        key = (use_generic_names, *ours, *map(id, parameters))
         if key not in self._of_sets:
             if len(self._of_sets) == _MOST_SETS:
                 self._of_sets.clear()
-            self._of_sets[key] = self._new_reduction(parameters, variables)
-        return self._of_sets[key]
+            names = {
+                parameter: f"{self._options.name}.{i}"
+                + ("" if use_generic_names else f".{own_name(variables[i].path)}")
+                for i, parameter in zip(ours, parameters, strict=True)
+            }
+            self._of_sets[key] = self._new_reduction(names)
+        reduced = _reduced_as(self._of_sets[key], parameters, [results[i] for i in ours])
+        for i, gradient in zip(ours, reduced, strict=True):
+            results[i] = gradient
+        return results
 
-    def _new_reduction(self, parameters: list[torch.Tensor], variables: list[Any]) -> Gradients:
+    def _new_reduction(self, names: dict[torch.Tensor, str]) -> Gradients:
+        """Makes what reduces the gradients of these parameters, which ranks match by the names."""
         options = self._options
-        names = {
-            parameter: f"{options.name}.{i}.{own_name(variable.path)}"
-            for i, (parameter, variable) in enumerate(zip(parameters, variables, strict=True))
-        }
         groups: Groups = None
         if isinstance(self._groups, int):
             groups = self._groups
         elif self._groups is not None:
             groups = [[_parameter(each) for each in group] for group in self._groups]
         return Gradients(
-            Parameters(parameters, names),
+            Parameters(list(names), names),
             groups,
             list(names.values()),
             options.compression,
@@ -142,6 +135,21 @@ class _Reduction:
             options.process_set,
             by_hooks=False,
         )
+
+
+def _reduced_as(
+    reduction: Gradients, parameters: list[torch.Tensor], gradients: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Reduces gradients that are not in the parameters themselves."""
+    before = [parameter.grad for parameter in parameters]
+    try:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        reduction.synchronize()
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    finally:
+        for parameter, grad in zip(parameters, before, strict=True):
+            parameter.grad = grad
 
 
 def make_accumulation(options: Options) -> _Accumulation:
@@ -185,13 +193,25 @@ class _Accumulation:
 
 
 @eager
+def mark_non_finite(gradients: list[Any], which: Sequence[int], marked: int) -> list[Any]:
+    if _are_finite(gradients, which):
+        return gradients
+    results = list(gradients)
+    results[marked] = torch.full_like(gradients[marked], float("nan"))
+    return results
+
+
+def _are_finite(gradients: list[Any], which: Sequence[int]) -> bool:
+    return all(bool(torch.isfinite(gradients[i]).all()) for i in which)
+
+
+@eager
 def finite_everywhere(
     gradients: list[Any], which: Sequence[int], name: str, process_set: ProcessSet
 ) -> list[Any]:
     if not which or not process_set.included() or process_set.size() == 1:
         return gradients
-    finite = all(bool(torch.isfinite(gradients[i]).all()) for i in which)
-    flag = torch.tensor([finite], dtype=torch.uint8, device="cpu")
+    flag = torch.tensor([_are_finite(gradients, which)], dtype=torch.uint8, device="cpu")
     horovod.allreduce_(flag, name=f"{name}.finite", op=Min, process_set=process_set)
     if flag.item():
         return gradients
@@ -290,3 +310,7 @@ def _tensor(value: Any) -> torch.Tensor:
 def _parameter(variable: Any) -> torch.Tensor:
     """Returns the tensor of a variable of Keras, in the type that is stored."""
     return variable._value
+
+
+def _key(variable: Any) -> int:
+    return id(_parameter(variable))

@@ -1,5 +1,7 @@
 """Where ranks on several hosts meet under torchrun: rank 0 leaves word of it in PyTorch's store.
 
+Ranks that torch.distributed has numbered, and not a launcher, meet as numbered_ranks.py says.
+
 Rank 0 can then listen at a port that nobody could take before. Whoever reaches the store can read
 it and write to it, so it holds nothing but that port: a rank calls there first, has the other side
 prove that it knows the job's secret, and looks at the usual ports, too.
@@ -16,9 +18,10 @@ from typing import TypeAlias
 
 import torch.distributed as dist
 
+from perseus.torch import numbered_ranks
 from perseus_core import process
 
-__all__ = ["open_board", "through"]
+__all__ = ["open_board"]
 
 _CONNECT_TIME = timedelta(seconds=10)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # in seconds, between two looks
@@ -27,20 +30,6 @@ _MOST_DIGITS = 5
 # Does something with a key and a port; returns whether that is done for good.
 _Body: TypeAlias = Callable[[str, int], bool]
 
-# The store of the init_process_group that is under way.
-_given: dist.Store | None = None
-
-
-@contextlib.contextmanager
-def through(store: dist.Store) -> Iterator[None]:
-    """Within it, ranks that call init meet through this store."""
-    global _given
-    before, _given = _given, store
-    try:
-        yield
-    finally:
-        _given = before
-
 
 @contextlib.contextmanager
 def open_board() -> Iterator[process.MeetingBoard | None]:
@@ -48,7 +37,7 @@ def open_board() -> Iterator[process.MeetingBoard | None]:
     if not _is_of_use():
         yield None
         return
-    board = _Board(_given)
+    board = _Board(numbered_ranks.given_store())
     try:
         yield board
     finally:
@@ -58,16 +47,20 @@ def open_board() -> Iterator[process.MeetingBoard | None]:
 def _is_of_use() -> bool:
     """Returns whether torchrun has started ranks on several hosts, and there is a store."""
     environment = os.environ
-    if any(environment.get(name) for name in ("PERSEUS_RANK", "PERSEUS_MASTER_PORT")):
+    if environment.get("PERSEUS_MASTER_PORT"):
         return False
-    if not all(
-        environment.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    ):
+    if not all(environment.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
         return False
-    if environment["WORLD_SIZE"] in ("1", environment.get("LOCAL_WORLD_SIZE")):
+    try:
+        _, size, variable = process.launched_as()
+    except ValueError:  # init reports it
+        return False
+    if variable not in ("RANK", "LOCAL_RANK"):
+        return False
+    if str(size) in ("1", environment.get("LOCAL_WORLD_SIZE")):
         return False  # ranks of one host meet by themselves
     return dist.is_available() and (
-        _given is not None
+        numbered_ranks.given_store() is not None
         or dist.is_initialized()
         or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     )

@@ -15,17 +15,16 @@ __all__ = ["is_row_major", "row_major"]
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor, detached, if its memory is what it holds; otherwise a copy whose is."""
     tensor = tensor.detach()
-    if _is_lazy(tensor):
-        if tensor._is_zerotensor():
-            return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_conj().resolve_neg()
     return tensor.contiguous()
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:
     """Returns whether row_major gives the tensor's own memory."""
-    return tensor.is_contiguous() and not _is_lazy(tensor)
-
-
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor())
+    # Called for each small gradient, so without a function for what row_major asks as well.
+    return tensor.is_contiguous() and not (
+        tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+    )

@@ -16,10 +16,8 @@
 
 #include "base/secret.h"
 #include "fuzz/acceptor_caller.h"
-#include "fuzz/descriptors.h"
+#include "fuzz/callers_scene.h"
 #include "fuzz/dialers.h"
-#include "fuzz/fake_clock.h"
-#include "fuzz/input.h"
 #include "observe/log.h"
 #include "transport/acceptor.h"
 
@@ -28,21 +26,20 @@ using fuzz::AcceptorCaller;
 
 namespace {
 
-constexpr size_t kCallers = 6;
 constexpr size_t kHeard = 4;  // connections of dialers to a program that is not the rank
 constexpr size_t kDialers = 3;
 constexpr uint32_t kDialersRank = 7;
-constexpr int kMostSteps = 64;
-// More turns of the loop than any step needs. A loop that takes them spins.
-constexpr int kMostTurns = 2000;
 constexpr std::chrono::seconds kTimeToConnect{300};
+constexpr std::array<std::chrono::milliseconds, 6> kTimes = {
+    std::chrono::milliseconds(1), std::chrono::milliseconds(10), std::chrono::milliseconds(100),
+    std::chrono::seconds(1),      std::chrono::seconds(5),       std::chrono::seconds(10)};
 const std::string kSecret(32, 's');
 const std::string kOtherSecret(32, 'o');
 const Nonce kJob{1};
 
-class Meeting final : private AcceptorOwner {
+class Meeting final : private fuzz::CallersScene<AcceptorCaller>, private AcceptorOwner {
  public:
-  Meeting(const uint8_t* data, size_t size) : input_(data, size) {
+  Meeting(const uint8_t* data, size_t size) : CallersScene(data, size) {
     static int inputs = 0;
     const std::string name = "perseus-fuzz-" + std::to_string(getpid()) + "-";
     where_ = {Endpoint::unix_name(name + std::to_string(inputs++)), fuzz::loopback()};
@@ -55,11 +52,7 @@ class Meeting final : private AcceptorOwner {
 
   void run() {
     const size_t descriptors = fuzz::open_descriptors();
-    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
-      const auto what = input_.number<uint8_t>();
-      take_step(what & 0x7f);
-      if (what < 0x80) settle();
-    }
+    take_steps();
     expect_dialers_to_connect();
     for (auto& caller : callers_) drop(caller);
     for (auto& heard : heard_) heard.reset();
@@ -72,14 +65,15 @@ class Meeting final : private AcceptorOwner {
   }
 
  private:
-  void take_step(uint8_t what) {
-    std::unique_ptr<AcceptorCaller>& caller = callers_[input_.number<uint8_t>() % kCallers];
+  bool run_once() override { return loop_.run_once(std::chrono::milliseconds(0)); }
+
+  void take_step(uint8_t what, ConnectionPtr& caller) override {
     switch (what % 20) {
       case 0: return dial();
-      case 1: return flood(input_.number<uint8_t>());
+      case 1: return flood(where_, 40);
       case 2: return call_without_descriptors(caller);
-      case 3: return pass_time();
-      case 4: return static_cast<void>(loop_.run_once(std::chrono::milliseconds(0)));
+      case 3: return pass_time(kTimes);
+      case 4: return static_cast<void>(run_once());
       case 5: may_connect_ = !may_connect_; return;
       case 6:
         drop(caller);
@@ -95,7 +89,7 @@ class Meeting final : private AcceptorOwner {
       case 10: caller->caller().close_one_way(); break;
       case 11: drop(caller); break;
       case 12: caller->say(input_.text()); break;
-      case 13: caller->say(part_of(callers_[input_.number<uint8_t>() % kCallers])); break;
+      case 13: caller->say(part_of_another<uint8_t>(512)); break;
       case 14: caller->say(broken(introduction_of(*caller))); break;
       case 15: caller->say(broken(bytes_of(caller->confirmation()))); break;
       case 16: caller->say(bytes_of(caller->confirmation())); break;
@@ -104,39 +98,22 @@ class Meeting final : private AcceptorOwner {
     }
   }
 
-  std::unique_ptr<AcceptorCaller> call() {
+  ConnectionPtr call() override {
     const Endpoint& where = where_[input_.number<uint8_t>() % where_.size()];
     return std::make_unique<AcceptorCaller>(where, credentials_);
   }
 
   // Closes the connection, on which the acceptor may still hear what was said.
-  void drop(std::unique_ptr<AcceptorCaller>& caller) {
+  void drop(ConnectionPtr& caller) override {
     if (!caller) return;
     caller->caller().close();
     past_callers_.push_back(std::move(caller));
   }
 
-  // Callers that say nothing, of which the acceptor keeps a bounded number.
-  void flood(uint8_t many) {
-    const int count = many < 0xf0 ? many % 16 : 40;
-    for (int i = 0; i < count && flood_.size() < 80; ++i) flood_.emplace_back(where_[i % 2]);
-  }
-
-  void call_without_descriptors(std::unique_ptr<AcceptorCaller>& caller) {
-    drop(caller);
-    settle();
-    caller = call();
-    const fuzz::Scarcity scarcity;
+  void pass_scarcity() override {
     settle();
     fuzz::pass(std::chrono::milliseconds(50));  // dialers try again
     settle();
-  }
-
-  void pass_time() {
-    static constexpr std::array<std::chrono::milliseconds, 6> kTimes = {
-        std::chrono::milliseconds(1), std::chrono::milliseconds(10), std::chrono::milliseconds(100),
-        std::chrono::seconds(1),      std::chrono::seconds(5),       std::chrono::seconds(10)};
-    fuzz::pass(kTimes[input_.number<uint8_t>() % kTimes.size()]);
   }
 
   // Of a rank that knows the secret, other than the dialers'.
@@ -162,12 +139,6 @@ class Meeting final : private AcceptorOwner {
     if (how % 4 == 1) return message.substr(at);
     message[at] = static_cast<char>(message[at] ^ 1 << (how >> 2) % 8);
     return message;
-  }
-
-  // Of what another connection has said, from any point on.
-  std::string part_of(const std::unique_ptr<AcceptorCaller>& other) {
-    if (!other || other->said().empty()) return "";
-    return other->said().substr(input_.number<uint8_t>() % other->said().size(), 512);
   }
 
   void dial() {
@@ -248,15 +219,6 @@ class Meeting final : private AcceptorOwner {
     return past == past_callers_.end() ? nullptr : past->get();
   }
 
-  void settle() {
-    for (int turn = 0; turn < kMostTurns; ++turn) {
-      bool moved = loop_.run_once(std::chrono::milliseconds(0));
-      for (auto& caller : callers_) moved = (caller && caller->caller().flush()) || moved;
-      if (!moved) return;
-    }
-    MUST(false);
-  }
-
   // All callers are still there, and say nothing more.
   void expect_dialers_to_connect() {
     const Clock::time_point end = Clock::now() + kTimeToConnect;
@@ -272,7 +234,6 @@ class Meeting final : private AcceptorOwner {
     }
   }
 
-  fuzz::Input input_;
   EventLoop loop_{std::chrono::microseconds(0)};
   const Credentials credentials_{kSecret, kJob, 1};
   const Credentials dialers_credentials_{kSecret, kJob, kDialersRank};
@@ -284,10 +245,8 @@ class Meeting final : private AcceptorOwner {
   FileDescriptor listener_;
   bool may_connect_ = true;
   int introductions_ = 0;
-  std::array<std::unique_ptr<AcceptorCaller>, kCallers> callers_;
-  std::vector<std::unique_ptr<AcceptorCaller>> past_callers_;
+  std::vector<ConnectionPtr> past_callers_;
   std::array<std::optional<fuzz::Caller>, kHeard> heard_;
-  std::vector<fuzz::Caller> flood_;
   fuzz::Dialers dialers_{loop_, dialers_credentials_, exhaustion_};
   std::set<Nonce> connected_;  // other ranks, by the nonces of their hellos
 };

@@ -1,7 +1,8 @@
 """An agent's states: a launcher says anything, in any order, while ranks do what programs may do.
 
 The agent ends without an exception once its stdin has ended. It tells the launcher what a rank has
-written, and nothing of strangers. No process of its ranks is left, and no descriptor of theirs.
+written, and no news that an engine would not tell. No process of its ranks is left, and no
+descriptor of theirs.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -38,14 +40,18 @@ PROGRAMS: list[tuple[str, bytes | None]] = [
     ("head -c 300000 /dev/zero", bytes(300000)),
     ("exec yes", None),
     ("exec <&-; echo out", b"out\n"),
-    ("(printf 'stranger lost' >&$PERSEUS_NEWS_FD); printf 'met 0 1 2' >&$PERSEUS_NEWS_FD", b""),
     (
-        "printf 'met 0 1 2' >&$PERSEUS_NEWS_FD; (printf 'met 0 1 2 stranger' >&$PERSEUS_NEWS_FD);"
-        "(printf 'stranger lost' >&$PERSEUS_NEWS_FD); printf '9 lost' >&$PERSEUS_NEWS_FD",
+        "printf 'stranger lost' >&$PERSEUS_NEWS_FD; printf \"$WORLD met 0 1 2\" >&$PERSEUS_NEWS_FD",
+        b"",
+    ),
+    (
+        'printf "$WORLD met 0" >&$PERSEUS_NEWS_FD; (printf "$WORLD STRANGER" >&$PERSEUS_NEWS_FD);'
+        "printf '' >&$PERSEUS_NEWS_FD; printf \"$WORLD 9 lost\" >&$PERSEUS_NEWS_FD",
         b"",
     ),
     ("trap 'echo out' USR1; kill -USR1 $$; printf r >&$PERSEUS_RESULT_FD", b"out\n"),
 ]
+WORLD = "0123456789abcdef" * 2
 COMMANDS = (
     *(
         protocol.TERMINATE,
@@ -71,7 +77,7 @@ def job_of(source: Input) -> tuple[dict, bytes, list[int]]:
     job = {
         "command": ["./nothing"] if options >= 0xF8 else [SHELL, "-c", 'eval "$PROGRAM"'],
         "directory": "/",
-        "environment": {"PATH": os.environ["PATH"]},
+        "environment": {"PATH": os.environ["PATH"], "WORLD": WORLD},
         "grace": 0.02 * (options >> 3 & 1),
         "local_size": len(programs),
         "shares_processors": bool(options & 0x10),
@@ -173,7 +179,7 @@ class Launcher:
             elif kind == protocol.EXIT:
                 ended[rank] = payload
             elif kind == protocol.NEWS:
-                assert b"stranger" not in payload
+                assert re.fullmatch(WORLD.encode() + b" (met [0-2 ]+|9 lost)", payload)
             else:
                 assert kind in (
                     protocol.STDERR,

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "bootstrap/rendezvous_server.h"
-#include "fuzz/descriptors.h"
-#include "fuzz/fake_clock.h"
-#include "fuzz/input.h"
+#include "fuzz/callers_scene.h"
 #include "fuzz/rendezvous_caller.h"
 #include "observe/log.h"
 
@@ -22,48 +20,43 @@ using fuzz::RendezvousCaller;
 namespace {
 
 constexpr uint32_t kSize = 3;
-constexpr size_t kCallers = 6;
-constexpr int kMostSteps = 64;
-// More turns of the loop than any step needs. A server that takes them spins.
-constexpr int kMostTurns = 2000;
 // The world of the ranks that follow the protocol. No other caller asks for one of these members.
 const std::vector<uint32_t> kProperRanks = {2, 1, 0};
 constexpr uint32_t kRoundsOfProperRanks = 2;
+constexpr std::array<std::chrono::milliseconds, 6> kTimes = {
+    std::chrono::milliseconds(1), std::chrono::milliseconds(100), std::chrono::seconds(1),
+    std::chrono::seconds(5),      std::chrono::seconds(60),       std::chrono::hours(2)};
 const std::string kSecret(32, 's');
 const std::string kOtherSecret(32, 'o');
 
-class Meeting {
+class Meeting final : private fuzz::CallersScene<RendezvousCaller> {
  public:
-  Meeting(const uint8_t* data, size_t size) : input_(data, size) {
+  Meeting(const uint8_t* data, size_t size) : CallersScene(data, size) {
     const auto options = input_.number<uint8_t>();
     proper_is_of_survivors_ = (options & 1) != 0;
     auto server = RendezvousServer::listen({"127.0.0.1"}, 0, kSize, kSecret,
                                            1 + (options >> 1) % kSize, {"h1", "h2", "h1"});
     MUST(server.is_ok());
     server_ = std::move(server).value();
-    where_ = fuzz::loopback(server_->port());
+    where_[0] = fuzz::loopback(server_->port());
   }
 
   void run() {
     const size_t descriptors = fuzz::open_descriptors();
-    for (int step = 0; step < kMostSteps && !input_.empty(); ++step) {
-      const auto what = input_.number<uint8_t>();
-      take_step(what & 0x7f);
-      if (what < 0x80) settle();
-    }
+    take_steps();
     while (proper_.size() < kSize || !have_met()) advance_proper_ranks();
     expect_to_be_alone(descriptors);
   }
 
  private:
-  void take_step(uint8_t what) {
-    const size_t index = input_.number<uint8_t>() % kCallers;
-    std::unique_ptr<RendezvousCaller>& caller = callers_[index];
+  bool run_once() override { return server_->run_once(); }
+
+  void take_step(uint8_t what, ConnectionPtr& caller) override {
     switch (what % 16) {
       case 0: caller = call(); return;
-      case 1: return flood(input_.number<uint8_t>());
+      case 1: return flood(where_, 300);
       case 2: return call_without_descriptors(caller);
-      case 3: return pass_time();
+      case 3: return pass_time(kTimes);
       case 4: return end_rank(input_.number<uint8_t>() % kSize);
       case 5: return advance_proper_ranks();
       default: break;
@@ -74,7 +67,7 @@ class Meeting {
       case 7: caller->caller().close_one_way(); break;
       case 8: caller.reset(); break;
       case 9: caller->say(std::string(input_.text())); break;
-      case 10: caller->say(part_of(callers_[input_.number<uint8_t>() % kCallers])); break;
+      case 10: caller->say(part_of_another<uint16_t>(1 << 16)); break;
       case 11: caller->say(broken(hello_of(*caller))); break;
       case 12: caller->say(broken(contribution_of(*caller))); break;
       case 13: caller->say(contribution_of(*caller)); break;
@@ -82,29 +75,8 @@ class Meeting {
     }
   }
 
-  std::unique_ptr<RendezvousCaller> call() {
-    return std::make_unique<RendezvousCaller>(where_, kSecret, kSize, contributed_);
-  }
-
-  // Callers that say nothing, of which the server keeps a bounded number.
-  void flood(uint8_t many) {
-    const int count = many < 0xf0 ? many % 16 : 300;
-    for (int i = 0; i < count && flood_.size() < 600; ++i) flood_.emplace_back(where_);
-  }
-
-  void call_without_descriptors(std::unique_ptr<RendezvousCaller>& caller) {
-    caller.reset();
-    settle();
-    caller = call();
-    const fuzz::Scarcity scarcity;
-    settle();
-  }
-
-  void pass_time() {
-    static constexpr std::array<std::chrono::milliseconds, 6> kTimes = {
-        std::chrono::milliseconds(1), std::chrono::milliseconds(100), std::chrono::seconds(1),
-        std::chrono::seconds(5),      std::chrono::seconds(60),       std::chrono::hours(2)};
-    fuzz::pass(kTimes[input_.number<uint8_t>() % kTimes.size()]);
+  ConnectionPtr call() override {
+    return std::make_unique<RendezvousCaller>(where_[0], kSecret, kSize, contributed_);
   }
 
   void end_rank(uint8_t rank) {
@@ -119,7 +91,7 @@ class Meeting {
     caller.read();
     Hello hello;
     hello.challenge = std::string(kChallengeBytes, 'c');
-    hello.called = where_.to_string();
+    hello.called = where_[0].to_string();
     const auto world = input_.number<uint8_t>();
     hello.rank = world % 4;  // one too many
     hello.size = (world >> 2) % 8 == 7 ? 2 : kSize;
@@ -160,12 +132,6 @@ class Meeting {
     return frame;
   }
 
-  // Of what another connection has said, from any point on.
-  std::string part_of(const std::unique_ptr<RendezvousCaller>& other) {
-    if (!other || other->said().empty()) return "";
-    return other->said().substr(input_.number<uint16_t>() % other->said().size(), 1 << 16);
-  }
-
   // One more of the proper ranks comes, or all of them meet once more.
   void advance_proper_ranks() {
     settle();
@@ -202,7 +168,7 @@ class Meeting {
       if (rank->has_greeting()) {
         Hello hello;
         hello.challenge = std::string(kChallengeBytes, 'p');
-        hello.called = where_.to_string();
+        hello.called = where_[0].to_string();
         hello.size = kSize;
         hello.rank = static_cast<uint32_t>(proper_.size());
         hello.survivors = proper_is_of_survivors_;
@@ -216,15 +182,6 @@ class Meeting {
       }
       fuzz::pass(std::chrono::milliseconds(50));
     }
-  }
-
-  void settle() {
-    for (int turn = 0; turn < kMostTurns; ++turn) {
-      bool moved = server_->run_once();
-      for (auto& caller : callers_) moved = (caller && caller->caller().flush()) || moved;
-      if (!moved) return;
-    }
-    MUST(false);
   }
 
   void expect_to_be_alone(size_t descriptors) {
@@ -243,7 +200,7 @@ class Meeting {
     if (!caller->has_greeting()) return;  // the server still pauses for want of descriptors
     Hello hello;
     hello.challenge = std::string(kChallengeBytes, 'c');
-    hello.called = where_.to_string();
+    hello.called = where_[0].to_string();
     hello.size = kSize;
     caller->say(caller->hello(hello, kSecret));
     settle();
@@ -251,13 +208,10 @@ class Meeting {
     MUST(caller->is_welcome());
   }
 
-  fuzz::Input input_;
   bool proper_is_of_survivors_ = false;
   std::unique_ptr<RendezvousServer> server_;
-  Endpoint where_;
+  std::array<Endpoint, 1> where_;
   std::vector<fuzz::Contributed> contributed_;
-  std::array<std::unique_ptr<RendezvousCaller>, kCallers> callers_;
-  std::vector<fuzz::Caller> flood_;
   std::vector<std::unique_ptr<RendezvousCaller>> proper_;
   uint32_t rounds_ = 0;  // that the proper ranks have done
   bool has_ended_ = false;

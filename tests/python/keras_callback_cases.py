@@ -13,6 +13,7 @@ from keras_cases import (
     assert_weights,
     fit,
     is_keras_3,
+    kinds,
     make_model,
     make_optimizer,
     number,
@@ -21,6 +22,7 @@ from keras_cases import (
     size,
     slots,
 )
+from keras_local_cases import hybrid_model, local_weights
 
 
 def model_of_rank(keras, hvd, of_rank, kind="sgd"):
@@ -93,6 +95,24 @@ def test_local_variables_are_not_broadcast(keras, hvd, two_ranks):
     assert_equal_on_all_ranks(after[2])
     with pytest.raises(ValueError, match=r"All local variables must be of tf\.Variable type"):
         hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1.0])
+
+
+def test_local_variables_may_be_differently_many_and_have_slots(keras, hvd, two_ranks):
+    for kind in kinds(keras):
+        if kind == "clipped":
+            continue
+        model = hybrid_model(keras)
+        model.set_weights([weight + rank() for weight in model.get_weights()])
+        optimizer = hvd.DistributedOptimizer(make_optimizer(keras, kind))
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        for weight in local_weights(model):
+            optimizer.register_local_var(weight)
+            callback.register_local_var(weight)
+        model.compile(optimizer, MSE, run_eagerly=True)
+        fit(model, own_rows(X), own_rows(Y), callbacks=[callback])
+        assert_equal_on_all_ranks(model.get_weights()[-2:])
+        with pytest.raises(AssertionError):
+            assert_equal_on_all_ranks(model.get_weights()[:2])
 
 
 def test_broadcast_takes_the_state_of_random_generators(keras, hvd):

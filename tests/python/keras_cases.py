@@ -196,32 +196,6 @@ def test_compression_rounds_gradients(keras, hvd, two_ranks):
     assert_equal_on_all_ranks(model.get_weights())
 
 
-# Local variables
-
-
-def local_step(keras, gradients_of, model, x, y, scale):
-    """Returns the weights after a step; the first layer uses only this rank's gradients."""
-    mine = gradients_of(model, x, y)
-    arrays = [np.array(each.numpy()) for each in mine]
-    averaged = [perseus_core.allreduce(each) for each in arrays]
-    steps = [arrays[0] / scale, arrays[1] / scale, *averaged[2:]]
-    return [
-        weight - np.float64(np.float32(0.1)) * step
-        for weight, step in zip(model.get_weights(), steps, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("scaled", [True, False])
-def test_a_partial_optimizer_leaves_layers_to_their_ranks(keras, partial, gradients_of, scaled):
-    model = make_model(keras)
-    x, y = own_rows(X), own_rows(Y)
-    expected = local_step(keras, gradients_of, model, x, y, size() if scaled else 1)
-    optimizer = partial(keras.optimizers.SGD(0.1), model.layers[0], scaled)
-    gradients = gradients_of(model, x, y)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    assert_weights(model, expected)
-
-
 # Several passes
 
 
@@ -445,27 +419,6 @@ def test_all_ranks_skip_a_step_that_one_finds_infinite(keras, hvd):
             assert same != changes
         for each in weights:
             assert_equal_on_all_ranks(each)
-
-
-def test_ranks_agree_on_a_step_with_local_layers(keras, hvd, gradients_of):
-    for optimizer in scaled_optimizers(keras, hvd.DistributedOptimizer):
-        ours = optimizer
-        if not hasattr(ours, "register_local_var"):
-            ours = optimizer.inner_optimizer
-        model = half_model(keras)
-        for layer in model.layers:
-            for weight in layer.trainable_weights:
-                ours.register_local_var(weight)
-        model.compile(optimizer, MSE)
-        x, y = own_rows(X).astype(np.float32), own_rows(Y).astype(np.float32)
-        model.train_on_batch(x, y)
-        before = model.get_weights()
-        model.train_on_batch(np.full_like(x, np.inf) if rank() == size() - 1 else x, y)
-        assert all(map(np.array_equal, before, model.get_weights()))
-        assert scale_of(model.optimizer) == 512.0
-        model.train_on_batch(x, y)
-        assert not all(map(np.array_equal, before, model.get_weights()))
-        assert scale_of(model.optimizer) == 512.0
 
 
 def test_ranks_agree_on_passes_that_one_finds_infinite(keras, accumulating):

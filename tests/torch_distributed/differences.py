@@ -23,17 +23,9 @@ _TYPES = ("int16", "uint16", "uint32", "uint64", "float8_e4m3fn")
 POSSIBLE = {f"*: *{name}*": "Gloo lacks the type" for name in _TYPES}
 
 
-#: Runs that differ through faults of ours, until these are mended.
-FAULTS = (
-    *("all_reduce: RedOpType.B* of int32*", "all_reduce: a sparse tensor*"),
-    *("reduce_scatter_tensor: into another type*", "ProcessGroup.*: a tensor *"),
-    *("ProcessGroup.*: a list from a root", "ProcessGroup.reduce_scatter: *"),
-)
-
 
 def may_differ(name: str) -> bool:
-    patterns = (*REASONS, *POSSIBLE, *FAULTS)
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*REASONS, *POSSIBLE))
 
 
 def without_need(differing: Iterable[str]) -> list[str]:

@@ -67,21 +67,7 @@ class GloosTests(distributed_test.TestDistBackend, distributed_test.DistributedT
         cls, rank: int, test: str, file: str, pipe: Any, variables: dict[str, str], **options: Any
     ) -> None:
         os.environ.update(variables)
-        os.environ.update(launched_by_torchrun(rank, file))
         super()._run(rank, test, file, pipe, **options)
-
-
-def launched_by_torchrun(rank: int, file: str) -> dict[str, str]:
-    """Returns what torchrun would have told this rank; `file` is a name that no other job has."""
-    size = os.environ["WORLD_SIZE"]
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": size,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RUN_ID": file,
-    }
 
 
 class Outcomes(unittest.TestResult):

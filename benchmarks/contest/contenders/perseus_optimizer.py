@@ -15,6 +15,7 @@ import perseus.torch.horovod as hvd
 from contest.contenders.hvd import HvdContender
 from perseus.torch.horovod.compression import Compression
 from perseus.torch.horovod.gradients import Gradients
+from perseus.torch.horovod.trained_parameters import Parameters
 
 
 class Contender(HvdContender):
@@ -26,11 +27,12 @@ class Contender(HvdContender):
     def declare(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Takes all gradients of a model, in the order of the forward pass."""
         params = {name: torch.nn.Parameter(torch.empty_like(grad)) for name, grad in named}
+        names = {param: name for name, param in params.items()}
         self._gradients = Gradients(
-            list(params.values()),
-            {param: name for name, param in params.items()},
-            [],
-            Compression.none,
+            Parameters(list(params.values()), names),
+            groups=None,
+            order=None,
+            compression=Compression.none,
             passes=1,
             op=hvd.Sum,
             predivide=1.0,

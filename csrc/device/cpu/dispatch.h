@@ -10,7 +10,16 @@
 namespace perseus {
 
 // Positions in KernelTable's rows.
-enum KernelOp { kKernelSum, kKernelMin, kKernelMax, kKernelProduct, kKernelOpCount };
+enum KernelOp {
+  kKernelSum,
+  kKernelMin,
+  kKernelMax,
+  kKernelProduct,
+  kKernelAnd,
+  kKernelOr,
+  kKernelXor,
+  kKernelOpCount
+};
 enum KernelFloat {
   kKernelFloat16,
   kKernelBfloat16,
@@ -31,7 +40,7 @@ using CombineKernel = void (*)(void* a, const void* b, size_t elements, double f
 // The kernels as compiled for one instruction set.
 struct KernelTable {
   const char* name;
-  ReduceKernel reduce[kDataTypeCount][kKernelOpCount];  // by DataType
+  ReduceKernel reduce[kDataTypeCount][kKernelOpCount];  // by DataType; null: bits of floats
   ReduceKernel wide_reduce[2][kKernelOpCount];          // float16, bfloat16 into float32
   ScaleKernel scale_convert[kKernelFloatCount][kKernelFloatCount];  // [to][from]
   ScaleKernel scale_integer[kDataTypeCount];                        // null for floating types

@@ -65,6 +65,9 @@ KernelOp kernel_op(ReduceOp op) {
     case ReduceOp::kProduct: return kKernelProduct;
     case ReduceOp::kAverage:
     case ReduceOp::kSum: return kKernelSum;
+    case ReduceOp::kBitwiseAnd: return kKernelAnd;
+    case ReduceOp::kBitwiseOr: return kKernelOr;
+    case ReduceOp::kBitwiseXor: return kKernelXor;
     case ReduceOp::kAdasum: break;
   }
   assert(false && "Adasum is not an element-wise reduction");
@@ -97,6 +100,9 @@ T identity(ReduceOp op) {
     case ReduceOp::kMin: return Limits::has_infinity ? Limits::infinity() : Limits::max();
     case ReduceOp::kMax: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
     case ReduceOp::kProduct: return T{1};
+    case ReduceOp::kBitwiseAnd:
+      if constexpr (Limits::is_integer) return static_cast<T>(~T{0});
+      [[fallthrough]];
     default: return T{0};
   }
 }
@@ -203,7 +209,8 @@ void fill_identity(void* target, size_t elements, DataType type, ReduceOp op) {
     case DataType::kFloat32: return fill(target, elements, identity<float>(op));
     case DataType::kFloat64: return fill(target, elements, identity<double>(op));
     case DataType::kBool: {
-      const bool is_and = op == ReduceOp::kMin || op == ReduceOp::kProduct;
+      const bool is_and =
+          op == ReduceOp::kMin || op == ReduceOp::kProduct || op == ReduceOp::kBitwiseAnd;
       return fill<uint8_t>(target, elements, is_and);
     }
   }

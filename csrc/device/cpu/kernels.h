@@ -13,7 +13,8 @@
 namespace perseus {
 
 // accumulator op= arriving, both of `type` (16-bit floats: computed in float32, rounded to `type`).
-// bool: sum and max are "or", product and min are "and". Integers wrap.
+// bool: sum and max are "or", product and min are "and". Integers wrap. Operations on bits take
+// integers and bool.
 Reduction reduction(DataType type, ReduceOp op);
 // The same, but accumulates 16-bit floats as float32; for other types equal to reduction().
 Reduction wide_reduction(DataType type, ReduceOp op);

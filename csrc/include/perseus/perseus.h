@@ -77,7 +77,10 @@ enum perseus_reduce_op {
   PERSEUS_ADASUM = 2,
   PERSEUS_MIN = 3,
   PERSEUS_MAX = 4,
-  PERSEUS_PRODUCT = 5
+  PERSEUS_PRODUCT = 5,
+  PERSEUS_BITWISE_AND = 6, /**< this and the next: of integers and bool */
+  PERSEUS_BITWISE_OR = 7,
+  PERSEUS_BITWISE_XOR = 8
 };
 
 /** The kind of an operation. */
@@ -127,6 +130,15 @@ typedef struct {
    * world of its own. */
   const int32_t* ranks;
   int32_t rank_count;
+  int32_t rank; /**< this process's rank, if `size` is not 0 */
+  /** The number of ranks, if the program knows it and not a launcher. Launchers' variables are then
+   * not looked at, and the ranks meet at `rendezvous`. 0: the environment tells. */
+  int32_t size;
+  int32_t secret_is_known; /**< 1 if others may have come to know `secret` */
+  /** "host:port" where perseus_rendezvous_start serves; several of them, separated by commas, are
+   * tried one after the other. NULL if `size` is 1 or `ranks` leaves this rank out. */
+  const char* rendezvous;
+  const char* secret; /**< the one that the rendezvous was started with */
 } perseus_init_options_t;
 
 /** From now on, perseus_init and the calls that add, remove, open or close process sets, when made
@@ -156,6 +168,14 @@ PERSEUS_API void perseus_prefer_huge_pages(void* memory, size_t bytes);
  * its own perseus_init and shutdown: that process would take the rank's place. Says so in the
  * environment, as PERSEUS_RANK_HELD_BY. options may be NULL. */
 PERSEUS_API perseus_status_t perseus_init(const perseus_init_options_t* options);
+/** Tells as which rank of how many this process was launched, as perseus_init would find in the
+ * environment: rank 0 of 1 without a launcher. *size is 0 if only MPI itself knows it. *variable is
+ * the name of the variable that tells the rank: "LOCAL_RANK" if the rank follows from that and
+ * others, and "" without a launcher. It is valid until this thread's next call. Returns
+ * PERSEUS_INVALID_ARGUMENT if variables are malformed or missing, or launchers contradict each
+ * other. */
+PERSEUS_API perseus_status_t perseus_launched_as(int32_t* rank, int32_t* size,
+                                                 const char** variable);
 /** Leaves the job. Operations that all ranks have agreed on may still complete, for up to 2 s;
  * other operations under way, here and on the other ranks, end with PERSEUS_ABORTED. perseus_init
  * may be called again afterwards. Does nothing when not initialised. */
@@ -216,7 +236,7 @@ PERSEUS_API perseus_status_t perseus_open_process_set(perseus_process_set_t set,
  * Operations that the members have agreed on still complete on all of them. All other operations of
  * the set fail: on this rank with PERSEUS_INVALID_ARGUMENT, on the others with PERSEUS_ABORTED. If
  * this rank is in a round of agreement, the call blocks until that round has ended, but for at most
- * 1 s. */
+ * 1 s. It does not matter whether other members have closed the set, have left or are lost. */
 PERSEUS_API perseus_status_t perseus_close_process_set(perseus_process_set_t set);
 /** Returns this process's rank in the set; -1 if it is not a member or there is no such set. */
 PERSEUS_API int32_t perseus_process_set_rank(perseus_process_set_t set);
@@ -290,7 +310,7 @@ typedef struct {
   int32_t tensor_count;
   const perseus_tensor_t* tensors;
   perseus_reduce_op_t reduce_op; /**< ALLREDUCE: any, ADASUM of floating types;
-                                    REDUCESCATTER: SUM, AVERAGE */
+                                    REDUCESCATTER: any but ADASUM */
   int32_t root;                  /**< BROADCAST: a rank of the world */
   double prescale;  /**< ALLREDUCE, REDUCESCATTER: inputs are multiplied by this first */
   double postscale; /**< ALLREDUCE, REDUCESCATTER: results are multiplied by this last */
@@ -605,9 +625,10 @@ PERSEUS_API perseus_status_t perseus_check_environment(const char* const* enviro
 /** The service through which the ranks of a job find each other. */
 typedef struct perseus_rendezvous perseus_rendezvous_t;
 /** Serves the exchange of addresses for a job of `size` ranks, on `address` ("" for every
- * interface) and *port (0: any free port, which is written back). `secret` is the job's secret, in
- * hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to `size`) are enough to go on without
- * the others. `hosts` gives the host of each rank, for errors; NULL if they are unknown. */
+ * interface; several are separated by commas) and *port (0: any free port, which is written back).
+ * `secret` is the job's secret, in hexadecimal. With PERSEUS_SURVIVORS=1, `least` ranks (1 to
+ * `size`) are enough to go on without the others. `hosts` gives the host of each rank, for errors;
+ * NULL if they are unknown. */
 PERSEUS_API perseus_status_t perseus_rendezvous_start(const char* address, int32_t* port,
                                                       int32_t size, int32_t least,
                                                       const char* secret, const char* const* hosts,
@@ -621,6 +642,11 @@ PERSEUS_API perseus_status_t perseus_rendezvous_note_ended(perseus_rendezvous_t*
  * `capacity` of them and returns how many there are; -1 without a rendezvous. */
 PERSEUS_API int32_t perseus_rendezvous_left_out(perseus_rendezvous_t* rendezvous, int32_t* ranks,
                                                 int32_t capacity);
+/** Returns 1 if these launched ranks have met, in this order, in a world of this name; 0 if not; -1
+ * without a rendezvous. Only the engines of a world know its name, with which they begin what they
+ * report to their launcher. */
+PERSEUS_API int32_t perseus_rendezvous_has_met(perseus_rendezvous_t* rendezvous, const char* world,
+                                               const int32_t* ranks, int32_t count);
 /** Stops serving. Ranks that have not met by then fail. NULL is allowed. */
 PERSEUS_API void perseus_rendezvous_stop(perseus_rendezvous_t* rendezvous);
 

@@ -26,13 +26,20 @@ Status no_shared_memory() {
 
 std::byte* map_shared(int fd, size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
+  if (address == MAP_FAILED) return nullptr;
+  // A forked child, which has no engine, would else share it and could write to it.
+  if (madvise(address, bytes, MADV_DONTFORK) == 0) return static_cast<std::byte*>(address);
+  const int error = errno;
+  munmap(address, bytes);
+  errno = error;
+  return nullptr;
 }
 
 }  // namespace
 
 SharedMemory::~SharedMemory() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  // In a forked child the descriptor is closed, and something else may be at this address.
+  if (data_ != nullptr && fd_) munmap(data_, bytes_);
 }
 
 Result<SharedMemory> SharedMemory::create(size_t bytes) {

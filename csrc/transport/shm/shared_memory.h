@@ -1,5 +1,5 @@
 // Memory without a name that two processes share. It is passed on as a file descriptor, and freed
-// with the last process that has it.
+// with the last process that has it. Processes that these two fork do not have it.
 #pragma once
 
 #include <cstddef>

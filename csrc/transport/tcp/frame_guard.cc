@@ -6,29 +6,46 @@
 #include "base/sealed_sequence.h"
 #include "base/settings.h"
 #include "transport/handshake.h"
+#include "transport/tcp/header_digest.h"
 
 namespace perseus {
 namespace {
 
 class PlainGuard final : public FrameGuard {
  public:
-  explicit PlainGuard(Session session) : session_(std::move(session)) {}
+  explicit PlainGuard(Session session)
+      : data_out_(session.outgoing.derive_key(kHeaders)),
+        data_in_(session.incoming.derive_key(kHeaders)),
+        session_(std::move(session)) {}
 
   bool encrypts() const override { return false; }
   size_t tag_bytes(const FrameHeader& header) const override {
     return header.kind() == FrameHeader::kData ? 0 : sizeof(MessageTag);
   }
   bool seal(const Frame& frame, std::byte*, MessageTag& tag) override {
-    if (tag_bytes(frame.header) == 0) return true;
-    tag =
-        session_.outgoing.next({bytes_of(frame.header), bytes_of(frame.data, frame.header.length)});
+    if (tag_bytes(frame.header) == 0) {
+      data_out_.add(frame.header);
+      return true;
+    }
+    const uint64_t before = data_out_.take();
+    tag = session_.outgoing.next(
+        {bytes_of(frame.header), bytes_of(frame.data, frame.header.length), bytes_of(before)});
     return true;
   }
   bool open(const FrameHeader& header, std::byte* payload, std::string_view tag) override {
-    return session_.incoming.is_next(tag, {bytes_of(header), bytes_of(payload, header.length)});
+    if (tag_bytes(header) == 0) {
+      data_in_.add(header);
+      return true;
+    }
+    const uint64_t before = data_in_.take();
+    return session_.incoming.is_next(
+        tag, {bytes_of(header), bytes_of(payload, header.length), bytes_of(before)});
   }
 
  private:
+  static constexpr std::string_view kHeaders = "perseus headers";
+
+  HeaderDigest data_out_, data_in_;  // of the data since the last frame that had a tag
   Session session_;
 };
 

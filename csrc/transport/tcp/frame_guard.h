@@ -8,6 +8,10 @@
 //
 // plain's tags are HMAC-SHA-256, which is in the engine; the others' are those of AES-256-GCM, by
 // OpenSSL. A header is never encrypted: who watches the network sees sizes and times anyway.
+//
+// A tag of plain also covers the headers of the data frames before it. So whoever leaves out, adds
+// or diverts data is noticed at the next frame that has a tag, and marks see to it that there is
+// one (see FrameHeader). Only the data itself can be changed.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +44,11 @@ class FrameGuard {
   virtual bool encrypts() const = 0;
   // Returns how many bytes of tag follow the frame: all of MessageTag or none.
   virtual size_t tag_bytes(const FrameHeader& header) const = 0;
-  // Makes the tag of the next frame to send, and if encrypts() writes header.length bytes to
-  // `sealed`. Returns false if this process lacks the memory.
+  // Makes the tag, if any, of the next frame to send, and if encrypts() writes header.length bytes
+  // to `sealed`. Returns false if this process lacks the memory.
   virtual bool seal(const Frame& frame, std::byte* sealed, MessageTag& tag) = 0;
-  // Returns whether the next frame that arrived is what the peer sent, and decrypts it in place.
-  // Call it for every frame that has a tag.
+  // Returns whether the next frame that arrived is what the peer sent, as far as its tag proves
+  // that, and decrypts it in place. Call it for every frame, also if it has no tag.
   virtual bool open(const FrameHeader& header, std::byte* payload, std::string_view tag) = 0;
 };
 

@@ -222,6 +222,19 @@ void TcpChannel::want_write(bool want) {
 
 // Receiving.
 
+std::string TcpChannel::route() const {
+  Endpoint ours, theirs;
+  ours.length = theirs.length = sizeof ours.address;
+  auto* const our_place = reinterpret_cast<sockaddr*>(&ours.address);
+  auto* const their_place = reinterpret_cast<sockaddr*>(&theirs.address);
+  if (getsockname(fd_.get(), our_place, &ours.length) != 0 ||
+      getpeername(fd_.get(), their_place, &theirs.length) != 0) {
+    return "";
+  }
+  if (ours.family() == AF_UNIX) return "";  // in tests
+  return "from " + theirs.to_string() + " to " + ours.to_string();
+}
+
 bool TcpChannel::read_some() {
   // The rest of a payload goes to its target, and what follows goes into the stage. Until the
   // payload is complete, the stage is empty.
@@ -248,6 +261,7 @@ bool TcpChannel::read_some() {
     return false;
   }
   const size_t got = static_cast<size_t>(n);
+  received_ += got;
   const size_t into_payload = std::min(got, missing);
   payload_got_ += into_payload;
   stage_end_ += got - into_payload;
@@ -302,11 +316,12 @@ bool TcpChannel::finish_payload() {
 
 bool TcpChannel::take_tag(std::byte* payload) {
   const size_t size = guard_->tag_bytes(header_);
-  if (size == 0) return true;
   const std::string_view tag = bytes_of(stage_.data() + stage_begin_, size);
   stage_begin_ += size;
   if (guard_->open(header_, payload, tag)) return true;
-  broken("what arrived is not what it sent: something between the hosts has changed it", 0);
+  port_.disturbed(
+      "what arrived is not what it sent: something between the hosts has changed it, "
+      "added to it or left some of it out");
   return false;
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/buffer_pool.h"
 #include "base/event_loop.h"
@@ -34,6 +35,8 @@ class TcpChannel final : public Channel, private FdHandler {
   void start() override;
   void kick() override;
   void close() override;
+  std::string route() const override;
+  uint64_t bytes_received() const override { return received_; }
 
  private:
   // Bounds on the frames written at once: few and short, so that urgent data need not wait.
@@ -90,6 +93,7 @@ class TcpChannel final : public Channel, private FdHandler {
 
   // Receiving: [stage_begin_, stage_end_) of the stage is unread. After a header has been taken
   // out, its payload is read to payload_, which has payload_got_ bytes of it so far.
+  uint64_t received_ = 0;  // bytes, in all
   Buffer stage_;
   size_t stage_begin_ = 0, stage_end_ = 0;
   bool has_header_ = false;

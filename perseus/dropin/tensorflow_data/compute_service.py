@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ import tensorflow as tf
 import perseus.tensorflow.horovod as hvd
 from perseus.dropin.runner.common.service.compute_service import ComputeClient
 from perseus.run.network import address_toward
+from perseus.run.own_file import open_to_read
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
@@ -71,10 +73,13 @@ class TfDataServiceConfig:
 
     @staticmethod
     def read(filename: str, wait_for_file_creation: bool = False) -> TfDataServiceConfig:
-        """Reads what `write` has written; can wait until it is there, for as long as it takes."""
+        """Reads what `write` has written; can wait until it is there, for as long as it takes.
+
+        A file that another user has made is an error: it would name whom we send our data.
+        """
         while wait_for_file_creation and not os.path.exists(filename):
             time.sleep(_LOOK_SECONDS)  # the file may be another host's, so nothing tells us
-        with open(filename) as file:
+        with open_to_read(Path(filename)) as file:
             return TfDataServiceConfig.from_dict(json.load(file))
 
 

@@ -39,7 +39,7 @@ from perseus.common.reduce_ops import (
     checked_op,
     resolve_op,
 )
-from perseus.mxnet import engine
+from perseus.mxnet import engine, errors
 from perseus.mxnet.engine import NDArray, checked, checked_list, empty_like
 from perseus_core import OperationKind
 from perseus_core.arguments import real_number, row_counts, whole_number
@@ -51,11 +51,15 @@ def init(  # type: ignore[no-redef]
 ) -> None:
     """Joins the other processes of the job; see perseus.common.basics.Basics.init."""
     is_first = not is_initialized()
-    _basics.init(comm, process_sets)
-    if is_first:
-        # Functions run in reverse order, so this one runs before those that init has registered.
-        atexit.unregister(_drain_at_exit)
-        atexit.register(_drain_at_exit)
+    try:
+        _basics.init(comm, process_sets)
+    finally:
+        if is_first:
+            # Functions run in reverse order, so this one runs before those that init has
+            # registered. If a process set is a duplicate, init fails, but the process is in the
+            # job.
+            atexit.unregister(_drain_at_exit)
+            atexit.register(_drain_at_exit)
 
 
 def shutdown() -> None:  # type: ignore[no-redef]
@@ -415,9 +419,12 @@ def _own_rows_of(process_set: ProcessSet) -> Callable[[NDArray], NDArray]:
 def _rows(splits: NDArray | Sequence[int] | None) -> list[int]:
     if splits is None:
         return []
-    rows = row_counts(splits.asnumpy() if isinstance(splits, NDArray) else splits)
+    try:
+        rows = row_counts(splits.asnumpy() if isinstance(splits, NDArray) else splits)
+    except ValueError as error:
+        raise errors.wrong_argument(str(error)) from None
     if not rows:
-        raise ValueError("splits is empty; it takes one number of rows for each rank")
+        raise errors.wrong_argument("splits is empty; it takes one number of rows for each rank")
     return rows
 
 

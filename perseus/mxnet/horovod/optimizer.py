@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 
 from perseus.common.gradient_arguments import checked_predivide
-from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Average
 from perseus.common.util import split_list
 from perseus.mxnet.engine import NDArray
@@ -103,7 +103,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 def reduces(process_set: ProcessSet) -> bool:
-    """Returns whether this rank has other ranks to reduce with."""
+    """Returns whether this rank has other ranks to reduce with.
+
+    Raises ValueError if the set is not registered.
+    """
+    set_id(process_set)
     return bool(process_set.included()) and (process_set.size() or 0) > 1
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from perseus.common.gradient_arguments import checked_passes
-from perseus.common.process_sets import ProcessSet, global_process_set, set_id
+from perseus.common.local_variables import LocalVariables
+from perseus.common.process_sets import ProcessSet, global_process_set
+from perseus.tensorflow.horovod.gradient_reduction import divided
 from perseus.tensorflow.horovod.gradient_sums import GradientSums
-from perseus.tensorflow.horovod.mpi_ops import size_op
-from perseus.tensorflow.horovod.util import reference, references
+from perseus.tensorflow.horovod.util import reference
 
 __all__ = [
     "LocalGradientAggregationHelper",
+    "OptimizersAggregation",
     "apply_op_to_not_none_tensors",
     "get_not_none_from_list",
 ]
@@ -54,13 +57,19 @@ class LocalGradientAggregationHelper:
         self.average_aggregated_gradients = average_aggregated_gradients
         self.process_set = process_set
         self.scale_local_gradients = scale_local_gradients
+        self._name = name
         self._sums = GradientSums(self.backward_passes_per_step, sparse_as_dense, name)
-        self._local: set[Any] = set()
+        self.local_variables = LocalVariables(reference)
         self._is_last: Any = None
+
+    @property
+    def counter(self) -> Any:
+        """How many calls of the present step there have been, as a variable."""
+        return self._sums.counter
 
     def register_local_var(self, var: Any) -> None:
         """Excludes the gradients of a variable from the reduction."""
-        self._local.add(reference(var))
+        self.local_variables.add(var)
 
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Adds gradients to the sums, and returns the sums.
@@ -75,8 +84,10 @@ class LocalGradientAggregationHelper:
         results = list(grads)
         reduced = tf.cond(
             self._is_last,
-            lambda: self._reduced(totals, variables),
+            lambda: self._reduced(totals, present, vars),
             lambda: [tf.identity(total) for total in totals],
+            # By default it is numbered among all conditions of the graph.
+            name=f"{self._name}_last_pass".strip("_"),
         )
         # tf.cond may return a list of one as its element.
         for i, gradient in zip(present, tf.nest.flatten(reduced), strict=True):
@@ -98,7 +109,7 @@ class LocalGradientAggregationHelper:
         Args:
           args, kwargs: the function's data; it runs after the tensors among them are computed.
         """
-        counters = [getattr(optimizer, "_iterations", None), kwargs.get("global_step")]
+        counters = [getattr(optimizer, "iterations", None), kwargs.get("global_step")]
 
         def applied() -> Any:
             return _as_flag(apply_grads_closure())
@@ -114,23 +125,44 @@ class LocalGradientAggregationHelper:
             done = tf.cond(is_last, applied, passed_over)
         return done if tf.executing_eagerly() else done.op
 
-    def _reduced(self, totals: list[Any], variables: list[Any]) -> list[Any]:
-        refs = references(variables)
-        ours = [i for i, ref in enumerate(refs) if ref not in self._local]
-        results = list(totals)
-        reduced = self.allreduce_grads([totals[i] for i in ours], [variables[i] for i in ours])
-        for i, gradient in zip(ours, reduced, strict=True):
-            results[i] = gradient
-        if self.scale_local_gradients and self._local:
-            number = size_op(set_id(self.process_set))
-            for i in set(range(len(refs))).difference(ours):
-                results[i] = results[i] / tf.cast(number, results[i].dtype)
+    def _reduced(
+        self, totals: list[Any], present: list[int], variables: Sequence[Any]
+    ) -> list[Any]:
+        """Returns the reduced sums of the variables at the places `present`, and clears them."""
+        sums: list[Any] = [None] * len(variables)
+        for i, total in zip(present, totals, strict=True):
+            sums[i] = total
+        reduced = self._reduce(sums, list(variables))
+        results = [reduced[i] for i in present]
         if self.average_aggregated_gradients:
             results = [each / self.backward_passes_per_step for each in results]
         with tf.control_dependencies(results):
-            cleared = self._sums.clear(variables)
+            cleared = self._sums.clear([variables[i] for i in present])
         with tf.control_dependencies([] if tf.executing_eagerly() else cleared):
             return [tf.identity(each) for each in results]
+
+    def _reduce(self, sums: list[Any], variables: list[Any]) -> list[Any]:
+        """Returns the reduced sums in their order; None for a variable that has had no gradient."""
+        scale = functools.partial(divided, self.process_set) if self.scale_local_gradients else None
+        return self.local_variables.reduce_others(sums, variables, self._allreduce, scale)
+
+    def _allreduce(self, sums: list[Any], variables: list[Any]) -> Sequence[Any]:
+        present = [i for i, total in enumerate(sums) if total is not None]
+        results = list(sums)
+        reduced = self.allreduce_grads([sums[i] for i in present], [variables[i] for i in present])
+        for i, total in zip(present, reduced, strict=True):
+            results[i] = total
+        return results
+
+
+class OptimizersAggregation(LocalGradientAggregationHelper):
+    """Adds up the gradients of an optimizer, whose function takes None for a missing gradient.
+
+    It matches gradients by their positions among all variables.
+    """
+
+    def _allreduce(self, sums: list[Any], variables: list[Any]) -> Sequence[Any]:
+        return self.allreduce_grads(sums, variables)
 
 
 def apply_op_to_not_none_tensors(

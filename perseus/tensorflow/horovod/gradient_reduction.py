@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from perseus.common.gradient_arguments import checked_groups, checked_predivide
+from perseus.common.local_variables import LocalVariables, Reduce
 from perseus.common.process_sets import ProcessSet, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.common.util import split_list
@@ -19,7 +22,7 @@ from perseus.tensorflow.horovod.util import is_variable, reference, references
 from perseus.tensorflow.plugin import is_in_loop, ops
 from perseus_core import WORLD
 
-__all__ = ["GradientReduction"]
+__all__ = ["GradientReduction", "divided"]
 
 
 #: Running an op in TensorFlow takes longer than reducing gradients of at most SMALL bytes. So one
@@ -71,6 +74,8 @@ class _Plan(NamedTuple):
             tf.equal(process_set_included_op(number), 1),
             lambda: self._reduce(process_set, gradients),
             lambda: [_identity(each) for each in gradients],
+            # By default it is numbered among all conditions of the graph.
+            name=f"{self.name}_InSet",
         )
         return reduced
 
@@ -143,7 +148,7 @@ class GradientReduction:
 
     Args:
       name: the scope of the operations, which is a part of their names.
-      sparse_as_dense: convert IndexedSlices to tensors first.
+      sparse_as_dense: convert IndexedSlices to tensors before they are reduced.
       gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by
         size / gradient_predivide_factor after.
       groups: gradients to reduce as one operation: the number of groups, or lists of variables.
@@ -181,55 +186,64 @@ class GradientReduction:
             if listed is None or isinstance(listed, int)
             else tuple(tuple(references(group)) for group in listed)
         )
-        self._scale_local_gradients = scale_local_gradients
-        self._local: set[Any] = set()
-
-    def register_local_var(self, variable: Any) -> None:
-        """Excludes the gradients of a variable from the reduction."""
-        self._local.add(reference(variable))
-
-    def is_local(self, variable: Any) -> bool:
-        return bool(self._local) and reference(variable) in self._local
+        self.scale_local_gradients = scale_local_gradients
+        self.local_variables = LocalVariables(reference)
 
     def __call__(
-        self, gradients: Sequence[Any], variables: Sequence[Any], use_generic_names: bool = False
+        self, gradients: Sequence[Any], variables: Sequence[Any], reduce: Reduce | None = None
+    ) -> list[Any]:
+        """Returns the gradients in their order: reduced, and those of local variables scaled.
+
+        Args:
+          gradients: tensors, IndexedSlices and None, one for each of `variables`; None stays None.
+          reduce: reduces those of the variables that are not local, in place of self.reduce.
+        """
+        scale = functools.partial(divided, self.process_set)
+        return self.local_variables.reduce_others(
+            gradients,
+            variables,
+            reduce or self.reduce,
+            scale if self.scale_local_gradients else None,
+        )
+
+    def reduce(
+        self,
+        gradients: Sequence[Any],
+        variables: Sequence[Any] | None = None,
+        use_generic_names: bool = False,
     ) -> list[Any]:
         """Returns the reduced gradients in their order; None for a variable without one.
 
+        Ranks match a gradient by its position, so `variables` must be the same on all ranks. A
+        variable may have a gradient on all ranks or on none.
+
         Args:
-          gradients: tensors, IndexedSlices and None, one for each of `variables`.
-          use_generic_names: name the operations by position only, not by the variables.
+          use_generic_names: match by the position only, not by names of variables or by the scopes
+            in which this is called. Without variables, it is always so.
         """
-        results = list(gradients)
-        refs = references(variables)
-        ours = []
-        for i, gradient in enumerate(results):
-            if gradient is None:
-                continue
-            if self._sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
-                results[i] = tf.convert_to_tensor(gradient)
-            if refs[i] not in self._local:
-                ours.append(i)
-            elif self._scale_local_gradients:
-                results[i] = self._scaled(results[i])
+        if variables is None:
+            variables, use_generic_names = [None] * len(gradients), True
+        results = [self._dense(gradient) for gradient in gradients]
+        ours = [i for i, gradient in enumerate(results) if gradient is not None]
         if not ours or not _takes_part(self.process_set):
             return results
         names = tuple(
             f"grad_{i}" if use_generic_names else f"grad_{i}_{short_name(variables[i])}"
             for i in ours
         )
-        groups = tuple(tuple(group) for group in self._grouped([refs[i] for i in ours]))
+        refs = [i if variables[i] is None else reference(variables[i]) for i in ours]
+        groups = tuple(tuple(group) for group in self._grouped(refs))
         plan = self._plan._replace(names=names, groups=groups)
-        reduced = in_graph(_Plan.reduce, self.process_set, plan)([results[i] for i in ours])
+        with _scope(use_generic_names):
+            reduced = in_graph(_Plan.reduce, self.process_set, plan)([results[i] for i in ours])
         for i, gradient in zip(ours, reduced, strict=True):
             results[i] = gradient
         return results
 
-    def _scaled(self, gradient: Any) -> Any:
-        if isinstance(gradient, tf.IndexedSlices):
-            values = self._scaled(gradient.values)
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return gradient / tf.cast(size_op(set_id(self.process_set)), gradient.dtype)
+    def _dense(self, gradient: Any) -> Any:
+        if self._sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
+            return tf.convert_to_tensor(gradient)
+        return gradient
 
     def _grouped(self, refs: list[Any]) -> list[Sequence[int]]:
         """Returns the positions in `refs` that are reduced as one; usually one each."""
@@ -263,11 +277,30 @@ def _in_runs(sent: list[_Sent]) -> list[list[_Sent]]:
     return runs
 
 
+def divided(process_set: ProcessSet, gradient: Any) -> Any:
+    """Returns the gradient of a local variable divided by the number of ranks."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = divided(process_set, gradient.values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient / tf.cast(size_op(set_id(process_set)), gradient.dtype)
+
+
+def _scope(is_outermost: bool) -> contextlib.AbstractContextManager[Any]:
+    """Leaves all scopes of names, if the caller's may differ from those of other ranks."""
+    if tf.executing_eagerly() or not is_outermost:
+        return contextlib.nullcontext()
+    outermost: contextlib.AbstractContextManager[Any]
+    outermost = tf.compat.v1.get_default_graph().name_scope(None)
+    return outermost
+
+
 def _takes_part(process_set: ProcessSet) -> bool:
     """Returns whether this rank reduces anything when it is called now.
 
     A graph always contains the operations, because it may run later, when there are other ranks.
+    Raises ValueError if the set is not registered.
     """
+    set_id(process_set)
     if not tf.executing_eagerly():
         return True
     return bool(process_set.included()) and (process_set.size() or 0) > 1

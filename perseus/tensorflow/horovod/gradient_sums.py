@@ -33,12 +33,22 @@ class GradientSums:
         self._count: Any = None
         self._of_variables: dict[Any, Any] = {}
 
+    @property
+    def counter(self) -> Any:
+        """How many passes of the present step have been added up, as a variable."""
+        # Variables that a function makes must outlive its first trace.
+        with tf.init_scope():
+            if self._count is None:
+                self._count = local_variable(tf.zeros([], tf.int64), f"{self._name}_counter")
+        return self._count
+
     def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], Any]:
         """Adds gradients, none of which may be None.
 
         Returns the sums so far, and whether this is the last pass of a step. Raises ValueError for
         IndexedSlices unless sparse_as_dense is set.
         """
+        counter = self.counter
         dense = [self._dense(gradient) for gradient in gradients]
         sums = self._sums(variables, dense)
         totals = [
@@ -46,18 +56,19 @@ class GradientSums:
             for total, gradient in zip(sums, dense, strict=True)
         ]
         with tf.control_dependencies(totals):
-            count = tf.identity(self._count.assign_add(1))
+            count = tf.identity(counter.assign_add(1))
         return totals, tf.equal(count % self._passes, 0)
 
     def clear(self, variables: Iterable[Any]) -> list[Any]:
-        """Resets the sums of these variables."""
-        return [_zeroed(self._of_variables[reference(each)]) for each in variables]
+        """Resets the sums of these variables and the count of passes."""
+        zeroed = [_zeroed(self._of_variables[reference(each)]) for each in variables]
+        return [*zeroed, self.counter.assign(0)]
 
     def reset(self) -> None:
         """Resets all sums and the count of passes."""
         if self._count is None:
             return
-        self._count.assign(0)
+        self.counter.assign(0)
         for total in self._of_variables.values():
             _zeroed(total)
 
@@ -70,10 +81,7 @@ class GradientSums:
         return tf.convert_to_tensor(gradient)
 
     def _sums(self, variables: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        # Variables that a function makes must outlive its first trace.
         with tf.init_scope():
-            if self._count is None:
-                self._count = local_variable(tf.zeros([], tf.int64), f"{self._name}_counter")
             for i, (variable, gradient) in enumerate(zip(variables, gradients, strict=True)):
                 key = reference(variable)
                 if key not in self._of_variables:

@@ -129,7 +129,16 @@ class _DistributedGradientTape(tf.GradientTape):
 
     def register_local_source(self, source: Any) -> None:
         """Excludes the gradient of a variable from the reduction."""
-        self._reduction.register_local_var(source)
+        self._reduction.local_variables.add(source)
+
+    def _allreduce_grads(
+        self,
+        grads: Sequence[Any],
+        vars: Sequence[Any] | None = None,
+        use_generic_names: bool = False,
+    ) -> list[Any]:
+        """Reduces the gradients of sources that are not local. Programs for Horovod replace it."""
+        return self._reduction.reduce(grads, vars, use_generic_names)
 
     def gradient(
         self,
@@ -142,9 +151,12 @@ class _DistributedGradientTape(tf.GradientTape):
     ) -> Any:
         """Returns tf.GradientTape.gradient, reduced over the ranks, in the structure of `sources`.
 
+        Ranks match the gradients of sources that are not local by their positions among these and
+        by the names of variables.
+
         Args:
-          use_generic_names: name gradients by their positions among the sources only, in case the
-            names of variables differ between ranks.
+          use_generic_names: match them by position only, in case the names of variables or the
+            scopes in which this is called differ between ranks.
         """
         if self._begun._recording and not self._persistent:
             self._begun._pop_tape()
@@ -152,7 +164,11 @@ class _DistributedGradientTape(tf.GradientTape):
             target, sources, output_gradients, unconnected_gradients=unconnected_gradients
         )
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
-        reduced = self._reduction(flat, variables, use_generic_names)
+        reduced = self._reduction(
+            flat,
+            variables,
+            lambda grads, vars: self._allreduce_grads(grads, vars, use_generic_names),
+        )
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def get_local_and_global_gradients(
@@ -161,12 +177,16 @@ class _DistributedGradientTape(tf.GradientTape):
         sources: Any,
         output_gradients: Any = None,
         use_generic_names: bool = False,
-    ) -> tuple[list[Any], list[Any]]:
-        """Returns the gradients of local variables, and the reduced ones of the others."""
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Returns local sources with their gradients, and other sources with the reduced ones.
+
+        Both are lists of pairs (source, gradient), in the order of the sources.
+        """
         variables = tf.nest.flatten(sources)
         gradients = self.gradient(target, variables, output_gradients, use_generic_names)
-        local = [self._reduction.is_local(variable) for variable in variables]
-        pairs = list(zip(gradients, local, strict=True))
-        return [each for each, is_local in pairs if is_local], [
-            each for each, is_local in pairs if not is_local
-        ]
+        local: list[tuple[Any, Any]] = []
+        reduced: list[tuple[Any, Any]] = []
+        for source, gradient in zip(variables, gradients, strict=True):
+            is_local = source in self._reduction.local_variables
+            (local if is_local else reduced).append((source, gradient))
+        return local, reduced

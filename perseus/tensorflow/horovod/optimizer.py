@@ -11,7 +11,7 @@ from perseus.common.gradient_arguments import checked_passes, given_groups
 from perseus.common.process_sets import ProcessSet, global_process_set, set_id
 from perseus.common.reduce_ops import Adasum, Average, checked_op
 from perseus.tensorflow.horovod.compression import Compression, Compressor
-from perseus.tensorflow.horovod.gradient_aggregation import LocalGradientAggregationHelper
+from perseus.tensorflow.horovod.gradient_aggregation import OptimizersAggregation
 from perseus.tensorflow.horovod.gradient_reduction import GradientReduction
 from perseus.tensorflow.horovod.gradient_sums import local_variable
 from perseus.tensorflow.horovod.mpi_ops import rank
@@ -175,11 +175,11 @@ class _DistributedOptimizer(_Wrapper):
             process_set,
             scale_local_gradients,
         )
-        self._aggregation: LocalGradientAggregationHelper | None = None
+        self._agg_helper: OptimizersAggregation | None = None
         if backward_passes_per_step > 1:
-            self._aggregation = LocalGradientAggregationHelper(
+            self._agg_helper = OptimizersAggregation(
                 backward_passes_per_step,
-                self._reduction,
+                self._late_allreduce_grads,
                 sparse_as_dense,
                 average_aggregated_gradients,
                 rank(),
@@ -191,13 +191,16 @@ class _DistributedOptimizer(_Wrapper):
 
     def register_local_var(self, var: Any) -> None:
         """Excludes the gradient of a variable from the reduction."""
-        (self._aggregation or self._reduction).register_local_var(var)
+        (self._agg_helper or self._reduction).local_variables.add(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Returns pairs of gradients, reduced over the ranks, and variables."""
         gradients, variables = zip(*super().compute_gradients(*args, **kwargs), strict=True)
-        reduce = self._aggregation.compute_gradients if self._aggregation else self._reduction
-        return list(zip(reduce(gradients, variables), variables, strict=True))
+        if self._agg_helper is not None:
+            reduced = self._agg_helper.compute_gradients(gradients, variables)
+        else:
+            reduced = self._reduction(gradients, variables, self._late_allreduce_grads)
+        return list(zip(reduced, variables, strict=True))
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
@@ -207,11 +210,24 @@ class _DistributedOptimizer(_Wrapper):
         def apply() -> Any:
             return self._optimizer.apply_gradients(pairs, global_step, name)
 
-        if self._aggregation is None:
+        if self._agg_helper is None:
             return apply()
-        return self._aggregation.apply_gradients(
+        return self._agg_helper.apply_gradients(
             apply, self._optimizer, pairs, global_step=global_step
         )
+
+    def _allreduce_grads(
+        self,
+        grads: Sequence[Any],
+        vars: Sequence[Any] | None = None,
+        use_generic_names: bool = False,
+    ) -> list[Any]:
+        """Reduces gradients of variables that are not local. Programs for Horovod replace it."""
+        return self._reduction.reduce(grads, vars, use_generic_names)
+
+    def _late_allreduce_grads(self, grads: list[Any], vars: list[Any]) -> Sequence[Any]:
+        """Calls what _allreduce_grads is when gradients are there."""
+        return self._allreduce_grads(grads, vars)
 
 
 class _DistributedAdasumOptimizer(_Wrapper):
@@ -261,11 +277,11 @@ class _DistributedAdasumOptimizer(_Wrapper):
         with _after([applied]):
             values = [tf.raw_ops.DeepCopy(x=variable) for variable in variables]
             if self._passes == 1:
-                combined = self._combine(starts, values, variables)
+                combined = self._combine(starts, values, pairs)
             else:
                 combined = tf.cond(
                     is_last,
-                    lambda: self._combine(starts, values, variables),
+                    lambda: self._combine(starts, values, pairs),
                     lambda: [tf.identity(value) for value in values],
                 )
         assigned = [
@@ -300,10 +316,15 @@ class _DistributedAdasumOptimizer(_Wrapper):
                     zeros = tf.zeros(variable.shape, variable.dtype.base_dtype)
                     self._starts[ref] = local_variable(zeros, f"{self.get_name()}_start")
 
-    def _combine(self, starts: list[Any], values: list[Any], variables: list[Any]) -> list[Any]:
-        made = [value - start for value, start in zip(values, starts, strict=True)]
-        reduced = self._reduction(made, variables)
-        return [start + delta for start, delta in zip(starts, reduced, strict=True)]
+    def _combine(
+        self, starts: list[Any], values: list[Any], pairs: list[tuple[Any, Any]]
+    ) -> list[Any]:
+        """Returns new values of the variables that have gradients among `pairs`."""
+        made = iter([value - start for value, start in zip(values, starts, strict=True)])
+        deltas = [None if gradient is None else next(made) for gradient, _ in pairs]
+        reduced = self._reduction(deltas, [variable for _, variable in pairs])
+        moved = [delta for delta in reduced if delta is not None]
+        return [start + delta for start, delta in zip(starts, moved, strict=True)]
 
 
 def _after(operations: list[Any]) -> Any:

@@ -12,7 +12,7 @@ import torch
 from perseus.common.stacklevel import user_stacklevel
 from perseus.torch.horovod import handles
 from perseus.torch.horovod.compression import Compressor, NoneCompressor
-from perseus.torch.horovod.tensors import copy, described, in_memory
+from perseus.torch.horovod.tensors import copy, described, dtype_number, in_memory
 from perseus.torch.row_major import is_row_major, row_major
 from perseus_core import HorovodInternalError, engine
 
@@ -62,7 +62,7 @@ class DenseReduction(Reduction):
         else:
             buffer, self._ctx = _compressed(grad, self._compression)
             self._buffer = buffer
-        operand, place = in_memory(buffer, buffer)
+        operand, place = in_memory(buffer, buffer, dtype_number(buffer))
         # Keeps the memory alive, whatever happens to the gradient.
         memory = buffer.untyped_storage()
         self.handle = engine.submit_allreduce(self._id, memory, *operand, *self._options, *place)

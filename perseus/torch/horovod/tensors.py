@@ -29,6 +29,11 @@ _NUMBERS = {
 }
 
 
+def is_known(dtype: torch.dtype) -> bool:
+    """Returns whether the engine has a number for the element type."""
+    return dtype in _NUMBERS
+
+
 def dtype_number(tensor: torch.Tensor) -> int:
     """Returns the engine's number of the element type; ValueError if it cannot be sent."""
     number = _NUMBERS.get(tensor.dtype)
@@ -99,18 +104,24 @@ def allreduce_operand(
 
     Gives what is sent, where the result goes, and what `in_memory` gives for the two.
     """
-    source = contiguous(checked_target(tensor) if in_place else tensor)
+    number = dtype_number(checked(tensor))
+    if is_row_major(tensor):
+        source = tensor.detach()
+    else:
+        source = row_major(checked_target(tensor) if in_place else tensor)
     target = source if in_place else empty_like(source)
-    return source, target, *in_memory(source, target)
+    return source, target, *in_memory(source, target, number)
 
 
-def in_memory(source: torch.Tensor, target: torch.Tensor) -> tuple[Operand, tuple[Any, ...]]:
-    """Describes row-major tensors for engine.submit_allreduce.
+def in_memory(
+    source: torch.Tensor, target: torch.Tensor, number: int
+) -> tuple[Operand, tuple[Any, ...]]:
+    """Describes row-major tensors of a type, by its number, for engine.submit_allreduce.
 
     Gives what it takes before the reduction, and what it takes after the priority: nothing for CPU
     memory, otherwise a codec, a callback and a place.
     """
-    operand = source.data_ptr(), target.data_ptr(), source.shape, dtype_number(source)
+    operand = source.data_ptr(), target.data_ptr(), source.shape, number
     place = None if source.is_cpu else _place_of([source])
     return operand, () if place is None else (0, None, *place)
 

@@ -31,6 +31,15 @@ TEST(WorldKeyTest, OtherSecretsAndOtherWorldsHaveOtherKeys) {
   EXPECT_EQ(tags.size(), 18U);
 }
 
+TEST(WorldKeyTest, EachWorldHasANameOfItsOwn) {
+  const std::string name = WorldKey("secret", kRanks).name();
+  EXPECT_EQ(name.size(), 32U);
+  EXPECT_EQ(name.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_EQ(WorldKey("secret", kRanks).name(), name);
+  EXPECT_NE(WorldKey("another", kRanks).name(), name);
+  EXPECT_NE(WorldKey("secret", Introductions{"of rank 0"}).name(), name);
+}
+
 TEST(WorldKeyTest, TagsForDifferentUsesDiffer) {
   const WorldKey key("secret", kRanks);
   EXPECT_NE(key.tag("use", {"bytes"}), key.tag("another", {"bytes"}));

@@ -10,28 +10,29 @@
 namespace perseus {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
+using Values = std::map<std::string, std::string>;
 using Kind = LaunchEnvironment::Kind;
 
-Result<LaunchEnvironment> read(const Variables& variables, bool mpi_library = true) {
-  const auto get = [&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
+Result<LaunchEnvironment> read(const Values& values, bool mpi_library = true) {
+  Variables variables;
+  variables.get = [&](const char* name) -> const char* {
+    const auto found = values.find(name);
+    return found == values.end() ? nullptr : found->second.c_str();
   };
-  return read_launch_environment(get, [=] { return mpi_library; });
+  return read_launch_environment(variables, [=] { return mpi_library; });
 }
 
-Variables with(Variables variables, const Variables& more) {
+Values with(Values variables, const Values& more) {
   for (const auto& [name, value] : more) variables[name] = value;
   return variables;
 }
 
-Variables without(Variables variables, const std::string& name) {
+Values without(Values variables, const std::string& name) {
   variables.erase(name);
   return variables;
 }
 
-void expect_complaint(const Variables& variables, const std::string& part) {
+void expect_complaint(const Values& variables, const std::string& part) {
   const auto result = read(variables);
   ASSERT_FALSE(result.is_ok()) << part;
   EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
@@ -40,18 +41,18 @@ void expect_complaint(const Variables& variables, const std::string& part) {
 
 const char* const kHexSecret = "00ff00ff00ff00ff00ff00ff00ff00ff";
 const std::string kBytesOfSecret("\0\xff\0\xff\0\xff\0\xff\0\xff\0\xff\0\xff\0\xff", 16);
-const Variables kPerseus = {{"PERSEUS_RANK", "1"},
-                            {"PERSEUS_SIZE", "4"},
-                            {"PERSEUS_RENDEZVOUS", "[::1]:4711"},
-                            {"PERSEUS_SECRET", kHexSecret}};
-const Variables kTorchrun = {
+const Values kPerseus = {{"PERSEUS_RANK", "1"},
+                         {"PERSEUS_SIZE", "4"},
+                         {"PERSEUS_RENDEZVOUS", "[::1]:4711"},
+                         {"PERSEUS_SECRET", kHexSecret}};
+const Values kTorchrun = {
     {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
-const Variables kSrun = {{"SLURM_PROCID", "3"},
-                         {"SLURM_NTASKS", "8"},
-                         {"SLURM_STEP_NODELIST", "gpu[007-009,12],cpu1"},
-                         {"SLURM_JOB_ID", "1234"},
-                         {"SLURM_STEP_ID", "0"}};
-const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
+const Values kSrun = {{"SLURM_PROCID", "3"},
+                      {"SLURM_NTASKS", "8"},
+                      {"SLURM_STEP_NODELIST", "gpu[007-009,12],cpu1"},
+                      {"SLURM_JOB_ID", "1234"},
+                      {"SLURM_STEP_ID", "0"}};
+const Values kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}};
 
 TEST(LaunchEnvironment, NothingSetIsAWorldOfOne) {
   const auto result = read({});
@@ -73,7 +74,7 @@ TEST(LaunchEnvironment, ReadsPerseusrunsVariables) {
 }
 
 TEST(LaunchEnvironment, TakesHorovodsRankAndSizeOnlyWithARendezvous) {
-  const Variables ranks = {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}};
+  const Values ranks = {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}};
   EXPECT_EQ(read(ranks).value().kind, Kind::kSingle);
   const auto result =
       read(with(ranks, {{"PERSEUS_RENDEZVOUS", "h:1"}, {"PERSEUS_SECRET", kHexSecret}}));
@@ -114,7 +115,7 @@ TEST(LaunchEnvironment, NamesTheMissingVariable) {
 
 TEST(LaunchEnvironment, AShortSecretIsRefused) {
   const std::string fifteen_bytes(30, 'a');
-  for (const Variables& launched : {kPerseus, kTorchrun, kSrun}) {
+  for (const Values& launched : {kPerseus, kTorchrun, kSrun}) {
     expect_complaint(with(launched, {{"PERSEUS_SECRET", fifteen_bytes}}),
                      "PERSEUS_SECRET has 15 bytes; it must have at least 16 (32 hexadecimal "
                      "digits)");
@@ -151,15 +152,15 @@ TEST(LaunchEnvironment, UnderTorchrunRankZeroServesBesideTorchrunsStore) {
 }
 
 TEST(LaunchEnvironment, JobsOfTorchrunThatWereGivenOneSecretDoNotMeet) {
-  const Variables given = with(kTorchrun, {{"PERSEUS_SECRET", kHexSecret}});
+  const Values given = with(kTorchrun, {{"PERSEUS_SECRET", kHexSecret}});
   EXPECT_EQ(read(given).value().secret, read(with(given, {{"RANK", "1"}})).value().secret);
   EXPECT_NE(read(given).value().secret,
             read(with(given, {{"MASTER_PORT", "29502"}})).value().secret);
 }
 
 TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
-  for (const Variables& one_host : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
-                                    with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
+  for (const Values& one_host : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
+                                 with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
     const auto result = read(one_host);
     ASSERT_TRUE(result.is_ok()) << result.status().message();
     EXPECT_EQ(result.value().rendezvous[0].host, "127.0.0.1");
@@ -169,20 +170,20 @@ TEST(LaunchEnvironment, OnOneHostRanksMeetOverLoopbackUnderASecretYetToBeMade) {
     EXPECT_EQ(given.value().secret, kBytesOfSecret);
     EXPECT_FALSE(given.value().needs_local_secret);
   }
-  for (const Variables& hosts : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "1"}}),
-                                 with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}})}) {
+  for (const Values& hosts : {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "1"}}),
+                              with(kSrun, {{"SLURM_STEP_NUM_NODES", "2"}})}) {
     EXPECT_NE(read(hosts).value().rendezvous[0].host, "127.0.0.1");
     EXPECT_FALSE(read(hosts).value().needs_local_secret);
   }
 }
 
 TEST(LaunchEnvironment, OnlyASecretDerivedForSeveralHostsCanBeGuessed) {
-  const Variables secret = {{"PERSEUS_SECRET", kHexSecret}};
+  const Values secret = {{"PERSEUS_SECRET", kHexSecret}};
   EXPECT_TRUE(read(kTorchrun).value().has_guessable_secret);
   EXPECT_TRUE(read(kSrun).value().has_guessable_secret);
-  for (const Variables& launch : {with(kTorchrun, secret), with(kSrun, secret), kPerseus,
-                                  with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
-                                  with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
+  for (const Values& launch : {with(kTorchrun, secret), with(kSrun, secret), kPerseus,
+                               with(kTorchrun, {{"LOCAL_WORLD_SIZE", "2"}}),
+                               with(kSrun, {{"SLURM_STEP_NUM_NODES", "1"}})}) {
     EXPECT_FALSE(read(launch).value().has_guessable_secret);
   }
 }
@@ -195,7 +196,7 @@ TEST(LaunchEnvironment, UnderMpiTheUserMaySetASecret) {
 }
 
 TEST(LaunchEnvironment, TheHostOfRankZeroMayBeNamed) {
-  for (const Variables& launch : {kTorchrun, kSrun}) {
+  for (const Values& launch : {kTorchrun, kSrun}) {
     EXPECT_EQ(read(with(launch, {{"PERSEUS_MASTER_ADDR", "10.0.0.7"}})).value().rendezvous[0].host,
               "10.0.0.7");
   }
@@ -226,28 +227,23 @@ TEST(LaunchEnvironment, ABatchScriptOfSlurmIsAWorldOfOne) {
   EXPECT_EQ(read(without(kSrun, "SLURM_STEP_NODELIST")).value().kind, Kind::kSingle);
 }
 
-TEST(LaunchEnvironment, AnMpiLauncherComesBeforeTorchrunAndSrun) {
-  const auto result = read(with(with(kSrun, kTorchrun), kOpenMpi));
-  EXPECT_EQ(result.value().kind, Kind::kMpi);
-  EXPECT_EQ(result.value().rank, 2);
+TEST(LaunchEnvironment, MpiLaunchersAreKnownByTheirVariables) {
+  EXPECT_EQ(read(kOpenMpi).value().kind, Kind::kMpi);
+  EXPECT_EQ(read(kOpenMpi).value().rank, 2);
   EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).value().kind, Kind::kMpi);
   EXPECT_EQ(read({{"PMIX_RANK", "0"}}).value().kind, Kind::kMpi);
   EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).value().kind, Kind::kSingle);
 }
 
-TEST(LaunchEnvironment, PerseusrunComesBeforeAnMpiLauncher) {
-  EXPECT_EQ(read(with(kPerseus, kOpenMpi)).value().kind, Kind::kRendezvous);
-}
-
 TEST(LaunchEnvironment, SrunsPmiVariablesWithoutAnMpiLibraryMeanSrun) {
-  const Variables pmi = with(kSrun, {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}});
+  const Values pmi = with(kSrun, {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}});
   EXPECT_EQ(read(pmi, true).value().kind, Kind::kMpi);
   EXPECT_EQ(read(pmi, false).value().source, "SLURM_PROCID");
 }
 
 TEST(LaunchEnvironment, SrunsOwnVariablesStandByShouldMpiNotKnowOfTheLaunch) {
-  for (const Variables& pmi :
-       {Variables{{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}}, Variables{{"PMIX_RANK", "3"}}}) {
+  for (const Values& pmi :
+       {Values{{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}}, Values{{"PMIX_RANK", "3"}}}) {
     const auto result = read(with(kSrun, pmi));
     ASSERT_TRUE(result.is_ok()) << result.status().message();
     EXPECT_EQ(result.value().kind, Kind::kMpi);
@@ -257,17 +253,49 @@ TEST(LaunchEnvironment, SrunsOwnVariablesStandByShouldMpiNotKnowOfTheLaunch) {
   }
 }
 
-TEST(LaunchEnvironment, SlurmsVariablesOfAnMpiLaunchersOwnDaemonsAreNotTheRanks) {
-  // MPICH's launcher starts a proxy on each of 8 nodes by srun, and they start 64 ranks.
-  const Variables pmi = {{"PMI_RANK", "3"}, {"PMI_SIZE", "64"}};
-  EXPECT_EQ(read(with(kSrun, pmi)).value().without_mpi, nullptr);
-  EXPECT_EQ(read(with(kSrun, pmi), false).value().kind, Kind::kMpi);
-}
-
 TEST(LaunchEnvironment, MpirunWithoutAnMpiLibraryIsNeverTakenForAnotherLaunch) {
   EXPECT_EQ(read(kOpenMpi, false).value().kind, Kind::kMpi);
-  EXPECT_EQ(read(with(with(kSrun, {{"SLURM_PROCID", "2"}}), kOpenMpi), false).value().kind,
-            Kind::kMpi);
+}
+
+TEST(LaunchEnvironment, ARankFollowsFromThePlaceOnItsHost) {
+  const Values place = {{"WORLD_SIZE", "8"},
+                        {"LOCAL_RANK", "1"},
+                        {"LOCAL_WORLD_SIZE", "4"},
+                        {"MASTER_ADDR", "h"},
+                        {"MASTER_PORT", "29500"}};
+  for (const char* node : {"NODE_RANK", "GROUP_RANK"}) {
+    const auto result = read(with(place, {{node, "1"}}));
+    ASSERT_TRUE(result.is_ok()) << result.status().message();
+    EXPECT_EQ(result.value().kind, Kind::kRendezvous);
+    EXPECT_EQ(result.value().rank, 5);
+    EXPECT_EQ(result.value().size, 8);
+    EXPECT_EQ(result.value().source, kDerivedRank);
+  }
+  // On the first host, and on a single one, it follows from less.
+  EXPECT_EQ(read(with(without(place, "LOCAL_WORLD_SIZE"), {{"NODE_RANK", "0"}})).value().rank, 1);
+  EXPECT_EQ(read(with(place, {{"WORLD_SIZE", "4"}})).value().rank, 1);
+  EXPECT_EQ(read(with(place, {{"RANK", "6"}, {"NODE_RANK", "0"}})).value().rank, 6);
+}
+
+TEST(LaunchEnvironment, ARankThatDoesNotFollowIsAnError) {
+  const Values place = {{"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}};
+  expect_complaint(place, "does not follow from them without NODE_RANK");
+  expect_complaint(with(place, {{"NODE_RANK", "1"}}), "without LOCAL_WORLD_SIZE");
+  expect_complaint(with(place, {{"NODE_RANK", "9"}, {"LOCAL_WORLD_SIZE", "4"}}),
+                   "rank 37, which follows from LOCAL_RANK=1");
+  expect_complaint(with(place, {{"NODE_RANK", "x"}}), "NODE_RANK='x'");
+  expect_complaint(with(place, {{"LOCAL_RANK", "x"}}), "LOCAL_RANK='x'");
+}
+
+TEST(LaunchEnvironment, ASizeWithoutARankIsNoWorldOfOne) {
+  expect_complaint({{"WORLD_SIZE", "2"}}, "RANK is not set, though WORLD_SIZE=2");
+  expect_complaint({{"RANK", "1"}, {"MASTER_ADDR", "h"}}, "WORLD_SIZE is not set");
+  for (const Values& alone : {Values{{"WORLD_SIZE", "1"}}, Values{{"WORLD_SIZE", "auto"}},
+                              Values{{"RANK", "16"}}, Values{{"LOCAL_RANK", "1"}}}) {
+    EXPECT_EQ(read(alone).value().kind, Kind::kSingle);
+  }
+  // A launcher knows better than what somebody has exported.
+  EXPECT_EQ(read(with(kOpenMpi, {{"WORLD_SIZE", "7"}})).value().rank, 2);
 }
 
 TEST(PlaceInWorld, IsThePositionInTheList) {

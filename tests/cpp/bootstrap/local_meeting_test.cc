@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +10,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "base/secret.h"
 
@@ -95,7 +96,7 @@ TEST(LocalMeeting, TheErrorOfRankZeroIsThatOfTheOthers) {
   EXPECT_EQ(found.status().message(), "on rank 0: no port is free");
 }
 
-constexpr uid_t kNobody = 65534;
+constexpr uid_t kStranger = 65533;
 
 TEST(LocalMeeting, IsNotToldToAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
@@ -103,7 +104,7 @@ TEST(LocalMeeting, IsNotToldToAnotherUser) {
   tell(name);
   // A caller that does not check which user answers.
   EXPECT_EQ(exit_code_of_child([&] {
-              if (setuid(kNobody) != 0) return 1;
+              if (setuid(kStranger) != 0) return 1;
               sockaddr_un address{};
               address.sun_family = AF_UNIX;
               const std::string path = '\0' + ("perseus-" + name);
@@ -117,40 +118,15 @@ TEST(LocalMeeting, IsNotToldToAnotherUser) {
             0);
 }
 
-// Without a folder of its own, a rank can only give up, and does so at once.
-TEST(LocalMeeting, WhereNothingCanBeDoneTheHolderOfTheNameIsNamed) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
-  const std::string name = fresh_name();
-  tell(name);
-  const std::string holder = "held by process " + std::to_string(getpid()) + " of user 0 (root)";
-  EXPECT_EQ(exit_code_of_child([&] {
-              unsetenv("XDG_RUNTIME_DIR");
-              setenv("HOME", "/", 1);
-              // A user whose folder in /tmp another one has made first.
-              constexpr uid_t kVictim = 65533;
-              const std::string folder = "/tmp/perseus-" + std::to_string(kVictim);
-              mkdir(folder.c_str(), 0700);
-              if (setuid(kVictim) != 0) return 1;
-              const auto began = Socket::Clock::now();
-              const Status found = find_local_meeting(name, in(seconds(10))).status();
-              if (found.message().find(holder) == std::string::npos) return 2;
-              const Status taken = LocalMeetingPlace::take(name).status();
-              if (taken.message().find(holder) == std::string::npos) return 3;
-              return Socket::Clock::now() - began < seconds(5) ? 0 : 4;
-            }),
-            0);
-  rmdir("/tmp/perseus-65533");
-}
-
 // Holds a name as another user until the test is over.
 class Squatter {
  public:
-  explicit Squatter(const std::string& name) {
+  explicit Squatter(const std::string& name, uid_t user = kStranger) {
     int ready[2];
     EXPECT_EQ(pipe(ready), 0);
     process_ = fork();
     if (process_ == 0) {
-      if (setuid(kNobody) != 0) _exit(1);
+      if (setuid(user) != 0) _exit(1);
       const auto place = LocalMeetingPlace::take(name);
       if (place.is_ok() && ::write(ready[1], "!", 1) == 1) ::pause();
       _exit(1);
@@ -169,14 +145,53 @@ class Squatter {
   pid_t process_ = 0;
 };
 
-TEST(LocalMeeting, IsInAFolderOfThisUserIfAnotherHasTheName) {
+TEST(LocalMeeting, IsAtAFreshNameIfAnotherUserHasTheKnownOne) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   const std::string name = fresh_name();
   const Squatter squatter(name);
+  // Neither has a folder of its own, as services have none.
+  unsetenv("XDG_RUNTIME_DIR");
+  unsetenv("HOME");
   const LocalMeeting told = tell(name);
   auto found = find_local_meeting(name, in(seconds(10)));
   ASSERT_TRUE(found.is_ok()) << found.status().message();
   EXPECT_EQ(found.value().secret, told.secret);
+  const Status again = LocalMeetingPlace::take(name).status();
+  EXPECT_NE(again.message().find("held by process " + std::to_string(getpid())), std::string::npos)
+      << again.message();
+}
+
+TEST(LocalMeeting, IsFoundThoughTheOtherUserHasGivenTheNameBack) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const std::string name = fresh_name();
+  auto squatter = std::make_unique<Squatter>(name);
+  const LocalMeeting told = tell(name);
+  squatter.reset();
+  auto found = find_local_meeting(name, in(seconds(10)));
+  ASSERT_TRUE(found.is_ok()) << found.status().message();
+  EXPECT_EQ(found.value().secret, told.secret);
+}
+
+// Anybody may make names that look like rank 0's.
+TEST(LocalMeeting, IsFoundAmongManyThatOthersHaveMade) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const std::string name = fresh_name();
+  std::vector<std::unique_ptr<Squatter>> squatters;
+  for (uid_t user = 65000; user < 65020; ++user) {
+    squatters.push_back(std::make_unique<Squatter>(name, user));
+  }
+  const LocalMeeting told = tell(name);
+  auto found = find_local_meeting(name, in(seconds(10)));
+  ASSERT_TRUE(found.is_ok()) << found.status().message();
+  EXPECT_EQ(found.value().secret, told.secret);
+}
+
+TEST(LocalMeeting, ThatNeverComesIsAnErrorThatNamesWhoHasTheName) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const std::string name = fresh_name();
+  const Squatter squatter(name);
+  const Status found = find_local_meeting(name, in(milliseconds(100))).status();
+  EXPECT_NE(found.message().find("of user 65533"), std::string::npos) << found.message();
 }
 
 }  // namespace

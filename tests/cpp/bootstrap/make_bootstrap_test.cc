@@ -11,6 +11,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/environment.h"
 #include "bootstrap/rendezvous_server.h"
+#include "bootstrap/spare_ports.h"
 
 namespace perseus {
 namespace {
@@ -39,7 +40,7 @@ class ScopedLaunch {
 
 TEST(MakeBootstrap, OutsideALaunchIsAWorldOfOne) {
   ScopedLaunch launch({});
-  auto bootstrap = make_bootstrap(Settings(), {}, 0);
+  auto bootstrap = make_bootstrap(Settings(), {{}, 0, {}});
   ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   EXPECT_EQ(bootstrap.value()->rank(), 0);
   EXPECT_EQ(bootstrap.value()->size(), 1);
@@ -49,8 +50,8 @@ TEST(MakeBootstrap, OutsideALaunchIsAWorldOfOne) {
 
 TEST(MakeBootstrap, OutsideALaunchRefusesOtherRanks) {
   ScopedLaunch launch({});
-  EXPECT_EQ(make_bootstrap(Settings(), {1}, 0).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(make_bootstrap(Settings(), {0}, 0).is_ok());
+  EXPECT_EQ(make_bootstrap(Settings(), {{1}, 0, {}}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(make_bootstrap(Settings(), {{0}, 0, {}}).is_ok());
 }
 
 TEST(MakeBootstrap, MeetsAtTheRendezvousAndKeepsARankThatIsLeftOutAlone) {
@@ -61,14 +62,14 @@ TEST(MakeBootstrap, MeetsAtTheRendezvousAndKeepsARankThatIsLeftOutAlone) {
        {"PERSEUS_SIZE", "2"},
        {"PERSEUS_RENDEZVOUS", "127.0.0.1:" + std::to_string(server.value()->port())},
        {"PERSEUS_SECRET", to_hex(kLaunchSecret)}});
-  auto bootstrap = make_bootstrap(Settings(), {}, 0);
+  auto bootstrap = make_bootstrap(Settings(), {{}, 0, {}});
   ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   EXPECT_EQ(bootstrap.value()->rank(), 1);
   EXPECT_EQ(bootstrap.value()->size(), 2);
   EXPECT_EQ(bootstrap.value()->secret(), kLaunchSecret);
-  EXPECT_EQ(make_bootstrap(Settings(), {1}, 1).value()->size(), 1);
-  EXPECT_EQ(make_bootstrap(Settings(), {0}, 1).value()->size(), 1);
-  EXPECT_EQ(make_bootstrap(Settings(), {2}, 1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(make_bootstrap(Settings(), {{1}, 1, {}}).value()->size(), 1);
+  EXPECT_EQ(make_bootstrap(Settings(), {{0}, 1, {}}).value()->size(), 1);
+  EXPECT_EQ(make_bootstrap(Settings(), {{2}, 1, {}}).status().code(), StatusCode::kInvalidArgument);
 }
 
 // A port that was free a moment ago.
@@ -89,9 +90,8 @@ TEST(MakeBootstrap, RanksOfOneHostAgreeOnASecretThatIsNotInTheirEnvironment) {
                          {"MASTER_PORT", "1"},
                          {"TORCHELASTIC_RUN_ID", std::to_string(getpid())},
                          {"PERSEUS_MASTER_PORT", port}});
-    const auto get = [](const char* name) -> const char* { return std::getenv(name); };
-    const std::string name = read_launch_environment(get, [] { return false; }).value().secret;
-    auto bootstrap = make_bootstrap(Settings(), {}, 0);
+    const std::string name = read_launch_environment([] { return false; }).value().secret;
+    auto bootstrap = make_bootstrap(Settings(), {{}, 0, {}});
     ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
     EXPECT_NE(bootstrap.value()->secret(), name);
     secrets.push_back(bootstrap.value()->secret());
@@ -109,7 +109,7 @@ TEST(MakeBootstrap, UnderTorchrunRankZeroServesEveryGeneration) {
                            {"WORLD_SIZE", "2"},
                            {"MASTER_ADDR", "127.0.0.1"},
                            {"PERSEUS_MASTER_PORT", port}});
-      auto bootstrap = make_bootstrap(Settings(), {}, generation);
+      auto bootstrap = make_bootstrap(Settings(), {{}, generation, {}});
       ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
       ranks.push_back(std::move(bootstrap).value());
     }
@@ -143,9 +143,39 @@ TEST(MakeBootstrap, UnderTorchrunRanksMeetThoughPortsAreTaken) {
                          {"MASTER_ADDR", "127.0.0.1"},
                          {"MASTER_PORT", std::to_string(store)},
                          {"TORCHELASTIC_RUN_ID", std::to_string(getpid())}});
-    auto bootstrap = make_bootstrap(Settings(), {}, 0);
+    auto bootstrap = make_bootstrap(Settings(), {{}, 0, {}});
     EXPECT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   }
+}
+
+LaunchEnvironment torchrun_of_two_hosts(const std::string& secret) {
+  LaunchEnvironment launch;
+  launch.rank_0_serves = true;
+  launch.any_port = true;
+  launch.secret = secret;
+  launch.rendezvous = {{"h1", 29502}, {"h1", 29504}};
+  return launch;
+}
+
+TEST(MakeBootstrap, SparePortsFollowFromTheSecretAlone) {
+  LaunchEnvironment one = torchrun_of_two_hosts(kLaunchSecret);
+  LaunchEnvironment same = one;
+  LaunchEnvironment other = torchrun_of_two_hosts("another secret");
+  for (LaunchEnvironment* launch : {&one, &same, &other}) add_spare_ports(*launch);
+  ASSERT_EQ(one.rendezvous.size(), 4U);
+  for (size_t i = 2; i < one.rendezvous.size(); ++i) {
+    EXPECT_EQ(to_string(one.rendezvous[i]), to_string(same.rendezvous[i]));
+    EXPECT_NE(one.rendezvous[i].port, other.rendezvous[i].port);
+    EXPECT_GE(one.rendezvous[i].port, 15000);
+    EXPECT_LT(one.rendezvous[i].port, 31000);
+  }
+}
+
+TEST(MakeBootstrap, WhereTheUserHasNamedAPortThereAreNoSpareOnes) {
+  LaunchEnvironment launch = torchrun_of_two_hosts(kLaunchSecret);
+  launch.any_port = false;
+  add_spare_ports(launch);
+  EXPECT_EQ(launch.rendezvous.size(), 2U);
 }
 
 TEST(MakeBootstrap, UnderTorchrunTheEndOfRankZeroIsNamed) {
@@ -157,7 +187,7 @@ TEST(MakeBootstrap, UnderTorchrunTheEndOfRankZeroIsNamed) {
                        {"MASTER_ADDR", "127.0.0.1"},
                        {"PERSEUS_MASTER_PORT", port},
                        {"PERSEUS_SECRET", to_hex(kLaunchSecret)}});
-  auto bootstrap = make_bootstrap(Settings(), {}, 0);
+  auto bootstrap = make_bootstrap(Settings(), {{}, 0, {}});
   ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
   server.value().reset();
   const Status status = bootstrap.value()->all_gather("b", std::chrono::seconds(10)).status();

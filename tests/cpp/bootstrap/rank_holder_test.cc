@@ -1,7 +1,9 @@
 // Which of the processes that inherit a launcher's variables may be the rank.
 #include "bootstrap/rank_holder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,6 +103,52 @@ TEST_F(RankHolderTest, AChildThatWasForkedBeforeMustNotTakeTheRankEither) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Locks what its parent has locked, as soon as that gives it up, and says so.
+void grab_lock(int ready, int done) {
+  for (int fd = 3; fd < 1024; ++fd) {
+    struct flock held{};
+    held.l_type = F_WRLCK;
+    if (fcntl(fd, F_GETLK, &held) != 0 || held.l_type == F_UNLCK) continue;
+    held.l_type = F_WRLCK;
+    held.l_len = 1;
+    if (::write(ready, "x", 1) == 1 && fcntl(fd, F_SETLKW, &held) == 0) {
+      [[maybe_unused]] const ssize_t n = ::write(done, "x", 1);
+    }
+    pause();
+  }
+}
+
+TEST_F(RankHolderTest, AChildThatTakesTheRankDoesNotKeepItsFirstHolderFromComingBack) {
+  ASSERT_TRUE(take_rank().is_ok());
+  int ready[2], done[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(done), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    grab_lock(ready[1], done[1]);
+    _exit(1);
+  }
+  close(ready[1]);
+  close(done[1]);
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_TRUE(take_rank().is_ok()) << "it is still held here";
+  give_back_rank();
+  ASSERT_EQ(::read(done[0], &byte, 1), 1);
+  EXPECT_TRUE(take_rank().is_ok());
+  EXPECT_FALSE(child_may([] { unsetenv(kRankHeldBy); })) << "another child";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(RankHolderTest, AProgramMayCloseDescriptorsThatItDoesNotKnow) {
+  EXPECT_TRUE(child_may([] {
+    for (int fd = 3; fd < 1024; ++fd) close(fd);
+    if (!take_rank().is_ok()) _exit(3);
+    give_back_rank();
+  }));
 }
 
 TEST_F(RankHolderTest, ARankWhoseProcessHasEndedMayBeTakenAgain) {

@@ -4,6 +4,11 @@
 
 #include <array>
 #include <optional>
+#include <string>
+#include <vector>
+
+#include "base/world_key.h"
+#include "bootstrap/met_worlds.h"
 
 namespace perseus::rendezvous {
 namespace {
@@ -58,7 +63,8 @@ class Survivors : public testing::Test {
 
   LaunchedRanks launched_{2, {"a", "b", "b"}, {}};
   std::array<FakeMember, 3> members_;
-  World world_{hello(0), launched_};
+  MetWorlds met_{"secret"};
+  World world_{hello(0), launched_, met_};
 };
 
 TEST_F(Survivors, MeetOnceTheOthersHaveEnded) {
@@ -76,8 +82,14 @@ TEST_F(Survivors, GoOnWithoutWhoDoesNotComeInTime) {
   EXPECT_EQ(world_.time_out(5), Ranks{1});
   for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "", "of 2"});
   EXPECT_NE(join(1).message().find("without rank 1 on b"), std::string::npos);
+  const std::vector<std::string> gathered = {"of 0", "of 2"};
+  const std::string name = WorldKey("secret", gathered).name();
+  EXPECT_FALSE(met_.has(name, {0, 2})) << "they only know by now who is there";
   for (const uint32_t rank : {0, 2}) contribute(rank, 1);
-  for (const uint32_t rank : {0, 2}) expect_gathered(rank, {"of 0", "of 2"});
+  for (const uint32_t rank : {0, 2}) expect_gathered(rank, gathered);
+  EXPECT_TRUE(met_.has(name, {0, 2}));
+  EXPECT_FALSE(met_.has(name, {0, 1}));
+  EXPECT_FALSE(met_.has(WorldKey("another", gathered).name(), {0, 2}));
 }
 
 TEST_F(Survivors, GoOnWithoutWhoComesAndSaysNothing) {

@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kSizes[] = {0, 1, 3, 17, 1000, 65537};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+constexpr ReduceOp kBitwiseOps[] = {ReduceOp::kBitwiseAnd, ReduceOp::kBitwiseOr,
+                                    ReduceOp::kBitwiseXor};
 
 // Every test runs under each variant of the kernels that this machine can run.
 class Kernels : public testing::TestWithParam<std::string_view> {
@@ -67,6 +69,41 @@ TEST_P(Kernels, ReductionMatchesFloat64ForEveryTypeOperationSizeAndAlignment) {
                 << offset << ", at " << i << ": " << original[i] << " and " << b[i];
           }
           ASSERT_TRUE(a.guards_intact());
+        }
+      }
+    }
+  }
+}
+
+uint8_t bits_reference(ReduceOp op, uint8_t a, uint8_t b) {
+  switch (op) {
+    case ReduceOp::kBitwiseAnd: return a & b;
+    case ReduceOp::kBitwiseOr: return a | b;
+    default: return a ^ b;
+  }
+}
+
+TEST_P(Kernels, OperationsOnBitsTakeAllBitsOfIntegersAndTheTruthOfBools) {
+  std::mt19937 random(7);
+  for (DataType type : kAllTypes) {
+    if (is_floating(type)) continue;
+    for (ReduceOp op : kBitwiseOps) {
+      for (size_t size : kSizes) {
+        const int most = type == DataType::kBool ? 1 : 255;
+        std::vector<uint8_t> a(size * size_of(type)), b(a.size()), neutral(a.size());
+        for (size_t i = 0; i < a.size(); ++i) {
+          a[i] = static_cast<uint8_t>(random() & most);
+          b[i] = static_cast<uint8_t>(random() & most);
+        }
+        fill_identity(neutral.data(), size, type, op);
+        const std::vector<uint8_t> original = a;
+        const Reduction bits = reduction(type, op);
+        bits.kernel(a.data(), neutral.data(), size);
+        ASSERT_EQ(a, original) << to_string(type) << " " << to_string(op) << " and its identity";
+        bits.kernel(a.data(), b.data(), size);
+        for (size_t i = 0; i < a.size(); ++i) {
+          ASSERT_EQ(a[i], bits_reference(op, original[i], b[i]))
+              << to_string(type) << " " << to_string(op) << " at byte " << i;
         }
       }
     }

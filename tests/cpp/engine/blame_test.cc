@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
+
+#include "bootstrap/launcher_sockets.h"
 
 namespace perseus {
 namespace {
@@ -14,10 +17,16 @@ namespace {
 struct BlameTest : testing::Test {
   BlameTest() {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    struct stat about{};
+    EXPECT_EQ(fstat(ends[1], &about), 0);
     setenv("PERSEUS_NEWS_FD", std::to_string(ends[1]).c_str(), 1);
+    setenv("PERSEUS_NEWS_INODE", std::to_string(about.st_ino).c_str(), 1);
+    hold_launcher_sockets();
   }
   ~BlameTest() override {
+    hand_on_launcher_sockets();
     unsetenv("PERSEUS_NEWS_FD");
+    unsetenv("PERSEUS_NEWS_INODE");
     close(ends[0]);
     close(ends[1]);
   }
@@ -29,7 +38,7 @@ struct BlameTest : testing::Test {
 
   int ends[2];
   Topology topology{0, 3, {0, 0, 0}, {"here"}, {4, 5, 6}};  // launched as ranks 4 to 6
-  Blame blame{topology};
+  Blame blame{topology, "name"};
 };
 
 TEST_F(BlameTest, TheLauncherIsToldOnceInItsOwnNumbers) {
@@ -38,13 +47,13 @@ TEST_F(BlameTest, TheLauncherIsToldOnceInItsOwnNumbers) {
   blame.set_rank(1, false);
   blame.tell_launcher();
   blame.operation_aborted();
-  EXPECT_EQ(heard(), "5 lost");
+  EXPECT_EQ(heard(), "name 5 lost");
 }
 
 TEST_F(BlameTest, ARankThatLeftIsToldApartFromOneThatWasLost) {
   blame.set_rank(2, true);
   blame.operation_aborted();
-  EXPECT_EQ(heard(), "6 left");
+  EXPECT_EQ(heard(), "name 6 left");
 }
 
 TEST_F(BlameTest, ThisRankDoesNotAccuseItself) {
@@ -56,7 +65,7 @@ TEST_F(BlameTest, ThisRankDoesNotAccuseItself) {
 TEST_F(BlameTest, RanksThatAreGivenUpTogetherAreToldInOneLine) {
   blame.set_rank(1, false, {2});
   blame.tell_launcher();
-  EXPECT_EQ(heard(), "5 6 lost");
+  EXPECT_EQ(heard(), "name 5 6 lost");
 }
 
 TEST_F(BlameTest, ARankThatIsGivenUpWithOthersAccusesNone) {
@@ -73,13 +82,24 @@ TEST_F(BlameTest, OperationsThatThisRanksShutdownEndsAccuseNobody) {
 }
 
 TEST_F(BlameTest, AWorldThatHasBegunIsTold) {
-  tell_launcher_who_met(topology);
-  EXPECT_EQ(heard(), "met 4 5 6");
+  blame.tell_launcher_who_met();
+  EXPECT_EQ(heard(), "name met 4 5 6");
 }
 
 TEST_F(BlameTest, NobodyIsWaitedForWhoDoesNotRead) {
-  for (int i = 0; i < 10000; ++i) tell_launcher_who_met(topology);
-  EXPECT_EQ(heard(), "met 4 5 6");
+  for (int i = 0; i < 10000; ++i) blame.tell_launcher_who_met();
+  EXPECT_EQ(heard(), "name met 4 5 6");
+}
+
+TEST_F(BlameTest, NothingIsWrittenToAnotherFileThatGotTheNumber) {
+  int others[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, others), 0);
+  ASSERT_EQ(dup2(others[1], ends[1]), ends[1]);
+  blame.tell_launcher_who_met();
+  char text[256];
+  EXPECT_EQ(read(others[0], text, sizeof text), -1);
+  close(others[0]);
+  close(others[1]);
 }
 
 }  // namespace

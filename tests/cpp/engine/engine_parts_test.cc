@@ -116,6 +116,53 @@ TEST_P(EnginePartsTest, ASetThatItsMembersOpenIsTheirsAlone) {
   });
 }
 
+TEST_P(EnginePartsTest, SetsAreOpenedAndClosedWhoeverHasLeft) {
+  constexpr int32_t kUsed = ProcessSet::kFirstOpened, kLate = kUsed + 1;
+  std::vector<int32_t> everyone;
+  for (int r = 0; r < size(); ++r) everyone.push_back(r);
+  ThreadRendezvous left(size());
+  run_engine_world(size(), [&](EngineRank& rank) {
+    InternalOperations& internal = rank.parts().internal_operations;
+    ASSERT_TRUE(internal.open_process_set(kUsed, everyone).is_ok());
+    EXPECT_TRUE(EngineRank::wait(rank.submit("in the set", 1, 1, kUsed)).is_ok());
+    if (rank.rank() == 1) {
+      EXPECT_TRUE(internal.close_process_set(kUsed).is_ok());
+      rank.leave();
+    }
+    ASSERT_TRUE(left.all_gather(rank.rank(), "", 60s).is_ok());
+    if (rank.rank() == 1) return;
+    Status status = internal.open_process_set(kLate, everyone);
+    EXPECT_TRUE(status.is_ok()) << status.message();
+    status = EngineRank::wait(rank.submit("in the late one", 1, 1, kLate));
+    EXPECT_EQ(status.is_ok(), size() == 1) << status.message();
+    for (const int32_t set : {kLate, kUsed}) {
+      status = internal.close_process_set(set);
+      EXPECT_TRUE(status.is_ok()) << status.message();
+    }
+  });
+}
+
+// Nothing that was agreed on in the set is taken for something that the rank has no part in.
+TEST_P(EnginePartsTest, LeavingRightAfterClosingASetBreaksNothing) {
+  constexpr int32_t kId = ProcessSet::kFirstOpened;
+  std::vector<int32_t> everyone;
+  for (int r = 0; r < size(); ++r) everyone.push_back(r);
+  for (int round = 0; round < 10; ++round) {
+    run_engine_world(size(), [&](EngineRank& rank) {
+      InternalOperations& internal = rank.parts().internal_operations;
+      ASSERT_TRUE(internal.open_process_set(kId, everyone).is_ok());
+      for (const size_t count : {1, 20000, 200000}) {
+        const OperationPtr operation = rank.submit("sum", 1, count, kId);
+        const Status status = EngineRank::wait(operation);
+        EXPECT_TRUE(status.is_ok()) << status.message();
+      }
+      const Status closed = internal.close_process_set(kId);
+      EXPECT_TRUE(closed.is_ok()) << closed.message();
+      rank.leave();
+    });
+  }
+}
+
 TEST_P(EnginePartsTest, WhatWaitsForARankThatLeftFailsWithItsName) {
   if (size() == 1) GTEST_SKIP() << "takes two";
   ThreadRendezvous submitted(size());
@@ -166,6 +213,26 @@ TEST_P(EnginePartsTest, ABrokenWorldEndsEverythingEverywhere) {
           << status.message();
     }
     EXPECT_EQ(EngineRank::wait(rank.submit("later", 1)).code(), StatusCode::kAborted);
+  });
+}
+
+TEST_P(EnginePartsTest, ASetEndsWithABrokenWorldAndCanBeClosed) {
+  constexpr int32_t kId = ProcessSet::kFirstOpened;
+  ThreadRendezvous opened(size());
+  run_engine_world(size(), [&](EngineRank& rank) {
+    InternalOperations& internal = rank.parts().internal_operations;
+    ASSERT_TRUE(internal.open_process_set(kId, {rank.rank()}).is_ok());
+    ASSERT_TRUE(opened.all_gather(rank.rank(), "", 60s).is_ok());
+    std::promise<void> broken;
+    rank.loop().post([&] {
+      Termination& termination = rank.parts().termination;
+      termination.break_world(termination.failed_here(Status::internal("out of luck")));
+      broken.set_value();
+    });
+    broken.get_future().wait();
+    const Status closed = internal.close_process_set(kId);
+    EXPECT_TRUE(closed.is_ok()) << closed.message();
+    EXPECT_EQ(internal.open_process_set(kId + 1, {rank.rank()}).code(), StatusCode::kAborted);
   });
 }
 

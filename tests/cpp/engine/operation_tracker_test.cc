@@ -24,7 +24,7 @@ struct OperationTrackerTest : testing::Test {
   Counters counters;
   ThreadBinding binding;
   Topology topology{0, 2, {0, 0}, {"here"}, {0, 1}};
-  Blame blame{topology};
+  Blame blame{topology, "world"};
   OperationTracker tracker{names, timeline, counters, binding, blame};
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -192,6 +193,14 @@ TEST_F(TimelineTest, AnUnwritablePathIsNamedWithItsReason) {
   EXPECT_EQ(status.message(), "timeline file '" + path("no/such/folder.json") +
                                   "' cannot be opened for writing: No such file or directory");
   EXPECT_FALSE(timeline.enabled());
+}
+
+TEST_F(TimelineTest, APipeThatNobodyReadsHangsNobody) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0666), 0);
+  Timeline timeline;
+  const Status status = timeline.start(path("pipe"), false);
+  EXPECT_EQ(status.message(), "timeline file '" + path("pipe") +
+                                  "' cannot be opened for writing: it is a pipe that nobody reads");
 }
 
 TEST_F(TimelineTest, AFailedStartLeavesTheOpenFileGoing) {

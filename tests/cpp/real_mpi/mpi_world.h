@@ -10,6 +10,7 @@
 
 #include "base/settings.h"
 #include "bootstrap/bootstrap.h"
+#include "bootstrap/environment.h"
 #include "mpi/mpi_library.h"
 #include "mpi/mpi_process.h"
 #include "transport/thread_world.h"
@@ -26,7 +27,7 @@ inline Settings settings_of_environment() {
 inline Result<std::unique_ptr<Bootstrap>> next_bootstrap(
     const std::vector<int>& ranks = {}, Settings settings = settings_of_environment()) {
   static int generation = 0;
-  return make_bootstrap(settings, ranks, generation++);
+  return make_bootstrap(settings, {ranks, generation++, {}});
 }
 
 inline MpiProcess this_process() {

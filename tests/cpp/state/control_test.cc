@@ -85,6 +85,7 @@ WaitAnswer wait_answer() {
   answer.number = 3;
   answer.has_it = true;
   answer.has_joined = true;
+  answer.waits_for_data_only = true;
   answer.waited_ms = 1ull << 40;
   answer.waits_for = "'allreduce.a'";
   answer.ranks = {0, 2};
@@ -110,6 +111,7 @@ TEST(Control, QuestionsAboutWaitingAndTheirAnswersArriveAsTheyWereSent) {
   EXPECT_EQ(heard->number, 3u);
   EXPECT_TRUE(heard->has_it);
   EXPECT_TRUE(heard->has_joined);
+  EXPECT_TRUE(heard->waits_for_data_only);
   EXPECT_EQ(heard->waited_ms, 1ull << 40);
   EXPECT_EQ(heard->waits_for, sent.waits_for);
   EXPECT_EQ(heard->ranks, sent.ranks);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -101,6 +102,28 @@ TEST_F(AcceptorTest, ARankThatIsSlowToConfirmIsNotDroppedForStrangers) {
   EXPECT_TRUE(send_message(fd.get(), Confirmation{session.outgoing.next({})}));
   run();
   EXPECT_EQ(connected_, 1u);
+}
+
+TEST_F(AcceptorTest, AnotherUserOfTheHostIsNotEvenGreeted) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    constexpr uid_t kStranger = 65533;
+    if (setuid(kStranger) != 0) _exit(1);
+    const FileDescriptor fd = call();
+    if (write(ends[1], "!", 1) != 1) _exit(2);
+    char byte = 0;
+    _exit(recv(fd.get(), &byte, 1, 0) == 0 ? 0 : 3);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);  // it has called
+  run();
+  int status = 0;
+  waitpid(stranger, &status, 0);
+  EXPECT_EQ(status, 0);
+  for (const int end : ends) close(end);
 }
 
 TEST_F(AcceptorTest, ARankMayStandStillBeforeItConfirms) {

@@ -1,7 +1,9 @@
 #include "transport/dialer.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -77,7 +79,7 @@ class Rank {
 class DialerTest : public testing::Test {
  protected:
   // Dials the endpoints on this thread until that ends.
-  Result<ProvenConnection> dial(std::vector<Endpoint> endpoints, seconds patience) {
+  Result<ProvenConnection> dial(std::vector<Endpoint> endpoints, milliseconds patience) {
     Result<ProvenConnection> outcome = Status::internal("nothing was told");
     Hello hello;
     hello.purpose = Hello::kTcpChannel;
@@ -152,6 +154,31 @@ TEST_F(DialerTest, AStrangerAtOneEndpointDoesNotEndTheLink) {
         greeting + std::string(sizeof(Welcome), 'w'), greeting}) {
     expect_rank_is_found_after([&](Rank& stranger) { stranger.babble(stranger.accept(), bytes); });
   }
+}
+
+TEST_F(DialerTest, AnotherUserOfTheHostIsPassedByAndNamed) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const std::string held = name("held");
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    constexpr uid_t kStranger = 65533;
+    if (setuid(kStranger) != 0) _exit(1);
+    const Rank holder(held);
+    if (write(ends[1], "!", 1) == 1) pause();
+    _exit(2);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);  // it listens
+  const Status found = dial({Endpoint::unix_name(held)}, milliseconds(200)).status();
+  kill(stranger, SIGKILL);
+  waitpid(stranger, nullptr, 0);
+  for (const int end : ends) close(end);
+  EXPECT_NE(found.message().find("the name is held by process " + std::to_string(stranger) +
+                                 " of user 65533"),
+            std::string::npos)
+      << found.message();
 }
 
 TEST_F(DialerTest, WhoPassesMessagesOnIsPassedBy) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,17 @@ constexpr uint64_t kChunk = 4096;
 struct FakeChannel final : Channel {
   bool started = false, closed = false;
   int kicks = 0;
+  FramePort* pulls_from = nullptr;  // when kicked
+  uint32_t last_kind = 0;
   Kind kind() const override { return Kind::kTcp; }
   void start() override { started = true; }
-  void kick() override { ++kicks; }
+  void kick() override {
+    ++kicks;
+    Frame frame;
+    if (pulls_from == nullptr || !pulls_from->next(frame, kChunk)) return;
+    last_kind = frame.header.kind();
+    pulls_from->sent(frame);
+  }
   void close() override { closed = true; }
 };
 
@@ -48,6 +57,12 @@ struct FramedLinkTest : testing::Test, LinkObserver {
   void link_lost(int, const Status& why) override { lost.push_back(why); }
   void link_closed(int) override { ++closed; }
 
+  bool arrive_mark(int port, uint32_t kind, uint64_t number) {
+    FrameHeader header;
+    header.magic_and_kind = FrameHeader::kMagic | kind;
+    header.number() = number;
+    return link.port(port).arrived(header, bytes.data(), {});
+  }
   bool arrive(int port, uint32_t kind, uint64_t size, uint64_t offset, uint64_t length) {
     FrameHeader header;
     header.magic_and_kind = FrameHeader::kMagic | kind;
@@ -211,6 +226,138 @@ TEST_F(FramedLinkTest, SmallerFramesAreSentAndLargeOnesStillTaken) {
   EXPECT_TRUE(receiving.done());
 }
 
+TEST_F(FramedLinkTest, ARequestForMarksIsAnsweredOnEveryChannelBeforeAnythingElse) {
+  Transfer transfer;
+  link.send(transfer, Tag{1, 0, 0}, bytes.data(), kChunk, 0);
+  link.send_control({bytes.data(), 10});
+  const int kicks = channels[2]->kicks;
+  EXPECT_TRUE(arrive_mark(0, FrameHeader::kMarkRequest, 7));
+  EXPECT_GT(channels[2]->kicks, kicks);
+  for (int port = 0; port < 3; ++port) {
+    Frame frame;
+    ASSERT_TRUE(link.port(port).next(frame, kChunk));
+    EXPECT_EQ(frame.header.kind(), FrameHeader::kMark);
+    EXPECT_EQ(frame.header.number(), 7u);
+    link.port(port).sent(frame);
+  }
+  EXPECT_EQ(pull(0), FrameHeader::kControl);
+  EXPECT_EQ(pull(1), FrameHeader::kData);
+  EXPECT_EQ(pull(2), 0u);
+}
+
+TEST_F(FramedLinkTest, MuchDataIsFollowedByAMark) {
+  Transfer transfer;
+  link.send(transfer, Tag{1, 0, 0}, bytes.data(), 4 * kMarkedBytes, 0);
+  uint64_t unmarked = 0, marks = 0;
+  for (uint32_t kind = pull(1); kind != 0; kind = pull(1)) {
+    unmarked = kind == FrameHeader::kMark ? 0 : unmarked + kChunk;
+    marks += kind == FrameHeader::kMark;
+    ASSERT_LE(unmarked, kMarkedBytes);
+  }
+  EXPECT_GE(marks, 4u);
+}
+
+TEST_F(FramedLinkTest, MuchSmallDataIsFollowedByAMark) {
+  std::vector<Transfer> transfers(kMarkedBytes / kMarkedFrame + 1);
+  for (uint32_t i = 0; i < transfers.size(); ++i) {
+    link.send(transfers[i], Tag{1, i, 0}, bytes.data(), 8, 0);
+  }
+  size_t frames = 0;
+  while (pull(1) == FrameHeader::kData) ++frames;
+  EXPECT_LE(frames, kMarkedBytes / kMarkedFrame);
+  EXPECT_FALSE(transfers.back().done());
+}
+
+// Nobody but somebody in between sends this.
+TEST_F(FramedLinkTest, MuchDataThatNoMarkFollowsEndsTheLinkWithinBoundsOfMemory) {
+  uint64_t frames = 0;
+  while (frames < 10 * kMarkedBytes / kChunk && arrive(1, FrameHeader::kData, 8, 0, 8)) {
+    Transfer transfer;  // each frame is awaited, so that they have a tag again and again
+    char target[8];
+    link.receive(transfer, Tag{}, target, sizeof target);
+    ++frames;
+  }
+  EXPECT_LE(frames, kMarkedBytes / kMarkedFrame);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].peer(), Status::kNobody);
+  EXPECT_NE(lost[0].message().find("rank 3 on host: more than 8 MiB of data came without a proof"),
+            std::string::npos)
+      << lost[0].message();
+}
+
+TEST_F(FramedLinkTest, AMarkAllowsMoreData) {
+  for (uint64_t frames = 0; frames < 4 * kMarkedBytes / kMarkedFrame; ++frames) {
+    ASSERT_TRUE(arrive(1, FrameHeader::kData, 8, 0, 8));
+    Transfer transfer;
+    char target[8];
+    link.receive(transfer, Tag{}, target, sizeof target);
+    ASSERT_TRUE(transfer.done());
+    if (frames % 1000 == 999) {
+      ASSERT_TRUE(arrive_mark(1, FrameHeader::kMark, 0));
+    }
+  }
+}
+
+TEST_F(FramedLinkTest, DataThatIsHeldBackEndsTheLinkAndBlamesNeitherRank) {
+  environment.silence = std::chrono::milliseconds(160);
+  FramedLink waiting(environment, 3, "rank 3 on host", 3, false);
+  for (int i = 0; i < 3; ++i) waiting.attach(i, std::make_unique<FakeChannel>());
+  Transfer transfer;
+  char target;
+  waiting.receive(transfer, Tag{1, 0, 0}, &target, 1);
+  FrameHeader mark;
+  mark.magic_and_kind = FrameHeader::kMagic | FrameHeader::kMark;
+  const auto end = Clock::now() + std::chrono::seconds(10);
+  while (lost.empty() && Clock::now() < end) {
+    loop.run_once(std::chrono::milliseconds(5));
+    Frame frame;
+    if (lost.empty() && waiting.port(0).next(frame, kChunk)) {
+      EXPECT_EQ(frame.header.kind(), FrameHeader::kMarkRequest);
+      mark.number() = frame.header.number();
+      // Channel 1 is silent.
+      for (const int port : {2, 0}) EXPECT_TRUE(waiting.port(port).arrived(mark, nullptr, {}));
+    }
+  }
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].peer(), Status::kNobody);
+  EXPECT_NE(lost[0].message().find("what rank 3 on host has sent to this rank has not arrived"),
+            std::string::npos)
+      << lost[0].message();
+  EXPECT_TRUE(transfer.done());
+}
+
+TEST_F(FramedLinkTest, ThePeerIsToldWhyALinkBreaksOff) {
+  channels[0]->pulls_from = &link.port(0);
+  link.port(1).disturbed("somebody has changed it");
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(channels[0]->last_kind, FrameHeader::kBreakOff);
+}
+
+TEST_F(FramedLinkTest, AChannelThatEndsWaitsForThePeerToSayWhy) {
+  const std::string why = "somebody has changed it";
+  link.port(1).failed(Status::aborted("end of stream"));
+  EXPECT_TRUE(lost.empty());
+  std::memcpy(bytes.data(), why.data(), why.size());
+  EXPECT_FALSE(arrive(0, FrameHeader::kBreakOff, why.size(), 0, why.size()));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].peer(), Status::kNobody);
+  EXPECT_EQ(lost[0].message(), why);
+}
+
+TEST_F(FramedLinkTest, AChannelThatEndsWithoutAReasonEndsTheLinkSoon) {
+  link.port(1).failed(Status::aborted("end of stream"));
+  const auto end = Clock::now() + std::chrono::seconds(10);
+  while (lost.empty() && Clock::now() < end) loop.run_once(std::chrono::milliseconds(5));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(lost[0].message(), "lost rank 3 on host: end of stream");
+}
+
+TEST_F(FramedLinkTest, AProcessThatHasDiedIsNotWaitedFor) {
+  link.port(2).failed(Status::aborted("end of stream"));
+  link.port(0).failed(Status::aborted("end of stream"));
+  EXPECT_EQ(lost.size(), 1u);
+}
+
 struct BadFrame {
   int port;
   uint32_t kind;
@@ -246,7 +393,8 @@ TEST_F(FramedLinkTest, MalformedFramesEndTheLinkWithAReason) {
     ASSERT_TRUE(awaited.done());
     const Status status = awaited.await_resume();
     EXPECT_EQ(status.code(), StatusCode::kAborted);
-    EXPECT_NE(status.message().find("lost rank 3 on host: "), std::string::npos);
+    EXPECT_NE(status.message().find("broken off with rank 3 on host: "), std::string::npos);
+    EXPECT_EQ(status.peer(), Status::kNobody);
   }
   EXPECT_EQ(lost.size(), bad.size());
 }

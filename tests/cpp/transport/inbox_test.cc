@@ -1,6 +1,7 @@
 #include "transport/inbox.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstring>
 #include <deque>
@@ -8,6 +9,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "sanitizers.h"
 
 namespace perseus {
 namespace {
@@ -46,6 +49,15 @@ struct CountingOwner final : PayloadOwner {
   void give_back(uint32_t) override { ++given_back; }
   int given_back = 0;
 };
+
+// A stranger on a plain wire may make them up.
+TEST_F(InboxTest, SmallEarlyFramesTakeLittleMoreMemoryThanTheyCarry) {
+  if (test::kIsSanitized) GTEST_SKIP() << "a sanitizer pads what is allocated";
+  constexpr uint64_t kFrames = 1 << 14;
+  const size_t before = mallinfo2().uordblks;
+  for (uint64_t i = 0; i < kFrames; ++i) EXPECT_TRUE(arrive({i, 0, 0}, 0, 8, 8).is_ok());
+  EXPECT_LT(mallinfo2().uordblks - before, kFrames * 512);
+}
 
 TEST_F(InboxTest, AnEarlyFrameUnderALeaseIsReadWhereItIs) {
   CountingOwner owner;

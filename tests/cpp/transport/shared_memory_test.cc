@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +37,20 @@ TEST(SharedMemoryDeathTest, AKernelWithoutItIsNamedWithAWayOut) {
   };
   EXPECT_EXIT(create(), testing::ExitedWithCode(0),
               "this kernel has no memfd_create, .* set PERSEUS_TRANSPORT=tcp on all ranks");
+}
+
+TEST(SharedMemoryTest, AForkedChildDoesNotHaveIt) {
+  const Result<SharedMemory> created = SharedMemory::create(4096);
+  ASSERT_TRUE(created.is_ok());
+  std::byte* const data = created.value().data();
+  unsigned char resident = 0;
+  ASSERT_EQ(mincore(data, 4096, &resident), 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(mincore(data, 4096, &resident) == -1 && errno == ENOMEM ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  data[0] = std::byte{1};
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ class Peer : private LinkObserver {
     EXPECT_TRUE(messages.empty());
     EXPECT_NE(lost.message().find("something between the hosts has changed it"), std::string::npos)
         << lost.message();
+    EXPECT_EQ(lost.peer(), Status::kNobody);
   }
 
   Link& link() { return link_; }
@@ -199,6 +200,21 @@ TEST(TcpChannelTest, AMessageThatWasLeftOutEndsTheLink) {
   peer.control("never sent");
   peer.send(peer.control("a ballot"));
   peer.expect_lost();
+}
+
+// With a plain wire, a data frame has no tag. The next frame that has one tells.
+TEST(TcpChannelTest, PlainDataThatWasLeftOutAddedDivertedOrRepeatedEndsTheLink) {
+  for (int what = 0; what < 5; ++what) {
+    Peer peer;
+    const std::string first = peer.data({1, 0, 0}, "first"),
+                      second = peer.data({2, 0, 0}, "second");
+    std::string diverted = first;
+    diverted[offsetof(FrameHeader, tag)] ^= 64;
+    const std::string bytes[] = {second, first + second + second, diverted + second, second + first,
+                                 Peer().data({3, 0, 0}, "third") + first + second};
+    peer.send(bytes[what] + peer.control("a ballot"));
+    peer.expect_lost();
+  }
 }
 
 // Otherwise a stranger could make a rank look as if it had shut down.

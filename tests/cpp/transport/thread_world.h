@@ -63,6 +63,7 @@ class TestListener : public MeshListener {
     lost.push_back({rank, why});
     wake();
   }
+  void on_connection_disturbed(int rank, const Status& why) override { on_rank_lost(rank, why); }
   void wake() {
     unseen_ = true;
     if (waiter_) loop_.schedule(std::exchange(waiter_, nullptr));

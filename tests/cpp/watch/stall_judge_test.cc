@@ -27,6 +27,8 @@ struct JudgingRank final : StallJudgeHost, NegotiatorHost {
   const std::map<int32_t, ProcessSetPtr>& process_sets() const override { return sets; }
   bool has_left(int other) const override { return other == leaver; }
   std::string name_of(int other) const override { return "rank " + std::to_string(other); }
+  std::vector<int> awaited_for_data() const override { return awaited; }
+  const Operation* longest_under_way() const override { return under_way.get(); }
   void end_stalled(const StallVerdict& verdict) override { verdicts.push_back(verdict); }
   void send(int, std::span<const std::byte>) override {}
   void agreed(const Agreement&) override {}
@@ -54,6 +56,13 @@ struct JudgingRank final : StallJudgeHost, NegotiatorHost {
   void agree(const std::string& name) {
     sets[0]->pending.extract(operation_key(OperationKind::kAllreduce, name));
   }
+  // The operation was agreed on long ago, and data for it does not come from this rank.
+  void await_data(const std::string& name, int from) {
+    under_way = std::make_shared<Operation>();
+    under_way->key = operation_key(OperationKind::kAllreduce, name);
+    under_way->submitted_at = Clock::now();
+    awaited = {from};
+  }
 
   JudgingWorld& world;
   const int rank;
@@ -63,6 +72,8 @@ struct JudgingRank final : StallJudgeHost, NegotiatorHost {
   bool answers = true;
   int leaver = -1;
   int questions = 0;
+  OperationPtr under_way;    // agreed on, and not done
+  std::vector<int> awaited;  // for its data
   std::vector<StallVerdict> verdicts;
 };
 
@@ -185,6 +196,35 @@ TEST_P(StallJudgeTest, TwoSidesThatWaitForEachOtherAreBothNamed) {
   for (const char* name : {"'allreduce.x'", "'allreduce.y'"}) {
     EXPECT_NE(world[0].verdicts[0].why.find(name), std::string::npos) << world[0].verdicts[0].why;
   }
+}
+
+TEST_P(StallJudgeTest, ARankWhoseDataDoesNotComeIsNotGivenUp) {
+  JudgingWorld world(size());
+  world[last()].await_data("x", 0);
+  for (int rank = 0; rank < last(); ++rank) world[rank].submit("y");
+  run_until(world.loop, [&] { return world.has_verdict(); });
+  EXPECT_TRUE(world[0].verdicts[0].given_up.empty());
+  const char* expected = " for data of 'allreduce.x' from rank 0";
+  EXPECT_NE(world[0].verdicts[0].why.find(expected), std::string::npos) << world[0].verdicts[0].why;
+}
+
+TEST_P(StallJudgeTest, TheLowestRankThatAsksDecidesThoughALowerOneWaitsForData) {
+  JudgingWorld world(size());
+  world[0].await_data("x", last());
+  for (int rank = 1; rank < size(); ++rank) world[rank].submit("y");
+  run_until(world.loop, [&] { return world.has_verdict(); });
+  EXPECT_EQ(world[1].verdicts.size(), 1u);
+  EXPECT_TRUE(world[1].verdicts[0].given_up.empty());
+}
+
+TEST_P(StallJudgeTest, TheRankWhoseDataAnotherWaitsForIsGivenUpIfItTakesNoPart) {
+  if (size() == 2) GTEST_SKIP() << "takes a third one that waits";
+  JudgingWorld world(size());
+  world[1].await_data("x", last());
+  world[0].submit("y");
+  for (int rank = 2; rank < last(); ++rank) world[rank].submit("y");
+  run_until(world.loop, [&] { return world.has_verdict(); });
+  EXPECT_EQ(world[0].verdicts[0].given_up, std::vector{last()});
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, StallJudgeTest, testing::Values(2, 3, 4));

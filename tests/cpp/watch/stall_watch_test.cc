@@ -34,6 +34,7 @@ struct WatchingRank final : StallWatchHost, NegotiatorHost {
     EXPECT_EQ(to, 1 - rank);
     loop.post([this, copy = std::vector(message.begin(), message.end())] { other->receive(copy); });
   }
+  std::vector<int> awaited_for_data() const override { return awaited; }
   void send(int, std::span<const std::byte>) override {}
   void agreed(const Agreement&) override {}
 
@@ -65,6 +66,7 @@ struct WatchingRank final : StallWatchHost, NegotiatorHost {
   LastSubmission last;
   StallWatch watch{loop, settings, rank, last, counters, *this};
   int questions = 0;
+  std::vector<int> awaited;  // for data
 };
 
 struct StallWatchTest : testing::Test {
@@ -95,6 +97,18 @@ TEST_F(StallWatchTest, TellsTheMissingRankHowLongTheOthersHaveWaited) {
     const std::string text = std::string("(and perhaps others) has waited for ") + waited + ";";
     EXPECT_NE(said.find(text), std::string::npos) << text << " is not in\n" << said;
   }
+}
+
+TEST_F(StallWatchTest, SaysWhoseDataTheMissingRankWaitsFor) {
+  second->submit("y");
+  second->set->pending.extract(operation_key(OperationKind::kAllreduce, "y"));
+  second->awaited = {0};
+  first->submit("x");
+  testing::internal::CaptureStderr();
+  run_until(loop, [&] { return first->counters.stall_warnings.value() > 0; });
+  const std::string said = testing::internal::GetCapturedStderr();
+  const char* expected = "rank 1 last submitted 'allreduce.y', and waits for data from rank 0";
+  EXPECT_NE(said.find(expected), std::string::npos) << said;
 }
 
 TEST_F(StallWatchTest, AsksNothingAboutWhatIsDoneInTime) {

@@ -79,3 +79,26 @@ def test_a_failing_rank_ends_the_step(slurm: Slurm, options: list[str]) -> None:
     assert sorted(result.stdout.splitlines()) == [f"started {rank}" for rank in range(4)]
     assert "task 3: Exited with exit code 7" in result.stderr
     slurm.wait_until_idle()
+
+
+WHO_AM_I = """
+import torch, perseus.torch.horovod as hvd
+hvd.init()
+total = hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} here: {total:g}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("mpi", ["none", "pmi2"])
+def test_torchrun_below_srun_is_the_launcher(slurm: Slurm, tmp_path: Path, mpi: str) -> None:
+    pytest.importorskip("torch")
+    program = tmp_path / "who_am_i.py"
+    program.write_text(WHO_AM_I)
+    torchrun = f"{sys.executable} -m torch.distributed.run --nnodes 2 --nproc-per-node 2"
+    torchrun += f" --master-addr 10.86.0.1 --node-rank $SLURM_PROCID {program}"
+    places = [f"--mpi={mpi}", "-N2", "--ntasks-per-node=1"]
+    result = slurm.run("srun", *places, "sh", "-c", torchrun)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        f"rank {rank} of 4, {rank % 2} here: 4" for rank in range(4)
+    ]

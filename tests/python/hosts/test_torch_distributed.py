@@ -77,3 +77,50 @@ def test_torchrun_s_ranks_meet_through_its_store(hosts: Hosts) -> None:
     assert [agent.returncode for agent in agents] == [0, 0], said
     for rank in range(4):
         assert f"{rank} 4 [10.0, 10.0, 10.0]" in said
+
+
+#: A rank that no launcher knows of: its rank, the number of ranks, and where they meet.
+NUMBERED = """
+import sys, torch, torch.distributed as dist, perseus.torch
+rank, size, where = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+for i in range(2):
+    method = f"{where}{i}"
+    dist.init_process_group("perseus", init_method=method, rank=rank, world_size=size)
+    total = torch.ones(3) * (rank + 1)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+print(rank, size, total.tolist(), perseus.torch.is_initialized())
+"""
+
+
+@pytest.mark.parametrize("method", ["file", "tcp"])
+@pytest.mark.parametrize(
+    "variables", [{}, {"PERSEUS_SECRET": "5ec4e7" * 8, "PERSEUS_WIRE": "encrypted"}]
+)
+def test_ranks_that_no_launcher_knows_of_meet(
+    hosts: Hosts, method: str, variables: dict[str, str]
+) -> None:
+    program = hosts.folder / "program.py"
+    program.write_text(NUMBERED)
+    where = f"file://{hosts.folder}/meet" if method == "file" else "tcp://10.86.0.1:2942"
+    ranks = [
+        subprocess.Popen(
+            [str(NETLAB), "at", str(host), sys.executable, str(program), str(rank), "3", where],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        for rank, host in enumerate((0, 1, 1))
+    ]
+    try:
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                os.killpg(rank.pid, signal.SIGKILL)
+                rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    for number, text in enumerate(said):
+        assert f"{number} 3 [6.0, 6.0, 6.0] False" in text

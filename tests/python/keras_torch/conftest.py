@@ -12,7 +12,7 @@ import pytest
 
 os.environ["KERAS_BACKEND"] = "torch"
 
-pytest.register_assert_rewrite("keras_cases", "keras_callback_cases")
+pytest.register_assert_rewrite("keras_cases", "keras_callback_cases", "keras_local_cases")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from keras_callback_cases import *  # noqa: F403
 from keras_cases import *  # noqa: F403
+from keras_local_cases import *  # noqa: F403
 
 import perseus.keras
 

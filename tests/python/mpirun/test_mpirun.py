@@ -103,6 +103,42 @@ dist.destroy_process_group()
 """
 
 
+# Each rank spawns two processes, whose numbers are those of mpirun's ranks by chance.
+SPAWNS = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import perseus.torch
+
+def work(rank, file):
+    dist.init_process_group("perseus", init_method=f"file://{file}", rank=rank, world_size=2)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    sys.stdout.write(f"{dist.get_rank()} of {dist.get_world_size()}: {total.item()}\\n")
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    perseus.torch.init()
+    mp.spawn(work, args=(f"{sys.argv[1]}/{perseus.torch.rank()}",), nprocs=2)
+"""
+
+WHO_AM_I = """
+import sys
+import torch
+import perseus.torch.horovod as hvd
+
+hvd.init()
+total = hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+sys.stdout.write(f"{hvd.rank()} of {hvd.size()}, {total:g}: {hvd.mpi_enabled()}\\n")
+"""
+
+
+def torchrun(ranks: int) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, "--nproc-per-node", str(ranks)]
+
+
 def run(*command: str) -> list[str]:
     """Returns what the ranks said, without their tags, sorted."""
     result = subprocess.run(
@@ -203,6 +239,38 @@ def test_a_program_in_between_can_change_nothing(
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode not in (0, None)
     assert re.search(error, result.stderr + result.stdout), result.stderr + result.stdout[-2000:]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_torchrun_below_mpirun_is_the_launcher(program: Path, ranks: int) -> None:
+    program.write_text(WHO_AM_I)
+    said = run(*mpirun(2), *torchrun(ranks), str(program))
+    assert said == sorted([f"{rank} of {ranks}, {ranks}: False" for rank in range(ranks)] * 2)
+
+
+def test_mpirun_below_torchrun_or_perseusrun_is_the_launcher(program: Path) -> None:
+    program.write_text(WHO_AM_I)
+    starts = program.with_name("starts.py")
+    command = [*mpirun(2), sys.executable, str(program)]
+    starts.write_text(f"import subprocess\nsubprocess.run({command}, check=True)\n")
+    expected = sorted(["0 of 2, 2: True", "1 of 2, 2: True"] * 2)
+    assert run(*torchrun(2), str(starts)) == expected
+    assert run(*perseusrun(2), str(starts)) == expected
+
+
+def test_perseusrun_below_mpirun_is_the_launcher(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")  # Open MPI gives perseusrun a terminal
+    program.write_text(WHO_AM_I)
+    said = run(*mpirun(2), *perseusrun(2), str(program))
+    assert said == sorted(["0 of 2, 2: False", "1 of 2, 2: False"] * 2)
+
+
+def test_processes_that_a_rank_of_mpirun_spawns_form_a_world_of_their_own(program: Path) -> None:
+    program.write_text(SPAWNS)
+    said = run(*mpirun(2), sys.executable, str(program), str(program.parent))
+    assert said == sorted(["0 of 2: 2.0", "1 of 2: 2.0"] * 2)
 
 
 def test_a_function_runs_on_every_rank() -> None:

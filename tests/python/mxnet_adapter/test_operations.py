@@ -261,6 +261,29 @@ def test_process_sets():
     hvd.remove_process_set(even)
 
 
+def test_a_set_with_the_number_of_another_is_refused(two_ranks):
+    registered = hvd.add_process_set([0])
+    for number in (registered.process_set_id, 0, 99):
+        fake = hvd.ProcessSet([0, 5])
+        fake.process_set_id = number
+        refused = pytest.raises(ValueError, match="is not registered, and its number is that of")
+        with refused:
+            hvd.allreduce(mx.nd.ones((2,)), process_set=fake)
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.SGD(), process_set=fake)
+        weight, gradient = mx.nd.ones((2,)), mx.nd.ones((2,))
+        with refused:
+            optimizer.update(0, weight, gradient, None)
+        param = mx.gluon.Parameter("weight", shape=(2,))
+        param.initialize()
+        trainer = hvd.DistributedTrainer([param], "sgd", process_set=fake)
+        with mx.autograd.record():
+            loss = param.data().sum()
+        loss.backward()
+        with refused:
+            trainer.step(1)
+    hvd.remove_process_set(registered)
+
+
 def test_results_are_on_the_device_of_what_was_given():
     given = mx.nd.ones((hvd.size(), 2), ctx=mx.cpu(1))
     rows, received = hvd.alltoall(given, [1] * hvd.size())
@@ -312,6 +335,37 @@ def test_shapes_that_differ_are_an_error_on_every_rank(two_ranks):
         hvd.allgather(mx.nd.ones((2, hvd.rank() + 1)), name="differs")
     # The job goes on, also under that name.
     assert hvd.allreduce(mx.nd.ones((2,)), name="differs").asnumpy().tolist() == [1.0] * 2
+
+
+def test_errors_of_alltoall_are_mxnets(two_ranks):
+    """As in Horovod. Those of arguments are ValueErrors, too."""
+    rows = mx.nd.ones((hvd.size() + 1, 2))
+    for tensor, splits in (
+        (rows, None),
+        (rows, [2] * hvd.size()),
+        (rows, [1] * (hvd.size() + 1)),
+        (rows, [-1] * hvd.size()),
+        (rows, [0.5] * hvd.size()),
+        (rows, []),
+        (rows, 3),
+    ):
+        with pytest.raises(mx.MXNetError) as caught:
+            hvd.alltoall(tensor, splits)
+        assert isinstance(caught.value, ValueError), caught.value
+    differing = (
+        mx.nd.ones((hvd.size(), 1 + hvd.rank())),
+        mx.nd.ones((hvd.size(),), dtype=["float32", "int32"][hvd.rank() % 2]),
+    )
+    for tensor in differing:
+        with pytest.raises(mx.MXNetError) as caught:
+            hvd.alltoall(tensor, name="differs")
+        assert isinstance(caught.value, HorovodInternalError)
+    # A mistake of one rank.
+    mine = [2 * hvd.size()] * hvd.size() if hvd.rank() == 0 else [1] * hvd.size()
+    with pytest.raises(mx.MXNetError) as caught:
+        hvd.alltoall(rows, mine, name="lone")
+    assert isinstance(caught.value, ValueError) == (hvd.rank() == 0)
+    assert hvd.alltoall(mx.nd.ones((hvd.size(),)), name="lone").shape == (hvd.size(),)
 
 
 def test_a_mistake_of_one_rank_is_an_error_on_every_rank(two_ranks):

@@ -82,6 +82,26 @@ def test_every_name_of_horovods_is_there() -> None:
     assert len(HOROVOD_MXNET) == len(set(HOROVOD_MXNET))
 
 
+def test_after_duplicate_process_sets_the_job_goes_on(run_ranks: RunRanks) -> None:
+    """The operations that MXNet has been given still complete when the script ends."""
+    script = """
+import mxnet as mx
+import perseus.mxnet.horovod as hvd
+
+first, again = hvd.ProcessSet([0]), hvd.ProcessSet([0])
+try:
+    hvd.init(process_sets=[first, again])
+except ValueError as error:
+    assert "exists already" in str(error), error
+else:
+    raise AssertionError("no error")
+assert hvd.is_initialized() and first.process_set_id is not None
+hvd.allreduce_(mx.nd.ones((2,)), name="last")
+print("well")
+"""
+    all_well(run_ranks(2, script), 2)
+
+
 NAIVE = {**os.environ, "MXNET_ENGINE_TYPE": "NaiveEngine"}
 
 

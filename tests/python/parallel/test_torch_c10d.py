@@ -190,8 +190,8 @@ def test_a_group_that_one_member_destroys_ends_for_all() -> None:
 
 
 def test_what_cannot_be_done_says_so() -> None:
-    with pytest.raises(ValueError, match="BAND"):
-        dist.all_reduce(torch.ones(2, dtype=torch.int32), dist.ReduceOp.BAND)
+    with pytest.raises(RuntimeError, match="it takes integers and bool"):
+        dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
     if size() > 1:
         with pytest.raises(hvd.HorovodInternalError, match="must submit the same shape"):
             dist.all_reduce(torch.ones(2 + rank()))
@@ -228,14 +228,14 @@ def elsewhere(*shape: int) -> torch.Tensor:
 
 
 MISTAKES = [
-    ("all_reduce", lambda: {"op": dist.ReduceOp.BAND}, "BAND is not supported"),
+    ("all_reduce", lambda: {"op": dist.ReduceOp.BAND}, "it takes integers"),
     ("all_reduce", lambda: {"wrong": {0: elsewhere(2)}}, "on meta"),
-    ("reduce", lambda: {"op": dist.ReduceOp.BXOR}, "BXOR is not supported"),
+    ("reduce", lambda: {"op": dist.ReduceOp.BXOR}, "it takes integers"),
     ("reduce", lambda: {"wrong": {0: elsewhere(2)}}, "on meta"),
     ("broadcast", lambda: {"wrong": {0: elsewhere(2)}}, "on meta"),
     ("all_gather", lambda: {"wrong": {1: elsewhere(2)}}, "on meta"),
     ("all_gather_single", lambda: {"wrong": {1: elsewhere(2)}}, "on meta"),
-    ("reduce_scatter", lambda: {"op": dist.ReduceOp.BOR}, "BOR is not supported"),
+    ("reduce_scatter", lambda: {"op": dist.ReduceOp.BOR}, "it takes integers"),
     ("reduce_scatter_single", lambda: {"wrong": {1: torch.ones(2 * size() + 1)}}, "the input has"),
     ("reduce_scatter_single", lambda: {"wrong": {1: elsewhere(2 * size())}}, "on meta"),
     ("all_to_all", lambda: {"wrong": {1: [elsewhere(2)] * size()}}, "on meta"),
@@ -269,7 +269,7 @@ def test_a_mistake_of_one_rank_fails_on_all(name, wrong, reason) -> None:
             [faulty],
             lambda: collective(name, **wrong()),
             lambda: collective(name),
-            ValueError,
+            RuntimeError if "integers" in reason else ValueError,
             reason,
         )
         tensor = torch.ones(2)

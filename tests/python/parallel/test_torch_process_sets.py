@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -108,7 +109,10 @@ def test_a_set_takes_ranks(fresh):
 
 
 class TestASetThatIsRefusedInInit:
-    """Either all sets are there, or init has failed and can be called once more."""
+    """Either all sets are there, or init has failed and can be called once more.
+
+    A duplicate is an error as well, but then the process is in the job, as in Horovod.
+    """
 
     @staticmethod
     def is_gone(*sets: hvd.ProcessSet) -> None:
@@ -124,7 +128,6 @@ class TestASetThatIsRefusedInInit:
         size = int_size()
         good = [hvd.ProcessSet([0])] if size > 1 else []
         for ranks, message in (
-            (range(size), "global process set"),
             ([0, 0], "different numbers"),
             ([size], "different numbers"),
             ([], "at least one rank"),
@@ -132,15 +135,37 @@ class TestASetThatIsRefusedInInit:
             with pytest.raises(ValueError, match=message):
                 hvd.init(process_sets=[*good, hvd.ProcessSet(ranks)])
             self.is_gone(*good)
-        with pytest.raises(ValueError, match="global process set"):
-            hvd.init(process_sets=[*good, hvd.global_process_set])
-        self.is_gone(*good)
-        with pytest.raises(ValueError, match="exists already"):
-            hvd.init(process_sets=[*good, *good] if good else [hvd.ProcessSet([0])])
-        self.is_gone(*good)
         hvd.init(process_sets=good)
         if good:
             assert good[0].included() == (hvd.rank() == 0)
+        self.goes_on()
+
+    def test_a_duplicate_leaves_the_other_sets_and_the_job(self, fresh):
+        size = int_size()
+        if size == 1:
+            with pytest.raises(ValueError, match="global process set"):
+                hvd.init(process_sets=[hvd.ProcessSet([0])])
+            assert hvd.is_initialized()
+            return
+        first, last = hvd.ProcessSet([0]), hvd.ProcessSet([size - 1])
+        for duplicate in (hvd.ProcessSet([0]), first, hvd.ProcessSet(range(size))):
+            with pytest.raises(ValueError, match=r"exists already"):
+                hvd.init(process_sets=[first, duplicate, last])
+            assert hvd.is_initialized()
+            for process_set in (first, last):
+                if process_set.included():
+                    summed = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=process_set)
+                    assert summed.item() == 1.0
+            if duplicate is not first:
+                assert duplicate.process_set_id is None
+            with pytest.warns(UserWarning) if duplicate.process_set_id is None else nullcontext():
+                hvd.init(process_sets=[first, duplicate])  # does nothing
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
+            hvd.shutdown()
+            assert first.process_set_id is last.process_set_id is None
+        with pytest.raises(ValueError, match="global process set"):
+            hvd.init(process_sets=[first, hvd.global_process_set])
+        assert hvd.global_process_set.process_set_id == 0
         self.goes_on()
 
     def test_on_one_rank(self, fresh):

@@ -13,7 +13,7 @@ import pytest
 # Its notes on the processor are for others to read.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-pytest.register_assert_rewrite("keras_cases", "keras_callback_cases")
+pytest.register_assert_rewrite("keras_cases", "keras_callback_cases", "keras_local_cases")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -196,14 +196,163 @@ def test_local_layers(scale):
 
 
 def test_local_and_global_gradients_apart():
-    x, y = tf.Variable(1.0), tf.Variable(2.0)
+    x, y, z = tf.Variable(1.0), tf.Variable(2.0), tf.Variable(3.0)
     with tf.GradientTape() as tape:
         value = x * (hvd.rank() + 1.0) + y * 3.0
     tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, scale_local_gradients=False)
     tape.register_local_source(x)
-    local, reduced = tape.get_local_and_global_gradients(value, [x, y])
-    assert [float(each) for each in local] == [hvd.rank() + 1.0]
-    assert [float(each) for each in reduced] == [3.0 * hvd.size()]
+    local, reduced = tape.get_local_and_global_gradients(value, [x, y, z])
+    ((of_x, gradient),) = local
+    assert of_x is x and float(gradient) == hvd.rank() + 1.0
+    (of_y, gradient), (of_z, none) = reduced
+    assert of_y is y and float(gradient) == 3.0 * hvd.size()
+    assert of_z is z and none is None
+
+
+def hybrid_sources(shared=3):
+    """Returns one local variable on rank 0, one more on each further rank, and shared ones."""
+    local = [tf.Variable([1.0], name=f"own_{i}") for i in range(1 + hvd.rank())]
+    return local, [tf.Variable([2.0, 3.0], name=f"w{i}") for i in range(shared)]
+
+
+def hybrid_loss(sources):
+    return (hvd.rank() + 1.0) * tf.add_n([tf.reduce_sum(each * each) / 2.0 for each in sources])
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+@pytest.mark.parametrize("generic", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"groups": 2},
+        {"groups": "lists"},
+        {"compression": hvd.Compression.fp16},
+        {"gradient_predivide_factor": 2.0},
+        {"scale_local_gradients": False},
+    ],
+    ids=str,
+)
+def test_ranks_may_have_different_numbers_of_local_sources(run, generic, options):
+    local, shared = hybrid_sources()
+    if options.get("groups") == "lists":
+        options = {"groups": [[shared[2], local[0]], shared[:2]]}
+
+    def step():
+        with tf.GradientTape() as tape:
+            value = hybrid_loss([*local, *shared])
+        tape = hvd.DistributedGradientTape(tape, **options)
+        for each in local:
+            tape.register_local_source(each)
+        return tape.gradient(value, [*local, *shared], use_generic_names=generic)
+
+    gradients = run(step)()
+    scale = 1 if options.get("scale_local_gradients") is False else hvd.size()
+    for gradient in gradients[: len(local)]:
+        np.testing.assert_allclose(gradient, [(hvd.rank() + 1) / scale])
+    for gradient in gradients[len(local) :]:
+        np.testing.assert_allclose(gradient, np.array([2.0, 3.0]) * (hvd.size() + 1) / 2)
+
+
+def test_a_large_local_table_stays_sparse_when_others_are_made_dense():
+    local, shared = tf.Variable(tf.ones([10, 3])), tf.Variable(tf.ones([10, 3]))
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(tf.gather(local, [1]) + tf.gather(shared, [1]))
+    tape = hvd.DistributedGradientTape(tape, sparse_as_dense=True)
+    tape.register_local_source(local)
+    of_local, of_shared = tape.gradient(value, [local, shared])
+    assert isinstance(of_local, tf.IndexedSlices)
+    assert not isinstance(of_shared, tf.IndexedSlices)
+
+
+@pytest.mark.parametrize("run", [eagerly, tf.function])
+def test_local_sources_among_the_ranks_of_a_set(run, two_ranks):
+    all_but_last = hvd.add_process_set(range(hvd.size() - 1))
+    try:
+        local, shared = hybrid_sources()
+
+        @run
+        def step():
+            with tf.GradientTape() as tape:
+                # Graphs of ranks differ in their numbers of conditions, too.
+                own = [tf.cond(each[0] > 0.0, lambda: each, lambda: -each) for each in local]  # noqa: B023
+                value = hybrid_loss([*own, *shared])
+            tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, process_set=all_but_last)
+            for each in local:
+                tape.register_local_source(each)
+            return tape.gradient(value, [*local, *shared])
+
+        gradient = step()[-1]
+        members = [hvd.rank()] if hvd.rank() == hvd.size() - 1 else range(hvd.size() - 1)
+        np.testing.assert_allclose(gradient, np.array([2.0, 3.0]) * sum(i + 1 for i in members))
+    finally:
+        hvd.remove_process_set(all_but_last)
+
+
+def test_a_set_with_the_number_of_another_is_refused(two_ranks):
+    registered = hvd.add_process_set([0])
+    try:
+        x = tf.Variable(1.0)
+        for number in (registered.process_set_id, 0, 99):
+            fake = hvd.ProcessSet([0, 5])
+            fake.process_set_id = number
+            refused = pytest.raises(ValueError, match="is not registered, and its number is that")
+            with refused:
+                hvd.allreduce(tf.ones(2), process_set=fake)
+            with hvd.DistributedGradientTape(tf.GradientTape(), process_set=fake) as tape:
+                value = x * x
+            with refused:
+                tape.gradient(value, [x])
+    finally:
+        hvd.remove_process_set(registered)
+
+
+def test_gradients_are_counted_among_the_sources_that_are_not_local(two_ranks):
+    """Also those without a gradient, so that a rank never takes one for another."""
+    local, unused, x = tf.Variable([1.0]), tf.Variable(1.0), tf.Variable(tf.ones(2 + hvd.rank()))
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(x) + tf.reduce_sum(local)
+    tape = hvd.DistributedGradientTape(tape)
+    tape.register_local_source(local)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="HorovodAllreduce_grad_1'"):
+        tape.gradient(value, [local, unused, x], use_generic_names=True)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_generic_names_do_not_depend_on_scopes(several, two_ranks):
+    x = [tf.Variable([1.0]), tf.Variable([2.0])]
+
+    @tf.function
+    def step():
+        found = []
+        with tf.name_scope(f"of_rank_{hvd.rank()}"):
+            for _ in range(2 if several else 1):
+                with tf.GradientTape() as tape:
+                    value = tf.add_n(x) * (hvd.rank() + 1.0)
+                tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
+                found += tape.gradient(value, x, use_generic_names=True)
+        return found
+
+    for gradient in step():
+        np.testing.assert_allclose(gradient, [sum(range(1, hvd.size() + 1))])
+
+
+def test_what_a_program_puts_in_place_of_the_reduction_has_its_effect():
+    x, y = tf.Variable([1.0]), tf.Variable([2.0])
+    with tf.GradientTape() as tape:
+        value = (x + y) * (hvd.rank() + 1.0)
+    tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
+    tape.register_local_source(x)
+    own, seen = tape._allreduce_grads, []
+
+    def allreduce_grads(grads, sources, use_generic_names):
+        seen.append((len(grads), sources[0] is y, use_generic_names))
+        return [each * 2.0 for each in own(grads, sources, use_generic_names=True)]
+
+    tape._allreduce_grads = allreduce_grads
+    of_y = tape.gradient(value, [x, y])[1]
+    assert seen == [(1, True, False)]
+    np.testing.assert_allclose(of_y, [2.0 * sum(range(1, hvd.size() + 1))])
 
 
 @pytest.mark.parametrize("run", [eagerly, tf.function])

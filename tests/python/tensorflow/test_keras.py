@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,6 +32,7 @@ from keras_cases import (
     size,
     whole_batch,
 )
+from keras_local_cases import *  # noqa: F403
 
 import perseus.keras
 import perseus.tensorflow.keras
@@ -184,6 +187,14 @@ def test_ranks_outside_the_process_set_step_by_their_own_gradients(keras, hvd, f
     assert same == first_ranks.included()
 
 
+def test_a_set_with_the_number_of_another_is_refused(keras, hvd, first_ranks):
+    for number_ in (first_ranks.process_set_id, 0):
+        fake = hvd.ProcessSet([0, 5])
+        fake.process_set_id = number_
+        with pytest.raises(ValueError, match="is not registered, and its number is that of"):
+            hvd.DistributedOptimizer(keras.optimizers.SGD(), process_set=fake)
+
+
 # Sparse gradients
 
 
@@ -282,6 +293,68 @@ def test_gradients_are_applied_as_they_are_if_that_is_said(keras_2, hvd, two_ran
         assert variable.numpy() == -rank()
         optimizer.apply_gradients([(tf.constant(float(rank())), variable)])
         assert variable.numpy() == pytest.approx(-rank() - (size() - 1) / 2)
+
+
+def both_sgds(keras):
+    return [keras.optimizers.SGD, keras.optimizers.legacy.SGD]
+
+
+def test_what_a_program_puts_in_place_of_computing_has_its_effect(keras_2, hvd):
+    for sgd in both_sgds(keras_2):
+        model = make_model(keras_2)
+        optimizer = hvd.DistributedOptimizer(sgd(0.1, momentum=0.9))
+        own, seen = optimizer._compute_gradients, []
+
+        def compute_gradients(self, loss, var_list, grad_loss=None, tape=None, own=own, seen=seen):
+            seen.append(len(var_list))
+            return own(loss, var_list, grad_loss, tape)
+
+        optimizer._compute_gradients = types.MethodType(compute_gradients, optimizer)
+        model.compile(optimizer, MSE)
+        fit(model, own_rows(X), own_rows(Y))
+        assert seen and set(seen) == {4}
+        assert_weights(model, whole_batch(keras_2, epochs=1))
+
+
+@pytest.mark.parametrize("word", ["experimental_aggregate_gradients", None])
+def test_sums_of_several_passes_are_computed_and_applied_in_the_last(keras_2, hvd, word):
+    """Horovod's own tests do that, and look at the counter."""
+    for sgd in both_sgds(keras_2):
+        variable, local = tf.Variable([0.0]), tf.Variable([0.0])
+        optimizer = hvd.DistributedOptimizer(sgd(1.0), backward_passes_per_step=3)
+        optimizer.register_local_var(local)
+        assert int(optimizer._agg_helper.counter.numpy()) == 0
+
+        @tf.function
+        def step(optimizer=optimizer, variables=(variable, local)):
+            def loss():
+                return tf.add_n(variables) * (rank() + 1.0)
+
+            pairs = optimizer._compute_gradients(loss, list(variables))
+            optimizer.apply_gradients(pairs, **({word: False} if word else {}))
+
+        for turn in range(1, 8):
+            step()
+            assert int(optimizer._agg_helper.counter.numpy()) == turn % 3
+            assert int(number(optimizer.iterations)) == turn
+            steps = turn // 3
+            np.testing.assert_allclose(variable, [-steps * 3 * (size() + 1) / 2], rtol=1e-6)
+            np.testing.assert_allclose(local, [-steps * 3 * (rank() + 1) / size()], rtol=1e-6)
+
+
+def test_with_one_pass_there_is_nothing_to_add_up(keras_2, hvd):
+    for sgd in both_sgds(keras_2):
+        assert hvd.DistributedOptimizer(sgd())._agg_helper is None
+
+
+def test_gradients_of_a_v1_graph_are_reduced(keras_2, hvd):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable([1.0, 2.0])
+        optimizer = hvd.DistributedOptimizer(keras_2.optimizers.legacy.SGD(1.0), op=hvd.Sum)
+        value = tf.reduce_sum(variable) * (rank() + 1.0)
+        (gradient,) = optimizer.get_gradients(value, [variable])
+        session.run(tf.compat.v1.global_variables_initializer())
+        np.testing.assert_allclose(session.run(gradient), [size() * (size() + 1) / 2] * 2)
 
 
 # The interfaces

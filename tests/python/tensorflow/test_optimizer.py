@@ -139,6 +139,43 @@ def test_local_variables_of_a_graph():
     np.testing.assert_allclose(of_y, np.full(3, (hvd.rank() + 1) / hvd.size()))
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_ranks_may_have_different_numbers_of_local_variables_in_a_graph(passes):
+    with tf.Graph().as_default(), v1.Session() as session:
+        local = [
+            v1.get_variable(f"own_{i}", initializer=tf.constant(START))
+            for i in range(1 + hvd.rank())
+        ]
+        x = v1.get_variable("x", initializer=tf.constant(START))
+        unused = v1.get_variable("unused", initializer=tf.constant(START))
+        y = v1.get_variable("y", initializer=tf.constant(START))
+        optimizer = hvd.DistributedOptimizer(descent(), op=hvd.Sum, backward_passes_per_step=passes)
+        for each in local:
+            optimizer.register_local_var(each)
+        own, seen = optimizer._allreduce_grads, []
+
+        def allreduce_grads(grads, variables):
+            seen.append([each is None for each in grads])
+            return own(grads, variables)
+
+        optimizer._allreduce_grads = allreduce_grads
+        value = tf.reduce_sum(tf.add_n([*local, x, y])) * (hvd.rank() + 1.0)
+        pairs = optimizer.compute_gradients(value, [*local, x, unused, y])
+        assert seen == [[False, True, False]]
+        assert (optimizer._agg_helper is None) == (passes == 1)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        wanted = [gradient for gradient, variable in pairs if variable is not unused]
+        for turn in range(passes):
+            found = session.run(wanted)
+            if passes > 1:
+                count = session.run(optimizer._agg_helper.counter)
+                assert count == (turn + 1) % passes
+    for gradient in found[:-2]:
+        np.testing.assert_allclose(gradient, np.full(3, passes * (hvd.rank() + 1) / hvd.size()))
+    for gradient in found[-2:]:
+        np.testing.assert_allclose(gradient, np.full(3, passes * sum(range(1, hvd.size() + 1))))
+
+
 def test_eager_steps():
     x = tf.Variable(START)
     optimizer = hvd.DistributedOptimizer(descent())

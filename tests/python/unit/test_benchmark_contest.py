@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 from contest.conductor import Conductor
-from contest.launch import LIMITS, Contender, variant
+from contest.launch import KNOWN, LIMITS, OPTIMIZER, Contender, variant
 
 LABELS = ["perseus numpy", "another"]
 
@@ -75,6 +75,13 @@ def test_the_limit_of_memory_says_which_way_was_fastest(elements: int) -> None:
     assert all(times[limit].reason is None for limit in LIMITS)
     assert "memcpy" in times["copy limit"].note
     assert any(way in times["memory limit"].note for way in ("memcpy", "in place", "streamed"))
+
+
+def test_each_way_into_perseus_reduces_the_gradients_of_a_model() -> None:
+    ways = [KNOWN["perseus"], KNOWN["perseus numpy"], OPTIMIZER]
+    with Conductor(ways, ranks=2, time_out=60) as conductor:
+        times = conductor.measure("step.gradients", turns=1, iterations=2, name="googlenet")
+    assert {way.label: times[way.label].reason for way in ways} == {way.label: None for way in ways}
 
 
 def test_no_process_outlives_the_contest() -> None:

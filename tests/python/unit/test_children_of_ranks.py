@@ -216,3 +216,52 @@ def test_a_rank_may_start_a_job(run_ranks: RunRanks) -> None:
     result = run_ranks(2, STARTS_A_JOB, environment={**os.environ, "CHILD": CHILD})
     all_well(result, 2)
     assert sorted(told(result.stdout)) == [f"world of 2 as {rank} sum [200.]" for rank in range(2)]
+
+
+#: Rank 1 forks a child that does what it can with what they share, so as to be the rank later.
+GRABS = """
+import ctypes, fcntl, os, struct, time, numpy
+import perseus_core as core
+
+LOCK = "hhxxxxqqi4x"
+
+def grab(tell):
+    for line in open("/proc/self/maps"):
+        if "rw-s" in line:
+            begin = int(line.split("-")[0], 16)
+            held = struct.unpack("<Q", ctypes.string_at(begin, 8))[0] & 0xffffffff
+            ctypes.memmove(begin, struct.pack("<Q", os.getpid() << 32 | held), 8)
+    waits_for = []
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            asked = struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, begin, length, _ = struct.unpack(LOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+            if kind != fcntl.F_UNLCK: waits_for.append((fd, begin))
+        except OSError: pass
+    os.write(tell, b"ready")
+    for fd, begin in waits_for:
+        fcntl.fcntl(fd, fcntl.F_SETLKW, struct.pack(LOCK, fcntl.F_WRLCK, os.SEEK_SET, begin, 1, 0))
+    os.write(tell, b"done")
+    time.sleep(1000)
+
+core.init()
+if core.rank() == 1:
+    read, write = os.pipe()
+    if (child := os.fork()) == 0: grab(write)
+    assert os.read(read, 5) == b"ready"
+for meeting in range(2):
+    core.barrier()
+    is_first = core.rank() == 1 and meeting == 0
+    core.shutdown()
+    if is_first: assert os.read(read, 4) == b"done"
+    core.init()
+core.barrier()
+print("well", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_child_cannot_keep_its_parent_from_meeting_the_others_again(
+    run_ranks: RunRanks, ranks: int
+) -> None:
+    all_well(run_ranks(ranks, GRABS), ranks)

@@ -45,6 +45,7 @@ LAID_OUT = [
         "docs/negotiation.md",
         "docs/performance.md",
         "docs/perseus-core.md",
+        "docs/programs.md",
         "docs/quickstart.md",
         "docs/reliability.md",
         "docs/schedule.md",
@@ -67,7 +68,7 @@ NAMED_PATH = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", ["settings", "counters", "migrating", "performance"])
+@pytest.mark.parametrize("page", ["settings", "counters", "migrating", "performance", "programs"])
 def test_a_page_with_generated_sections_is_up_to_date(page: str) -> None:
     command = [sys.executable, str(ROOT / f"scripts/make_{page}_page.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True)

@@ -61,7 +61,7 @@ def test_nothing_is_left_of_an_agent_that_is_killed() -> None:
 
 def test_nothing_is_left_when_the_guardian_is_killed() -> None:
     with family() as (launcher, agent, others):
-        os.kill(processes.parent_of(agent), signal.SIGKILL)
+        os.kill(int(processes.about(agent)[1]), signal.SIGKILL)
         wait_until_gone([agent, *others], 10)
         assert launcher.wait(timeout=30) == 128 + signal.SIGTERM
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import pytest
 from conftest import RunRanks
 
+from perseus.run.free_port import assigned_ports
 from perseus.run.master import Master, address_of
 from perseus.run.remote_shell import RemoteShell
 
@@ -32,24 +33,84 @@ dist.destroy_process_group()
 
 def environment_of(environment: Mapping[str, str], **where: bool) -> dict[str, str]:
     where = {"here": True, "several_hosts": False, **where}
-    with contextlib.closing(Master(environment, **where)) as master:
-        return master.environment("192.0.2.1")
+    return Master(environment, **where).environment("192.0.2.1")
 
 
-def test_a_port_is_kept_for_rank_0_which_can_listen_on_it() -> None:
-    with contextlib.closing(Master({}, here=True, several_hosts=False)) as master:
-        environment = master.environment("192.0.2.1")
-        assert environment["MASTER_ADDR"] == "192.0.2.1"
-        port = int(environment["MASTER_PORT"])
-        with socket.socket() as another, pytest.raises(OSError, match="already in use"):
-            another.bind(("", port))
-        with socket.create_server(("", port)):  # says SO_REUSEADDR, as stores do
-            pass
+def test_rank_0_can_listen_at_the_port() -> None:
+    environment = environment_of({})
+    assert environment["MASTER_ADDR"] == "192.0.2.1"
+    with socket.create_server(("", int(environment["MASTER_PORT"]))):
+        pass
+
+
+def bound_ports() -> set[int]:
+    """Returns the ports that others can see to be bound: sock_diag(7), since Linux 6.8."""
+    bound_inactive = 13
+    request = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << bound_inactive)
+    request += bytes(48)
+    ports = set()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diag:
+        diag.send(struct.pack("=IHHII", 16 + len(request), 20, 0x301, 1, 0) + request)
+        while True:
+            data = diag.recv(1 << 16)
+            while data:
+                length, kind = struct.unpack_from("=IH", data)
+                if kind in (2, 3):  # an error, or the end
+                    return ports
+                ports.add(struct.unpack_from("!H", data, 20)[0])
+                data = data[(length + 3) & ~3 :]
+
+
+def test_nobody_can_see_the_port_before_rank_0_listens() -> None:
+    master = Master({}, here=True, several_hosts=False)
+    port = int(master.environment("192.0.2.1")["MASTER_PORT"])
+    assert port not in bound_ports()
+    assert port not in assigned_ports()
+    assert master.note_on_stranger() is None
+
+
+#: Rank 0 fails once somebody listens at the port that it was told.
+BEATEN = """
+import os, socket, sys, time
+if os.environ["RANK"] == "0":
+    print(os.environ["MASTER_PORT"], flush=True)
+    while socket.socket().connect_ex(("127.0.0.1", int(os.environ["MASTER_PORT"]))) != 0:
+        time.sleep(0.01)
+    sys.exit(3)
+time.sleep(30)
+"""
+LISTENS = """
+import os, socket, sys
+os.setuid(65533)
+held = socket.create_server(("", int(sys.argv[1])))
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_who_listens_at_the_port_is_named_when_the_job_fails() -> None:
+    launcher = [sys.executable, "-m", "perseus.run", "-np", "2", "--no-tag"]
+    with subprocess.Popen(
+        [*launcher, sys.executable, "-c", BEATEN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout
+        port = job.stdout.readline().strip()
+        with subprocess.Popen(
+            [sys.executable, "-c", LISTENS, port], stdin=subprocess.PIPE
+        ) as stranger:
+            _, said = job.communicate(timeout=60)
+            stranger.kill()
+    assert job.returncode == 3
+    expected = f"perseusrun: user 65533 listens at MASTER_PORT, {port}, where rank 0 of torch"
+    assert expected in said
 
 
 def test_at_another_host_it_is_none_that_systems_give_out() -> None:
     ports = [int(environment_of({}, here=False)["MASTER_PORT"]) for _ in range(20)]
-    assert all(15000 <= port < 31000 for port in ports)
+    assert all(port >= 15000 and port not in assigned_ports() for port in ports)
     assert len(set(ports)) > 1
 
 

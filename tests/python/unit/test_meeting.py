@@ -139,14 +139,30 @@ def test_ranks_of_a_host_meet_though_another_user_holds_all_ports(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_ranks_of_a_host_meet_though_another_user_holds_their_name(
-    master_port: int, tmp_path: Path
-) -> None:
-    tmp_path.chmod(0o700)
+def test_ranks_of_a_host_meet_though_another_user_holds_their_name(master_port: int) -> None:
     with squatter(names=[name_of(master_port)]):
-        ranks = [start(master_port, rank, XDG_RUNTIME_DIR=str(tmp_path)) for rank in range(2)]
+        # As of a service: there is no folder of its own.
+        ranks = [start(master_port, rank, XDG_RUNTIME_DIR="", HOME="") for rank in range(2)]
         expect_meeting(ranks)
-    assert list(tmp_path.iterdir()) == []  # rank 0 leaves nothing behind
+
+
+def test_ranks_of_hosts_meet_without_pytorch_though_all_known_ports_are_taken(
+    master_port: int,
+) -> None:
+    began = time.monotonic()
+    with squatter(ports_of(master_port)):
+        several = {"LOCAL_WORLD_SIZE": "1", "PERSEUS_SECRET": "ab" * 32}
+        expect_meeting([start(master_port, rank, **several) for rank in range(2)])
+    assert time.monotonic() - began < 15
+
+
+def test_a_rank_whose_rank_0_has_no_port_says_that_others_have_them(master_port: int) -> None:
+    with squatter([master_port]):
+        rank = start(1, 1, PERSEUS_MASTER_PORT=str(master_port), LOCAL_WORLD_SIZE="1",
+                     PERSEUS_START_TIMEOUT="2", PERSEUS_SECRET="ab" * 32)  # fmt: skip
+        said, _ = rank.communicate(timeout=60)
+    assert rank.returncode != 0
+    assert "another program answers at each of these ports" in said
 
 
 def test_a_port_that_is_taken_is_an_error_on_all_ranks_that_names_the_holder(

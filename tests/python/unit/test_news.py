@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,37 +14,52 @@ from perseus.run.news import Accusation, Met, parse_news
 from perseus.run.news_socket import NewsSocket
 
 LAUNCHER = [sys.executable, "-m", "perseus.run", "-np", "2"]
-#: Both ranks go on for longer than it takes to kill a rank that the others have given up.
-SLANDERS = """
+#: Begins before the rank, in whose place it speaks: of a world that it has made up, and as engines
+#: spoke before they named their worlds.
+HELPER = """
 import os, socket, sys, time
-import numpy, perseus_core
-ENGINE
-def slander():
-    news = socket.socket(fileno=int(os.environ["PERSEUS_NEWS_FD"]))
-    other = 1 - int(os.environ["PERSEUS_RANK"])
-    for words in (b"", b"\\n", b"\\xff\\0", b"met", b"met x", b"met 7", b"lost", b"-1 lost",
-                  b"99999999999999999999 lost", b"%d lost" % other, b"%d lost\\n" % other):
-        news.send(words)
-    os._exit(0)
-child = os.fork() or slander()
-os.waitpid(child, 0)
-time.sleep(2)
-perseus_core.allreduce(numpy.ones(1), name="after")
-print("done")
+news = socket.socket(fileno=int(os.environ["PERSEUS_NEWS_FD"]))
+other = 1 - int(os.environ["PERSEUS_RANK"])
+parent = os.getppid()
+while os.getppid() == parent:
+    for world in ("", "f" * 32 + " "):
+        for words in ("met 0 1", f"{other} lost", f"{other} left"):
+            try: news.send(f"{world}{words}".encode())
+            except OSError: pass
+    if sys.argv[1] == "mutes": news.shutdown(socket.SHUT_RDWR)
+    open(f"spoke {1 - other}", "w").close()
+    time.sleep(0.2)
+"""
+#: Rank 1 goes on for longer than it takes to end a rank that the others have given up.
+TRAINS = """
+import os, time, numpy
+import perseus_core as core
+rank = int(os.environ["PERSEUS_RANK"])
+while not all(os.path.exists(f"spoke {each}") for each in SPEAKERS): time.sleep(0.01)
+time.sleep(1.5)
+core.init()
+for step in range(10): core.allreduce(numpy.ones(1), name="step")
+core.shutdown()
+if rank == 1: time.sleep(2.5)
+print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("options", [(), ("--min-np", "1")])
-@pytest.mark.parametrize("shell", [False, True], ids=["the rank", "a shell's child"])
-def test_a_forked_child_cannot_have_a_healthy_rank_killed(
-    shell: bool, options: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize("speakers", [(0,), (0, 1)], ids=["one", "both"])
+@pytest.mark.parametrize("how", ["exec", ""], ids=["its parent is the rank", "beside the rank"])
+@pytest.mark.parametrize("options", [(), ("--min-np", "1")], ids=["all needed", "survivors"])
+def test_a_helper_of_ranks_has_no_healthy_rank_ended(
+    options: tuple[str, ...], how: str, speakers: tuple[int, ...], tmp_path: Path
 ) -> None:
-    (tmp_path / "script.py").write_text(SLANDERS.replace("ENGINE", "perseus_core.init()"))
-    command = [sys.executable, "script.py"]
-    if shell:
-        command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "train.py").write_text(TRAINS.replace("SPEAKERS", str(speakers)))
+    starts = " || ".join(f"test $PERSEUS_RANK = {each}" for each in speakers)
+    python = f"{sys.executable} -S"
+    shell = (
+        f"({starts}) && {{ {python} helper.py speaks & }}; {how} {sys.executable} train.py; exit $?"
+    )
     done = subprocess.run(
-        [*LAUNCHER, "--quiet", *options, *command],
+        [*LAUNCHER, "--quiet", *options, "sh", "-c", shell],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -56,89 +70,73 @@ def test_a_forked_child_cannot_have_a_healthy_rank_killed(
     assert done.stderr == ""
 
 
-def test_a_child_that_writes_without_end_keeps_no_job_from_ending() -> None:
+#: Rank 1 is stopped, and rank 0 goes home.
+GIVES_UP = """
+import os, signal, time, numpy
+import perseus_core as core
+while not os.path.exists("spoke 0"): time.sleep(0.01)
+core.init()
+if core.rank() == 1: os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    core.allreduce(numpy.ones(1))
+except core.HorovodInternalError:
+    print("goes home", flush=True)
+"""
+
+
+def test_a_helper_that_speaks_first_does_not_keep_its_rank_from_being_heard(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "train.py").write_text(GIVES_UP)
+    python = f"{sys.executable} -S"
+    helper = f"test $PERSEUS_RANK = 0 && {{ {python} helper.py speaks & }}"
+    shell = f"{helper}; {sys.executable} train.py; exit $?"
+    done = subprocess.run(
+        [*LAUNCHER, "sh", "-c", shell],
+        cwd=tmp_path,
+        env={**os.environ, "PERSEUS_PEER_TIMEOUT": "2"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "[0]<stdout>:goes home" in done.stdout
+    assert "rank 1 on host localhost: given up on by all others" in done.stderr
+
+
+@pytest.mark.parametrize("words", ["junk", "f" * 32 + " met 0 1"])
+def test_a_child_that_writes_without_end_keeps_no_job_from_ending(words: str) -> None:
     floods = """
 import os, socket
 news = socket.socket(fileno=int(os.environ["PERSEUS_NEWS_FD"]))
 while os.fork() == 0:
     os.setsid()
-    while True: news.send(b"met " + os.environ["PERSEUS_RANK"].encode())
+    while True: news.send(b"WORDS")
 os._exit(3)
 """
+    floods = floods.replace("WORDS", words)
     command = [*LAUNCHER, sys.executable, "-S", "-c", floods]
     assert subprocess.run(command, capture_output=True, timeout=30).returncode == 3
 
 
-Speak = Callable[[bytes], None]
-
-
 @pytest.fixture
 def news() -> NewsSocket:
-    return NewsSocket(1)
+    return NewsSocket()
 
 
-def in_child(speak: Callable[[], None]) -> int:
-    child = os.fork()
-    if child == 0:
-        speak()
-        os._exit(0)
-    return child
+WORLD = "0123456789abcdef" * 2
 
 
-def say_in_child(news: NewsSocket, words: bytes) -> None:
-    os.waitpid(in_child(lambda: news.other_end.send(words) and None), 0)
-
-
-def test_the_process_that_has_met_the_others_is_believed_and_no_other(news: NewsSocket) -> None:
-    news.other_end.send(b"0 lost")
-    assert news.read() == b""  # it has not met anybody
-    news.other_end.send(b"met 0 1")
-    assert news.read() == b"met 0 1"
-    for words in (b"0 lost", b"met 0 1", b"met 1"):
-        say_in_child(news, words)
-        assert news.read() == b""
-    news.other_end.send(b"0 lost")
-    assert news.read() == b"0 lost"
-
-
-def test_a_rank_that_begins_after_another_has_ended_is_believed(news: NewsSocket) -> None:
-    for _ in range(2):
-        say_in_child(news, b"met 0 1")
-        assert news.read() == b"met 0 1"
-
-
-def test_a_child_that_speaks_first_does_not_silence_its_parent(news: NewsSocket) -> None:
-    begun, may_end = os.pipe(), os.pipe()
-
-    def speak_and_stay() -> None:
-        news.other_end.send(b"met 1")
-        os.write(begun[1], b"x")
-        os.read(may_end[0], 1)
-
-    child = in_child(speak_and_stay)
-    os.read(begun[0], 1)
-    assert news.read() == b"met 1"
-    news.other_end.send(b"met 0 1")
-    assert news.read() == b"met 0 1"
-    os.write(may_end[1], b"x")
-    os.waitpid(child, 0)
-    for end in (*begun, *may_end):
-        os.close(end)
-
-
-def test_what_a_rank_leaves_behind_does_not_take_its_place(news: NewsSocket) -> None:
-    def meet_and_leave_a_child() -> None:
-        news.other_end.send(b"met 0 1")
-        say_in_child(news, b"met 0 1")
-
-    news.process = in_child(meet_and_leave_a_child)
-    os.waitpid(news.process, 0)
-    assert [news.read(), news.read()] == [b"met 0 1", b""]
-
-
-def test_a_world_without_the_rank_is_not_its_own(news: NewsSocket) -> None:
-    news.other_end.send(b"met 0 2")
+@pytest.mark.parametrize(
+    "junk",
+    [b"met 0 1", b"\n", b"\xff\0", WORLD.encode(), WORLD.encode() + b" ", b"1 lost", b"x" * 70000]
+    + [WORLD.encode() + words for words in (b"met 0", b" met  0", b" 0\nlost", b" 0 LOST")],
+)
+def test_what_no_engine_says_does_not_reach_the_launcher(news: NewsSocket, junk: bytes) -> None:
+    news.other_end.send(junk)
     assert news.read() == b""
+    words = f"{WORLD} met 0 1".encode()
+    news.other_end.send(words)
+    assert news.read() == words
 
 
 def test_an_empty_message_is_not_the_end(news: NewsSocket) -> None:
@@ -159,17 +157,22 @@ def test_descriptors_that_come_along_are_not_kept(news: NewsSocket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "parsed"),
+    ("words", "parsed"),
     [
-        (b"2 lost", Accusation([2], is_lost=True)),
-        (b"0 2 lost", Accusation([0, 2], is_lost=True)),
-        (b"0 left\n", Accusation([0], is_lost=False)),
-        (b"met 0 1 2", Met([0, 1, 2])),
-        (b"met 1", Met([1])),
+        (b"2 lost", Accusation(WORLD, [2], is_lost=True)),
+        (b"0 2 lost", Accusation(WORLD, [0, 2], is_lost=True)),
+        (b"0 left\n", Accusation(WORLD, [0], is_lost=False)),
+        (b"met 0 1 2", Met(WORLD, [0, 1, 2])),
+        (b"met 1", Met(WORLD, [1])),
         *((junk, None) for junk in (b"", b" ", b"met", b"met 0", b"met 1 x", b"met 1 9", b"lost")),
         *((junk, None) for junk in (b"1 lost", b"3 lost", b"-1 lost", b"0 gone", b"0 lost 2")),
         *((junk, None) for junk in (b"\xff\0", "٢ lost".encode(), b"9" * 5000 + b" lost")),
     ],
 )
-def test_words_that_make_no_sense_are_no_news(message: bytes, parsed: object) -> None:
-    assert parse_news(message, speaker=1, size=3) == parsed
+def test_words_that_make_no_sense_are_no_news(words: bytes, parsed: object) -> None:
+    assert parse_news(WORLD.encode() + b" " + words, speaker=1, size=3) == parsed
+
+
+@pytest.mark.parametrize("junk", [b"", b" ", b"met 0 1 2", b"\xff met 0 1 2"])
+def test_words_without_a_world_are_no_news(junk: bytes) -> None:
+    assert parse_news(junk, speaker=1, size=3) is None

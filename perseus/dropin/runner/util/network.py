@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from perseus.run.free_port import listen_anywhere
+
 __all__ = [
     "filter_local_addresses",
     "find_port",
@@ -77,8 +79,7 @@ def filter_local_addresses(all_host_names: Sequence[str]) -> list[str]:
 def find_port(server_factory: Callable[[tuple[str, int]], Server]) -> tuple[Server, int]:
     """Returns a server that `server_factory((address, port))` has made, and its free port."""
     for _ in range(100):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind(("", 0))
+        with listen_anywhere("") as probe:
             port: int = probe.getsockname()[1]
         with contextlib.suppress(OSError):  # another process has taken it meanwhile
             return server_factory(("", port)), port

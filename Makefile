@@ -9,7 +9,7 @@ TESTS ?= "C++ tests" $(PYTHON_TESTS) MPI MXNet
 SECONDS ?= 10
 RUNS ?= 500
 SEED ?= 1
-BENCHMARKS ?= latency calls bandwidth step tuning negotiation training hosts
+BENCHMARKS ?= latency calls bandwidth step tuning negotiation training hosts c10d
 PY := $(VENV)/bin/python
 export CXX ?= c++
 # OFF compiles each source alone, ON eight at a time. UNITY and CMAKE_ARGS are remembered until they
@@ -132,6 +132,9 @@ tensorflow-versions: build ## test with the oldest and the newest TensorFlow
 
 horovod-tests: build env-test env-horovod-tests ## run Horovod's own tests on Perseus; HOROVOD=a clone of it takes those of 0.28.1
 	@$(PY) scripts/horovod_tests.py $(if $(HOROVOD),--source '$(HOROVOD)')
+
+torch-tests: build env-test env-torch-tests ## run PyTorch's own tests of torch.distributed on Perseus, beside Gloo; takes 15 minutes
+	@$(PY) scripts/torch_tests.py $(FLAGS)
 
 programs: build ## train with other projects' libraries over Perseus; PROGRAMS="lightning monai" takes these
 	@$(PY) scripts/programs.py $(PROGRAMS)

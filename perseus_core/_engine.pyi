@@ -71,7 +71,7 @@ def submit_allreduce(
     postscale: float = 1.0,
     priority: int = 0,
     codec: int = 0,
-    callback: Callable[[int, int, str], object] | None = None,
+    callback: Callable[[int, int, str], object] | LateCallback | None = None,
     device: int = 0,
     device_index: int = 0,
     stream: int = 0,
@@ -91,8 +91,9 @@ def submit(
     splits: Sequence[int] | None = None,
     priority: int = 0,
     codec: int = 0,
-    callback: Callable[[int, int, str], object] | None = None,
+    callback: Callable[[int, int, str], object] | LateCallback | None = None,
     place: _Place | None = None,
+    offered: Sequence[tuple[int, int]] | None = None,
 ) -> int:
     """Starts an operation; see perseus_core.engine.
 
@@ -100,8 +101,16 @@ def submit(
     released. `place` is that of all tensors; None is CPU memory. `callback(handle, status,
     message)` runs on the thread that is in dispatch_callbacks."""
 
+def await_offer(
+    process_set: int, operation: int, prefix: str, callback: Callable[[int, int, str], object]
+) -> int:
+    """Calls back when the other rank of the set has an operation ready; see perseus_core.engine."""
+
 def refuse(id: int, reason: str) -> None:
     """Tells the other ranks that this rank's call of a name failed before it was submitted."""
+
+def result_address(handle: int, index: int = 0) -> int:
+    """Returns where a complete operation has its result; 0 if the result has no bytes."""
 
 def sequence(handle: int) -> int:
     """Returns how many operations its set has agreed on, with this one: the same on all ranks."""
@@ -213,6 +222,11 @@ def dispatch_callbacks() -> None:
     """Runs callbacks of complete operations until close_callbacks."""
 
 def close_callbacks() -> None: ...
+
+class LateCallback:
+    """A callback for submit that is given later, or never; see perseus_core.engine."""
+
+    def set(self, callback: Callable[[int, int, str], object]) -> bool: ...
 
 # Observation and codecs
 def counters() -> list[tuple[str, int]]: ...

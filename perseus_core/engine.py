@@ -18,7 +18,7 @@ Start an operation:
       4096 bytes of UTF-8.
 
   submit(id, keep, tensors, *, reduce_op=1, root=0, prescale=1.0, postscale=1.0, splits=None,
-         priority=0, codec=0, callback=None, place=None) -> int
+         priority=0, codec=0, callback=None, place=None, offered=None) -> int
       Starts the operation on one tensor, or on several as one, and gives its handle.
         keep: an object that owns all memory that the operation reads and writes. The engine holds
           it until the operation is complete and its handle released.
@@ -27,8 +27,10 @@ Start an operation:
         priority: higher goes first. codec: from perseus_core.find_codec; 0 for the one in the
           settings.
         callback: called as callback(handle, status, message) on the thread that
-          perseus_core.callbacks.start starts; the message is empty on success.
+          perseus_core.callbacks.start starts; the message is empty on success. Or a LateCallback.
         place: where all the tensors are; None for CPU memory.
+        offered: for an allgather or an alltoall: the address and bytes of memory for each result.
+          It is used if the result has exactly that size; result_address tells.
 
   submit_allreduce(id, keep, input, output, shape, dtype, reduce_op, prescale=1.0, postscale=1.0,
                    priority=0, codec=0, callback=None, device=0, device_index=0, stream=0) -> int
@@ -37,6 +39,11 @@ Start an operation:
 
       Both raise ValueError for a wrong argument and for a name that is in flight already, and
       NotInitializedError before init. The other ranks have been told by then.
+
+  await_offer(process_set, operation, prefix, callback) -> int
+      Gives a handle, and calls back as submit does, once the other rank of a set of two has
+      submitted an operation that this rank has not: of this kind, and a name that begins with the
+      prefix. At most one such wait at a time.
 
 Follow an operation by its handle, which is never used again for another:
 
@@ -49,6 +56,8 @@ Follow an operation by its handle, which is never used again for another:
       handlers of signals; what these raise ends the wait.
   error(handle) -> Exception | None
       Returns the error of a complete operation; None if it succeeded.
+  result_address(handle, index=0) -> int
+      Returns where a complete operation has its result; 0 if the result has no bytes.
   Result(handle, index=0)
       Takes over the memory that the engine allocated for result `index` of a complete operation.
       ValueError if there is none, or it has been taken.
@@ -62,6 +71,11 @@ Follow an operation by its handle, which is never used again for another:
   release(handle) -> None
       Gives the handle back; every handle needs it once. An operation under way goes on.
 
+  LateCallback()
+      A callback for one operation, which wakes no thread as long as there is none.
+        set(callback) -> bool: has it called as above, once the operation is complete. False, and
+          never called, if it is complete already. ValueError if there is one.
+
 Memory:
 
   prefer_huge_pages(address: int, bytes: int) -> None
@@ -73,7 +87,9 @@ from typing import TypeAlias
 
 from perseus_core._engine import (
     NO_STREAM,
+    LateCallback,
     Result,
+    await_offer,
     drop_kept,
     error,
     kept,
@@ -81,6 +97,7 @@ from perseus_core._engine import (
     prefer_huge_pages,
     register,
     release,
+    result_address,
     submit,
     submit_allreduce,
     wait,
@@ -89,9 +106,11 @@ from perseus_core._engine import (
 
 __all__ = [
     "NO_STREAM",
+    "LateCallback",
     "Operand",
     "Place",
     "Result",
+    "await_offer",
     "drop_kept",
     "error",
     "kept",
@@ -99,6 +118,7 @@ __all__ = [
     "prefer_huge_pages",
     "register",
     "release",
+    "result_address",
     "submit",
     "submit_allreduce",
     "wait",

@@ -20,6 +20,7 @@ from perseus_core.errors import HorovodInternalError
 __all__ = [
     "ROUND",
     "all_have_joined",
+    "coming_unnamed",
     "full_name",
     "last_handles",
     "lock",
@@ -27,6 +28,7 @@ __all__ = [
     "next_unnamed",
     "restart",
     "restart_set",
+    "set_round",
     "times_restarted",
 ]
 
@@ -43,6 +45,17 @@ _counters: dict[tuple[str, int], int] = {}
 # How many objects without a name have been made, by kind and process set.
 _objects: dict[tuple[str, int], int] = {}
 _times_restarted = 0
+# Other numbers than ROUND, by prefix.
+_rounds: dict[str, int] = {}
+
+
+def set_round(prefix: str, count: int) -> None:
+    """Has unnamed operations of a prefix use so many names in turn, the same on all ranks.
+
+    With fewer names, ranks sooner know all of them, but fewer operations may be in flight at once
+    without waiting.
+    """
+    _rounds[prefix] = count
 
 
 def restart() -> None:
@@ -93,6 +106,13 @@ def next_object(kind: str, process_set: int) -> int:
     return count
 
 
+def coming_unnamed(prefix: str, process_set: int) -> str:
+    """Returns the name that the next unnamed call will have, and does not count one."""
+    with lock:
+        count = _counters.get((prefix, process_set), 0)
+        return f"{prefix}.noname.{count % _rounds.get(prefix, ROUND)}"
+
+
 def full_name(prefix: str, name: str | None, process_set: int) -> str:
     """Returns `<prefix>.<name>`, or the name of the next unnamed call if `name` is None.
 
@@ -106,17 +126,18 @@ def full_name(prefix: str, name: str | None, process_set: int) -> str:
 def next_unnamed(prefix: str, process_set: int) -> str:
     """Returns the name of the next unnamed call, and counts the call.
 
-    Waits if the operation that had this name last, ROUND calls ago, is still in flight.
+    Waits if the operation that had this name last, ROUND calls ago or as set_round says, is still
+    in flight.
     """
     key = prefix, process_set
     with lock:
         count = _counters.get(key, 0)
         _counters[key] = count + 1
-        text = f"{prefix}.noname.{count % ROUND}"
+        text = f"{prefix}.noname.{count % _rounds.get(prefix, ROUND)}"
         before = last_handles.pop((text, process_set), None)
     if before is not None and _engine.poll(before) == 0:
-        # More than ROUND unnamed operations are in flight. A failure is raised to the caller of
-        # that operation, not here.
+        # More unnamed operations are in flight than there are names. A failure is raised to the
+        # caller of that operation, not here.
         with contextlib.suppress(HorovodInternalError):
             _engine.wait(before)
     return text

@@ -71,6 +71,7 @@ FRAMEWORKS = {
             "test_core_module.py",
             "test_dropin.py",
             "test_horovod_signatures.py",
+            "test_torch_beside_gloo.py",
             "test_torch_import.py",
             "test_torchrun.py",
         ],

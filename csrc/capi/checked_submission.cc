@@ -63,8 +63,14 @@ class Checker {
     if (name_.kind == OperationKind::kAlltoall && submission_.tensor_count != 1) {
       return wrong("it takes one tensor, not " + std::to_string(submission_.tensor_count));
     }
+    if (submission_.offered != nullptr && !is_uneven(name_.kind)) {
+      return wrong("only an allgather or an alltoall takes offered memory; pass an output");
+    }
     for (int32_t t = 0; t < submission_.tensor_count; ++t) {
       PERSEUS_RETURN_IF_ERROR(take_tensor(submission_.tensors[t]));
+      if (submission_.offered == nullptr) continue;
+      operation_->tensors.back().offered = static_cast<std::byte*>(submission_.offered[t].data);
+      operation_->tensors.back().offered_bytes = submission_.offered[t].bytes;
     }
     return {};
   }
@@ -98,6 +104,10 @@ class Checker {
       const size_t element = size_of(description.dtype);
       const size_t bytes = static_cast<size_t>(description.elements()) * element;
       PERSEUS_RETURN_IF_ERROR(about(gpu.check_memory(tensor.input, bytes, element)));
+      if (tensor.offered != nullptr && tensor.offered_bytes > 0) {
+        PERSEUS_RETURN_IF_ERROR(
+            about(gpu.check_memory(tensor.offered, tensor.offered_bytes, element)));
+      }
       if (tensor.output == nullptr) continue;
       // A reduce-scatter returns only a part, whose size is not known here.
       const size_t least = name_.kind == OperationKind::kReduceScatter ? 1 : bytes;

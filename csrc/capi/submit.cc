@@ -5,6 +5,7 @@
 #include "capi/c_status.h"
 #include "capi/checked_submission.h"
 #include "capi/process.h"
+#include "engine/internal_operations.h"
 
 namespace perseus {
 namespace {
@@ -58,6 +59,15 @@ Result<OperationPtr> make_operation(const perseus_submission_t& submission,
   return make_operation(submission, *resolved.name, *resolved.ranks, resolved.engine);
 }
 
+// Small enough for std::function to store without allocating.
+OperationCallback calling(perseus_callback_t callback, void* user) {
+  return [callback, user](Operation& done) {
+    const KeptError kept;
+    callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
+             done.status.message().c_str());
+  };
+}
+
 }  // namespace
 
 Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t& submission,
@@ -78,13 +88,7 @@ Status submit(const std::shared_ptr<Engine>& engine, const perseus_submission_t&
   operation->holds_name = true;
   const perseus_handle_t added = process.handles.add(operation);
   if (submission.callback != nullptr) {
-    // Small enough for std::function to store without allocating.
-    operation->callback = [callback = submission.callback,
-                           user = submission.user](Operation& done) {
-      const KeptError kept;
-      callback(user, done.handle, static_cast<perseus_status_t>(done.status.code()),
-               done.status.message().c_str());
-    };
+    operation->callback = calling(submission.callback, submission.user);
     operation->is_bound = submission.callback_thread == PERSEUS_CALLBACK_IN_LIBRARY;
   }
   const Status status = resolved.engine.submit(operation);
@@ -101,6 +105,19 @@ Status refuse(const std::shared_ptr<Engine>& engine, int32_t id, const std::stri
   if (!found.is_ok()) return found.status();
   const ResolvedName& resolved = found.value();
   return refuse(resolved, id, title(resolved.name->key) + ": " + reason);
+}
+
+Status await_offer(const std::shared_ptr<Engine>& engine, int32_t set, OperationKind kind,
+                   std::string_view prefix, perseus_callback_t callback, void* user,
+                   perseus_handle_t* handle) {
+  if (engine == nullptr) return not_initialized();
+  Process& process = Process::instance();
+  const OperationPtr operation = InternalOperations::await_offer(set, kind, prefix);
+  if (callback != nullptr) operation->callback = calling(callback, user);
+  *handle = process.handles.add(operation);
+  const Status status = engine->submit(operation);
+  if (!status.is_ok()) process.handles.remove(*handle);
+  return status;
 }
 
 }  // namespace perseus

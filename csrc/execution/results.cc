@@ -5,6 +5,15 @@
 #include "base/large_memory.h"
 
 namespace perseus {
+namespace {
+
+bool takes_offer(OperationTensor& tensor, uint64_t bytes) {
+  if (tensor.offered == nullptr || tensor.offered_bytes != bytes) return false;
+  tensor.output = tensor.offered;
+  return true;
+}
+
+}  // namespace
 
 Status allocate_outputs(Operation& operation, int set_size, int set_index) {
   const Description& description = operation.description;
@@ -28,7 +37,7 @@ Status allocate_outputs(Operation& operation, int set_size, int set_index) {
 }
 
 Status allocate_output(OperationTensor& tensor, uint64_t bytes) {
-  if (bytes == 0) return {};
+  if (bytes == 0 || takes_offer(tensor, bytes)) return {};
   tensor.allocated.reset(allocate_large(bytes));
   tensor.output = tensor.allocated.get();
   if (tensor.output == nullptr) {
@@ -38,7 +47,7 @@ Status allocate_output(OperationTensor& tensor, uint64_t bytes) {
 }
 
 Status allocate_output(OperationTensor& tensor, uint64_t bytes, Gpu& gpu) {
-  if (bytes == 0) return {};
+  if (bytes == 0 || takes_offer(tensor, bytes)) return {};
   const auto allocated = gpu.allocate(bytes);
   PERSEUS_RETURN_IF_ERROR(allocated.status());
   tensor.output = allocated.value();

@@ -12,6 +12,7 @@ namespace perseus {
 // memory the caller left to the library. Returns kOutOfMemory if there is no memory.
 Status allocate_outputs(Operation& operation, int set_size, int set_index);
 // Allocates the result of one tensor. On a GPU: call in the GPU's context.
+// Takes the memory that the caller has offered, if it has this size, or else allocates some.
 Status allocate_output(OperationTensor& tensor, uint64_t bytes);
 Status allocate_output(OperationTensor& tensor, uint64_t bytes, Gpu& gpu);
 

@@ -42,6 +42,7 @@ std::string_view to_string(OperationKind kind) {
     case OperationKind::kJoin: return "join";
     case OperationKind::kAddProcessSet: return "add_process_set";
     case OperationKind::kRemoveProcessSet: return "remove_process_set";
+    case OperationKind::kAwaitOffer: return "await_offer";
   }
   return "unknown";
 }

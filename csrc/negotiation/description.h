@@ -24,6 +24,7 @@ enum class OperationKind : uint8_t {
   kJoin = 6,
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,
+  kAwaitOffer = 9,  // on this rank alone; see perseus_await_offer
 };
 
 std::string_view to_string(OperationKind kind);

@@ -97,6 +97,36 @@ void dispatch_callbacks() {
 
 }  // namespace
 
+// The mutex is held only briefly, and never by a thread that waits for the GIL.
+struct LateCallback::Slot {
+  std::mutex mutex;
+  bool is_complete = false;
+  PyObject* callback = nullptr;  // owned, until the operation is complete
+};
+
+LateCallback::LateCallback() : slot_(std::make_shared<Slot>()) {}
+
+void LateCallback::operation_ended(void* user, perseus_handle_t handle, perseus_status_t status,
+                                   const char* message) {
+  const std::shared_ptr<Slot> slot = *static_cast<std::shared_ptr<Slot>*>(user);
+  drop_user(user);
+  PyObject* callback = nullptr;
+  {
+    std::lock_guard lock(slot->mutex);
+    slot->is_complete = true;
+    callback = std::exchange(slot->callback, nullptr);
+  }
+  if (callback != nullptr) queue_completion(callback, handle, status, message);
+}
+
+bool LateCallback::set(const py::object& callback) {
+  std::lock_guard lock(slot_->mutex);
+  if (slot_->is_complete) return false;
+  if (slot_->callback != nullptr) throw py::value_error("the operation has a callback already");
+  slot_->callback = callback.inc_ref().ptr();
+  return true;
+}
+
 void queue_completion(void* user, perseus_handle_t handle, perseus_status_t status,
                       const char* message) {
   queue().push({static_cast<PyObject*>(user), handle, status, message});
@@ -105,6 +135,9 @@ void queue_completion(void* user, perseus_handle_t handle, perseus_status_t stat
 void bind_callbacks(py::module_& module) {
   module.def("dispatch_callbacks", &dispatch_callbacks);
   module.def("close_callbacks", [] { queue().close(); });
+  py::class_<LateCallback>(module, "LateCallback")
+      .def(py::init<>())
+      .def("set", &LateCallback::set, py::arg("callback"));
 }
 
 }  // namespace perseus::python

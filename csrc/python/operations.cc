@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "perseus/perseus.h"
@@ -33,12 +34,16 @@ int32_t append_shape(const py::tuple& shape, std::vector<int64_t>& extents) {
 // The place of a submission's tensors: device, device_index and stream, as in perseus.h.
 using Place = std::tuple<perseus_device_t, int32_t, uintptr_t>;
 
+// The caller's memory for a result: address and bytes.
+using Offer = std::pair<uintptr_t, size_t>;
+
 // Each of `tensors`: (input address, output address or 0, shape, dtype).
 perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py::tuple>& tensors,
                         perseus_reduce_op_t reduce_op, int32_t root, double prescale,
                         double postscale, const std::optional<std::vector<int64_t>>& splits,
                         int32_t priority, int32_t codec, const py::object& callback,
-                        const std::optional<Place>& place) {
+                        const std::optional<Place>& place,
+                        const std::optional<std::vector<Offer>>& offered) {
   std::vector<int64_t> extents;
   std::vector<perseus_tensor_t> described(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -68,6 +73,14 @@ perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py
   }
   submission.priority = priority;
   submission.codec = codec;
+  std::vector<perseus_memory_t> offers;
+  if (offered) {
+    if (offered->size() != tensors.size()) throw py::value_error("one offer for each tensor");
+    for (const auto& [address, bytes] : *offered) {
+      offers.push_back({reinterpret_cast<void*>(address), bytes});
+    }
+    submission.offered = offers.data();
+  }
   if (place) {
     uintptr_t stream = 0;
     std::tie(submission.device, submission.device_index, stream) = *place;
@@ -76,24 +89,32 @@ perseus_handle_t submit(int32_t id, const py::object& keep, const std::vector<py
   return send(submission, keep, callback);
 }
 
-perseus_result_t result_of(perseus_handle_t handle) {
+perseus_result_t result_of(perseus_handle_t handle, int32_t index = 0) {
   perseus_result_t result{};
   result.struct_size = sizeof result;
-  check(perseus_result(handle, 0, &result));
+  check(perseus_result(handle, index, &result));
   return result;
 }
 
 }  // namespace
 
 perseus_handle_t send(perseus_submission_t& submission, py::handle keep, py::handle callback) {
-  if (!callback.is_none()) {
+  const bool is_late = py::isinstance<LateCallback>(callback);
+  if (is_late) {
+    submission.callback = LateCallback::operation_ended;
+    submission.user = callback.cast<const LateCallback&>().user();
+  } else if (!callback.is_none()) {
     submission.callback = queue_completion;
     submission.user = callback.inc_ref().ptr();
-    submission.callback_thread = PERSEUS_CALLBACK_IN_WAIT;  // it waits for nothing
   }
+  submission.callback_thread = PERSEUS_CALLBACK_IN_WAIT;  // they wait for nothing
   perseus_handle_t handle = 0;
   const perseus_status_t status = perseus_submit(&submission, &handle);
-  if (status != PERSEUS_OK && !callback.is_none()) callback.dec_ref();
+  if (status != PERSEUS_OK && is_late) {
+    LateCallback::drop_user(submission.user);
+  } else if (status != PERSEUS_OK && !callback.is_none()) {
+    callback.dec_ref();
+  }
   check(status);
   KeptObjects::instance().keep(handle, keep);
   return handle;
@@ -104,14 +125,32 @@ void bind_operations(py::module_& module) {
              py::arg("reduce_op") = perseus_reduce_op_t{PERSEUS_SUM}, py::arg("root") = 0,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("splits") = py::none(),
              py::arg("priority") = 0, py::arg("codec") = 0, py::arg("callback") = py::none(),
-             py::arg("place") = py::none());
+             py::arg("place") = py::none(), py::arg("offered") = py::none());
   module.def(
       "refuse",
       [](int32_t id, const std::string& reason) { check(perseus_refuse(id, reason.c_str())); },
       py::arg("id"), py::arg("reason"));
   module.def(
+      "await_offer",
+      [](perseus_process_set_t set, perseus_operation_t operation, const std::string& prefix,
+         const py::object& callback) {
+        perseus_handle_t handle = 0;
+        const perseus_status_t status = perseus_await_offer(
+            set, operation, prefix.c_str(), queue_completion, callback.inc_ref().ptr(), &handle);
+        if (status != PERSEUS_OK) callback.dec_ref();
+        check(status);
+        return handle;
+      },
+      py::arg("process_set"), py::arg("operation"), py::arg("prefix"), py::arg("callback"));
+  module.def(
       "last_rank", [](perseus_handle_t handle) { return result_of(handle).last_rank; },
       py::arg("handle"));
+  module.def(
+      "result_address",
+      [](perseus_handle_t handle, int32_t index) {
+        return reinterpret_cast<uintptr_t>(result_of(handle, index).data);
+      },
+      py::arg("handle"), py::arg("index") = 0);
   module.def(
       "sequence", [](perseus_handle_t handle) { return result_of(handle).sequence; },
       py::arg("handle"));

@@ -8,7 +8,7 @@
 namespace perseus::python {
 
 // Submits an operation; raises if it is refused. `keep` lives until the handle is released.
-// `callback` is a Python callable or None.
+// `callback` is a Python callable, a LateCallback or None.
 perseus_handle_t send(perseus_submission_t& submission, pybind11::handle keep,
                       pybind11::handle callback);
 

@@ -39,6 +39,9 @@ struct OperationTensor {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // the caller's, or allocated's
   OwnedMemory allocated;
+  // The caller's memory for a result whose size becomes known later; becomes the output if it fits.
+  std::byte* offered = nullptr;
+  uint64_t offered_bytes = 0;
   Shape result_shape;
 };
 

@@ -23,8 +23,8 @@ and tag are received in the order in which they were sent.
 from __future__ import annotations
 
 import collections
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -35,14 +35,17 @@ from torch._C._distributed_c10d import Work
 import perseus_core
 from perseus.torch import c10d_overloads as forms
 from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, c10d_world
+from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
 from perseus.torch.c10d_bytes import bytes_of, check_types, deal, movable
+from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
+from perseus.torch.c10d_memory import ResultPlace, joined
 from perseus.torch.c10d_overloads import also_as
 from perseus.torch.c10d_reductions import reduction_of
 from perseus.torch.c10d_work import SubmitArguments, start, submit_arguments
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
-from perseus_core import OperationKind, opened_sets, refusals
+from perseus_core import OperationKind, names, opened_sets
 
 __all__ = ["NAME", "PerseusProcessGroup", "register"]
 
@@ -50,12 +53,17 @@ NAME = "perseus"
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
 
+# Ranks agree by one bit on a collective whose name they know with the same shape. So there are few
+# names, and a number of them that many steps' numbers of collectives divide.
+_NAMES = 120
 # A work whose result has at most this many elements is kept alive for longer.
 _SMALL = 4096
 
 
 def register() -> None:
     """Registers the backend with torch.distributed."""
+    for kind in OperationKind:
+        names.set_round(_prefix(kind), _NAMES)
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
@@ -80,7 +88,9 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self._owns_engine = owns_engine
         self._set = process_set
         self._ranks = ranks  # of the world
+        self._store = store
         self._pairs = c10d_sets.Pairs(process_set, ranks, store)
+        self._any_source = AnySource(rank, size, functools.partial(self._pairs.set_of, rank))
         self._timeout = timeout
         # DDP holds some works in C++ only, such as that of a counter until backward ends. Then the
         # Python object would be freed, and the work could not wait without it.
@@ -105,6 +115,13 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     def getGroupDesc(self) -> str:
         return self._group_desc
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
 
     # Tells PyTorch that it must not start a batch of messages as one.
     supports_coalescing = False
@@ -181,8 +198,8 @@ class PerseusProcessGroup(dist.ProcessGroup):
     @also_as(forms.BROADCAST)
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
-        root = self._ranks[opts.rootRank]
         with self._refusing(OperationKind.BROADCAST):
+            root = self._world_rank(opts.rootRank)
             buffer = row_major(tensor)
             data = movable(buffer)
             call = submit_arguments([(data, data)], root=root)
@@ -221,7 +238,12 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
         parts = list(outputs[0]) if self.rank() == opts.rootRank else []
-        return self._gather([input], lambda: [parts], parts)
+
+        def pieces() -> list[torch.Tensor]:
+            nothing = input.new_empty(0)
+            return [input if rank == opts.rootRank else nothing for rank in range(self.size())]
+
+        return self._exchange(pieces, parts, lambda: dict(enumerate(parts)))
 
     @also_as(forms.SCATTER)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
@@ -270,11 +292,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
         return self._message(tensors, source, self.rank(), tag)
 
+    @eager
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
-        raise RuntimeError(
-            "the backend perseus cannot receive from an unspecified rank, because the two ranks of "
-            "a message agree on it; pass src"
-        )
+        def find(limit: timedelta) -> tuple[int, Work]:
+            return self._any_source.receive(
+                tag, limit, lambda source: self.recv(tensors, source, tag)
+            )
+
+        return AnySourceWork(find, list(tensors), self._timeout)
 
     # ---- Other names for some of them, from PyTorch 2.13 on.
 
@@ -356,18 +381,27 @@ class PerseusProcessGroup(dist.ProcessGroup):
         parts_of: Callable[[], list[list[torch.Tensor]]],
         result: list[torch.Tensor],
     ) -> Work:
-        """parts_of()[i] has the outputs for each rank's input i, or is empty."""
+        """parts_of()[i] has the outputs for each rank's input i."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
             sources = [bytes_of(input) for input in inputs]
             parts = parts_of()
             for input, targets in zip(inputs, parts, strict=True):
+                if len(targets) != self.size():
+                    raise ValueError(
+                        f"there are {len(targets)} outputs; there must be one for each of the "
+                        f"{self.size()} ranks"
+                    )
                 check_types([input], targets)
-            submissions = [submit_arguments([(source, None)]) for source in sources]
+            places = [ResultPlace(targets) for targets in parts]
+            submissions = [
+                submit_arguments([(source, None)], offered=place.offer())
+                for source, place in zip(sources, places, strict=True)
+            ]
 
         def finish(handles: list[int]) -> None:
             sources.clear()
-            for handle, targets in zip(handles, parts, strict=True):
-                if targets:
+            for handle, place, targets in zip(handles, places, parts, strict=True):
+                if not place.has_result(handle):
                     deal(take_result(handle), targets)
 
         return self._start(OperationKind.ALLGATHER, submissions, finish, result)
@@ -381,13 +415,20 @@ class PerseusProcessGroup(dist.ProcessGroup):
         """Sends inputs_of()[i] to rank i, and writes what rank i sends here to outputs_of()[i]."""
         with self._refusing(OperationKind.ALLTOALL):
             inputs, outputs = inputs_of(), outputs_of()
-            check_types(inputs, list(outputs.values()))
+            targets = [outputs[rank] for rank in sorted(outputs)]
+            check_types(inputs, targets)
             pieces = [bytes_of(input) for input in inputs]
-            source = torch.cat(pieces)
-            call = submit_arguments([(source, None)], splits=[piece.numel() for piece in pieces])
+            source = joined(pieces)
+            place = ResultPlace(targets, apart_from=source)
+            call = submit_arguments(
+                [(source, None)],
+                splits=[piece.numel() for piece in pieces],
+                offered=place.offer(),
+            )
 
         def finish(handles: list[int], _: torch.Tensor = source) -> None:
-            deal(take_result(handles[0]), [outputs[rank] for rank in sorted(outputs)])
+            if targets and not place.has_result(handles[0]):
+                deal(take_result(handles[0]), targets)
 
         return self._start(OperationKind.ALLTOALL, [call], finish, result)
 
@@ -395,32 +436,35 @@ class PerseusProcessGroup(dist.ProcessGroup):
         """Broadcasts the bytes of a message from its sender."""
         (tensor,) = tensors
         if source == destination:
-            raise ValueError(f"rank {source} cannot send to itself")
+            raise InvalidArgumentError(f"rank {source} cannot send to itself")
+        root = self._world_rank(source)
+        self._world_rank(destination)
         process_set = self._pairs.set_of(source, destination)
-        prefix = f"c10d.message.{source}.{tag}"
-        try:
+        prefix = message_prefix(source, tag)
+        with Refusing(OperationKind.BROADCAST, prefix, 1, process_set):
             buffer = bytes_of(tensor)
-            call = submit_arguments([(buffer, buffer)], root=self._ranks[source])
-        except Exception as error:
-            refusals.refuse_unnamed(OperationKind.BROADCAST, prefix, 1, process_set, error)
-            raise
+            call = submit_arguments([(buffer, buffer)], root=root)
 
         def finish(_: list[int]) -> None:
             if self.rank() == destination:
                 deal(buffer, [tensor])
 
-        return start(
+        work = start(
             OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
         )
+        work.source = source
+        return work
 
-    @contextlib.contextmanager
-    def _refusing(self, kind: OperationKind, count: int = 1) -> Iterator[None]:
+    def _world_rank(self, rank: int) -> int:
+        if not 0 <= rank < len(self._ranks):
+            raise InvalidArgumentError(
+                f"the rank is {rank}; it must be one of the group's {len(self._ranks)}"
+            )
+        return self._ranks[rank]
+
+    def _refusing(self, kind: OperationKind, count: int = 1) -> Refusing:
         """Wraps the preparation of `count` operations: an error makes all fail, on all ranks."""
-        try:
-            yield
-        except Exception as error:
-            refusals.refuse_unnamed(kind, _prefix(kind), count, self._set, error)
-            raise
+        return Refusing(kind, _prefix(kind), count, self._set)
 
     def _start(
         self,
@@ -431,13 +475,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         work = start(kind, _prefix(kind), self._set, submissions, finish, result, self._timeout)
         self._last_works.append(work)
-        if sum(tensor.numel() for tensor in result) <= _SMALL:
+        few = sum([tensor.numel() for tensor in result]) if len(result) != 1 else result[0].numel()
+        if few <= _SMALL:
             self._last_small_works.append(work)
         return work
 
 
-def _prefix(kind: OperationKind) -> str:
-    return f"c10d.{kind.name.lower()}"
+_PREFIXES = {kind: f"c10d.{kind.name.lower()}" for kind in OperationKind}
+_prefix = _PREFIXES.__getitem__
 
 
 def _create(options: Any, _: Any) -> PerseusProcessGroup:

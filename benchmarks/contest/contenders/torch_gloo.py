@@ -52,6 +52,14 @@ class Contender:
         dist.reduce_scatter_tensor(output, tensor)
         return output
 
+    def pass_round(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sends a tensor to the next rank, and returns the one that the previous has sent."""
+        received = self._output("round", tensor.numel())
+        work = dist.isend(tensor, (self.rank + 1) % self.size)
+        dist.recv(received, (self.rank - 1) % self.size)
+        work.wait()
+        return received
+
     def allreduce_async(self, tensor: torch.Tensor, name: str, priority: int = 0) -> Any:
         return dist.all_reduce(tensor, async_op=True)
 

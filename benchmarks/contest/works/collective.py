@@ -61,6 +61,19 @@ def reducescatter(contender: Any, *, iterations: int, elements: int) -> list[flo
     return _timed(lambda: contender.reducescatter(buffer), iterations)
 
 
+def sendrecv(contender: Any, *, iterations: int, elements: int) -> list[float]:
+    """Each rank sends `elements` to the next one, all at once."""
+    buffer = contender.tensor(elements)
+    contender.fill(buffer, contender.rank + 1)
+    previous = (contender.rank - 1) % contender.size
+    require(contender.pass_round(buffer), elements, previous + 1)
+    return _timed(lambda: contender.pass_round(buffer), iterations)
+
+
+def barrier(contender: Any, *, iterations: int) -> list[float]:
+    return _timed(contender.barrier, iterations)
+
+
 def idle(contender: Any, *, iterations: int, pause: float = 1.0) -> list[float]:
     """Microseconds of CPU time of all threads in each second; `pause` is the length in seconds."""
     contender.barrier()

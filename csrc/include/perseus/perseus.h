@@ -264,12 +264,19 @@ PERSEUS_API perseus_status_t perseus_register(perseus_process_set_t set,
 typedef struct {
   const void* input;
   /** Where the result goes; may equal input. NULL: the library allocates it (see perseus_result).
-   * Must be NULL for ALLGATHER and ALLTOALL, whose result's size is not known in advance. */
+   * Must be NULL for ALLGATHER and ALLTOALL, whose result's size is not known in advance; see
+   * perseus_submission_t.offered. */
   void* output;
   const int64_t* shape;
   int32_t rank; /**< number of dimensions; 0 is a scalar */
   perseus_dtype_t dtype;
 } perseus_tensor_t;
+
+/** Memory of the caller. */
+typedef struct {
+  void* data;
+  size_t bytes;
+} perseus_memory_t;
 
 /** Runs once, when the operation is complete. This may be a moment after perseus_wait has returned,
  * so what `user` points to must live until then. Callbacks run one at a time; see
@@ -325,6 +332,11 @@ typedef struct {
    * sees the results. */
   void* stream;
   perseus_callback_thread_t callback_thread;
+  /** ALLGATHER, ALLTOALL: for each tensor, memory for its result, on the same device; NULL if there
+   * is none. It is used if the result turns out to have exactly that size. Otherwise the library
+   * allocates the result as usual, and leaves this memory alone: the `data` of perseus_result
+   * tells. Inputs lie elsewhere, but that of an allgather may be at its place in the result. */
+  const perseus_memory_t* offered;
 } perseus_submission_t;
 
 /** Hands an operation over to the library and returns at once. After success, the caller must pass
@@ -338,6 +350,16 @@ typedef struct {
  * struct_size is missing, if the id is unknown, or if the name is in flight. */
 PERSEUS_API perseus_status_t perseus_submit(const perseus_submission_t* submission,
                                             perseus_handle_t* handle);
+/** Begins to wait until the other rank of a set of two ranks has submitted an operation, of this
+ * kind and a name that begins with `prefix`, that this rank has not submitted. *handle is then
+ * complete, with no result; as any handle, it must be released in the end. So a rank can learn
+ * which of several others wants to send something, before it receives. A callback, which may be
+ * NULL, runs as with PERSEUS_CALLBACK_IN_WAIT. There may be one wait at a time for a set, a kind
+ * and a prefix. */
+PERSEUS_API perseus_status_t perseus_await_offer(perseus_process_set_t set,
+                                                 perseus_operation_t operation, const char* prefix,
+                                                 perseus_callback_t callback, void* user,
+                                                 perseus_handle_t* handle);
 /** Tells the other ranks of a call that the caller's own checks of its arguments have refused. It
  * counts as a call of this name that perseus_submit has refused. The other ranks' error quotes the
  * operation's title and `reason`, a sentence; the two together are cut to 1024 bytes. While the

@@ -249,7 +249,9 @@ def test_a_wait_that_times_out_says_what_for() -> None:
     tensor = torch.ones(2)
     if rank() == 0:
         work = dist.all_reduce(tensor, async_op=True)
-        with pytest.raises(RuntimeError, match=r"^c10d\.allreduce is not complete after 0:00:00"):
+        with pytest.raises(
+            RuntimeError, match=r"^c10d\.allreduce is not complete after the timeout of 0:00:00"
+        ):
             work.wait(timedelta(milliseconds=50))
         core.barrier()
         work.wait()

@@ -217,10 +217,6 @@ def both_go_on() -> None:
 
 
 def test_what_cannot_be_done_says_so() -> None:
-    with pytest.raises(RuntimeError, match=r"cannot receive from an unspecified rank.*pass src"):
-        dist.recv(torch.zeros(1))
-    with pytest.raises(RuntimeError, match="cannot receive from an unspecified rank"):
-        dist.irecv(torch.zeros(1))
     with pytest.raises(ValueError, match=r"cannot send to itself|Invalid destination rank"):
         dist.isend(torch.zeros(1), rank())
     dist.barrier()

@@ -112,7 +112,7 @@ def test_the_time_out_can_be_changed(how: str) -> None:
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), own)
     if rank() == 0:
         work = dist.all_reduce(torch.ones(2), group=own, async_op=True)
-        with pytest.raises(RuntimeError, match=r"is not complete after 0:00:00\.3"):
+        with pytest.raises(RuntimeError, match=r"is not complete after the timeout of 0:00:00\.3"):
             work.wait()
         dist.distributed_c10d._set_pg_timeout(timedelta(minutes=5), own)
         core.barrier()

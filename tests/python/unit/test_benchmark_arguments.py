@@ -67,6 +67,8 @@ def test_a_setting_has_a_known_name_and_a_number_of_its_type(arguments: ModuleTy
         ),
         ("hosts --shapes 1x2", "argument --shapes: at least 2"),
         ("hosts --shapes 2x1 2x1", "argument --shapes: 2x1 is given twice"),
+        ("c10d --hosts 1", "argument --hosts: at least 2, or 0 for none"),
+        ("c10d --works reduce", "argument --works: invalid choice: 'reduce'"),
         ("negotiation --ranks 1", "argument --ranks: at least 2"),
         ("negotiation --simulated 1", "argument --simulated: at least 2"),
         ("negotiation --model foo=3", "argument --model: 'foo' is none of ranks_per_host, "),

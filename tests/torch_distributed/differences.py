@@ -23,7 +23,6 @@ _TYPES = ("int16", "uint16", "uint32", "uint64", "float8_e4m3fn")
 POSSIBLE = {f"*: *{name}*": "Gloo lacks the type" for name in _TYPES}
 
 
-
 def may_differ(name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*REASONS, *POSSIBLE))
 

@@ -42,6 +42,8 @@ def _class(name: str) -> type:
 def stand_in_for_mxnet() -> None:
     _module(
         "mxnet",
+        MXNetError=type("MXNetError", (RuntimeError,), {}),
+        error=_module("mxnet.error", register=lambda word, kind: kind),
         gluon=_module("mxnet.gluon", Parameter=_class("Parameter"), Trainer=_class("Trainer")),
         kvstore=_module("mxnet.kvstore", KVStoreBase=KVStoreBase),
         optimizer=_module("mxnet.optimizer", Optimizer=_class("Optimizer")),

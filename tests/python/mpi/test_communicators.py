@@ -175,6 +175,8 @@ def test_process_sets_of_communicators_that_cannot_be() -> None:
         hvd.init(process_sets=[of_all])
     with pytest.raises(ValueError, match="exists already"):
         hvd.init(comm=WORLD, process_sets=[of_all])
+    assert hvd.is_initialized()  # as in Horovod
+    hvd.shutdown()
     if len(ALL) > 1:
         backwards = hvd.ProcessSet(WORLD.Split(0, -ME))
         with pytest.raises(ValueError, match="in ascending order"):

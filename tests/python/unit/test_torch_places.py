@@ -46,7 +46,7 @@ def test_cpu_tensors_need_no_place():
         (two.data_ptr(), two.data_ptr(), (2,), DataType.FLOAT32),
     ]
     assert place is None
-    assert tensors.in_memory(one, one) == (
+    assert tensors.in_memory(one, one, DataType.FLOAT32) == (
         (one.data_ptr(), one.data_ptr(), (1,), DataType.FLOAT32),
         (),
     )
@@ -57,7 +57,7 @@ def test_a_cuda_tensors_place_is_its_device_and_the_current_stream(cuda: None):
     assert operands == [(0x3000, 0, (4,), DataType.FLOAT32)] * 2
     assert place == (1, 1, STREAMS[1])
     # The last arguments of submit_allreduce: no codec, no callback, the place.
-    _, after_priority = tensors.in_memory(Believed(0), Believed(0))
+    _, after_priority = tensors.in_memory(Believed(0), Believed(0), DataType.FLOAT32)
     assert after_priority == (0, None, 1, 0, STREAMS[0])
 
 

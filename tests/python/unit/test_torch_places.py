@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 torch = pytest.importorskip("torch")
-from perseus.torch import c10d_work  # noqa: E402
+from perseus.torch import c10d_operations  # noqa: E402
 from perseus.torch.horovod import tensors  # noqa: E402
 from perseus.torch.horovod.buckets import _is_elsewhere  # noqa: E402
 from perseus_core import DataType  # noqa: E402
@@ -104,9 +104,7 @@ def test_results_that_are_copied_on_a_stream_of_their_own_are_waited_for(
 
     monkeypatch.setattr(torch.cuda, "Stream", stream)
     monkeypatch.setattr(torch.cuda, "stream", within)
-    monkeypatch.setattr(c10d_work, "_copy_streams", {})
-    with c10d_work._finishing([Believed(0)]):
+    monkeypatch.setattr(c10d_operations._copy_streams, "by_device", {}, raising=False)
+    with c10d_operations._finishing(torch.device("cuda", 0)):
         said.append("copied")
     assert said == ["in the stream", "copied", "out of the stream", "synchronized"]
-    with c10d_work._finishing([torch.ones(1)]):
-        assert len(said) == 4

@@ -96,7 +96,7 @@ class Way {
     FileDescriptor file = open_at(folder_.get(), name, kToWrite | O_NOFOLLOW);
     if (file) return checked(std::move(file));
     if (errno == ENOENT) {
-      // What nobody has made before needs no check.
+      // A file that nobody has made before needs no check.
       file = open_at(folder_.get(), name, kToWrite | O_CREAT | O_EXCL);
       if (file) return Result<FileDescriptor>(std::move(file));
       if (errno == EEXIST && ++changes_ < kMostLinks) {

@@ -29,8 +29,8 @@ class WorldKey {
   // uses apart; it is short and holds no zero byte. Compare tags by equal_in_constant_time.
   MessageTag tag(std::string_view purpose, std::initializer_list<std::string_view> fields) const;
 
-  // What the world's engines call it to their launcher, in hexadecimal. Other processes of the job
-  // do not know it, so it shows which words are an engine's.
+  // The world's engines call it so to their launcher; in hexadecimal. Other processes of the job do
+  // not know the name, so it shows which words are an engine's.
   std::string name() const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace perseus {
 
-// What /proc says about this process and those that it descends from. One thread at a time.
+// Reads in /proc about this process and those that it descends from. One thread at a time.
 class Ancestry {
  public:
   // Returns how many generations ago the variable got this value: 0 if this process has set it

@@ -47,14 +47,14 @@ struct LaunchEnvironment {
   std::shared_ptr<const LaunchEnvironment> without_mpi;
 };
 
-// What a call of init asks for.
+// The world that a call of init asks for.
 struct WorldRequest {
   // The launched ranks that form the world; empty: all.
   std::vector<int> ranks;
   // Counts the calls of this process that go by the environment, so that every rank's n-th call
   // meets the other ranks' n-th.
   int generation = 0;
-  // What the program says in place of the environment.
+  // The program's own numbers, which count before the environment's.
   std::optional<LaunchEnvironment> told;
 };
 

@@ -8,7 +8,7 @@
 namespace perseus {
 namespace {
 
-// What a launcher sets in each process that it starts.
+// The variables that a launcher sets in each process that it starts.
 struct Row {
   Launcher launcher;
   const char* name;

@@ -14,7 +14,7 @@ namespace perseus {
 // In the order in which they count where several say the same.
 enum class Launcher { kPerseusrun, kOpenMpi, kMvapich, kPmi, kPals, kPmix, kTorchrun, kSrun };
 
-// What a launcher's variables say.
+// A launcher, and the numbers in its variables.
 struct Claim {
   Launcher launcher{};
   const char* name = "";  // of the launcher

@@ -29,10 +29,10 @@ std::vector<LocalSocketName> find_fresh_socket_names(const std::string& name);
 struct LocalPeer {
   pid_t process = 0;  // 0: unknown
   uid_t user = 0;
-  // Whether it is known to be a process of this user.
+  // Returns true if it is known to be a process of this user.
   bool is_ours() const;
-  // Whether it is known to be one of another user who is not root. In a user namespace, those who
-  // have no number there cannot be told apart.
+  // Returns true if it is known to be one of another user who is not root. In a user namespace,
+  // those who have no number there cannot be told apart.
   bool is_anothers() const;
   std::string to_string() const;  // "process 4711 of user 1001 (guest)"
 };

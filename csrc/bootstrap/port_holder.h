@@ -10,8 +10,8 @@ namespace perseus {
 // which, as of other users' processes; empty if nobody listens there.
 std::string holder_of_port(uint16_t port);
 
-// What is in the way where no port is free: "user 1001 (guest) listens at 28000 of the 28232 ports
-// that the system assigns"; empty if nobody listens at any.
+// Says what is in the way where no port is free: "user 1001 (guest) listens at 28000 of the 28232
+// ports that the system assigns"; empty if nobody listens at any.
 std::string holder_of_assigned_ports();
 
 }  // namespace perseus

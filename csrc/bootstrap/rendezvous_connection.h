@@ -19,7 +19,7 @@ namespace perseus::rendezvous {
 
 class Connection;
 
-// What a connection needs of its server.
+// The parts of the server that a connection uses.
 struct Server {
   EventLoop& loop;
   WorldTable& worlds;

@@ -18,7 +18,7 @@ namespace perseus {
 struct Settings;
 class Bootstrap;
 
-// What the ranks know once they have met.
+// The ranks know this of each other once they have met.
 struct Met {
   Topology topology;
   PeerRoutes routes;

@@ -76,7 +76,7 @@ def _open_here(path: Path, folder: int, name: str, access: int, *, creates: bool
     except FileNotFoundError:
         if not creates:
             raise
-        # What nobody has made before needs no check.
+        # A file that nobody has made before needs no check.
         return os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ENXIO:

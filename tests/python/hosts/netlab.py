@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +64,42 @@ class Hosts:
         program = self.folder / "program.py"
         program.write_text(script)
         return self.run(places, sys.executable, str(program), **options)  # type: ignore[arg-type]
+
+    def ranks_without_launcher(
+        self,
+        places: Sequence[int],
+        script: str,
+        arguments_of: Callable[[int], Sequence[str]] = lambda rank: (),
+        variables_of: Callable[[int], Mapping[str, str]] = lambda rank: {},
+        timeout: float = 60,
+    ) -> list[str]:
+        """Runs a rank on each of these hosts, with arguments and variables of its own.
+
+        Returns what each printed. All must end well, and none outlives the call.
+        """
+        program = self.folder / "program.py"
+        program.write_text(script)
+        python = [sys.executable, str(program)]
+        ranks = [
+            subprocess.Popen(
+                [str(NETLAB), "at", str(host), *python, *arguments_of(rank)],
+                env={**os.environ, **variables_of(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            for rank, host in enumerate(places)
+        ]
+        try:
+            said = [rank.communicate(timeout=timeout)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                if rank.poll() is None:
+                    os.killpg(rank.pid, signal.SIGKILL)
+                    rank.wait()
+        assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
+        return said
 
     @staticmethod
     def _pairs(places: str) -> list[list[str]]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
-from netlab import NETLAB, Hosts, lines
+from netlab import Hosts, lines
 
 # A host's tables hold its own sockets alone. 0A: it listens.
 SAYS_WHAT_LISTENS = """
@@ -58,29 +55,11 @@ def test_that_of_perseusrun_is_on_the_one_address_that_all_reach(hosts: Hosts) -
 def as_torchrun(hosts: Hosts, settings: Mapping[str, str]) -> list[str]:
     """Returns the output of two ranks on host 0 and one on host 1, started with torchrun's
     variables."""
-    program = hosts.folder / "program.py"
-    program.write_text(SAYS_WHAT_LISTENS)
     secret = {"PERSEUS_SECRET": "5ec4e7" * 8}
     common = {"WORLD_SIZE": "3", "MASTER_PORT": "29400", **secret, **settings}
-    ranks = [
-        subprocess.Popen(
-            [str(NETLAB), "at", host, sys.executable, str(program)],
-            env={**os.environ, **common, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for rank, host in enumerate(["0", "0", "1"])
-    ]
-    try:
-        said = [rank.communicate(timeout=60)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                os.killpg(rank.pid, signal.SIGKILL)
-                rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    said = hosts.ranks_without_launcher(
+        [0, 0, 1], SAYS_WHAT_LISTENS, variables_of=lambda rank: {**common, "RANK": str(rank)}
+    )
     return "".join(said).splitlines()
 
 

@@ -100,27 +100,13 @@ print(rank, size, total.tolist(), perseus.torch.is_initialized())
 def test_ranks_that_no_launcher_knows_of_meet(
     hosts: Hosts, method: str, variables: dict[str, str]
 ) -> None:
-    program = hosts.folder / "program.py"
-    program.write_text(NUMBERED)
     where = f"file://{hosts.folder}/meet" if method == "file" else "tcp://10.86.0.1:2942"
-    ranks = [
-        subprocess.Popen(
-            [str(NETLAB), "at", str(host), sys.executable, str(program), str(rank), "3", where],
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for rank, host in enumerate((0, 1, 1))
-    ]
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                os.killpg(rank.pid, signal.SIGKILL)
-                rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], said
+    said = hosts.ranks_without_launcher(
+        [0, 1, 1],
+        NUMBERED,
+        arguments_of=lambda rank: (str(rank), "3", where),
+        variables_of=lambda rank: variables,
+        timeout=120,
+    )
     for number, text in enumerate(said):
         assert f"{number} 3 [6.0, 6.0, 6.0] False" in text

@@ -34,8 +34,8 @@ _DEFAULT_START_TIMEOUT = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1  # in seconds, between two looks into the store
 _LEAST_SECRET_BYTES = 16
 
-# Rank 0 of the last meeting keeps this for the others, which may meet after its own init: those of a
-# world without rank 0.
+# Rank 0 of the last meeting keeps this for the others, which may meet after its own init: those of
+# a world without rank 0.
 _kept_for_others = contextlib.ExitStack()
 # A forked child has inherited this of it, without the threads that serve it.
 _inherited: list[contextlib.ExitStack] = []

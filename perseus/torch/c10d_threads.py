@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
+
+from perseus.torch.threads_at_exit import wait_at_exit
 
 __all__ = ["CallbackThreads"]
 
@@ -22,6 +25,8 @@ class CallbackThreads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[_Inbox] = []
+        self._ending = False
+        atexit.register(self._end)
 
     def run(self, function: Callable[[], None]) -> None:
         with self._lock:
@@ -31,6 +36,7 @@ class CallbackThreads:
             thread = threading.Thread(
                 target=self._serve, args=(inbox,), name="perseus-future", daemon=True
             )
+            wait_at_exit(thread)
             try:
                 thread.start()
             except RuntimeError:
@@ -47,6 +53,11 @@ class CallbackThreads:
         for inbox in idle:
             inbox.put(None)
 
+    def _end(self) -> None:
+        with self._lock:
+            self._ending = True
+        self.end_idle()
+
     def _serve(self, inbox: _Inbox) -> None:
         while True:
             function = inbox.get()
@@ -55,4 +66,6 @@ class CallbackThreads:
             function()
             del function  # frees what it holds before the next one arrives
             with self._lock:
+                if self._ending:
+                    return
                 self._idle.append(inbox)

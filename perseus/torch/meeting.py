@@ -19,6 +19,7 @@ from typing import TypeAlias
 import torch.distributed as dist
 
 from perseus.torch import numbered_ranks
+from perseus.torch.threads_at_exit import wait_at_exit
 from perseus_core import process
 
 __all__ = ["open_board"]
@@ -85,6 +86,7 @@ class _Board:
             self._thread = threading.Thread(
                 target=self._keep_trying, args=(body, key, argument), daemon=True
             )
+            wait_at_exit(self._thread)
             self._thread.start()
         return self._port
 

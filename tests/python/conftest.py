@@ -17,6 +17,9 @@ import pytest
 # Each rank gets one thread, as with torchrun. The threads of a rank wait for each other actively,
 # so those of several ranks would take the processors from each other. PyTorch reads this on import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# PyTorch's TCPStore asks DNS for the name of each address that connects, 127.0.0.1 among them. An
+# answer that gets lost would cost a test five seconds.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:2")
 
 RunRanks = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import find_free_ports
 
 from perseus.run import agent
 from perseus.run.call_back import CALL_BACK
@@ -125,9 +125,7 @@ class Ranks:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    return find_free_ports(1)[0]
 
 
 def test_a_rank_that_comes_in_a_flood_meets_the_others(port: int) -> None:

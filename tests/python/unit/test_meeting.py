@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from free_ports import find_free_ports
 
 torch = pytest.importorskip("torch")
 
@@ -75,14 +76,7 @@ def squatter(ports: Sequence[int] = (), names: Sequence[str] = ()) -> Iterator[s
 @pytest.fixture
 def master_port() -> int:
     """A port such that those of the ranks are free, too."""
-    for _ in range(100):
-        with ExitStack() as stack, suppress(OSError):
-            first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port: int = first.getsockname()[1]
-            for step in (2, 4, 6, 8):
-                stack.enter_context(socket.create_server(("127.0.0.1", port + step)))
-            return port
-    pytest.fail("there are no five free ports")
+    return find_free_ports(5, step=2)[0]
 
 
 def ports_of(master_port: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunRanks
+from free_ports import find_free_ports
 
 pytest.importorskip("torch")
 
@@ -81,16 +81,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def port() -> int:
     """The first of four ports in a row that are free."""
-    for _ in range(100):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            first: int = probe.getsockname()[1]
-        try:
-            for port in range(first, first + 4):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first
-    pytest.fail("there are no four free ports in a row")
+    return find_free_ports(4)[0]
 
 
 def environment(**variables: str) -> dict[str, str]:

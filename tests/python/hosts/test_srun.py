@@ -81,11 +81,14 @@ def test_a_failing_rank_ends_the_step(slurm: Slurm, options: list[str]) -> None:
     slurm.wait_until_idle()
 
 
+# A line is one write: torchrun's ranks do not buffer, so lines of several writes would be mixed.
 WHO_AM_I = """
-import torch, perseus.torch.horovod as hvd
+import sys, torch, perseus.torch.horovod as hvd
 hvd.init()
 total = hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
-print(f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} here: {total:g}", flush=True)
+sys.stdout.write(
+    f"rank {hvd.rank()} of {hvd.size()}, {hvd.local_rank()} here: {total:g}\\n"
+)
 """
 
 

@@ -12,12 +12,13 @@ from netlab import NETLAB, Hosts, lines
 
 pytest.importorskip("torch")
 
+# A line is one write: torchrun's ranks do not buffer, so lines of several writes would be mixed.
 MEETS = """
-import torch, torch.distributed as dist, perseus.torch
+import sys, torch, torch.distributed as dist, perseus.torch
 dist.init_process_group("BACKEND")
 total = torch.ones(3) * (dist.get_rank() + 1)
 dist.all_reduce(total)
-print(dist.get_rank(), dist.get_world_size(), total.tolist())
+sys.stdout.write(f"{dist.get_rank()} {dist.get_world_size()} {total.tolist()}\\n")
 dist.destroy_process_group()
 """
 

@@ -42,6 +42,7 @@ constexpr std::chrono::microseconds kHotPolling{20};
 
 // The loop that this thread runs in place of the loop's own thread.
 thread_local const void* helped_here = nullptr;
+thread_local WaitHabit wait_habit;
 
 class Helping {
  public:
@@ -334,6 +335,7 @@ void EventLoop::help(const Event& awaited, Clock::time_point until) {
   Impl& loop = *impl_;
   thread_local AdaptiveYield yields;
   const Clock::time_point began = Clock::now();
+  wait_habit.note_wait(began);
   const LoopHandoff::Request request(loop.handoff, began);
   for (Clock::time_point now = began; !awaited.is_set() && loop.may_hand_off();
        now = Clock::now()) {
@@ -344,7 +346,9 @@ void EventLoop::help(const Event& awaited, Clock::time_point until) {
 }
 
 void EventLoop::wake_unless_helped(Clock::time_point now) {
-  if (!impl_->handoff.is_in_grace(now)) wake();
+  const bool expects_wait = wait_habit.expects_wait();
+  wait_habit.note_work(now);
+  if (!impl_->handoff.is_in_grace(now, expects_wait)) wake();
 }
 
 bool EventLoop::is_handed_off() const { return impl_->handoff.is_handed_off(); }

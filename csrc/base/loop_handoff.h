@@ -54,6 +54,34 @@ class ReturnPredictor {
   std::atomic<int> points_{0};
 };
 
+// Predicts whether a thread that brings the loop work waits for it at once, as a program does that
+// calls collectives one by one. One that only hands work over does not. The thread's own.
+class WaitHabit {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // A wait within this time counts as prompt. Between the two are an interpreter's calls.
+  static constexpr std::chrono::microseconds kPrompt{50};
+  static constexpr int kMaxPoints = 8, kPenalty = 4, kThreshold = 4;
+
+  void note_work(Clock::time_point now) {
+    if (brought_ != Clock::time_point()) count(false);
+    brought_ = now;
+  }
+  void note_wait(Clock::time_point now) {
+    if (brought_ == Clock::time_point()) return;
+    count(now - std::exchange(brought_, Clock::time_point()) < kPrompt);
+  }
+  bool expects_wait() const { return points_ >= kThreshold; }
+
+ private:
+  void count(bool is_prompt) {
+    points_ = is_prompt ? std::min(points_ + 1, kMaxPoints) : std::max(points_ - kPenalty, 0);
+  }
+
+  Clock::time_point brought_;  // the epoch: nothing that has not been waited for
+  int points_ = 0;
+};
+
 class LoopHandoff {
  public:
   using Clock = std::chrono::steady_clock;
@@ -119,10 +147,11 @@ class LoopHandoff {
   // Async-signal-safe.
   void recall() { recalled_.set(); }
   bool is_recalled() const { return recalled_.is_set(); }
-  // Returns whether the loop is handed off and the thread that last ran it may still come back.
-  bool is_in_grace(Clock::time_point now) const {
-    return is_handed_off() && ticks(now - kGrace) < given_back_.load(std::memory_order_relaxed) &&
-           !is_grace_suspended(now);
+  // Returns whether the loop is handed off, and the thread that last ran it may still come back or
+  // the calling one is about to wait.
+  bool is_in_grace(Clock::time_point now, bool expects_wait) const {
+    if (!is_handed_off() || is_grace_suspended(now)) return false;
+    return expects_wait || ticks(now - kGrace) < given_back_.load(std::memory_order_relaxed);
   }
 
   // Asks for the loop while it exists.

@@ -72,22 +72,28 @@ class Reduction(NamedTuple):
         return buffer.view(signed)
 
 
+# A list, as ReduceOp cannot be hashed as what it equals.
+_REDUCTIONS = [(op, Reduction(ours)) for op, ours in _OPS.items()]
+
+
 def reduction_of(options: Any) -> Reduction:
     """Returns the reduction that a call's options ask for; ValueError if there is none."""
     theirs = dist.ReduceOp.SUM if options is None else options.reduceOp
-    ours = next((ours for op, ours in _OPS.items() if theirs == op), None)
-    if ours is None:
-        kinds = dist.ReduceOp.RedOpType.__members__
-        asked = next((name for name, kind in kinds.items() if theirs == kind), str(theirs))
-        served = ", ".join(name for name, kind in kinds.items() if kind in _OPS)
-        raise ValueError(f"ReduceOp.{asked} is not supported; it takes one of {served}")
-    if theirs != dist.ReduceOp.PREMUL_SUM:
-        return Reduction(ours)
+    for op, reduction in _REDUCTIONS:
+        if theirs == op:
+            return reduction if op != dist.ReduceOp.PREMUL_SUM else _premultiplied(theirs)
+    kinds = dist.ReduceOp.RedOpType.__members__
+    asked = next((name for name, kind in kinds.items() if theirs == kind), str(theirs))
+    served = ", ".join(name for name, kind in kinds.items() if kind in _OPS)
+    raise ValueError(f"ReduceOp.{asked} is not supported; it takes one of {served}")
+
+
+def _premultiplied(theirs: Any) -> Reduction:
     _, factor = theirs.__getstate__()
     if not isinstance(factor, torch.Tensor):
-        return Reduction(ours, prescale=float(factor))
+        return Reduction(ReduceOp.SUM, prescale=float(factor))
     if factor.numel() != 1:
         raise ValueError(
             f"the factor of PREMUL_SUM has {factor.numel()} elements; it must have one"
         )
-    return Reduction(ours, factor=factor)
+    return Reduction(ReduceOp.SUM, factor=factor)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._distributed_c10d import Work
@@ -68,8 +67,7 @@ class PerseusWork(Work):
         return self._operations.future()
 
 
-@dataclass(frozen=True)
-class SubmitArguments:
+class SubmitArguments(NamedTuple):
     """Arguments of engine.submit."""
 
     tensors: list[engine.Operand]

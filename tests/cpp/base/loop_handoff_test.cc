@@ -217,6 +217,28 @@ TEST(ReturnPredictorTest, AThreadThatMostlyReturnsAtOnceIsExpectedTo) {
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(is_expected_after(1s));
 }
 
+TEST(WaitHabitTest, AThreadThatMostlyWaitsForItsWorkIsExpectedTo) {
+  WaitHabit habit;
+  Clock::time_point now = Clock::now();
+  const auto is_expected_after = [&](Clock::duration before_wait) {
+    habit.note_work(now);
+    now += before_wait;
+    habit.note_wait(now);
+    return habit.expects_wait();
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(is_expected_after(49us));
+  EXPECT_TRUE(is_expected_after(49us));
+  habit.note_wait(now + 1s);  // for work of another thread
+  EXPECT_TRUE(habit.expects_wait());
+  EXPECT_FALSE(is_expected_after(50us));
+  for (int i = 0; i < 100; ++i) is_expected_after(1us);
+  habit.note_work(now);
+  EXPECT_TRUE(habit.expects_wait());
+  habit.note_work(now);  // without a wait for the work before
+  habit.note_work(now);
+  EXPECT_FALSE(habit.expects_wait());
+}
+
 TEST(LoopHandoffTest, WorkBoundToItsOwnThreadIsNotHandedOff) {
   Events events;
   events.may_be_handed_off = false;

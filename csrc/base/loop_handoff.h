@@ -64,7 +64,8 @@ class WaitHabit {
   static constexpr int kMaxPoints = 8, kPenalty = 4, kThreshold = 4;
 
   void note_work(Clock::time_point now) {
-    if (brought_ != Clock::time_point()) count(false);
+    // What follows promptly may be waited for together.
+    if (brought_ != Clock::time_point() && now - brought_ >= kPrompt) count(false);
     brought_ = now;
   }
   void note_wait(Clock::time_point now) {
@@ -78,7 +79,7 @@ class WaitHabit {
     points_ = is_prompt ? std::min(points_ + 1, kMaxPoints) : std::max(points_ - kPenalty, 0);
   }
 
-  Clock::time_point brought_;  // the epoch: nothing that has not been waited for
+  Clock::time_point brought_;  // the latest work; the epoch: it has been waited for
   int points_ = 0;
 };
 

@@ -36,12 +36,12 @@ import perseus_core
 from perseus.torch import c10d_overloads as forms
 from perseus.torch import c10d_sets, c10d_sparse, c10d_timeouts, c10d_world
 from perseus.torch.c10d_any_source import AnySource, AnySourceWork, message_prefix
-from perseus.torch.c10d_bytes import bytes_of, check_types, deal, movable
+from perseus.torch.c10d_bytes import check_types, deal, movable
 from perseus.torch.c10d_errors import InvalidArgumentError, Refusing
-from perseus.torch.c10d_memory import ResultPlace, joined
+from perseus.torch.c10d_memory import ResultPlace, joined, span_of
 from perseus.torch.c10d_overloads import also_as
 from perseus.torch.c10d_reductions import reduction_of
-from perseus.torch.c10d_work import SubmitArguments, start, submit_arguments
+from perseus.torch.c10d_work import SubmitArguments, start, submit_arguments, submit_bytes
 from perseus.torch.horovod.eager import eager
 from perseus.torch.horovod.tensors import take_result
 from perseus.torch.row_major import row_major
@@ -85,6 +85,9 @@ class PerseusProcessGroup(dist.ProcessGroup):
         owns_engine: bool = False,
     ) -> None:
         super().__init__(rank, size)
+        # The methods of the same names take longer, as they are PyTorch's.
+        self._rank = rank
+        self._size = size
         self._owns_engine = owns_engine
         self._set = process_set
         self._ranks = ranks  # of the world
@@ -162,7 +165,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
     @also_as(forms.REDUCE)
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
         (tensor,) = tensors
-        if self.rank() == opts.rootRank:
+        if self._rank == opts.rootRank:
             return self._reduce([tensor], opts)
         # Only the root's tensor may change.
         return self._reduce([tensor.clone()], opts, result=[tensor])
@@ -186,7 +189,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
             return self._reduce_scatter([output], [torch.stack(list(parts))], opts)
         # Parts of different sizes: reduce everything on all ranks, and take this rank's part.
         flat = torch.cat([part.reshape(-1) for part in parts])
-        begin = sum(part.numel() for part in parts[: self.rank()])
+        begin = sum(part.numel() for part in parts[: self._rank])
 
         def finish() -> None:
             output.copy_(flat[begin : begin + output.numel()].view_as(output))
@@ -210,11 +213,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
     @also_as(forms.ALLGATHER)
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         ((input,), (parts,)) = inputs, outputs
-        return self._gather([input], lambda: [list(parts)], list(parts))
+        return self._gather([input], lambda: [self._one_for_each_rank(parts)], list(parts))
 
     @eager
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        return self._gather([input], lambda: [_rows(output, self.size())], [output])
+        return self._gather([input], lambda: [self._whole(output)], [output])
 
     @eager
     def allgather_into_tensor_coalesced(
@@ -222,7 +225,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         return self._gather(
             list(inputs),
-            lambda: [_rows(output, self.size()) for output in outputs],
+            lambda: [self._whole(output) for output in outputs],
             list(outputs),
         )
 
@@ -232,31 +235,35 @@ class PerseusProcessGroup(dist.ProcessGroup):
     ) -> Work:
         # output_lists[rank][tensor]
         parts = [[of_rank[i] for of_rank in output_lists] for i in range(len(inputs))]
-        return self._gather(list(inputs), lambda: parts, [part for row in parts for part in row])
+        return self._gather(
+            list(inputs),
+            lambda: [self._one_for_each_rank(row) for row in parts],
+            [part for row in parts for part in row],
+        )
 
     @also_as(forms.GATHER)
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
-        parts = list(outputs[0]) if self.rank() == opts.rootRank else []
+        parts = list(outputs[0]) if self._rank == opts.rootRank else []
 
         def pieces() -> list[torch.Tensor]:
             nothing = input.new_empty(0)
-            return [input if rank == opts.rootRank else nothing for rank in range(self.size())]
+            return [input if rank == opts.rootRank else nothing for rank in range(self._size)]
 
-        return self._exchange(pieces, parts, lambda: dict(enumerate(parts)))
+        return self._exchange(pieces, parts, lambda: parts)
 
     @also_as(forms.SCATTER)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         (output,) = outputs
-        if self.rank() == opts.rootRank:
+        if self._rank == opts.rootRank:
             parts = list(inputs[0])
         else:
-            parts = [output.new_empty(0)] * self.size()
-        return self._exchange(lambda: parts, [output], lambda: {opts.rootRank: output})
+            parts = [output.new_empty(0)] * self._size
+        return self._exchange(lambda: parts, [output], lambda: [output])
 
     @also_as(forms.ALLTOALL)
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        return self._exchange(lambda: list(inputs), list(outputs), lambda: dict(enumerate(outputs)))
+        return self._exchange(lambda: list(inputs), list(outputs), lambda: list(outputs))
 
     @also_as(forms.ALLTOALL_SINGLE)
     def alltoall_base(
@@ -267,15 +274,14 @@ class PerseusProcessGroup(dist.ProcessGroup):
         input_splits: Sequence[int],
         opts: Any = None,
     ) -> Work:
-        def cut(tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
-            if splits:
-                return list(tensor.split(list(splits)))
-            return _rows(tensor, self.size())
+        def parts(tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
+            return list(tensor.split(list(splits))) if splits else self._whole(tensor)
 
         return self._exchange(
-            lambda: cut(input, input_splits),
+            lambda: parts(input, input_splits),
             [output],
-            lambda: dict(enumerate(cut(output, output_splits))),
+            lambda: parts(output, output_splits),
+            is_dealt=not input_splits,
         )
 
     @also_as(forms.BARRIER)
@@ -286,11 +292,11 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     @eager
     def send(self, tensors: Tensors, destination: int, tag: int) -> Work:
-        return self._message(tensors, self.rank(), destination, tag)
+        return self._message(tensors, self._rank, destination, tag)
 
     @eager
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
-        return self._message(tensors, source, self.rank(), tag)
+        return self._message(tensors, source, self._rank, tag)
 
     @eager
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
@@ -343,7 +349,7 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     def _reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Work:
         with self._refusing(OperationKind.ALLGATHER, c10d_sparse.GATHERS):
-            gathering = c10d_sparse.prepare(tensor, reduction_of(opts), self.size())
+            gathering = c10d_sparse.prepare(tensor, reduction_of(opts), self._size)
         return self._start(
             OperationKind.ALLGATHER, gathering.submissions, gathering.finish, [tensor]
         )
@@ -356,10 +362,10 @@ class PerseusProcessGroup(dist.ProcessGroup):
             reduction = reduction_of(opts)
             for output, input in zip(outputs, inputs, strict=True):
                 check_types([input], [output])
-                if input.numel() != output.numel() * self.size():
+                if input.numel() != output.numel() * self._size:
                     raise ValueError(
                         f"the input has {input.numel()} elements; it takes the output's "
-                        f"{output.numel()} for each of {self.size()} ranks"
+                        f"{output.numel()} for each of {self._size} ranks"
                     )
                 source, target = reduction.input(row_major(input)), row_major(output)
                 pair = (reduction.known(source).view(-1), reduction.known(target))
@@ -381,22 +387,23 @@ class PerseusProcessGroup(dist.ProcessGroup):
         parts_of: Callable[[], list[list[torch.Tensor]]],
         result: list[torch.Tensor],
     ) -> Work:
-        """parts_of()[i] has the outputs for each rank's input i."""
+        """parts_of()[i] has the outputs for all ranks' inputs i, one after the other."""
         with self._refusing(OperationKind.ALLGATHER, len(inputs)):
-            sources = [bytes_of(input) for input in inputs]
+            sources = [row_major(input) for input in inputs]
             parts = parts_of()
             for input, targets in zip(inputs, parts, strict=True):
-                if len(targets) != self.size():
-                    raise ValueError(
-                        f"there are {len(targets)} outputs; there must be one for each of the "
-                        f"{self.size()} ranks"
-                    )
                 check_types([input], targets)
-            places = [ResultPlace(targets) for targets in parts]
-            submissions = [
-                submit_arguments([(source, None)], offered=place.offer())
-                for source, place in zip(sources, places, strict=True)
+            spans = [span_of(source) for source in sources]
+            # In place, an input is this rank's part of its output.
+            places = [
+                ResultPlace(targets, span, may_overlap=True)
+                for span, targets in zip(spans, parts, strict=True)
             ]
+            submissions = [
+                submit_bytes(span, offered=place.offer())
+                for span, place in zip(spans, places, strict=True)
+            ]
+        spans.clear()
 
         def finish(handles: list[int]) -> None:
             sources.clear()
@@ -410,23 +417,26 @@ class PerseusProcessGroup(dist.ProcessGroup):
         self,
         inputs_of: Callable[[], list[torch.Tensor]],
         result: list[torch.Tensor],
-        outputs_of: Callable[[], dict[int, torch.Tensor]],
+        outputs_of: Callable[[], list[torch.Tensor]],
+        is_dealt: bool = False,
     ) -> Work:
-        """Sends inputs_of()[i] to rank i, and writes what rank i sends here to outputs_of()[i]."""
+        """Sends inputs_of()[i] to rank i, or if `is_dealt`, an equal part of the only input to each
+        rank. Writes what the ranks send here, one after the other, to outputs_of()."""
         with self._refusing(OperationKind.ALLTOALL):
-            inputs, outputs = inputs_of(), outputs_of()
-            targets = [outputs[rank] for rank in sorted(outputs)]
+            inputs, targets = inputs_of(), outputs_of()
             check_types(inputs, targets)
-            pieces = [bytes_of(input) for input in inputs]
+            pieces = [row_major(input) for input in inputs]
             source = joined(pieces)
-            place = ResultPlace(targets, apart_from=source)
-            call = submit_arguments(
-                [(source, None)],
-                splits=[piece.numel() for piece in pieces],
-                offered=place.offer(),
-            )
+            place = ResultPlace(targets, source)
+            if is_dealt:
+                sizes = [source.nbytes // self._size] * self._size
+            else:
+                sizes = [piece.nbytes for piece in pieces]
+            call = submit_bytes(source, splits=sizes, offered=place.offer())
+        sent = [*pieces, source.owner]
 
-        def finish(handles: list[int], _: torch.Tensor = source) -> None:
+        def finish(handles: list[int]) -> None:
+            sent.clear()  # which had to live until now
             if targets and not place.has_result(handles[0]):
                 deal(take_result(handles[0]), targets)
 
@@ -442,18 +452,35 @@ class PerseusProcessGroup(dist.ProcessGroup):
         process_set = self._pairs.set_of(source, destination)
         prefix = message_prefix(source, tag)
         with Refusing(OperationKind.BROADCAST, prefix, 1, process_set):
-            buffer = bytes_of(tensor)
-            call = submit_arguments([(buffer, buffer)], root=root)
+            buffer = row_major(tensor)
+            span = span_of(buffer)
+            call = submit_bytes(span, span.address, root=root)
 
         def finish(_: list[int]) -> None:
-            if self.rank() == destination:
-                deal(buffer, [tensor])
+            if self._rank == destination:
+                _copy_back([tensor], [buffer])
 
         work = start(
             OperationKind.BROADCAST, prefix, process_set, [call], finish, [tensor], self._timeout
         )
         work.source = source
         return work
+
+    def _one_for_each_rank(self, outputs: Tensors) -> list[torch.Tensor]:
+        if len(outputs) != self._size:
+            raise ValueError(
+                f"there are {len(outputs)} outputs; there must be one for each of the "
+                f"{self._size} ranks"
+            )
+        return list(outputs)
+
+    def _whole(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Returns a tensor that has an equal part for each rank."""
+        if tensor.numel() % self._size:
+            raise ValueError(
+                f"{tensor.numel()} elements cannot be divided among {self._size} ranks"
+            )
+        return [tensor]
 
     def _world_rank(self, rank: int) -> int:
         if not 0 <= rank < len(self._ranks):
@@ -503,13 +530,6 @@ def _create(options: Any, _: Any) -> PerseusProcessGroup:
         options.timeout,
         owns_engine,
     )
-
-
-def _rows(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Splits a contiguous tensor into `count` equal parts."""
-    if tensor.numel() % count:
-        raise ValueError(f"{tensor.numel()} elements cannot be divided among {count} ranks")
-    return list(tensor.view(-1).chunk(count)) if tensor.numel() else [tensor.view(-1)] * count
 
 
 def _copy_back(tensors: Tensors, buffers: Tensors) -> None:

@@ -1,15 +1,40 @@
-"""Memory of several tensors in one piece, which saves copies of what moves between ranks."""
+"""The memory of tensors for the engine, which takes addresses.
+
+A tensor of bytes that shares another's memory would take longer to make than the engine takes for a
+small operation, so memory is described by spans.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
+from perseus.torch.c10d_bytes import bytes_of
 from perseus.torch.row_major import is_row_major
 from perseus_core import engine
 
-__all__ = ["ResultPlace", "joined"]
+__all__ = ["ResultPlace", "Span", "joined", "span_of"]
+
+
+class Span(NamedTuple):
+    """Memory that the row-major `owner`, or tensors from that one on, fill."""
+
+    address: int
+    nbytes: int
+    owner: torch.Tensor
+
+    def is_apart_from(self, other: Span) -> bool:
+        return (
+            self.address + self.nbytes <= other.address
+            or other.address + other.nbytes <= self.address
+        )
+
+
+def span_of(tensor: torch.Tensor) -> Span:
+    """Returns the memory of a row-major tensor."""
+    return Span(tensor.data_ptr(), tensor.nbytes, tensor)
 
 
 class ResultPlace:
@@ -20,50 +45,50 @@ class ResultPlace:
     """
 
     def __init__(
-        self, targets: Sequence[torch.Tensor], apart_from: torch.Tensor | None = None
+        self, targets: Sequence[torch.Tensor], source: Span, *, may_overlap: bool = False
     ) -> None:
-        """`apart_from` is what the engine reads meanwhile; the place must not overlap with it."""
-        memory = _in_one_piece(targets)
-        if memory is not None and apart_from is not None and _share_storage(memory, apart_from):
-            memory = None
-        self._memory = memory
+        """`source` is what the engine reads meanwhile."""
+        span = _in_one_piece(targets)
+        if span is not None and (
+            span.owner.device != source.owner.device
+            or not (may_overlap or span.is_apart_from(source))
+        ):
+            span = None
+        self._span = span
 
     def offer(self) -> list[tuple[int, int]] | None:
         """Returns the argument `offered` of engine.submit."""
-        return None if self._memory is None else [(self._memory.data_ptr(), self._memory.numel())]
+        return None if self._span is None else [(self._span.address, self._span.nbytes)]
 
     def has_result(self, handle: int) -> bool:
         """Returns whether the result of the complete operation is in its place."""
-        memory = self._memory
-        return memory is not None and engine.result_address(handle) == memory.data_ptr()
+        return self._span is not None and engine.result_address(handle) == self._span.address
 
 
-def joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Returns pieces of bytes as one, which is a copy only if they are not one already."""
-    memory = _in_one_piece(pieces)
-    return torch.cat(list(pieces)) if memory is None else memory
+def joined(pieces: Sequence[torch.Tensor]) -> Span:
+    """Returns the bytes of row-major tensors, one after the other; without a copy if they lie so.
+
+    The tensors must live as long as the span is used.
+    """
+    span = _in_one_piece(pieces)
+    return span_of(torch.cat([bytes_of(piece) for piece in pieces])) if span is None else span
 
 
-def _in_one_piece(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Returns the memory of the tensors as bytes if they lie one after the other."""
+def _in_one_piece(tensors: Sequence[torch.Tensor]) -> Span | None:
+    """Returns the memory of the tensors if they lie one after the other."""
     filled = [tensor for tensor in tensors if tensor.numel() > 0]
     if not filled:
         return None
-    first = filled[0]
-    end = first.data_ptr()
+    begin = end = filled[0].data_ptr()
     for tensor in filled:
         if (
             not is_row_major(tensor)
             or tensor.data_ptr() != end
-            or not _share_storage(tensor, first)
+            or not (tensor is filled[0] or _share_storage(tensor, filled[0]))
         ):
             return None
         end += tensor.nbytes
-    storage = first.untyped_storage()
-    begin = first.data_ptr()
-    return torch.empty(0, dtype=torch.uint8, device=first.device).set_(
-        storage, begin - storage.data_ptr(), (end - begin,), (1,)
-    )
+    return Span(begin, end - begin, filled[0])
 
 
 def _share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -9,11 +9,21 @@ from typing import Any, NamedTuple
 import torch
 from torch._C._distributed_c10d import Work
 
+from perseus.torch.c10d_memory import Span
 from perseus.torch.c10d_operations import Operations, callback_threads
-from perseus.torch.horovod.tensors import described
-from perseus_core import OperationKind, callbacks, engine, refusals, submission
+from perseus.torch.horovod.tensors import described, place_of
+from perseus_core import DataType, OperationKind, callbacks, engine, refusals, submission
 
-__all__ = ["PerseusWork", "SubmitArguments", "callback_threads", "start", "submit_arguments"]
+__all__ = [
+    "PerseusWork",
+    "SubmitArguments",
+    "callback_threads",
+    "start",
+    "submit_arguments",
+    "submit_bytes",
+]
+
+_BYTE = int(DataType.UINT8)
 
 
 class PerseusWork(Work):
@@ -87,6 +97,17 @@ def submit_arguments(
     """
     tensors, place = described([source for source, _ in pairs], [target for _, target in pairs])
     return SubmitArguments(tensors, {**options, "place": place})
+
+
+def submit_bytes(source: Span, target: int = 0, **options: Any) -> SubmitArguments:
+    """Returns the arguments of engine.submit for bytes.
+
+    Args:
+      target: where the result goes, or 0 if the engine allocates it.
+      options: other arguments of engine.submit.
+    """
+    operand = source.address, target, (source.nbytes,), _BYTE
+    return SubmitArguments([operand], {**options, "place": place_of([source.owner])})
 
 
 def start(

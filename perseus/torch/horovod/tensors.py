@@ -40,9 +40,14 @@ def dtype_number(tensor: torch.Tensor) -> int:
     if number is None or tensor.layout is not torch.strided:
         kind = "" if tensor.layout is torch.strided else f" with layout {tensor.layout}"
         raise ValueError(f"Tensor type {tensor.type()}{kind} is not supported.")
+    _check_device(tensor)
+    return number
+
+
+def _check_device(tensor: torch.Tensor) -> None:
+    """Raises ValueError if the tensor is on another kind of device than the engine knows."""
     if not (tensor.is_cpu or tensor.is_cuda):
         raise ValueError(f"the tensor is on {tensor.device}; Perseus moves CPU and CUDA tensors")
-    return number
 
 
 #: Where the results of an operation go: into memory that the engine allocates, into new tensors, or
@@ -122,7 +127,7 @@ def in_memory(
     memory, otherwise a codec, a callback and a place.
     """
     operand = source.data_ptr(), target.data_ptr(), source.shape, number
-    place = None if source.is_cpu else _place_of([source])
+    place = None if source.is_cpu else place_of([source])
     return operand, () if place is None else (0, None, *place)
 
 
@@ -142,11 +147,12 @@ def described(
         (source.data_ptr(), output, source.shape, dtype_number(source))
         for source, output in zip(sources, outputs or [0] * len(sources), strict=True)
     ]
-    return tensors, _place_of([*sources, *(each for each in targets if each is not None)])
+    return tensors, place_of([*sources, *(each for each in targets if each is not None)])
 
 
-def _place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
-    """Returns where the tensors of an operation are; ValueError unless all are on one device."""
+def place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
+    """Returns where the tensors of an operation are; ValueError unless all are on one device, of a
+    kind that the engine knows."""
     if not tensors:
         return None
     device = tensors[0].device
@@ -158,6 +164,7 @@ def _place_of(tensors: Sequence[torch.Tensor]) -> Place | None:
             )
     if device.type == "cpu":
         return None
+    _check_device(tensors[0])
     return CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
 
 

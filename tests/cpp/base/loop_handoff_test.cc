@@ -232,10 +232,10 @@ TEST(WaitHabitTest, AThreadThatMostlyWaitsForItsWorkIsExpectedTo) {
   EXPECT_TRUE(habit.expects_wait());
   EXPECT_FALSE(is_expected_after(50us));
   for (int i = 0; i < 100; ++i) is_expected_after(1us);
-  habit.note_work(now);
+  for (int i = 0; i < 100; ++i) habit.note_work(now += 49us);
   EXPECT_TRUE(habit.expects_wait());
-  habit.note_work(now);  // without a wait for the work before
-  habit.note_work(now);
+  habit.note_work(now += 50us);  // without a wait for the work before
+  habit.note_work(now += 50us);
   EXPECT_FALSE(habit.expects_wait());
 }
 

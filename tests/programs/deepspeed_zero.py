@@ -69,6 +69,7 @@ def train(stage: int) -> None:
             for mine, theirs in zip(whole.parameters(), model.parameters(), strict=True):
                 mine.copy_(theirs)
     torch_digits.keep(rank, whole)
+    dist.destroy_process_group()
 
 
 def main() -> None:

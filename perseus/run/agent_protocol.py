@@ -20,6 +20,8 @@ TERMINATE, KILL, KILL_ALL, HOLD, GO_ON, SIGNAL, INPUT = b"T", b"K", b"A", b"H", 
 ASK = b"?"
 RANK = struct.Struct("!I")  # follows KILL
 NUMBER = struct.Struct("!B")  # of a signal, follows SIGNAL
+# Frames whose rank is one of the agent's own; it is 0 in the others.
+OF_RANKS = frozenset((STDOUT, STDERR, RESULT, EXIT, ERROR, NEWS))
 COUNT = struct.Struct("!I")  # of bytes; follows INPUT, before the bytes; and in INPUT_TAKEN
 LARGE_PIECE = 1 << 20  # bytes that are read and sent at a time where there may be gigabytes
 MOST_PAYLOAD_BYTES = LARGE_PIECE  # of a frame

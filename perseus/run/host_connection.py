@@ -85,7 +85,7 @@ class AgentConnection:
                 self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
         except BlockingIOError:
             return True
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:  # the agent has ended, or its host has vanished
             self._send_no_more()
         return False
 
@@ -196,8 +196,23 @@ class AgentConnection:
             with memoryview(self._incoming) as incoming:
                 payload = bytes(incoming[begin + protocol.HEADER.size : end])
             begin = end
+            if wrong := self._what_is_wrong(kind, rank, payload):
+                self.give_up(f"its agent {wrong}")
+                return
             yield Frame(kind, rank, payload)
         del self._incoming[:begin]
+
+    def _what_is_wrong(self, kind: int, rank: int, payload: bytes) -> str:
+        """Returns "" for a frame that an agent may send."""
+        if kind in protocol.OF_RANKS and rank not in self.ranks:
+            return f"spoke of rank {rank}, which it does not have"
+        if (
+            kind > protocol.HERE
+            or (kind == protocol.EXIT and not _is_status(payload))
+            or (kind == protocol.INPUT_TAKEN and len(payload) != protocol.COUNT.size)
+        ):
+            return f"sent nonsense (kind {kind}, {len(payload)} bytes)"
+        return ""
 
     def give_up(self, why: str) -> None:
         """Reads no more. An agent that has called is hung up on, and then ends its ranks."""
@@ -264,3 +279,8 @@ class HostConnection(AgentConnection):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
+
+
+def _is_status(payload: bytes) -> bool:
+    """Returns whether this is a number, as a process's status is."""
+    return len(payload) < 12 and payload.removeprefix(b"-").isdigit()

@@ -233,7 +233,9 @@ class Launcher:
         elif frame.kind == protocol.ERROR:
             self._running.pop(frame.rank, None)
             self._failures.fail(
-                frame.rank, f"rank {frame.rank} on host {host.host}: {frame.payload.decode()}", 127
+                frame.rank,
+                f"rank {frame.rank} on host {host.host}: {frame.payload.decode(errors='replace')}",
+                127,
             )
 
     def _exited(self, host: AgentConnection, rank: int, status: int) -> None:

@@ -4,7 +4,8 @@ Rank 0 calls the others by a name that it makes up. Each answers whether it is o
 of its user. Then rank 0 serves the rendezvous and leaves word of its places, at a port that was
 free. The store may be one that everybody can read and write to, and may hold keys of earlier
 worlds, so its word is where a rank calls, and no more: both sides then prove that they know the
-secret. That is made of PERSEUS_SECRET if it is set. Otherwise, if all are on one host, rank 0 tells
+secret. That is made of PERSEUS_SECRET if it is set; rank 0 then proves its word, too, and a rank
+takes no other, whether it is of places or an error. Otherwise, if all are on one host, rank 0 tells
 it to processes of its user alone (told_secret.py). Else it is in the store.
 """
 
@@ -83,24 +84,31 @@ class Meeting:
     def _call(self) -> process.Place:
         _kept_for_others.close()
         name = secrets.token_hex(32)
-        self._write(self._call_key, {"name": name, "near": told_secret.place_to_ask()})
+        call = {"name": name, "near": told_secret.place_to_ask()}
         keys = [_answer_key(name, rank) for rank in self._others]
-        self._wait_until(lambda: self._is_there(*keys), lambda: self._absent(name))
+
+        def is_answered() -> bool:
+            if not self._is_there(self._call_key) or self._read(self._call_key) != call:
+                self._write(self._call_key, call)  # also if somebody has written another
+            return self._is_there(*keys)
+
+        self._wait_until(is_answered, lambda: self._absent(name))
         is_one_host = all(self._read(key) is True for key in keys)
         self._write(self._call_key, {})  # it is over; reading a key that is deleted would wait
         try:
             word, place = self._serve(name, is_one_host)
         except Exception as error:
-            self._write(_word_key(name), {"error": str(error)})
+            self._write(_word_key(name), _proven({"error": str(error)}, name))
             raise
-        self._write(_word_key(name), word)
+        self._write(_word_key(name), _proven(word, name))
         return place
 
     def _answer(self) -> process.Place:
         name = ""
+        word: Any = None
 
         def is_said() -> bool:
-            nonlocal name
+            nonlocal name, word
             # Rank 0 may have ended, and come back with another call.
             call = self._read(self._call_key) if self._is_there(self._call_key) else None
             called = _text(call, "name")
@@ -108,20 +116,29 @@ class Meeting:
                 name = called
                 is_near = _text(call, "near") == told_secret.place_to_ask()
                 self._write(_answer_key(name, self._world.rank), is_near)
-            return bool(name) and self._is_there(_word_key(name))
+            if name and self._is_there(_word_key(name)):
+                word = self._read(_word_key(name))
+            # Another may follow: whoever wrote this one does not know the secret.
+            return isinstance(word, dict) and _is_proven(word, name)
 
-        self._wait_until(is_said, lambda: "rank 0, which has not called")
-        _met.add(name)
-        word = self._read(_word_key(name))
-        if error := _text(word, "error"):
-            raise UnreachableError(f"on rank 0, where the ranks were to meet: {error}")
         has_own = _secret_of_user() is not None
-        if has_own != (_text(word, "secret") == "own"):
-            has, lacks = ("this rank", "rank 0") if has_own else ("rank 0", "this rank")
+        try:
+            self._wait_until(is_said, lambda: "rank 0, which has not called")
+        except TimedOutError:
+            if not has_own or not isinstance(word, dict):
+                raise
+            if _text(word, "secret") != "own":
+                raise _differs("this rank", "rank 0") from None
             raise ValueError(
-                f"{has} has PERSEUS_SECRET in its environment, and {lacks} has not; it must be the "
-                "same for all ranks"
-            )
+                "PERSEUS_SECRET is another on this rank than on rank 0; it must be the same for "
+                "all ranks"
+            ) from None
+        _met.add(name)
+        if "error" in word:
+            error = _text(word, "error") or "no reason is given"
+            raise UnreachableError(f"on rank 0, where the ranks were to meet: {error}")
+        if not has_own and _text(word, "secret") == "own":
+            raise _differs("rank 0", "this rank")
         asked = "" if has_own else _text(word, "ask")
         secret = self._told_by(asked) if asked else _secret_of(name)
         return self._place(_text(word, "places"), secret, is_known=not has_own and not asked)
@@ -164,7 +181,7 @@ class Meeting:
 
     def _read(self, key: str) -> Any:
         """Returns None for what was not written by _write."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(self._world.store.get(key))
         return None
 
@@ -200,9 +217,31 @@ def _word_key(name: str) -> str:
 
 
 def _text(value: Any, key: str) -> str:
-    """Returns "" if there is no such text."""
+    """Returns "" if there is no such text that can be printed."""
     text = value.get(key) if isinstance(value, dict) else None
-    return text if isinstance(text, str) else ""
+    return text if isinstance(text, str) and text.replace("\n", " ").isprintable() else ""
+
+
+def _proven(word: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns rank 0's word with a proof that it knows the user's secret, if there is one here."""
+    if (own := _secret_of_user()) is None:
+        return word
+    said = {key: value for key, value in word.items() if key != "proof"}
+    text = json.dumps([name, said], sort_keys=True)
+    return said | {"proof": hmac.new(own, text.encode(), hashlib.sha256).hexdigest()}
+
+
+def _is_proven(word: dict[str, Any], name: str) -> bool:
+    """Returns whether rank 0 has said it, if the user has a secret here."""
+    proof = _proven(word, name).get("proof")
+    return proof is None or hmac.compare_digest(proof, _text(word, "proof"))
+
+
+def _differs(has: str, lacks: str) -> ValueError:
+    return ValueError(
+        f"{has} has PERSEUS_SECRET in its environment, and {lacks} has not; it must be the same "
+        "for all ranks"
+    )
 
 
 def _advice() -> str:

@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -247,6 +249,50 @@ def test_a_secret_on_some_ranks_is_an_error(tmp_path: Path) -> None:
         said = strangers([0, 1], 2, tmp_path / str(len(told)), variables)
         assert told in said[1][1]
         assert said[0][0] != 0
+
+
+def test_different_secrets_are_an_error(tmp_path: Path) -> None:
+    variables = [
+        {"PERSEUS_START_TIMEOUT": "5", "PERSEUS_SECRET": secret}
+        for secret in ("ab" * 16, "cd" * 16)
+    ]
+    (_, text0), (_, text1) = strangers([0, 1], 2, tmp_path / "file", variables)
+    assert "PERSEUS_SECRET is another on this rank than on rank 0" in text1, text0 + text1
+
+
+#: What a stranger may write into the store: a call, or a word on the call named "call".
+CALL = '{"name": "call", "near": ""}'
+LIES = [
+    ("[" * 200_000, ""),
+    ('{"name": "\\ud800", "near": ""}', ""),
+    (CALL, "[1]"),
+    (CALL, '{"error": "forged"}'),
+    (CALL, '{"places": "127.0.0.1:1", "secret": "own", "ask": ""}'),
+    (CALL, '{"places": "127.0.0.1:1", "secret": "own", "ask": "", "proof": "\\ud800"}'),
+]
+
+
+@pytest.mark.parametrize(("call", "word"), LIES)
+def test_the_word_of_a_stranger_in_the_store_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, call: str, word: str
+) -> None:
+    from torch.distributed import HashStore
+
+    from perseus.torch.store_meeting import Meeting, World
+
+    monkeypatch.setenv("PERSEUS_SECRET", "5ec4e7" * 8)
+    monkeypatch.delenv("PERSEUS_RANK", raising=False)
+    store = HashStore()
+    store.set("perseus/call/2", call)
+    if word:
+        store.set("perseus/word/call", word)
+    with ThreadPoolExecutor() as threads:
+        other = threads.submit(Meeting(World(1, 2, store), [0, 1]).place)
+        time.sleep(0.2)
+        mine = Meeting(World(0, 2, store), [0, 1])
+        place = mine.place()
+        assert other.result(timeout=20) == place._replace(rank=1)
+        mine.end()
 
 
 def test_numbers_that_only_some_ranks_have_from_the_launcher_are_an_error(

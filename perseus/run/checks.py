@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perseus.run.hosts import is_local
+from perseus.run.own_file import NotOwnError, check_folder
 from perseus.run.port_holder import holder_of_port, name_of_user
 from perseus.run.remote_shell import RemoteShell
 
@@ -102,7 +103,12 @@ def output_folder(name: str) -> Path:
         raise ValueError("--output-filename '' names no folder")
     folder = Path(name)
     try:
+        # Before it is made, too: a link might lead to a folder in which others would be made.
+        check_folder(next(each for each in (folder, *folder.parents) if each.exists()))
         folder.mkdir(parents=True, exist_ok=True)
+        check_folder(folder)
+    except NotOwnError as error:
+        raise ValueError(f"--output-filename: {error.strerror}") from None
     except OSError as error:
         raise ValueError(
             f"--output-filename: the folder {name} cannot be made: {error.strerror}"

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -17,13 +18,18 @@ from perseus.run.port_holder import name_of_user
 
 _MOST_LINKS = 40
 _FLAGS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class NotOwnError(PermissionError):
+    """Another user has a say in what is at the path."""
 
 
 def open_to_write(path: Path) -> BinaryIO:
     """Opens and empties a file, or makes it.
 
-    Raises OSError if it is another user's or has a second name, or if a symbolic link on the way to
-    it is another user's (but for root's). Never waits, but writes may.
+    Raises NotOwnError if it is another user's or has a second name, or if a symbolic link on the
+    way to it is another user's (but for root's). Never waits, but writes may.
     """
     fd = _open(path, os.O_WRONLY, creates=True)
     try:
@@ -37,15 +43,37 @@ def open_to_write(path: Path) -> BinaryIO:
 
 
 def open_to_read(path: Path) -> TextIO:
-    """Opens a file to read it. Raises OSError if another user has made it, or decides where it is.
+    """Opens a file to read it. Raises NotOwnError if another user has made it, or decides where it
+    is.
 
     Never waits.
     """
     return os.fdopen(_open(path, os.O_RDONLY, creates=False))
 
 
+def check_folder(path: Path) -> None:
+    """Raises NotOwnError if a folder is another user's, or another user decides where it is."""
+
+    def open_folder(folder: int, name: str) -> int:
+        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+
+    fd = _walk(path, open_folder)
+    try:
+        if not _is_trusted(user := os.fstat(fd).st_uid):
+            raise _refused(path, f"belongs to {name_of_user(user)}")
+    finally:
+        os.close(fd)
+
+
 def _open(path: Path, access: int, *, creates: bool) -> int:
-    """Goes from name to name, so that each link is seen before it is followed."""
+    return _walk(path, lambda folder, name: _open_here(path, folder, name, access, creates=creates))
+
+
+def _walk(path: Path, open_last: Callable[[int, str], int]) -> int:
+    """Goes from name to name, so that each link is seen before it is followed.
+
+    Returns open_last(folder, name) for the last one, which must not follow a link.
+    """
     names = list(reversed(path.parts))
     folder = os.open(names.pop() if path.is_absolute() else ".", os.O_PATH | os.O_CLOEXEC)
     links = 0
@@ -54,8 +82,8 @@ def _open(path: Path, access: int, *, creates: bool) -> int:
             name = names.pop() if names else "."
             try:
                 if not names:
-                    return _open_here(path, folder, name, access, creates=creates)
-                _enter(folder, name)
+                    return open_last(folder, name)
+                _replace(folder, os.open(name, _FOLDER_FLAGS, dir_fd=folder))
                 continue
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR) or links == _MOST_LINKS:
@@ -99,11 +127,6 @@ def _check(path: Path, found: os.stat_result, *, reads: bool) -> None:
         raise _refused(path, f"has {found.st_nlink} names (hard links)")
 
 
-def _enter(folder: int, name: str) -> None:
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    _replace(folder, os.open(name, flags, dir_fd=folder))
-
-
 def _replace(folder: int, by: int) -> None:
     os.dup2(by, folder, inheritable=False)
     os.close(by)
@@ -129,6 +152,6 @@ def _is_trusted(user: int) -> bool:
     return user in (os.geteuid(), 0)
 
 
-def _refused(path: Path, why: str) -> OSError:
+def _refused(path: Path, why: str) -> NotOwnError:
     reason = f"{path} {why}; remove it, or name a place in a folder of your own"
-    return PermissionError(errno.EPERM, reason)
+    return NotOwnError(errno.EPERM, reason)

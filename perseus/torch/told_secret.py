@@ -13,12 +13,13 @@ import secrets
 import socket
 import struct
 import threading
+import time
 
 __all__ = ["SecretTeller", "ask", "place_to_ask"]
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _NOBODY = 65534  # the user that many programs share, so that it tells nothing
-_ANSWER_TIME = 10.0
+_ANSWER_TIME, _PAUSE = 10.0, 0.001  # in seconds
 
 
 def place_to_ask() -> str:
@@ -68,7 +69,7 @@ def ask(name: str) -> str:
     that answers."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(_ANSWER_TIME)
-        caller.connect(f"\0{name}")
+        _connect(caller, f"\0{name}")
         if (user := _user_of(caller)) != os.geteuid():
             raise PermissionError(f"user {user} has the Unix socket '{name}'")
         told = b""
@@ -77,6 +78,17 @@ def ask(name: str) -> str:
     if not told:
         raise ConnectionError(f"the Unix socket '{name}' was closed")
     return told.decode("ascii")
+
+
+def _connect(caller: socket.socket, name: str) -> None:
+    end = time.monotonic() + _ANSWER_TIME
+    while True:
+        try:
+            return caller.connect(name)
+        except BlockingIOError:  # its queue is full of others, who will be sent away
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_PAUSE)
 
 
 def _user_of(other: socket.socket) -> int:

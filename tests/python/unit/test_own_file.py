@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perseus.run.checks import output_folder
 from perseus.run.output import remove_older
 from perseus.run.own_file import open_to_read, open_to_write
 
@@ -154,6 +155,23 @@ def test_what_lies_where_the_ranks_output_goes_ends_no_job(tmp_path: Path, kind:
         why = "a pipe that nobody reads" if is_pipe else f"a symbolic link of user {STRANGER}"
         assert why in done.stderr
     assert (precious / "stdout").read_text() == "precious"
+
+
+@as_root
+@pytest.mark.parametrize("below", ["", "more"])
+def test_a_link_of_another_user_is_no_folder_for_the_ranks_output(
+    tmp_path: Path, below: str
+) -> None:
+    mine = tmp_path / "mine"
+    (mine / "rank.0").mkdir(parents=True)
+    (mine / "rank.0/stdout").write_text("precious")
+    (tmp_path / "output").symlink_to(mine)
+    give_away(tmp_path / "output")
+    with pytest.raises(ValueError, match=f"a symbolic link of user {STRANGER}"):
+        output_folder(str(tmp_path / "output" / below))
+    assert [path.name for path in mine.iterdir()] == ["rank.0"]
+    assert (mine / "rank.0/stdout").read_text() == "precious"
+    assert output_folder(str(mine / below)) == mine / below
 
 
 def test_what_an_older_job_has_left_is_not_removed_through_a_link(tmp_path: Path) -> None:

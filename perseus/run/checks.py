@@ -104,7 +104,7 @@ def output_folder(name: str) -> Path:
     folder = Path(name)
     try:
         # Before it is made, too: a link might lead to a folder in which others would be made.
-        check_folder(next(each for each in (folder, *folder.parents) if each.exists()))
+        check_folder(next(each for each in (folder, *folder.parents) if each.is_dir()))
         folder.mkdir(parents=True, exist_ok=True)
         check_folder(folder)
     except NotOwnError as error:

@@ -39,8 +39,9 @@ class LastOutput:
             writers.register(selector)
             self._signals.register(selector)
             self._wait(selector, lambda: writers.waiting == 0, self._deadline)
+            losses = writers.losses()  # not of what is said from now on
             self._output.take_errors()  # a writer may have failed since
-            for loss in writers.losses():
+            for loss in losses:
                 self._output.say(f"perseusrun: {loss}")
             soon = time.monotonic() + PATIENCE_SECONDS
             self._wait(selector, lambda: not self._output.is_stuck("stderr"), lambda: soon)

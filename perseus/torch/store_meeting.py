@@ -119,13 +119,13 @@ class Meeting:
             if name and self._is_there(_word_key(name)):
                 word = self._read(_word_key(name))
             # Another may follow: whoever wrote this one does not know the secret.
-            return isinstance(word, dict) and _is_proven(word, name)
+            return _is_word(word) and _is_proven(word, name)
 
         has_own = _secret_of_user() is not None
         try:
             self._wait_until(is_said, lambda: "rank 0, which has not called")
         except TimedOutError:
-            if not has_own or not isinstance(word, dict):
+            if not has_own or not _is_word(word):
                 raise
             if _text(word, "secret") != "own":
                 raise _differs("this rank", "rank 0") from None
@@ -222,7 +222,12 @@ def _text(value: Any, key: str) -> str:
     return text if isinstance(text, str) and text.replace("\n", " ").isprintable() else ""
 
 
-def _proven(word: dict[str, Any], name: str) -> dict[str, Any]:
+def _is_word(value: Any) -> bool:
+    """Returns whether rank 0 may have written this, or somebody else."""
+    return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+
+
+def _proven(word: dict[str, str], name: str) -> dict[str, str]:
     """Returns rank 0's word with a proof that it knows the user's secret, if there is one here."""
     if (own := _secret_of_user()) is None:
         return word
@@ -231,10 +236,10 @@ def _proven(word: dict[str, Any], name: str) -> dict[str, Any]:
     return said | {"proof": hmac.new(own, text.encode(), hashlib.sha256).hexdigest()}
 
 
-def _is_proven(word: dict[str, Any], name: str) -> bool:
+def _is_proven(word: dict[str, str], name: str) -> bool:
     """Returns whether rank 0 has said it, if the user has a secret here."""
     proof = _proven(word, name).get("proof")
-    return proof is None or hmac.compare_digest(proof, _text(word, "proof"))
+    return proof is None or hmac.compare_digest(proof.encode(), _text(word, "proof").encode())
 
 
 def _differs(has: str, lacks: str) -> ValueError:

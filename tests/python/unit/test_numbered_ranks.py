@@ -267,8 +267,10 @@ LIES = [
     ('{"name": "\\ud800", "near": ""}', ""),
     (CALL, "[1]"),
     (CALL, '{"error": "forged"}'),
+    (CALL, '{"error": ' + "[" * 800 + "]" * 800 + "}"),
     (CALL, '{"places": "127.0.0.1:1", "secret": "own", "ask": ""}'),
     (CALL, '{"places": "127.0.0.1:1", "secret": "own", "ask": "", "proof": "\\ud800"}'),
+    (CALL, '{"places": "127.0.0.1:1", "secret": "own", "ask": "", "proof": "é"}'),
 ]
 
 

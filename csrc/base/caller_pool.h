@@ -7,6 +7,9 @@
 // 0.5 for 256 places, 7,000 strangers and 25 ms. Not thread-safe.
 #pragma once
 
+#include <poll.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -75,5 +78,17 @@ class CallerPool {
 // How many connections are accepted before those that have been accepted are read, and before data
 // of the job is moved on.
 inline constexpr int kAcceptedAtOnce = 16;
+
+// Returns whether the errno says that file descriptors or the kernel's memory have run out.
+inline bool is_exhaustion(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
+// Returns whether a caller waits to be accepted. The kernel takes a descriptor before it looks, so
+// accept reports exhaustion even if nobody calls, and then nobody has to give way.
+inline bool has_caller(int listener) {
+  pollfd entry{listener, POLLIN, 0};
+  return poll(&entry, 1, 0) > 0;
+}
 
 }  // namespace perseus

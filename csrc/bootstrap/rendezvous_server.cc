@@ -146,13 +146,14 @@ void RendezvousServer::Service::on_ready(uint32_t) {
 bool RendezvousServer::Service::accept_some(const Socket& listener) {
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
-      if (unauthenticated_.evict_one()) continue;
-      warn(std::string("the rendezvous cannot accept connections: ") + std::strerror(errno));
-      return false;
-    }
     if (!socket) {
-      if (errno == EAGAIN) return true;
+      const int error = errno;
+      if (error == EAGAIN || !has_caller(listener.fd())) return true;
+      if (is_exhaustion(error)) {
+        if (unauthenticated_.evict_one()) continue;
+        warn(std::string("the rendezvous cannot accept connections: ") + std::strerror(error));
+        return false;
+      }
       continue;  // this connection failed before it was accepted
     }
     if (!socket.is_open()) continue;  // as of a port scanner

@@ -139,6 +139,7 @@ class Acceptor::PendingConnection final : public FdHandler, public PooledCaller 
     // It may have connected in another way meanwhile.
     if (!acceptor_.owner_.may_connect(introduction_.hello)) return;
     acceptor_.loop_.unwatch(fd_.get());
+    acceptor_.exhaustion_.succeeded();
     acceptor_.owner_.on_connected(introduction_.hello, {std::move(fd_), std::move(*session_)});
   }
 
@@ -188,7 +189,6 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     FileDescriptor fd(accept4(socket.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
-      exhaustion_.succeeded();
       // The kernel tells who calls over a Unix socket, so another user's calls take no place.
       const bool is_stranger =
           socket.where().family() == AF_UNIX && peer_of(fd.get()).is_anothers();
@@ -199,9 +199,10 @@ void Acceptor::accept_connections(ListeningSocket& socket) {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     const int error = errno;
-    if (!ResourceExhaustion::is_exhaustion(error)) return;
+    if (!is_exhaustion(error) || !has_caller(socket.fd())) return;
+    const bool is_new = exhaustion_.failed(error);
     if (pending_.evict_one()) continue;
-    if (exhaustion_.failed(error)) {
+    if (is_new) {
       PERSEUS_LOG(
           kWarning,
           "cannot accept a connection: no file descriptors or memory left; raise the limit on "

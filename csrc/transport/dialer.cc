@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/caller_pool.h"
 #include "base/free_port.h"
 #include "bootstrap/local_sockets.h"
 
@@ -72,11 +73,10 @@ void Dialer::try_endpoint() {
   fd_ = FileDescriptor(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd_) {
     const int error = errno;
-    if (ResourceExhaustion::is_exhaustion(error)) exhaustion_.failed(error);
+    if (is_exhaustion(error)) exhaustion_.failed(error);
     next_endpoint(std::strerror(error), Failure::kOther);
     return;
   }
-  exhaustion_.succeeded();
   if (!sources_.empty() && sources_[current_].length != 0) {
     const Endpoint& from = sources_[current_];
     if (const int error = bind_to(fd_.get(), from.get(), from.length); error != 0) {
@@ -178,6 +178,7 @@ void Dialer::welcomed() {
     return;
   }
   loop_.unwatch(fd_.get());
+  exhaustion_.succeeded();
   finish(ProvenConnection{std::exchange(fd_, FileDescriptor()), std::move(session)});
 }
 

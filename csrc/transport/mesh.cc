@@ -91,6 +91,13 @@ bool MeshImpl::is_connected(int peer) const {
   return links_[peer] != nullptr && links_[peer]->is_connected();
 }
 
+bool MeshImpl::is_connected_to_all() const {
+  for (int peer = 0; peer < topology().size; ++peer) {
+    if (peer != topology().rank && !is_connected(peer)) return false;
+  }
+  return true;
+}
+
 bool MeshImpl::has_left(int peer) const {
   return links_[peer] != nullptr && links_[peer]->has_left();
 }
@@ -153,6 +160,8 @@ void MeshImpl::report_closed() {
 }
 
 void MeshImpl::on_lasting_exhaustion(int error) {
+  // Strangers may still call, and do no harm to a rank that needs no connection.
+  if (is_connected_to_all()) return;
   const Status why = Status::without(
       topology().rank, topology().name(topology().rank) +
                            " can neither make nor take connections: " + std::strerror(error) +

@@ -38,6 +38,7 @@ class MeshImpl final : public Mesh, private LinkOwner, private LinkObserver {
 
  private:
   FramedLink& make_link(int peer);
+  bool is_connected_to_all() const;
 
   FramedLink& framed_link(int peer) override;
   FramedLink* find_link(int peer) override { return links_[peer].get(); }

@@ -1,10 +1,10 @@
 // Tracks whether this rank has run out of the file descriptors or the kernel memory that it needs
 // to make or accept connections. If that passes soon it does no harm, since both are retried. If it
 // lasts, the ranks that wait for such a connection would take this rank for dead, so it must report
-// the exhaustion first. Loop thread.
+// the exhaustion first. Only a whole handshake ends it: a socket may have been had at the cost of
+// another rank's. Loop thread.
 #pragma once
 
-#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <utility>
@@ -15,13 +15,9 @@ namespace perseus {
 
 class ResourceExhaustion {
  public:
-  // Calls `on_lasting` once, with the errno, when exhaustion has lasted for `patience`.
+  // Calls `on_lasting` with the errno whenever exhaustion has lasted for another `patience`.
   ResourceExhaustion(Clock::duration patience, std::function<void(int error)> on_lasting)
       : patience_(patience), on_lasting_(std::move(on_lasting)) {}
-
-  static bool is_exhaustion(int error) {
-    return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-  }
 
   // An attempt has failed for lack of resources. Returns whether none has failed shortly before.
   bool failed(int error) {
@@ -29,10 +25,13 @@ class ResourceExhaustion {
     const bool is_new = now - last_ > kGap;
     if (is_new) since_ = now;
     last_ = now;
-    if (now - since_ >= patience_ && on_lasting_) std::exchange(on_lasting_, nullptr)(error);
+    if (now - since_ >= patience_) {
+      since_ = now;
+      on_lasting_(error);
+    }
     return is_new;
   }
-  // An attempt has succeeded, which ends the exhaustion.
+  // A connection with another rank has been made, which ends the exhaustion.
   void succeeded() { last_ = {}; }
 
  private:
@@ -40,7 +39,7 @@ class ResourceExhaustion {
   static constexpr std::chrono::seconds kGap{1};
 
   const Clock::duration patience_;
-  std::function<void(int error)> on_lasting_;
+  const std::function<void(int error)> on_lasting_;
   Clock::time_point since_, last_;
 };
 

@@ -8,6 +8,7 @@ import hmac
 import random
 import resource
 import secrets
+import select
 import selectors
 import socket
 import time
@@ -126,6 +127,8 @@ class Acceptor:
             except BlockingIOError:
                 return
             except OSError as error:  # the caller has gone, or descriptors or memory have run out
+                if not _has_caller(self._listener):
+                    return
                 if error.errno in _EXHAUSTED and not self._drop_one():
                     self._rest_until(time.monotonic() + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
                     return
@@ -202,6 +205,17 @@ class Acceptor:
         self._let_go(caller)
         host = name.rstrip(b"\0").decode(errors="replace")
         self._entered(rank, CalledAgent(caller.connection, session, caller.address, host))
+
+
+def _has_caller(listener: socket.socket) -> bool:
+    """Returns whether a caller waits to be accepted.
+
+    The kernel takes a descriptor before it looks, so accept reports exhaustion even if nobody
+    calls, and then nobody has to give way.
+    """
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _has_hung_up(connection: socket.socket) -> bool:

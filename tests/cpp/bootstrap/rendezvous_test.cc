@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include "bootstrap/rendezvous_bootstrap.h"
 #include "bootstrap/rendezvous_protocol.h"
 #include "bootstrap/rendezvous_server.h"
+#include "few_descriptors.h"
 
 namespace perseus {
 namespace {
@@ -522,6 +525,20 @@ TEST(Rendezvous, StrangersAndNoiseDoNotDisturbTheJob) {
     ASSERT_TRUE(bootstrap.is_ok()) << bootstrap.status().message();
     expect_gathers(*bootstrap.value(), 1, "undisturbed");
   });
+}
+
+TEST(Rendezvous, ACallerKeepsTheLastDescriptor) {
+  const FewDescriptors few(128);
+  auto server = serve(2);
+  const FileDescriptor caller(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto others = FewDescriptors::all_but_one();
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  where.sin_port = htons(server->port());
+  ASSERT_EQ(connect(caller.get(), reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
+  pollfd entry{caller.get(), POLLRDHUP, 0};
+  EXPECT_EQ(poll(&entry, 1, 200), 0) << "it was sent away";
 }
 
 TEST(Rendezvous, AMessageOfImpossibleLengthEndsTheConnection) {

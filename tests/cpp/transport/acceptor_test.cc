@@ -1,37 +1,23 @@
 #include "transport/acceptor.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "few_descriptors.h"
+
 namespace perseus {
 namespace {
 
 using std::chrono::milliseconds;
-
-// This process may open so few files that an acceptor keeps 16 connections only.
-class FewDescriptors {
- public:
-  FewDescriptors() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit few = before_;
-    few.rlim_cur = 128;
-    setrlimit(RLIMIT_NOFILE, &few);
-  }
-  FewDescriptors(const FewDescriptors&) = delete;
-  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 class AcceptorTest : public testing::Test, private AcceptorOwner {
  protected:
@@ -41,9 +27,24 @@ class AcceptorTest : public testing::Test, private AcceptorOwner {
   }
 
   FileDescriptor call() {
-    FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(connect(fd.get(), where_.get(), where_.length), 0);
+    FileDescriptor fd = open_socket();
+    call(fd);
     return fd;
+  }
+  static FileDescriptor open_socket() {
+    return FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  }
+  void call(const FileDescriptor& fd) {
+    EXPECT_EQ(connect(fd.get(), where_.get(), where_.length), 0);
+  }
+
+  // Reads what the acceptor has sent, and returns whether it has closed the connection.
+  static bool is_closed(const FileDescriptor& fd) {
+    Greeting greeting;
+    ssize_t count;
+    do count = recv(fd.get(), &greeting, sizeof greeting, MSG_DONTWAIT);
+    while (count > 0);
+    return count == 0;
   }
 
   // Lets the acceptor read and answer what has come, for this long.
@@ -80,15 +81,16 @@ class AcceptorTest : public testing::Test, private AcceptorOwner {
   }
 
   std::optional<uint32_t> connected_;
+  int lasting_error_ = 0;  // of an exhaustion that has lasted
 
  private:
   bool may_connect(const Hello&) override { return true; }
   void on_connected(const Hello& hello, ProvenConnection) override { connected_ = hello.from; }
 
-  const FewDescriptors few_;
+  const FewDescriptors few_{128};  // so that the acceptor keeps 16 connections only
   EventLoop loop_{std::chrono::microseconds(0)};
   const Credentials credentials_{"a secret", {}, 0};
-  ResourceExhaustion exhaustion_{std::chrono::seconds(60), [](int) {}};
+  ResourceExhaustion exhaustion_{milliseconds(200), [this](int error) { lasting_error_ = error; }};
   Endpoint where_ = Endpoint::unix_name("perseus-acceptor-" + std::to_string(getpid()));
   Acceptor acceptor_{loop_, credentials_, exhaustion_, *this};
 };
@@ -124,6 +126,34 @@ TEST_F(AcceptorTest, AnotherUserOfTheHostIsNotEvenGreeted) {
   waitpid(stranger, &status, 0);
   EXPECT_EQ(status, 0);
   for (const int end : ends) close(end);
+}
+
+TEST_F(AcceptorTest, ACallerKeepsTheLastDescriptorUntilAnotherCalls) {
+  const FileDescriptor first = call();
+  const FileDescriptor second = open_socket();
+  const auto others = FewDescriptors::all_but_one();
+  run(milliseconds(20));
+  EXPECT_FALSE(is_closed(first));
+  call(second);
+  run(milliseconds(20));
+  EXPECT_TRUE(is_closed(first));
+  EXPECT_FALSE(is_closed(second));
+}
+
+TEST_F(AcceptorTest, ExhaustionLastsThoughCallersTakeEachOthersDescriptor) {
+  FileDescriptor first = call();
+  FileDescriptor second = call();
+  const auto others = FewDescriptors::all_but_one();
+  const Clock::time_point end = Clock::now() + milliseconds(400);
+  while (Clock::now() < end) {
+    run(milliseconds(20));
+    for (FileDescriptor* fd : {&first, &second}) {
+      if (!is_closed(*fd)) continue;
+      fd->reset();  // for the other's sake, so it calls again
+      *fd = call();
+    }
+  }
+  EXPECT_EQ(lasting_error_, EMFILE);
 }
 
 TEST_F(AcceptorTest, ARankMayStandStillBeforeItConfirms) {

@@ -229,6 +229,16 @@ def test_without_descriptors_it_rests_and_then_goes_on(house: House) -> None:
     assert len(house.challenge(caller)) == call_back.CHALLENGE_BYTES
 
 
+def test_a_caller_keeps_the_last_descriptor(house: House) -> None:
+    caller = house.call()
+    last = os.dup(0)
+    os.close(last)
+    with descriptors(last + 1):
+        house.attend(lambda: is_greeted(caller))
+        house.attend(lambda: not house.selector.select(0))
+    assert not is_sent_away(caller)
+
+
 def test_when_it_closes_those_who_are_left_are_sent_away(house: House) -> None:
     callers = [house.call() for _ in range(3)]
     house.attend(lambda: all(map(is_greeted, callers)))

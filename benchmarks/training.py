@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def digits_file() -> Path:
 
 
 def images_a_second(times: Times, images: int) -> Times:
-    return Times([images / time * 1e6 for time in times.microseconds], times.reason)
+    return replace(times, microseconds=[images / time * 1e6 for time in times.microseconds])
 
 
 def rate_text(rate: float | None) -> str:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,8 @@ class Sweep:
 def pooled(parts: Sequence[Times]) -> Times:
     """Joins the iterations of contenders with the same settings."""
     reason = next((part.reason for part in parts if part.reason), None)
-    return Times([time for part in parts for time in part.microseconds], reason)
+    times = [time for part in parts for time in part.microseconds]
+    return replace(parts[0], microseconds=times, reason=reason)
 
 
 def add_case(

@@ -12,6 +12,7 @@ __all__ = [
     "GpuSupport",
     "Setting",
     "check_build",
+    "core_distance",
     "counters",
     "extension_path",
     "gpu_support",
@@ -82,6 +83,22 @@ def check_environment(environment: Mapping[str, str]) -> None:
 def check_build() -> dict[str, str]:
     """Returns what was found on this machine, by topic: MPI, CUDA, NCCL, features of the CPU."""
     return dict(_engine.check_build())
+
+
+def core_distance(first: int, second: int) -> float:
+    """Returns how far apart two processors are, in nanoseconds.
+
+    It is the time in which a cache line that one of them has written comes to the other: some 30 ns
+    under one last-level cache, and over 100 ns between two. Keeps both busy for about 1 ms.
+
+    Args:
+      first, second: numbers of processors, as in os.sched_getaffinity.
+
+    Raises:
+      ValueError: the two are one, or this process may not run on both.
+      TimedOutError: others compute there all the time.
+    """
+    return _engine.core_distance(first, second)
 
 
 def extension_path() -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contest import ending
+from contest import core_distance, ending
 from contest.launch import KNOWN, Contender, Host, UnavailableError
 from contest.team import Team, WorkFailedError
 
@@ -31,11 +31,13 @@ class Times:
     """One contender's times at one work: for each iteration the slowest rank's, in microseconds.
 
     `reason` says why there are none, or no more than these; `note` says how the contender did it.
+    `core_distances` are the nanoseconds between processors before and after.
     """
 
     microseconds: list[float] = field(default_factory=list)
     reason: str | None = None
     note: str = ""
+    core_distances: tuple[float | None, float | None] = (None, None)
 
     @property
     def median(self) -> float | None:
@@ -114,7 +116,7 @@ class Conductor:
         strings. A turn has `iterations` iterations if that is given, for all or by label. Otherwise
         it takes about `seconds`; a trial determines how many iterations that is (3 to 2000) for
         each contender. If a work fails on all ranks, only that work has failed: the contender
-        stays.
+        stays. If the distance of the processors changes meanwhile, all of it is done once more.
         """
         labels = list(self.contenders if only is None else only)
         results = {label: Times(reason=self.absent.get(label)) for label in labels}
@@ -125,12 +127,20 @@ class Conductor:
                 counts[label] = given[label] or self._trial(
                     label, work, seconds, options, results[label]
                 )
-        for _ in range(turns):
-            for label in labels:
+        for _ in range(2):
+            for result in results.values():
+                result.microseconds.clear()
+            before = core_distance.look()
+            for label in labels * turns:
                 if results[label].reason is None:
                     self._turn(
                         label, work, {**options, "iterations": counts[label]}, results[label]
                     )
+            after = core_distance.look()
+            for result in results.values():
+                result.core_distances = (before, after)
+            if not core_distance.has_changed(before, after):
+                break
         return results
 
     def pids(self, label: str) -> list[int]:

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from contest import core_distance
 from contest.conductor import Times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +92,7 @@ class Report:
     def __post_init__(self) -> None:
         # Taken now: the tree that is measured may change during the run.
         self._machine = machine(self.environment) if self.file else {}
+        self._distance_at_start = core_distance.look() if self.file else None
         if self.file and self._machine["versions"]["perseus"].endswith(DIRTY):
             print(
                 f"WARNING: tracked files differ from the commit: {self.file} will not say what was "
@@ -114,6 +116,7 @@ class Report:
                     "ratio": median / first if median and first else None,
                     "iterations": len(of_contender.microseconds),
                     "reason": of_contender.reason,
+                    "core_distances": of_contender.core_distances,
                     **({"note": of_contender.note} if of_contender.note else {}),
                 }
             )
@@ -122,6 +125,9 @@ class Report:
         """Prints the lines of one case."""
         rows = [row for row in self.rows if all(row[key] == case[key] for key in case)]
         print(_case_text(case))
+        for said in dict.fromkeys(core_distance.text(*row["core_distances"]) for row in rows):
+            if said:
+                print(f"  {said}")
         for row in rows:
             if row["median"] is None:
                 print(f"  {row['contender']:24} {textwrap.shorten(str(row['reason']), 120)}")
@@ -158,7 +164,8 @@ class Report:
             self.whole.save(finished=finished)
         if self.file is None:
             return
-        content = {**self.content(), "finished": finished}
+        distances = [self._distance_at_start, core_distance.look()]
+        content = {**self.content(), "core_distances": distances, "finished": finished}
         whole = self.file.resolve()
         part = whole.with_name(f".{whole.name}.part")
         part.write_text(json.dumps(content, indent=1) + "\n")

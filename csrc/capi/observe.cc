@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/core_distance.h"
 #include "base/settings.h"
 #include "capi/c_status.h"
 #include "capi/process.h"
@@ -116,6 +117,13 @@ perseus_status_t perseus_check_environment(const char* const* environment) {
 
 void perseus_add_library_folders(const char* folders) {
   if (folders != nullptr) perseus::add_library_folders(folders);
+}
+
+perseus_status_t perseus_core_distance(int32_t first, int32_t second, double* nanoseconds) {
+  if (nanoseconds == nullptr) return to_c(Status::invalid_argument("the result is a null pointer"));
+  const auto distance = perseus::core_distance(first, second);
+  if (distance.is_ok()) *nanoseconds = distance.value();
+  return to_c(distance.status());
 }
 
 perseus_status_t perseus_check_build(void (*visit)(void* user, const char* what, const char* found),

@@ -11,6 +11,7 @@
 
 #include "perseus/perseus.h"
 #include "python/errors.h"
+#include "python/gil.h"
 
 namespace py = pybind11;
 
@@ -62,6 +63,17 @@ Named check_build() {
   return found;
 }
 
+double core_distance(int32_t first, int32_t second) {
+  double nanoseconds = 0;
+  perseus_status_t status;
+  {
+    const Unlocked unlocked;
+    status = perseus_core_distance(first, second, &nanoseconds);
+  }
+  check(status);
+  return nanoseconds;
+}
+
 // In the order of perseus_core.observe.GpuSupport.
 std::tuple<int32_t, int32_t, int32_t, bool> gpu_support() {
   perseus_gpu_support_t found{};
@@ -99,6 +111,7 @@ void bind_observe(py::module_& module) {
   module.def("settings", &settings);
   module.def("check_environment", &check_environment);
   module.def("check_build", &check_build);
+  module.def("core_distance", &core_distance, py::arg("first"), py::arg("second"));
   module.def("gpu_support", &gpu_support);
   module.def(
       "add_library_folders",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from perseus import dropin
+from perseus.run import core_distances
 from perseus.run.completion import completion_script
 from perseus.run.config_file import read_config
 from perseus.run.hosts import Host, parse_hosts, read_hostfile
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.check_build:
             return check_build()
+        if options.core_distances:
+            return core_distances.show()
         if options.print_completion:
             print(completion_script(options.print_completion), end="", flush=True)
             return 0

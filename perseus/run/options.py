@@ -130,6 +130,11 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-cb", "--check-build", action="store_true", help="show what was found here, and exit"
     )
+    parser.add_argument(
+        "--core-distances",
+        action="store_true",
+        help="measure how far apart this host's processors are, and exit",
+    )
     parser.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="ranks to start")
     parser.add_argument(
         "-m",

@@ -660,6 +660,14 @@ PERSEUS_API perseus_status_t perseus_check_build(void (*visit)(void* user, const
                                                                const char* found),
                                                  void* user);
 
+/** Measures how far apart two processors are: the time in which a cache line that one of them has
+ * written comes to the other, in nanoseconds. It is some 30 ns under one last-level cache, and over
+ * 100 ns between two. Keeps both processors busy for about a millisecond. Returns
+ * PERSEUS_INVALID_ARGUMENT if the two are one, or this process may not run on both;
+ * PERSEUS_TIMED_OUT if others compute there all the time. */
+PERSEUS_API perseus_status_t perseus_core_distance(int32_t first, int32_t second,
+                                                   double* nanoseconds);
+
 /** This machine's support for tensors on GPUs. Each library's version is as it numbers itself; 0
  * means that it is missing or cannot be used. */
 typedef struct {

@@ -7,7 +7,7 @@
 
 
 
-_shtab_perseusrun_option_strings=(-h --help -v --version -cb --check-build -np --num-proc -m --module -H --hosts -hostfile --hostfile --min-np --min-num-proc --drop-in --output-filename --only-rank --no-tag --quiet --verbose --grace --mpi --gloo --mpi-args --binding-args --tcp --start-timeout -p --ssh-port -i --ssh-identity-file -prefix-timestamp --prefix-timestamp --prefix-output-with-timestamp --config-file --print-completion --network-interfaces --network-interface --fusion-threshold-mb --cache-capacity --num-nccl-streams --streams --hierarchical-allreduce --torus-allreduce --no-hierarchical-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample --autotune-bayes-opt-max-samples --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles --no-stall-check --stall-check --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds --gloo-timeout-seconds --thread-affinity --log-level --log-with-timestamp --no-log-hide-timestamp --log-without-timestamp --log-hide-timestamp)
+_shtab_perseusrun_option_strings=(-h --help -v --version -cb --check-build --core-distances -np --num-proc -m --module -H --hosts -hostfile --hostfile --min-np --min-num-proc --drop-in --output-filename --only-rank --no-tag --quiet --verbose --grace --mpi --gloo --mpi-args --binding-args --tcp --start-timeout -p --ssh-port -i --ssh-identity-file -prefix-timestamp --prefix-timestamp --prefix-output-with-timestamp --config-file --print-completion --network-interfaces --network-interface --fusion-threshold-mb --cache-capacity --num-nccl-streams --streams --hierarchical-allreduce --torus-allreduce --no-hierarchical-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample --autotune-bayes-opt-max-samples --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles --no-stall-check --stall-check --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds --gloo-timeout-seconds --thread-affinity --log-level --log-with-timestamp --no-log-hide-timestamp --log-without-timestamp --log-hide-timestamp)
 
 _shtab_perseusrun_pos_0_COMPGEN=_perseusrun_complete_command
 _shtab_perseusrun__hostfile_COMPGEN=_shtab_compgen_files
@@ -30,6 +30,7 @@ _shtab_perseusrun__v_nargs=0
 _shtab_perseusrun___version_nargs=0
 _shtab_perseusrun__cb_nargs=0
 _shtab_perseusrun___check_build_nargs=0
+_shtab_perseusrun___core_distances_nargs=0
 _shtab_perseusrun__m_nargs=0
 _shtab_perseusrun___module_nargs=0
 _shtab_perseusrun___drop_in_nargs=0

@@ -59,6 +59,7 @@ complete -c perseusrun -f
 complete -c perseusrun -n _shtab_perseusrun_using -s h -l help -xka "all settings" -d 'show this, or what TOPIC names: all, settings'
 complete -c perseusrun -n _shtab_perseusrun_using -s v -l version -d 'show the version, and exit'
 complete -c perseusrun -n _shtab_perseusrun_using -o cb -l check-build -d 'show what was found here, and exit'
+complete -c perseusrun -n _shtab_perseusrun_using -l core-distances -d 'measure how far apart this host'"'"'s processors are, and exit'
 complete -c perseusrun -n _shtab_perseusrun_using -o np -l num-proc -x -d 'ranks to start'
 complete -c perseusrun -n _shtab_perseusrun_using -s m -l module -d 'run the Python module that follows'
 complete -c perseusrun -n _shtab_perseusrun_using -s H -l hosts -x -d 'hosts, and how many ranks each can run'

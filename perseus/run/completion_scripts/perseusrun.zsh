@@ -19,6 +19,7 @@ _shtab_perseusrun_options=(
   {-h,--help}"[show this, or what TOPIC names\: all, settings]:TOPIC:(all settings)"
   {-v,--version}"[show the version, and exit]"
   {-cb,--check-build}"[show what was found here, and exit]"
+  "--core-distances[measure how far apart this host\'s processors are, and exit]"
   {-np,--num-proc}"[ranks to start]:N:"
   {-m,--module}"[run the Python module that follows]"
   {-H,--hosts}"[hosts, and how many ranks each can run]:HOST:SLOTS,...:"

@@ -100,6 +100,7 @@ TEST(Arguments, ThatAreMissingOrImpossibleAreErrors) {
   EXPECT_EQ(perseus_settings(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_check_environment(nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_check_build(nullptr, nullptr), PERSEUS_INVALID_ARGUMENT);
+  EXPECT_EQ(perseus_core_distance(0, 1, nullptr), PERSEUS_INVALID_ARGUMENT);
   EXPECT_EQ(perseus_register(PERSEUS_WORLD, PERSEUS_ALLREDUCE, "x", nullptr),
             PERSEUS_INVALID_ARGUMENT);
   EXPECT_NE(std::string(perseus_last_error()).find("id of 'x'"), std::string::npos);

@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
+from contest import core_distance
 from contest.conductor import Conductor
 from contest.launch import KNOWN, LIMITS, OPTIMIZER, Contender, variant
 
@@ -40,6 +41,20 @@ def test_each_contender_is_measured_in_every_turn_and_stopped_between_them(
     assert len(set(pids)) == 4
     while [state(pid) for pid in pids] != ["T"] * 4:  # a signal arrives when it arrives
         time.sleep(0.001)
+
+
+def test_a_case_is_measured_once_more_if_the_processors_were_moved_meanwhile(
+    contest: Conductor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([27.0, 155.0, 155.0, 150.0, 27.0, 155.0, 155.0, 27.0])
+    monkeypatch.setattr(core_distance, "look", lambda: next(looks))
+    once_more = contest.measure("collective.allreduce", turns=2, iterations=3, elements=10)
+    for label in LABELS:
+        assert once_more[label].core_distances == (155.0, 150.0)
+        assert len(once_more[label].microseconds) == 6
+    moved_again = contest.measure("collective.allreduce", turns=2, iterations=3, elements=10)
+    said = "the processors' distance went from 155 to 27 ns meanwhile"
+    assert core_distance.text(*moved_again[LABELS[0]].core_distances) == said
 
 
 def test_work_that_fails_everywhere_leaves_the_contender_in(contest: Conductor) -> None:

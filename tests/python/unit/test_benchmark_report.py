@@ -6,6 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -84,6 +85,8 @@ def test_what_has_been_measured_is_saved_whole_after_each_case(
     assert (found["batch"], found["finished"]) == (32, False)
     figures.save(finished=True)
     assert contents(file)["finished"]
+    start, end = contents(file)["core_distances"]
+    assert (start and end) or len(os.sched_getaffinity(0)) == 1
     assert list(tmp_path.iterdir()) == [file]
 
 

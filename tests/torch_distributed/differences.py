@@ -5,6 +5,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
+import torch
+
 _MORE = "Gloo refuses this, and Perseus may serve it"
 #: By patterns of runs. It is an error if no run of a pattern differs.
 REASONS = {
@@ -21,6 +23,20 @@ REASONS = {
 _TYPES = ("int16", "uint16", "uint32", "uint64", "float8_e4m3fn")
 #: Runs that may differ.
 POSSIBLE = {f"*: *{name}*": "Gloo lacks the type" for name in _TYPES}
+
+
+#: Since this version Gloo serves all that it does in the table.
+_COMPLETE = (2, 13)
+
+
+def is_served_since(ours: object, gloos: object) -> bool:
+    """Returns whether an older Gloo refuses what Perseus serves."""
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    return version < _COMPLETE and is_error(gloos) and not is_error(ours)
+
+
+def is_error(outcome: object) -> bool:
+    return isinstance(outcome, list) and outcome[:1] == ["error"]
 
 
 def may_differ(name: str) -> bool:

@@ -48,12 +48,12 @@ class Acceptor(CallerPool):
           entered: takes over the connection of each agent.
         """
         answer_bytes = call_back.HELLO.size + call_back.PROOF_BYTES
-        super().__init__(selector, listen_anywhere(listen_on), answer_bytes)
+        super().__init__(selector, listen_anywhere(listen_on), answer_bytes, self._prove)
         self._key = key
         self._awaited = awaited
         self._entered = entered
 
-    def _answered(self, caller: Caller) -> None:
+    def _prove(self, caller: Caller) -> None:
         try:
             called = self._verified(caller)
         except OSError:  # it has gone already

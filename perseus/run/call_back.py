@@ -120,9 +120,9 @@ def _enter(address: tuple[str, int], key: str, rank: int, deadline: float) -> Se
         from free_port import connect
 
     try:
-        connecting = connect(address, min(CONNECT_SECONDS, _seconds_until(deadline)))
+        connecting = connect(address, min(CONNECT_SECONDS, seconds_until(deadline)))
     except TimeoutError:
-        _seconds_until(deadline)  # raises it once more if that was all
+        seconds_until(deadline)  # raises it once more if that was all
         return None
     try:
         with connecting as connection:
@@ -143,7 +143,7 @@ def _shake_hands(connection: socket.socket, key: str, rank: int, deadline: float
     else:
         from message_tags import record_bytes
 
-    challenge = _take(connection, CHALLENGE_BYTES, deadline)
+    challenge = take(connection, CHALLENGE_BYTES, deadline)
     called = pack_address(connection.getpeername()[:2])
     name = socket.gethostname().encode()
     hello = HELLO.pack(rank, os.urandom(CHALLENGE_BYTES), called, name)
@@ -152,7 +152,7 @@ def _shake_hands(connection: socket.socket, key: str, rank: int, deadline: float
     agreed = session(key, challenge, answer, AS_AGENT)
     try:
         verdict = b"".join(
-            agreed.opener.open(_take(connection, record_bytes(len(WELCOME)), deadline))
+            agreed.opener.open(take(connection, record_bytes(len(WELCOME)), deadline))
         )
     except NotAuthenticError:
         reason = "the process that answers there does not know the job's key"
@@ -162,10 +162,11 @@ def _shake_hands(connection: socket.socket, key: str, rank: int, deadline: float
     return agreed
 
 
-def _take(connection: socket.socket, length: int, deadline: float) -> bytes:
+def take(connection: socket.socket, length: int, deadline: float) -> bytes:
+    """Reads so many bytes; ConnectionResetError if the connection ends before."""
     data = b""
     while len(data) < length:
-        connection.settimeout(_seconds_until(deadline))
+        connection.settimeout(seconds_until(deadline))
         piece = connection.recv(length - len(data))
         if not piece:
             raise ConnectionResetError
@@ -173,7 +174,8 @@ def _take(connection: socket.socket, length: int, deadline: float) -> bytes:
     return data
 
 
-def _seconds_until(deadline: float) -> float:
+def seconds_until(deadline: float) -> float:
+    """Returns how long it is until then, by time.monotonic. TimeoutError if it is over."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")

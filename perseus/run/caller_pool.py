@@ -10,7 +10,7 @@ import secrets
 import selectors
 import socket
 import time
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from perseus.run import call_back
@@ -33,7 +33,7 @@ class Caller:
     answer: bytes = b""
 
 
-class CallerPool(ABC):
+class CallerPool:
     """Accepts callers, sends each a challenge, and reads an answer of so many bytes.
 
     A caller is dropped after five seconds, and the number of callers at one time is bounded: beyond
@@ -44,10 +44,21 @@ class CallerPool(ABC):
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, listener: socket.socket, answer_bytes: int
+        self,
+        selector: selectors.BaseSelector,
+        listener: socket.socket,
+        answer_bytes: int,
+        answered: Callable[[Caller], None],
     ):
+        """Accepts callers from now on.
+
+        Args:
+          answered: takes over the connection of each caller whose answer is whole, but may be
+            wrong. Raises nothing.
+        """
         self._selector = selector
         self._answer_bytes = answer_bytes
+        self._answered = answered
         self._callers: list[Caller] = []  # oldest first
         # Callers must not use up the descriptors that the process needs.
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -57,10 +68,6 @@ class CallerPool(ABC):
         self.port: int = self._listener.getsockname()[1]
         self._listen_at = float("inf")  # when to listen again, if it does not listen now
         self._listen()
-
-    @abstractmethod
-    def _answered(self, caller: Caller) -> None:
-        """Takes over the connection of a caller whose answer is whole, but may be wrong."""
 
     def close(self) -> None:
         """Stops listening, and drops all callers that have not proven themselves."""

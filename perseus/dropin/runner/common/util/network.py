@@ -1,27 +1,21 @@
 """Services that answer requests over TCP, and their clients. Both prove that they have one key.
 
-A message is its HMAC-SHA256, its length as 8 bytes, and the pickled object. Nothing is unpickled
-before the digest has been checked.
+Nothing is unpickled, and no length counts, before its MAC has been checked (wire.py). Callers that
+have not proven yet that they have the key get no thread, and few descriptors (server.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import pickle
-import shutil
-import socket
-import socketserver
-import struct
-from codecs import getreader, getwriter
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
-import cloudpickle
-
-from perseus.dropin.runner.common.util import secret
+from perseus.dropin.runner.common.util.server import Server
+from perseus.dropin.runner.common.util.wire import Wire, call
 from perseus.dropin.runner.util.network import interface_addresses
-from perseus.dropin.runner.util.threads import in_thread
+from perseus.run.call_back import CALL_BACK_SECONDS, seconds_until
 
 __all__ = [
     "AckResponse",
@@ -35,9 +29,6 @@ __all__ = [
 ]
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]
-_LENGTH = struct.Struct("!Q")
-#: No message is longer than this many bytes; it bounds what a stranger can have us read.
-_MOST_BYTES = 1 << 30
 
 
 class NoValidAddressesFound(Exception):
@@ -59,46 +50,7 @@ class AckResponse:
 
 
 class AckStreamResponse:
-    """UTF-8 text follows, up to the end of the connection."""
-
-
-class Wire:
-    """Reads and writes objects that are signed with a key."""
-
-    def __init__(self, key: bytes):
-        self._key = key
-
-    def write(self, obj: Any, wfile: BinaryIO) -> None:
-        message = cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
-        digest = secret.compute_digest(self._key, message)
-        wfile.write(digest + _LENGTH.pack(len(message)) + message)
-        wfile.flush()
-
-    def stream(self, stream: Any, wfile: BinaryIO) -> None:
-        """Copies a text stream to its end."""
-        shutil.copyfileobj(stream, getwriter("utf-8")(wfile))
-        wfile.flush()
-
-    def read(self, rfile: BinaryIO) -> Any:
-        """EOFError if the connection ends before; RuntimeError for another key's message."""
-        head = _read_exactly(rfile, secret.DIGEST_LENGTH + _LENGTH.size)
-        digest, (length,) = (
-            head[: secret.DIGEST_LENGTH],
-            _LENGTH.unpack_from(head, secret.DIGEST_LENGTH),
-        )
-        if length > _MOST_BYTES:
-            raise RuntimeError(f"a message of {length} bytes was announced; no message is so long")
-        message = _read_exactly(rfile, length)
-        if not secret.check_digest(self._key, message, digest):
-            raise RuntimeError("a message's digest is wrong: the sender does not have our key")
-        return cloudpickle.loads(message)
-
-
-def _read_exactly(rfile: BinaryIO, length: int) -> bytes:
-    data = rfile.read(length)
-    if len(data) < length:
-        raise EOFError("the connection ended within a message")
-    return data
+    """Text follows. Its end is proven, too."""
 
 
 class BasicService:
@@ -109,35 +61,26 @@ class BasicService:
 
     def __init__(self, service_name: str, key: bytes, nics: Iterable[str] | None):
         self._service_name = service_name
-        self._wire = Wire(key)
-        service = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                # The client may go away at any time, and it may be a stranger.
-                with contextlib.suppress(EOFError, OSError, RuntimeError):
-                    service._serve(self.rfile, self.wfile, self.client_address)
-
-        self._server = socketserver.ThreadingTCPServer(("", 0), Handler)
-        self._server.daemon_threads = False
-        self._port: int = self._server.server_address[1]
         chosen = set(nics) if nics else None
-        self._addresses = {
-            name: [(address, self._port)]
+        found = {
+            name: address
             for name, address in interface_addresses().items()
             if chosen is None or name in chosen
         }
-        if not self._addresses:
-            self._server.server_close()
+        if not found:
             raise NoValidAddressesFound(f"none of the interfaces {nics} has an IPv4 address")
-        self._thread = in_thread(self._server.serve_forever, (0.05,))
+        self._server = Server(key, self._serve)
+        self._port = self._server.port
+        self._addresses = {name: [(address, self._port)] for name, address in found.items()}
 
-    def _serve(self, rfile: Any, wfile: Any, client_address: tuple[str, int]) -> None:
-        response = self._handle(self._wire.read(rfile), client_address)
+    def _serve(
+        self, request: Any, wire: Wire, wfile: BinaryIO, client_address: tuple[str, int]
+    ) -> None:
+        response = self._handle(request, client_address)
         response, stream = response if isinstance(response, tuple) else (response, None)
-        self._wire.write(response, wfile)
+        wire.write(response, wfile)
         if stream is not None:
-            self._wire.stream(stream, wfile)
+            wire.stream(stream, wfile)
 
     def _handle(self, req: Any, client_address: tuple[str, int]) -> Any:
         """Returns the response to a request: an object, or that and a text stream to follow."""
@@ -153,10 +96,8 @@ class BasicService:
         return self._port
 
     def shutdown(self) -> None:
-        """Stops listening, and waits for the requests under way."""
+        """Stops listening, and waits for the requests under way. Never waits for strangers."""
         self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class BasicClient:
@@ -166,8 +107,9 @@ class BasicClient:
 
     Args:
       match_intf: only addresses that are reached over the interface of the same name here.
-      probe_timeout: seconds in which an address must answer.
-      attempts: how often an address is tried.
+      probe_timeout: seconds in which an address must answer. A service drops clients that have
+        another key, and a few in a flood of strangers, so a client calls again within this time.
+      attempts: how often an address is tried, or a request sent, if the connection fails.
     """
 
     def __init__(
@@ -181,7 +123,7 @@ class BasicClient:
         attempts: int = 3,
     ):
         self._service_name = service_name
-        self._wire = Wire(key)
+        self._key = key
         self._verbose = verbose
         self._match_intf = match_intf
         self._probe_timeout = probe_timeout
@@ -208,11 +150,12 @@ class BasicClient:
         return reached
 
     def _answers(self, interface: str, address: tuple[str, int]) -> bool:
+        deadline = time.monotonic() + self._probe_timeout
         for _ in range(self._attempts):
             try:
-                with self._connection(address, self._probe_timeout) as (rfile, wfile):
-                    self._wire.write(PingRequest(), wfile)
-                    response = self._wire.read(rfile)
+                with self._connection(address, deadline, answers=True) as (wire, rfile, wfile):
+                    wire.write(PingRequest(), wfile)
+                    response = wire.read(rfile)
             except (EOFError, OSError, RuntimeError):
                 continue
             if getattr(response, "service_name", None) != self._service_name:
@@ -231,27 +174,37 @@ class BasicClient:
 
     @contextlib.contextmanager
     def _connection(
-        self, address: tuple[str, int], timeout: float | None
-    ) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-        with socket.create_connection(address, timeout) as connection:
-            with connection.makefile("rb") as rfile, connection.makefile("wb") as wfile:
-                yield rfile, wfile
+        self, address: tuple[str, int], deadline: float, *, answers: bool = False
+    ) -> Iterator[tuple[Wire, BinaryIO, BinaryIO]]:
+        """Connects before the deadline, by which the service must also answer if `answers`."""
+        connection, wire = call(address, self._key, deadline)
+        with connection, connection.makefile("rb") as rfile, connection.makefile("wb") as wfile:
+            connection.settimeout(seconds_until(deadline) if answers else None)
+            yield wire, rfile, wfile
 
     def _send(self, req: Any, stream: Any = None) -> Any:
         """Returns the response; text that follows it goes to `stream`."""
+        if self._attempts < 1:
+            raise ValueError(f"attempts is {self._attempts}; it must be at least 1")
+        with contextlib.ExitStack() as stack:
+            wire, rfile, response = self._answer(req, stack)
+            if stream is not None and isinstance(response, AckStreamResponse):
+                wire.read_stream(rfile, stream)
+            return response
+
+    def _answer(self, req: Any, stack: contextlib.ExitStack) -> tuple[Wire, BinaryIO, Any]:
         address = next(iter(self._addresses.values()))[0]
-        for attempt in range(1, self._attempts + 1):
+        attempt = 1
+        while True:
             try:
-                with self._connection(address, None) as (rfile, wfile):
-                    self._wire.write(req, wfile)
-                    response = self._wire.read(rfile)
-                    if stream is not None and isinstance(response, AckStreamResponse):
-                        shutil.copyfileobj(getreader("utf-8")(rfile), stream)
-                    return response
+                connection = self._connection(address, time.monotonic() + CALL_BACK_SECONDS)
+                wire, rfile, wfile = stack.enter_context(connection)
+                wire.write(req, wfile)
+                return wire, rfile, wire.read(rfile)
             except (EOFError, OSError):
                 if attempt == self._attempts:
                     raise
-        raise ValueError(f"attempts is {self._attempts}; it must be at least 1")
+                attempt += 1
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
         """Returns the addresses at which the service answered."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from perseus.dropin.runner.common.util.server import Server
-from perseus.dropin.runner.common.util.wire import Wire, call
+from perseus.dropin.runner.common.util.wire import Wire, call, pickled
 from perseus.dropin.runner.util.network import interface_addresses
 from perseus.run.call_back import CALL_BACK_SECONDS, seconds_until
 
@@ -184,27 +184,23 @@ class BasicClient:
 
     def _send(self, req: Any, stream: Any = None) -> Any:
         """Returns the response; text that follows it goes to `stream`."""
-        if self._attempts < 1:
-            raise ValueError(f"attempts is {self._attempts}; it must be at least 1")
-        with contextlib.ExitStack() as stack:
-            wire, rfile, response = self._answer(req, stack)
-            if stream is not None and isinstance(response, AckStreamResponse):
-                wire.read_stream(rfile, stream)
-            return response
-
-    def _answer(self, req: Any, stack: contextlib.ExitStack) -> tuple[Wire, BinaryIO, Any]:
         address = next(iter(self._addresses.values()))[0]
-        attempt = 1
-        while True:
+        message = pickled(req)  # before we connect, as the service does not wait for us
+        response = None
+        for attempt in range(1, self._attempts + 1):
             try:
-                connection = self._connection(address, time.monotonic() + CALL_BACK_SECONDS)
-                wire, rfile, wfile = stack.enter_context(connection)
-                wire.write(req, wfile)
-                return wire, rfile, wire.read(rfile)
+                deadline = time.monotonic() + CALL_BACK_SECONDS
+                with self._connection(address, deadline) as (wire, rfile, wfile):
+                    wire.write_pickled(message, wfile)
+                    response = wire.read(rfile)
+                    if stream is not None and isinstance(response, AckStreamResponse):
+                        wire.read_stream(rfile, stream)
+                    return response
             except (EOFError, OSError):
-                if attempt == self._attempts:
+                # A part of the text has gone to `stream`, and must not go there twice.
+                if attempt == self._attempts or isinstance(response, AckStreamResponse):
                     raise
-                attempt += 1
+        raise ValueError(f"attempts is {self._attempts}; it must be at least 1")
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
         """Returns the addresses at which the service answered."""

@@ -58,7 +58,9 @@ class Server:
                     connection.shutdown(socket.SHUT_RDWR)
         self._wake.close()
         self._listening.join()
-        for thread in list(self._threads):
+        with self._lock:
+            serving = list(self._threads)
+        for thread in serving:
             thread.join()
 
     def _listen(self) -> None:

@@ -34,7 +34,7 @@ from perseus.run.call_back import (
 from perseus.run.free_port import connect
 from perseus.run.message_tags import Session, record_bytes
 
-__all__ = ["ANSWER_BYTES", "Wire", "call", "enter"]
+__all__ = ["ANSWER_BYTES", "Wire", "call", "enter", "pickled"]
 
 ANSWER_BYTES = CHALLENGE_BYTES + secret.DIGEST_LENGTH
 _AS_CLIENT, _AS_SERVER = b"horovod client", b"horovod server"
@@ -60,12 +60,12 @@ class Wire:
         self._session = Session(key, transcript, mine, other)
 
     def write(self, obj: Any, wfile: BinaryIO) -> None:
-        message = memoryview(cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL))
-        if len(message) > _MOST_BYTES:
-            raise ValueError(f"a message is {len(message)} bytes; it must be {_MOST_BYTES} at most")
+        self.write_pickled(pickled(obj), wfile)
+
+    def write_pickled(self, message: bytes, wfile: BinaryIO) -> None:
         wfile.write(self._seal(_LENGTH.pack(len(message))))
         for begin in range(0, len(message), _PIECE_BYTES):
-            wfile.write(self._seal(message[begin : begin + _PIECE_BYTES]))
+            wfile.write(self._seal(memoryview(message)[begin : begin + _PIECE_BYTES]))
         wfile.flush()
 
     def stream(self, stream: Any, wfile: BinaryIO) -> None:
@@ -128,6 +128,14 @@ class Wire:
             if not data:
                 raise EOFError("the connection ended within a message")
         return record
+
+
+def pickled(obj: Any) -> bytes:
+    """Returns the bytes of a message."""
+    message: bytes = cloudpickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    if len(message) > _MOST_BYTES:
+        raise ValueError(f"a message is {len(message)} bytes; it must be {_MOST_BYTES} at most")
+    return message
 
 
 def enter(key: bytes, challenge: bytes, answer: bytes) -> Wire:

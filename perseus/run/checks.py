@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perseus.run.hosts import is_local
-from perseus.run.own_file import NotOwnError, check_folder
+from perseus.run.own_file import NotOwnError, open_folder
 from perseus.run.port_holder import holder_of_port, name_of_user
 from perseus.run.remote_shell import RemoteShell
 
@@ -103,22 +104,17 @@ def output_folder(name: str) -> Path:
         raise ValueError("--output-filename '' names no folder")
     folder = Path(name)
     try:
-        # Before it is made, too: a link might lead to a folder in which others would be made.
-        check_folder(next(each for each in (folder, *folder.parents) if each.is_dir()))
-        folder.mkdir(parents=True, exist_ok=True)
-        check_folder(folder)
+        fd = open_folder(folder, makes=True)
     except NotOwnError as error:
         raise ValueError(f"--output-filename: {error.strerror}") from None
     except OSError as error:
         raise ValueError(
             f"--output-filename: the folder {name} cannot be made: {error.strerror}"
         ) from None
-    for place in (folder, *folder.glob("rank.*")):
-        if (place.is_symlink() and place != folder) or place.stat().st_uid not in (os.geteuid(), 0):
-            raise ValueError(
-                f"--output-filename: {place} belongs to another user, or is a link to elsewhere; "
-                "name a folder of your own, in which nobody else decides what is written where"
-            )
+    try:
+        _check_places(folder, fd)
+    finally:
+        os.close(fd)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(bytes(4096))  # a full disk may still have room for a name
@@ -127,3 +123,17 @@ def output_folder(name: str) -> Path:
             f"--output-filename: no file can be written in the folder {name}: {error.strerror}"
         ) from None
     return folder
+
+
+def _check_places(folder: Path, fd: int) -> None:
+    """Refuses a folder in which somebody else has made a place for a rank's output."""
+    for name in os.listdir(fd):
+        if not name.startswith("rank."):
+            continue
+        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
+            raise ValueError(
+                f"--output-filename: {folder / name} belongs to another user, or is a link to "
+                "elsewhere; name a folder of your own, in which nobody else decides what is "
+                "written where"
+            )

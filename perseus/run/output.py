@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perseus.run.bounded_writer import BoundedWriter, Writers
+from perseus.run.own_file import open_folder
 from perseus.run.own_streams import OwnStream, own_streams
 from perseus.run.rank_file import RankFile
 from perseus.run.screen import Log, Stream, Write, coloured
@@ -201,15 +202,22 @@ class Output:
 
 def remove_older(folder: Path) -> None:
     """Removes what an earlier job has left in the folder, which may have had more ranks."""
-    for place in folder.glob("rank.*"):
-        if place.name[len("rank.") :].isdigit():
-            with contextlib.suppress(OSError):  # a link, or something else is in there
-                _remove_streams(place)
-                place.rmdir()
+    try:
+        fd = open_folder(folder)
+    except OSError:
+        return  # somebody has put another one there; whoever writes into it says so
+    try:
+        for name in os.listdir(fd):
+            if name.startswith("rank.") and name[len("rank.") :].isdigit():
+                with contextlib.suppress(OSError):  # a link, or something else is in there
+                    _remove_streams(fd, name)
+                    os.rmdir(name, dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
-def _remove_streams(place: Path) -> None:
-    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _remove_streams(folder: int, place: str) -> None:
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
     try:
         for name in ("stdout", "stderr"):
             with contextlib.suppress(FileNotFoundError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -51,28 +52,56 @@ def open_to_read(path: Path) -> TextIO:
     return os.fdopen(_open(path, os.O_RDONLY, creates=False))
 
 
-def check_folder(path: Path) -> None:
-    """Raises NotOwnError if a folder is another user's, or another user decides where it is."""
+def open_folder(path: Path, *, makes: bool = False) -> int:
+    """Opens a folder, so that nobody can put another one in its place before it is used.
 
-    def open_folder(folder: int, name: str) -> int:
-        return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+    Raises NotOwnError if it is another user's, or another user decides where it is.
 
-    fd = _walk(path, open_folder)
+    Args:
+      makes: makes the folder if it is not there, and those above it.
+    """
+    enter = functools.partial(_enter_or_make, path) if makes else _enter
+    place = _walk(path, enter, enter)
     try:
-        if not _is_trusted(user := os.fstat(fd).st_uid):
-            raise _refused(path, f"belongs to {name_of_user(user)}")
+        _check_owner(path, place)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)
     finally:
-        os.close(fd)
+        os.close(place)
 
 
 def _open(path: Path, access: int, *, creates: bool) -> int:
-    return _walk(path, lambda folder, name: _open_here(path, folder, name, access, creates=creates))
+    def open_last(folder: int, name: str) -> int:
+        return _open_here(path, folder, name, access, creates=creates)
+
+    return _walk(path, open_last, _enter)
 
 
-def _walk(path: Path, open_last: Callable[[int, str], int]) -> int:
+def _enter(folder: int, name: str) -> int:
+    return os.open(name, _FOLDER_FLAGS, dir_fd=folder)
+
+
+def _enter_or_make(path: Path, folder: int, name: str) -> int:
+    try:
+        return _enter(folder, name)
+    except FileNotFoundError:
+        _check_owner(path, folder)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        return _enter(folder, name)
+
+
+def _check_owner(path: Path, folder: int) -> None:
+    if not _is_trusted(user := os.fstat(folder).st_uid):
+        raise _refused(path, f"belongs to {name_of_user(user)}")
+
+
+def _walk(
+    path: Path, open_last: Callable[[int, str], int], enter: Callable[[int, str], int]
+) -> int:
     """Goes from name to name, so that each link is seen before it is followed.
 
-    Returns open_last(folder, name) for the last one, which must not follow a link.
+    Returns open_last(folder, name) for the last one, and opens those before by enter(folder, name).
+    Neither may follow a link.
     """
     names = list(reversed(path.parts))
     folder = os.open(names.pop() if path.is_absolute() else ".", os.O_PATH | os.O_CLOEXEC)
@@ -83,7 +112,7 @@ def _walk(path: Path, open_last: Callable[[int, str], int]) -> int:
             try:
                 if not names:
                     return open_last(folder, name)
-                _replace(folder, os.open(name, _FOLDER_FLAGS, dir_fd=folder))
+                _replace(folder, enter(folder, name))
                 continue
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR) or links == _MOST_LINKS:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import BinaryIO
 
-from perseus.run.own_file import open_to_write
+from perseus.run.own_file import open_folder, open_to_write
 
 
 class RankFile:
@@ -18,7 +19,7 @@ class RankFile:
     def put(self, data: memoryview) -> int:
         """Writes some of the bytes; returns how many."""
         if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(open_folder(self._path.parent, makes=True))
             self._file = open_to_write(self._path)
         return self._file.write(data)
 

@@ -48,7 +48,7 @@ def script(tmp_path: Path) -> Path:
         (
             ["--output-filename", "script.py"],
             {},
-            "the folder script.py cannot be made: File exists",
+            "the folder script.py cannot be made: Not a directory",
         ),
         (
             ["-H", "other:2"],

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perseus.run.checks import output_folder
 from perseus.run.output import remove_older
 from perseus.run.own_file import open_to_read, open_to_write
+from perseus.run.rank_file import RankFile
 
 STRANGER = 65533
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -172,6 +174,50 @@ def test_a_link_of_another_user_is_no_folder_for_the_ranks_output(
     assert [path.name for path in mine.iterdir()] == ["rank.0"]
     assert (mine / "rank.0/stdout").read_text() == "precious"
     assert output_folder(str(mine / below)) == mine / below
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A folder of ours, and beside it `theirs`, another user's, with a folder `output` of ours."""
+    (tmp_path / "precious/rank.0").mkdir(parents=True)
+    (tmp_path / "precious/rank.0/stdout").write_text("precious")
+    (tmp_path / "theirs/output").mkdir(parents=True)
+    give_away(tmp_path / "theirs")
+    return tmp_path / "precious"
+
+
+def swap(output: Path, precious: Path) -> None:
+    """Does what the owner of the folder above may do at any moment."""
+    output.rename(output.parent / "moved")
+    output.symlink_to(precious)
+    give_away(output)
+
+
+@as_root
+def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path, precious: Path) -> None:
+    output = output_folder(str(tmp_path / "theirs/output"))
+    swap(output, precious)
+    remove_older(output)
+    with pytest.raises(OSError, match=f"a symbolic link of user {STRANGER}"):
+        RankFile(output / "rank.1/stdout").put(memoryview(b"text"))
+    assert [path.name for path in precious.iterdir()] == ["rank.0"]
+    assert (precious / "rank.0/stdout").read_text() == "precious"
+
+
+@as_root
+def test_a_link_that_comes_before_a_folder_is_made_is_not_followed(
+    tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, mkdir = tmp_path / "theirs/output", os.mkdir
+
+    def swap_and_make(*args: Any, **kwargs: Any) -> None:
+        swap(output, precious)
+        mkdir(*args, **kwargs)
+
+    monkeypatch.setattr(os, "mkdir", swap_and_make)
+    with pytest.raises(ValueError, match="--output-filename"):
+        output_folder(str(output / "new"))
+    assert [path.name for path in precious.iterdir()] == ["rank.0"]
 
 
 def test_what_an_older_job_has_left_is_not_removed_through_a_link(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import random
 import resource
 import secrets
+import select
 import selectors
 import socket
 import time
@@ -105,6 +106,8 @@ class CallerPool:
             except BlockingIOError:
                 return
             except OSError as error:  # the caller has gone, or descriptors or memory have run out
+                if not _has_caller(self._listener):
+                    return
                 if error.errno in _EXHAUSTED and not self._drop_one():
                     self._rest_until(time.monotonic() + PAUSE_WITHOUT_DESCRIPTORS_SECONDS)
                     return
@@ -160,6 +163,17 @@ class CallerPool:
         elif len(caller.answer) == self._answer_bytes:
             self._let_go(caller)
             self._answered(caller)
+
+
+def _has_caller(listener: socket.socket) -> bool:
+    """Returns whether a caller waits to be accepted.
+
+    The kernel takes a descriptor before it looks, so accept reports exhaustion even if nobody
+    calls, and then nobody has to give way.
+    """
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _has_hung_up(connection: socket.socket) -> bool:

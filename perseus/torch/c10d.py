@@ -124,14 +124,22 @@ class PerseusProcessGroup(dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
+        # From PyTorch 2.15 on, it asks while it makes the group, and attaches a recorder, which
+        # needs a backend in C++, unless there are none.
+        if self not in dist.distributed_c10d._world.pg_map:
+            return []
         return [torch.device("cpu"), torch.device("cuda")]
 
     # Tells PyTorch that it must not start a batch of messages as one.
     supports_coalescing = False
+    # split_group attaches a recorder to what it makes, which needs a backend in C++.
+    supports_splitting = False
 
     def _get_backend(self, device: torch.device) -> PerseusProcessGroup:
         """Returns the backend for a kind of device: this group itself, for every device."""
         return self
+
+    get_backend = _get_backend
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets the limit of works that begin from now on."""
@@ -245,12 +253,29 @@ class PerseusProcessGroup(dist.ProcessGroup):
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         (input,) = inputs
         parts = list(outputs[0]) if self._rank == opts.rootRank else []
+        return self._exchange(lambda: self._to_root(input, opts), parts, lambda: parts)
 
-        def pieces() -> list[torch.Tensor]:
-            nothing = input.new_empty(0)
-            return [input if rank == opts.rootRank else nothing for rank in range(self._size)]
+    @eager
+    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Work:
+        """PyTorch has it from 2.15 on. Only the root's output is used."""
+        outputs = [output] if self._rank == opts.rootRank else []
 
-        return self._exchange(pieces, parts, lambda: parts)
+        def parts() -> list[torch.Tensor]:
+            if outputs and output.numel() != self._size * input.numel():
+                raise ValueError(
+                    f"the output has {output.numel()} elements; it must have {self._size} times "
+                    f"the {input.numel()} of the input"
+                )
+            return outputs
+
+        return self._exchange(lambda: self._to_root(input, opts), outputs, parts)
+
+    gather_into_tensor = gather_single
+
+    def _to_root(self, input: torch.Tensor, opts: Any) -> list[torch.Tensor]:
+        """Returns what this rank sends to each: the input to the root, and nothing to others."""
+        nothing = input.new_empty(0)
+        return [input if rank == opts.rootRank else nothing for rank in range(self._size)]
 
     @also_as(forms.SCATTER)
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:

@@ -84,6 +84,8 @@ MOVEMENTS = [
     collective("all_gather_coalesced", "two", lambda p, **how: (o := [[p.blank(3), p.blank(2, 2)] for _ in range(p.size)], dist.all_gather_coalesced(o, [p.x(3), p.x(2, 2)], **how))),
     collective("gather", "a list", lambda p, **how: (o := p.blanks(3) if p.is_root else None, dist.gather(p.x(3), o, p.root, **how))),
     collective("gather", "by its rank in the group", lambda p, **how: (o := p.blanks(3) if p.place == 0 else None, dist.gather(p.x(3), o, group_dst=0, **how))),
+    *(collective(name, "one tensor", lambda p, name=name, **how: (o := torch.zeros(p.size, 3) if p.is_root else None, getattr(dist, name)(p.x(3), o, p.root, **how))) for name in ("gather_single", "gather_into_tensor") if hasattr(dist, name)),
+    *(collective(name, "of another size", lambda p, name=name, **how: getattr(dist, name)(p.x(3), torch.zeros(2) if p.is_root else None, p.root, **how)) for name in ("gather_single",) if hasattr(dist, name)),
     collective("gather", "a list on all ranks", lambda p, **how: dist.gather(p.x(3), p.blanks(3), p.root, **how) if not p.is_root else None),
     collective("scatter", "a list", lambda p, **how: (o := p.blank(3), dist.scatter(o, p.xs(3) if p.is_root else None, p.root, **how))),
     collective("scatter", "by its rank in the group", lambda p, **how: (o := p.blank(3), dist.scatter(o, p.xs(3) if p.place == 0 else None, group_src=0, **how))),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from netlab import Hosts, lines
 
-pytest.importorskip("tensorflow")
+pytest.importorskip("keras")  # tests/python/tensorflow may be taken for TensorFlow
 
 TRAIN = """
 import sys

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tensorflow")
+pytest.importorskip("keras")  # tests/python/tensorflow may be taken for TensorFlow
 
 from perseus.dropin.runner.common.service.compute_service import ComputeClient, ComputeService
 from perseus.dropin.runner.common.util.timeout import TimeoutException

@@ -22,7 +22,15 @@ ROOT = Path(__file__).resolve().parents[3]
 CASES = ROOT / "tests/torch_distributed"
 sys.path.insert(0, str(CASES))
 import table  # noqa: E402
-from differences import is_error, is_served_since, may_differ, without_need  # noqa: E402
+from differences import (  # noqa: E402
+    OF_TABLE,
+    is_error,
+    is_of_older,
+    is_older,
+    may_differ,
+    version,
+    without_need,
+)
 
 Outcomes = dict[str, Any]
 
@@ -71,15 +79,16 @@ def test_every_case_ends_as_it_does_on_gloo(size: int, tmp_path: Path) -> None:
     for rank in range(size):
         for name, gloos in gloo[rank].items():
             our = ours[rank].get(name)
-            if not same(our, gloos) and not is_served_since(our, gloos):
+            if not same(our, gloos) and not is_of_older(name, our, gloos):
                 texts = f"rank {rank}: Gloo {str(gloos)[:300]}; ours {str(our)[:300]}"
                 differ.setdefault(name, []).append(texts)
     unexplained = {name: texts for name, texts in differ.items() if not may_differ(name)}
     assert not unexplained, json.dumps(unexplained, indent=1)
     # In groups of one, some runs do not differ.
-    assert not without_need(differ), "these have a reason to differ, and do not"
+    assert is_older() or not without_need(differ), "these have a reason to differ, and do not"
 
 
+@pytest.mark.skipif(version() != OF_TABLE, reason="the table is of another PyTorch")
 def test_every_function_has_a_case_or_a_reason_to_have_none() -> None:
     assert not table.missing()
 

@@ -175,6 +175,13 @@ class Basics:
         """Returns False: oneCCL is not used."""
         return False
 
+    def sycl_built(self) -> bool:
+        """Returns False: Intel's GPUs are not supported.
+
+        Horovod 0.28.1 lacks this. The examples in its repository are newer, and call it.
+        """
+        return False
+
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return perseus_core.process_sets()
 

@@ -32,6 +32,7 @@ ddl_built = basics.ddl_built
 ccl_built = basics.ccl_built
 cuda_built = basics.cuda_built
 rocm_built = basics.rocm_built
+sycl_built = basics.sycl_built
 
 __all__ = [
     "ccl_built",
@@ -55,4 +56,5 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]

@@ -82,4 +82,5 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]

@@ -78,4 +78,5 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]

@@ -110,5 +110,6 @@ __all__ = [
     "split_list",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "vars_to_refs",
 ]

@@ -365,4 +365,5 @@ __all__ = [
     "size_op",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
 ]

@@ -138,5 +138,6 @@ __all__ = [
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "synchronize",
 ]

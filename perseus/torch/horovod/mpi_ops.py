@@ -133,5 +133,6 @@ __all__ = [
     "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
+    "sycl_built",
     "synchronize",
 ]

@@ -122,6 +122,7 @@ def test_allgather_object():
 def test_functions_about_the_build():
     assert hvd.gloo_built() and hvd.gloo_enabled() == (not hvd.mpi_enabled())
     assert not hvd.rocm_built() and not hvd.ddl_built() and not hvd.ccl_built()
+    assert not hvd.sycl_built()
     found = perseus_core.gpu_support()
     assert (hvd.cuda_built(), hvd.nccl_built()) == (found.cuda_driver > 0, found.nccl)
     assert hvd._check_has_gpu() == torch.cuda.is_available()

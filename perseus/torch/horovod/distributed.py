@@ -22,6 +22,7 @@ from perseus.torch.horovod.gradients import Gradients
 from perseus.torch.horovod.parameter_groups import Groups
 from perseus.torch.horovod.partial_step import copied_groups, partial_groups
 from perseus.torch.horovod.trained_parameters import TrainedParameters
+from perseus.torch.horovod.unused import Use
 from perseus_core import size
 from perseus_core.arguments import whole_number
 from perseus_core.names import next_object
@@ -62,6 +63,7 @@ class Distributed(_Optimizer):
         self._synchronized = False
         self._should_synchronize = True
         self._gradients: Gradients | None = None
+        self._use: Use | None = None
         if not (process_set.included() and size() > 1):
             return
         order = None
@@ -81,6 +83,7 @@ class Distributed(_Optimizer):
             process_set,
             self._reduces_in_backward,
         )
+        self._use = Use(self, [(param, trained.names[param]) for param in trained.params])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Gives copies the optimizer's own class, because their parameters have no hooks."""
@@ -158,6 +161,7 @@ class Distributed(_Optimizer):
         """
         if self._gradients is not None:
             self._gradients.synchronize()
+        self._note_use()
         self._synchronized = True
 
     @contextlib.contextmanager
@@ -194,10 +198,15 @@ class Distributed(_Optimizer):
 
     def _note_step(self) -> None:
         """Tells a scheduler that was made before wrapping that the optimizer has taken a step."""
+        self._note_use()
         original = vars(self._original)
         original["_opt_called"] = True
         if "_step_count" in original:  # until PyTorch 2.3
             original["_step_count"] += 1
+
+    def _note_use(self) -> None:
+        if self._use is not None:
+            self._use.has_begun = True
 
     def _step_later(self) -> tuple[Any, dict[torch.Tensor, torch.Tensor], Update]:
         """Starts a step whose parameters are updated later.

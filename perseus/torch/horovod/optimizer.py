@@ -36,7 +36,8 @@ def DistributedOptimizer(
 
     Each gradient is submitted when backward has produced it, and reduced while backward continues;
     gradients of the first parameters go first. The result is an instance of the optimizer's own
-    class and shares its param_groups and state; use it in place of the optimizer.
+    class and shares its param_groups and state; use it in place of the optimizer. If it is dropped
+    before it has taken a step, the next gradient of one of its parameters gives a UserWarning.
 
     Args:
       optimizer: computes the updates.
